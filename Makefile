@@ -1,0 +1,54 @@
+# Needs python3 (3.11 or newer) with its venv module, make and git; the rest is installed into .venv.
+
+PYTHON ?= python3
+VENV := .venv
+BIN := $(VENV)/bin
+STAMP := $(VENV)/.installed
+PYTEST_ARGS ?=
+
+.DEFAULT_GOAL := help
+.PHONY: help setup demo test lint bench clean
+
+help:
+	@echo "make setup   create $(VENV) with everything that is needed"
+	@echo "make demo    start a broker and watch messages cross protocols"
+	@echo "make test    run the tests (PYTEST_ARGS='-k journal' to choose)"
+	@echo "make lint    ruff, mypy --strict, import layers"
+	@echo "make bench   measure throughput"
+	@echo "make clean   remove everything that was built"
+
+setup: $(STAMP)
+
+$(STAMP): pyproject.toml constraints.txt
+	@command -v $(PYTHON) >/dev/null || { \
+	  echo "$(PYTHON) was not found. On Debian or Ubuntu: sudo apt install python3 python3-venv" >&2; exit 1; }
+	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' || { \
+	  echo "SluiceMQ needs Python 3.11 or newer, but $(PYTHON) is $$($(PYTHON) -V 2>&1)." >&2; \
+	  echo "Install one (sudo apt install python3.11 python3.11-venv)," >&2; \
+	  echo "then name it: make setup PYTHON=python3.11" >&2; exit 1; }
+	@$(PYTHON) -c 'import venv, ensurepip' 2>/dev/null || { \
+	  version=$$($(PYTHON) -c 'import sys; print("%d.%d" % sys.version_info[:2])'); \
+	  echo "$(PYTHON) cannot create virtual environments." >&2; \
+	  echo "On Debian or Ubuntu: sudo apt install python$$version-venv" >&2; exit 1; }
+	$(PYTHON) -m venv $(VENV)
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check --editable '.[dev]' --constraint constraints.txt
+	@touch $@
+
+demo: setup
+	$(BIN)/sluicemq demo
+
+test: setup
+	@$(BIN)/python -m pytest $(PYTEST_ARGS)
+
+lint: setup
+	$(BIN)/ruff check .
+	$(BIN)/ruff format --check .
+	$(BIN)/mypy --strict src
+	$(BIN)/lint-imports
+
+bench: setup
+	$(BIN)/sluicemq bench
+
+clean:
+	rm -rf $(VENV) build dist src/*.egg-info .mypy_cache .pytest_cache .ruff_cache .hypothesis .import_linter_cache
+	find src tests -name __pycache__ -type d -prune -exec rm -rf {} +

@@ -1,0 +1,26 @@
+"""The engine: pure and synchronous. Time comes from a Clock, durability from a Journal."""
+
+from sluicemq.broker.clock import Clock, ManualClock
+from sluicemq.broker.consumer import Consumer, Sink, Window
+from sluicemq.broker.delivery import Delivery
+from sluicemq.broker.destination import Destination
+from sluicemq.broker.engine import Broker, BrokerSettings
+from sluicemq.broker.lane import Selector
+from sluicemq.broker.subscription import Subscription
+from sluicemq.broker.transaction import Transaction, TransactionState
+
+__all__ = [
+    "Broker",
+    "BrokerSettings",
+    "Clock",
+    "Consumer",
+    "Delivery",
+    "Destination",
+    "ManualClock",
+    "Selector",
+    "Sink",
+    "Subscription",
+    "Transaction",
+    "TransactionState",
+    "Window",
+]

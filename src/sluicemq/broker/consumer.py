@@ -1,0 +1,79 @@
+"""Who receives: a consumer of one subscription, and the window of credit it draws from."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Protocol
+
+from sluicemq.broker.delivery import Delivery
+
+if TYPE_CHECKING:
+    from sluicemq.broker.lane import Lane
+    from sluicemq.broker.subscription import Subscription
+
+
+class Sink(Protocol):
+    """Where deliveries go."""
+
+    def deliver(self, consumer: Consumer, deliveries: list[Delivery]) -> None:
+        """Take one or more deliveries, in order. Must only queue bytes, never block or raise."""
+
+
+class Window:
+    """Credit: how many more deliveries its consumers may be given.
+
+    credit    deliveries allowed now, >= 0
+    refill    True: each settled delivery gives one back (prefetch); False: only a grant adds
+    consumers that share it: msglite's ready command waits on several addresses with one credit
+    """
+
+    __slots__ = ("consumers", "credit", "refill")
+
+    def __init__(self, credit: int, refill: bool) -> None:
+        self.credit = credit
+        self.refill = refill
+        self.consumers: list[Consumer] = []
+
+
+class Consumer:
+    """One consumer attached to one subscription.
+
+    unacked      deliveries it holds, oldest delivery first
+    ack_timeout  ms after which a delivery is taken back, 0 = never
+    rank         higher is preferred among failover consumers
+    active       False while it stands by for an active consumer to go
+    suspended    True while its connection cannot take more bytes
+    """
+
+    __slots__ = (
+        "ack_timeout",
+        "active",
+        "lane",
+        "rank",
+        "sink",
+        "subscription",
+        "suspended",
+        "unacked",
+        "watched",
+        "window",
+    )
+
+    def __init__(
+        self,
+        subscription: Subscription,
+        sink: Sink,
+        window: Window,
+        lane: Lane,
+        rank: int,
+        ack_timeout: int,
+    ) -> None:
+        self.subscription = subscription
+        self.sink = sink
+        self.window = window
+        self.lane = lane
+        self.rank = rank
+        self.ack_timeout = ack_timeout
+        self.unacked: dict[int, Delivery] = {}
+        self.active = True
+        self.suspended = False
+        self.watched = False
+        """A timer is running for its oldest unacknowledged delivery."""

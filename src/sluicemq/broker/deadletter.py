@@ -1,0 +1,49 @@
+"""What a dead letter is: the message as it was, and four properties that tell its story."""
+
+from __future__ import annotations
+
+from datetime import UTC, datetime
+from typing import Final
+
+from sluicemq.model.destination import Address, Kind
+from sluicemq.model.message import Message
+
+REASON: Final = "deadLetterReason"
+"""expired, max-attempts, overflow, or the word of the client that gave it up."""
+ORIGIN: Final = "originalQueue"
+ATTEMPTS: Final = "deliveryAttempts"
+TIME: Final = "failedAt"
+"""ISO 8601, UTC."""
+
+
+def dead_letter_of(
+    message: Message, origin: str, reason: str, attempts: int, wall: int
+) -> Message:
+    """A copy for the dead-letter queue. It never expires; its destination is set by the broker."""
+    properties = dict(message.properties or {})
+    properties[REASON] = reason
+    properties[ORIGIN] = origin
+    properties[ATTEMPTS] = attempts
+    properties[TIME] = datetime.fromtimestamp(wall / 1000, UTC).isoformat(timespec="milliseconds")
+    return Message(
+        Address(Kind.QUEUE, origin),
+        message.body,
+        message.kind,
+        message.origin,
+        message.durability,
+        message.timestamp,
+        0,
+        message.priority,
+        0,
+        message.message_id,
+        message.correlation_id,
+        message.reply_to,
+        message.type,
+        properties,
+        message.native,
+    )
+
+
+def is_dead_letter(message: Message) -> bool:
+    """It has been dead-lettered already, and is not to be so again."""
+    return bool(message.properties) and REASON in (message.properties or {})

@@ -1,0 +1,221 @@
+"""A destination: its settings, its subscriptions, and who gets a message sent to it."""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Callable
+from typing import NamedTuple
+
+from sluicemq.broker.core import Core
+from sluicemq.broker.delivery import HELD, RECORDED, UNJOURNALED
+from sluicemq.broker.statistics import Statistics
+from sluicemq.broker.subscription import Subscription
+from sluicemq.journal.format import Cause
+from sluicemq.model.destination import Address, DestinationSettings, Kind
+from sluicemq.model.message import Message
+
+
+class Parked(NamedTuple):
+    """A message that waits for room, and whom to tell when it has been accepted."""
+
+    message: Message
+    unblocked: Callable[[], None]
+
+
+class Destination:
+    """See the module. Created by the Broker only.
+
+    number         the journal's name for it; 0 until something about it is journaled
+    queue          a queue's own subscription; of a topic, the one that holds messages while
+                   nobody subscribes (settings.hold)
+    subscriptions  a topic's, by name
+    owner          token of the connection a temporary destination belongs to
+    automatic      created by use, so removed when idle
+    staged         messages written to the journal but not yet durable, and so not yet visible
+    parked         messages of blocked producers, in order of arrival
+    removed        True once it is gone: whoever kept a reference must look it up again
+    """
+
+    __slots__ = (
+        "address",
+        "automatic",
+        "core",
+        "held",
+        "idle_since",
+        "limited",
+        "name",
+        "number",
+        "owner",
+        "parked",
+        "paused",
+        "queue",
+        "removed",
+        "settings",
+        "staged",
+        "staged_bytes",
+        "statistics",
+        "subscriptions",
+        "topic",
+        "used",
+    )
+
+    def __init__(
+        self,
+        core: Core,
+        address: Address,
+        settings: DestinationSettings,
+        owner: object = None,
+        automatic: bool = False,
+    ) -> None:
+        self.core = core
+        self.address = address
+        self.name = address.name
+        self.number = 0
+        self.owner = owner
+        self.automatic = automatic
+        self.topic = address.kind is Kind.TOPIC
+        self.subscriptions: dict[str, Subscription] = {}
+        self.statistics = Statistics()
+        self.paused = False
+        self.removed = False
+        self.staged = 0
+        self.staged_bytes = 0
+        self.parked: deque[Parked] = deque()
+        self.held: dict[int, int] = {}
+        self.idle_since = core.clock.steady
+        self.used = 0
+        self.apply(settings)
+        self.queue = Subscription(core, self)
+
+    def __repr__(self) -> str:
+        return f"<Destination {self.address}>"
+
+    def apply(self, settings: DestinationSettings) -> None:
+        """Take new settings; they hold for messages and consumers from now on."""
+        self.settings = settings
+        self.limited = bool(
+            settings.max_messages
+            or settings.max_bytes
+            or settings.max_message_bytes
+            or settings.message_ttl
+        )
+
+    @property
+    def temporary(self) -> bool:
+        """It lives only as long as the connection that created it."""
+        return self.owner is not None
+
+    @property
+    def waiting(self) -> int:
+        """Messages waiting; of a topic, those of its longest subscription."""
+        waiting = self.queue.waiting
+        for subscription in self.subscriptions.values():
+            waiting = max(waiting, subscription.waiting)
+        return waiting + self.staged
+
+    @property
+    def waiting_bytes(self) -> int:
+        """Body bytes waiting; of a topic, those of its largest subscription."""
+        waiting = self.queue.waiting_bytes
+        for subscription in self.subscriptions.values():
+            waiting = max(waiting, subscription.waiting_bytes)
+        return waiting + self.staged_bytes
+
+    @property
+    def unacked(self) -> int:
+        """Deliveries in flight."""
+        return self.queue.unacked + sum(s.unacked for s in self.subscriptions.values())
+
+    @property
+    def bytes(self) -> int:
+        """Body bytes waiting and in flight."""
+        flight = self.queue.unacked_bytes
+        flight += sum(s.unacked_bytes for s in self.subscriptions.values())
+        return self.waiting_bytes + flight
+
+    @property
+    def consumers(self) -> int:
+        """Consumers attached."""
+        return len(self.queue.consumers) + sum(
+            len(s.consumers) for s in self.subscriptions.values()
+        )
+
+    def full(self, size: int) -> bool:
+        """A message of `size` bytes would exceed max_messages or max_bytes."""
+        limits = self.settings
+        if limits.max_messages and self.waiting >= limits.max_messages:
+            return True
+        return bool(limits.max_bytes and self.waiting_bytes + size > limits.max_bytes)
+
+    def touch(self) -> None:
+        """It has been used: the time until it counts as idle begins again."""
+        self.idle_since = self.core.clock.steady
+
+    def busy(self) -> bool:
+        """There is a reason to keep it, or there was one since the last call."""
+        if self.statistics.published != self.used:
+            self.used = self.statistics.published
+            self.touch()
+        return bool(
+            self.consumers or self.waiting or self.unacked or self.parked or self.subscriptions
+        )
+
+    # --- routing -----------------------------------------------------------------------------
+
+    def targets(self, message: Message) -> list[Subscription]:
+        """The subscriptions that want the message; each distinct selector is evaluated once."""
+        verdicts: dict[str, bool] = {}
+        chosen = []
+        for subscription in self.subscriptions.values():
+            selector = subscription.selector
+            if selector is not None and subscription.exclude is None:
+                verdict = verdicts.get(selector.text)
+                if verdict is None:
+                    verdict = verdicts[selector.text] = selector(message)
+                if verdict:
+                    chosen.append(subscription)
+            elif subscription.accepts(message):
+                chosen.append(subscription)
+        if not chosen and self.settings.hold:
+            chosen.append(self.queue)
+        return chosen
+
+    def reserve(self, message: Message, targets: list[Subscription]) -> int:
+        """How many ends of deliveries the journal has to wait for before it forgets the message."""
+        if self.settings.hold:
+            return 1
+        message.routes = tuple(target.number for target in targets if target.number)
+        return len(message.routes)
+
+    def fan_out(self, message: Message, targets: list[Subscription]) -> None:
+        """Give a visible message to its subscriptions."""
+        hold = self.settings.hold
+        if hold and targets != [self.queue]:
+            journaled = HELD if message.durability else UNJOURNALED
+            if journaled:
+                self.held[message.sequence] = len(targets)
+            for target in targets:
+                target.add(message, journaled)
+            return
+        if message.durability:
+            passing = sum(1 for target in targets if not target.number)
+            if passing:
+                self.core.journal.retain(message.sequence, passing)
+        for target in targets:
+            if target is self.queue:
+                target.add(message, RECORDED if message.durability else UNJOURNALED)
+            else:
+                target.add(message, target.journaling(message))
+
+    def let_go(self, sequence: int) -> None:
+        """A delivery that only kept the record readable is over."""
+        left = self.held.get(sequence)
+        if left is None:
+            self.core.journal.release(sequence)
+        elif left > 1:
+            self.held[sequence] = left - 1
+        else:
+            del self.held[sequence]
+            self.core.journal.append_settled(
+                self.number, self.number, Cause.ACKNOWLEDGED, [sequence], self.core.clock.wall
+            )

@@ -1,0 +1,153 @@
+"""The waiting line of one selector: deliveries by priority, then order; consumers by turn.
+
+A subscription has one lane for consumers without a selector and one for each distinct selector
+in use. A delivery stands in every lane that it matches and is taken out of only one; the others
+find it no longer READY and skip it. So a selector is evaluated once per message, a take is O(1),
+and the backlog is never searched.
+
+Within a priority there are two sources: a FIFO of first deliveries, and a heap of those that
+came back. The lower `order` goes first, which is what "original position" means.
+"""
+
+from __future__ import annotations
+
+from collections import OrderedDict, deque
+from collections.abc import Iterator
+from heapq import heappop, heappush, merge
+from typing import TYPE_CHECKING, Protocol
+
+from sluicemq.broker.delivery import READY, Delivery
+
+if TYPE_CHECKING:
+    from sluicemq.broker.consumer import Consumer
+    from sluicemq.model.message import Message
+
+PRIORITIES = 10
+
+
+class Selector(Protocol):
+    """A predicate over messages. Two selectors with equal `text` are the same selector."""
+
+    text: str
+
+    def __call__(self, message: Message) -> bool: ...
+
+
+class Lane:
+    """See the module. `line` holds the consumers that could take a message now."""
+
+    __slots__ = ("backlog", "consumers", "fifos", "length", "line", "mask", "returned", "selector")
+
+    def __init__(self, selector: Selector | None = None) -> None:
+        self.selector = selector
+        self.fifos: list[deque[Delivery] | None] = [None] * PRIORITIES
+        self.returned: list[list[tuple[int, int, Delivery]] | None] = [None] * PRIORITIES
+        self.mask = 0
+        self.length = 0
+        self.line: OrderedDict[Consumer, None] = OrderedDict()
+        self.consumers = 0
+        self.backlog: deque[Delivery] | None = None
+        """Deliveries older than the lane, not yet tried against its selector."""
+
+    def push(self, delivery: Delivery) -> None:
+        """Add a delivery whose order is the highest of its priority."""
+        priority = delivery.priority
+        fifo = self.fifos[priority]
+        if fifo is None:
+            fifo = self.fifos[priority] = deque()
+        fifo.append(delivery)
+        self.mask |= 1 << priority
+        self.length += 1
+
+    def restore(self, delivery: Delivery) -> None:
+        """Add a delivery at the place its order gives it."""
+        priority = delivery.priority
+        heap = self.returned[priority]
+        if heap is None:
+            heap = self.returned[priority] = []
+        # the sequence breaks ties, so that deliveries are never compared
+        heappush(heap, (delivery.order, delivery.sequence, delivery))
+        self.mask |= 1 << priority
+        self.length += 1
+
+    def take(self) -> Delivery | None:
+        """Remove and return the first READY delivery of the highest priority."""
+        while self.mask:
+            delivery = self._pop(self.mask.bit_length() - 1)
+            if delivery.state == READY:
+                return delivery
+        return None
+
+    def take_lowest(self) -> Delivery | None:
+        """Remove and return the oldest READY delivery of the lowest priority."""
+        while self.mask:
+            delivery = self._pop((self.mask & -self.mask).bit_length() - 1)
+            if delivery.state == READY:
+                return delivery
+        return None
+
+    def take_oldest(self) -> Delivery | None:
+        """Remove and return the READY delivery with the lowest order, whatever its priority."""
+        while self.mask:
+            best = -1
+            order = 0
+            for priority in range(PRIORITIES):
+                if self.mask >> priority & 1:
+                    head = self._head(priority).order
+                    if best < 0 or head < order:
+                        best, order = priority, head
+            delivery = self._pop(best)
+            if delivery.state == READY:
+                return delivery
+        return None
+
+    def head(self) -> Delivery | None:
+        """The delivery that `take` would return, left in place."""
+        while self.mask:
+            priority = self.mask.bit_length() - 1
+            delivery = self._head(priority)
+            if delivery.state == READY:
+                return delivery
+            self._pop(priority)
+        return None
+
+    def _head(self, priority: int) -> Delivery:
+        fifo = self.fifos[priority]
+        heap = self.returned[priority]
+        if heap and not (fifo and fifo[0].order < heap[0][0]):
+            return heap[0][2]
+        assert fifo
+        return fifo[0]
+
+    def _pop(self, priority: int) -> Delivery:
+        fifo = self.fifos[priority]
+        heap = self.returned[priority]
+        if heap and not (fifo and fifo[0].order < heap[0][0]):
+            delivery = heappop(heap)[2]
+        else:
+            assert fifo
+            delivery = fifo.popleft()
+        self.length -= 1
+        if not fifo and not heap:
+            self.mask &= ~(1 << priority)
+        return delivery
+
+    def __iter__(self) -> Iterator[Delivery]:
+        """READY deliveries in the order in which they would be taken."""
+        for priority in range(PRIORITIES - 1, -1, -1):
+            fifo = self.fifos[priority] or ()
+            heap = sorted(self.returned[priority] or ())
+            first = ((delivery.order, delivery.sequence, delivery) for delivery in fifo)
+            for _, _, delivery in merge(first, heap):
+                if delivery.state == READY:
+                    yield delivery
+
+    def compact(self) -> None:
+        """Forget the deliveries that have been taken elsewhere."""
+        ready = list(self)
+        self.fifos = [None] * PRIORITIES
+        self.returned = [None] * PRIORITIES
+        self.mask = 0
+        self.length = 0
+        for delivery in ready:
+            self.push(delivery)

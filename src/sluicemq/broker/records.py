@@ -1,0 +1,162 @@
+"""The payloads of the journal entries that only the engine understands, as MessagePack arrays.
+
+New fields go to the end and get a default, so that an older journal stays readable.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import msgspec
+
+from sluicemq.model.destination import Address, DestinationSettings, Kind
+from sluicemq.model.message import BodyKind, Durability, Message, Origin
+
+
+class Attempts(msgspec.Struct, array_like=True):
+    """RecordType.ATTEMPTED: failed deliveries so far, as (sequence, attempts)."""
+
+    subscription: int
+    counts: list[tuple[int, int]]
+
+
+class Requeue(msgspec.Struct, array_like=True):
+    """RecordType.REQUEUED: `reference` goes to the tail with a new expiration (wall ms)."""
+
+    subscription: int
+    expiration: int
+
+
+class Settings(msgspec.Struct, array_like=True):
+    """RecordType.SETTINGS: a destination was declared with these settings."""
+
+    kind: Kind
+    name: str
+    settings: DestinationSettings
+
+
+class SubscriptionEntry(msgspec.Struct, array_like=True):
+    """RecordType.SUBSCRIPTION and SUBSCRIPTION_GONE: a durable subscription of a topic."""
+
+    number: int
+    topic: str
+    name: str
+    selector: str = ""
+    exclude: str = ""
+    shared: bool = False
+
+
+class StoredMessage(msgspec.Struct, array_like=True):
+    """A message inside a prepared transaction."""
+
+    kind: Kind
+    destination: str
+    body: bytes
+    body_kind: BodyKind
+    origin: Origin
+    durability: Durability
+    timestamp: int
+    expiration: int
+    priority: int
+    deliver_at: int
+    message_id: str
+    correlation_id: str
+    reply_to: tuple[Kind, str] | None
+    type: str
+    properties: dict[str, Any] | None
+    native: bytes
+
+    @classmethod
+    def of(cls, message: Message) -> StoredMessage:
+        """Pack a message that is to be published when the transaction commits."""
+        return cls(
+            message.destination.kind,
+            message.destination.name,
+            message.body,
+            message.kind,
+            message.origin,
+            message.durability,
+            message.timestamp,
+            message.expiration,
+            message.priority,
+            message.deliver_at,
+            message.message_id,
+            message.correlation_id,
+            (message.reply_to.kind, message.reply_to.name) if message.reply_to else None,
+            message.type,
+            message.properties,
+            message.native,
+        )
+
+    def message(self) -> Message:
+        """The message as it was sent."""
+        return Message(
+            Address(self.kind, self.destination),
+            self.body,
+            self.body_kind,
+            self.origin,
+            self.durability,
+            self.timestamp,
+            self.expiration,
+            self.priority,
+            self.deliver_at,
+            self.message_id,
+            self.correlation_id,
+            Address(*self.reply_to) if self.reply_to else None,
+            self.type,
+            self.properties,
+            self.native,
+        )
+
+
+class Prepared(msgspec.Struct, array_like=True):
+    """RecordType.PREPARED: what the transaction will do, acks as (subscription, sequences)."""
+
+    xid: bytes
+    sends: list[StoredMessage]
+    acks: list[tuple[int, list[int]]]
+
+
+class Resolved(msgspec.Struct, array_like=True):
+    """RecordType.RESOLVED: the end of the prepared transaction at `reference`."""
+
+    xid: bytes
+    committed: bool
+
+
+class State(msgspec.Struct, array_like=True):
+    """The engine's part of a snapshot: everything that the live messages do not tell.
+
+    pending    (subscription, sequences as packed u64) of each durable subscription of a topic
+    attempts   (subscription, [(sequence, attempts)])
+    requeued   (subscription, sequence, order, expiration)
+    prepared   (sequence of the PREPARED record, its payload)
+    """
+
+    settings: list[Settings]
+    subscriptions: list[SubscriptionEntry]
+    pending: list[tuple[int, bytes]]
+    attempts: list[Attempts]
+    requeued: list[tuple[int, int, int, int]]
+    prepared: list[tuple[int, bytes]]
+
+
+_encoder = msgspec.msgpack.Encoder()
+encode = _encoder.encode
+decode_attempts = msgspec.msgpack.Decoder(Attempts).decode
+decode_requeue = msgspec.msgpack.Decoder(Requeue).decode
+decode_settings = msgspec.msgpack.Decoder(Settings).decode
+decode_subscription = msgspec.msgpack.Decoder(SubscriptionEntry).decode
+decode_prepared = msgspec.msgpack.Decoder(Prepared).decode
+decode_resolved = msgspec.msgpack.Decoder(Resolved).decode
+decode_state = msgspec.msgpack.Decoder(State).decode
+
+
+def encode_attempts(subscription: int, counts: list[tuple[int, int]]) -> bytes:
+    """Payload of an ATTEMPTED entry."""
+    return encode(Attempts(subscription, counts))
+
+
+def encode_requeue(subscription: int, expiration: int) -> bytes:
+    """Payload of a REQUEUED entry."""
+    return encode(Requeue(subscription, expiration))

@@ -1,0 +1,758 @@
+"""The one mechanism: a subscription dispatches, acknowledges, redelivers, expires and counts.
+
+Life of a delivery (state, and the methods that change it):
+
+    add/restore ──> READY ──dispatch──> TAKEN ──settle──────────────> GONE
+                     │ ^                  │ ├──release──> READY
+                     │ │                  │ ├──time-out──> DELAYED (back-off) or READY
+                     │ └──timer── DELAYED │ └──dead_letter─────────────> GONE
+                     ├──expiry, purge, overflow─────────────────────────> GONE
+    add (deliver_at) ──> DELAYED ──timer──> READY
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Callable, Iterable, Iterator
+from itertools import islice
+from typing import TYPE_CHECKING, Final
+
+from sluicemq.broker.consumer import Consumer, Sink, Window
+from sluicemq.broker.core import TURN_BYTES, TURN_DELIVERIES, Core
+from sluicemq.broker.delivery import (
+    DELAYED,
+    GONE,
+    HELD,
+    READY,
+    RECORDED,
+    TAKEN,
+    UNJOURNALED,
+    Delivery,
+)
+from sluicemq.broker.lane import Lane, Selector
+from sluicemq.broker.records import encode_attempts, encode_requeue
+from sluicemq.journal.format import Cause, RecordType
+from sluicemq.model.destination import Overflow
+from sluicemq.model.errors import JournalDamaged, RecordNotFound, SubscriptionInUse
+
+if TYPE_CHECKING:
+    from sluicemq.broker.destination import Destination
+    from sluicemq.model.message import Message
+
+BACKFILL_SLICE: Final = 500
+"""Deliveries tried against a new selector per turn."""
+
+
+class Subscription:
+    """See the module.
+
+    name      "" for a queue's own; else unique within the topic
+    number    what the journal calls it; 0 = not durable
+    exclude   no-local token: messages of this sender are not wanted
+    waiting   READY and DELAYED deliveries; waiting_bytes their bodies
+    unacked   TAKEN deliveries; unacked_bytes their bodies
+    """
+
+    __slots__ = (
+        "acked",
+        "consumers",
+        "core",
+        "delayed",
+        "destination",
+        "everything",
+        "exclude",
+        "lanes",
+        "name",
+        "number",
+        "selector",
+        "shared",
+        "unacked",
+        "unacked_bytes",
+        "waiting",
+        "waiting_bytes",
+    )
+
+    def __init__(
+        self,
+        core: Core,
+        destination: Destination,
+        name: str = "",
+        number: int = 0,
+        selector: Selector | None = None,
+        exclude: object = None,
+        shared: bool = True,
+    ) -> None:
+        self.core = core
+        self.destination = destination
+        self.name = name
+        self.number = number
+        self.selector = selector
+        self.exclude = exclude
+        self.shared = shared
+        self.everything = Lane()
+        self.lanes: dict[str, Lane] = {"": self.everything}
+        self.consumers: dict[Consumer, None] = {}
+        self.delayed: dict[int, Delivery] = {}
+        self.acked: list[int] = []
+        self.waiting = 0
+        self.waiting_bytes = 0
+        self.unacked = 0
+        self.unacked_bytes = 0
+
+    # --- arrival -----------------------------------------------------------------------------
+
+    def add(self, message: Message, journaled: int) -> None:
+        """A message has become visible to this subscription."""
+        core = self.core
+        clock = core.clock
+        size = len(message.body)
+        expiration = message.expiration
+        expires = 0
+        if expiration:
+            expires = max(1, clock.steady + expiration - clock.wall)
+        delivery = Delivery(
+            self,
+            message.sequence,
+            message,
+            message.priority,
+            size,
+            journaled,
+            expiration,
+            expires,
+        )
+        if not message.references:
+            core.memory += size
+        message.references += 1
+        self._enter(delivery, message.deliver_at)
+        if (
+            core.memory > core.memory_budget
+            and journaled
+            and delivery.state != GONE
+            and message.sequence <= core.journal.durable
+        ):
+            core.page_out(delivery)
+
+    def restore(self, delivery: Delivery, deliver_at: int = 0) -> None:
+        """A delivery found in the journal at start; in ascending order."""
+        self._enter(delivery, deliver_at)
+
+    def restore_requeued(self, delivery: Delivery) -> None:
+        """The same for one whose order is out of sequence."""
+        self.waiting += 1
+        self.waiting_bytes += delivery.size
+        if delivery.expires:
+            self.core.wheel.add(delivery)
+        self._put_back(delivery)
+
+    def _enter(self, delivery: Delivery, deliver_at: int) -> None:
+        self.waiting += 1
+        self.waiting_bytes += delivery.size
+        if delivery.expires:
+            self.core.wheel.add(delivery)
+        clock = self.core.clock
+        if deliver_at > clock.wall:
+            self._delay(delivery, deliver_at - clock.wall)
+        else:
+            self._line_up(delivery)
+        limits = self.destination.settings
+        if limits.max_messages or limits.max_bytes:
+            self._shed()
+
+    def _line_up(self, delivery: Delivery) -> None:
+        """Behind everything of its priority, in every lane it matches."""
+        everything = self.everything
+        everything.push(delivery)
+        if len(self.lanes) == 1:
+            if everything.line:
+                self.core.dirty[self] = None
+            return
+        for lane in self.lanes.values():
+            if lane.selector is None:
+                continue
+            if lane.backlog is not None:
+                lane.backlog.append(delivery)
+            elif lane.selector(self._message(delivery)):
+                lane.push(delivery)
+        self.core.dirty[self] = None
+
+    def _put_back(self, delivery: Delivery) -> None:
+        """To the place that its order gives it, in every lane it matches."""
+        delivery.state = READY
+        delivery.consumer = None
+        self.everything.restore(delivery)
+        if len(self.lanes) > 1:
+            for lane in self.lanes.values():
+                if lane.selector is not None and lane.selector(self._message(delivery)):
+                    lane.restore(delivery)
+            if self.everything.length > 2 * self.waiting + 64:
+                self.everything.compact()
+        self.core.dirty[self] = None
+
+    def _message(self, delivery: Delivery) -> Message:
+        return delivery.message or self.core.journal.fetch(delivery.sequence)
+
+    def _delay(self, delivery: Delivery, milliseconds: int) -> None:
+        delivery.state = DELAYED
+        delivery.consumer = None
+        self.delayed[delivery.sequence] = delivery
+        self.core.timers.add(self.core.clock.steady + milliseconds, self._undelay, delivery)
+
+    def _undelay(self, delivery: Delivery) -> None:
+        if delivery.state == DELAYED:
+            del self.delayed[delivery.sequence]
+            self._put_back(delivery)
+
+    def _shed(self) -> None:
+        """Apply the dropping policies after an arrival."""
+        limits = self.destination.settings
+        if limits.overflow is Overflow.DROP_OLDEST:
+            take = self.everything.take_oldest
+        elif limits.overflow is Overflow.DROP_LOWEST:
+            take = self.everything.take_lowest
+        else:
+            return
+        while (limits.max_messages and self.waiting > limits.max_messages) or (
+            limits.max_bytes and self.waiting_bytes > limits.max_bytes
+        ):
+            delivery = take()
+            if delivery is None:
+                return
+            self._leave_waiting(delivery)
+            self.destination.statistics.dropped += 1
+            self._bury_or_end(delivery, "overflow", Cause.DROPPED)
+
+    # --- consumers ---------------------------------------------------------------------------
+
+    def attach(
+        self,
+        sink: Sink,
+        window: Window,
+        selector: Selector | None = None,
+        rank: int = 0,
+        ack_timeout: int | None = None,
+    ) -> Consumer:
+        """Add a consumer and give it what waits. Raises SubscriptionInUse."""
+        settings = self.destination.settings
+        limit = settings.max_consumers if self.shared else 1
+        if limit and len(self.consumers) >= limit:
+            raise SubscriptionInUse(
+                f"{self.destination.name}: all {limit} consumers it may have are attached"
+            )
+        lane = self._lane(selector)
+        lane.consumers += 1
+        consumer = Consumer(
+            self,
+            sink,
+            window,
+            lane,
+            rank,
+            settings.ack_timeout if ack_timeout is None else ack_timeout,
+        )
+        self.consumers[consumer] = None
+        window.consumers.append(consumer)
+        if settings.active_consumers:
+            self._elect()
+        self.enter_line(consumer)
+        self.dispatch()
+        return consumer
+
+    def detach(self, consumer: Consumer) -> None:
+        """Remove a consumer; what it holds goes back to its original position."""
+        if consumer not in self.consumers:
+            return
+        del self.consumers[consumer]
+        consumer.window.consumers.remove(consumer)
+        consumer.lane.line.pop(consumer, None)
+        lane = consumer.lane
+        lane.consumers -= 1
+        if lane.selector is not None and not lane.consumers:
+            del self.lanes[lane.selector.text]
+        self.release(consumer)
+        if self.destination.settings.active_consumers:
+            self._elect()
+        self.destination.touch()
+
+    def _lane(self, selector: Selector | None) -> Lane:
+        if selector is None:
+            return self.everything
+        lane = self.lanes.get(selector.text)
+        if lane is None:
+            lane = self.lanes[selector.text] = Lane(selector)
+            if self.everything.length:
+                lane.backlog = deque(self.everything)
+                self._backfill(lane)
+        return lane
+
+    def _backfill(self, lane: Lane) -> None:
+        """Try a slice of the older deliveries against a new selector."""
+        backlog = lane.backlog
+        if backlog is None or self.lanes.get(lane.selector.text if lane.selector else "") != lane:
+            return
+        assert lane.selector is not None
+        for _ in range(min(BACKFILL_SLICE, len(backlog))):
+            delivery = backlog.popleft()
+            if delivery.state == READY and lane.selector(self._message(delivery)):
+                lane.push(delivery)
+        if backlog:
+            self.core.timers.add(self.core.clock.steady + 1, self._backfill, lane)
+        else:
+            lane.backlog = None
+        self.core.dirty[self] = None
+
+    def _elect(self) -> None:
+        """Failover: the consumers of highest rank, then longest attached, are served."""
+        limit = self.destination.settings.active_consumers
+        ranked = sorted(self.consumers, key=lambda consumer: -consumer.rank)
+        for place, consumer in enumerate(ranked):
+            consumer.active = place < limit
+            if consumer.active:
+                self.enter_line(consumer)
+            else:
+                consumer.lane.line.pop(consumer, None)
+
+    def enter_line(self, consumer: Consumer) -> None:
+        """Put the consumer at the end of its line, if it may take a message."""
+        if consumer.window.credit > 0 and consumer.active and not consumer.suspended:
+            line = consumer.lane.line
+            line.pop(consumer, None)
+            line[consumer] = None
+            if consumer.lane.mask:
+                self.core.dirty[self] = None
+
+    @property
+    def hungry(self) -> bool:
+        """A consumer is in line and nothing waits for it."""
+        return any(lane.line and not lane.mask for lane in self.lanes.values())
+
+    # --- dispatch ----------------------------------------------------------------------------
+
+    def dispatch(self) -> None:
+        """Hand out what waits to the consumers in line, one each in turn."""
+        if self.destination.paused:
+            return
+        if len(self.lanes) == 1:
+            self._serve(self.everything, TURN_DELIVERIES)
+            return
+        total = 0
+        served = True
+        while served:
+            served = False
+            for lane in list(self.lanes.values()):
+                if lane.line and lane.mask and self._serve(lane, 1):
+                    served = True
+            total += 1
+            if total >= TURN_DELIVERIES:
+                self.core.again[self] = None
+                break
+        if self.everything.length > 2 * self.waiting + 64:
+            self.everything.compact()
+
+    def _serve(self, lane: Lane, limit: int) -> int:
+        """Give up to `limit` deliveries per consumer. Returns how many were given."""
+        line = lane.line
+        if not line or not lane.mask:
+            return 0
+        core = self.core
+        clock = core.clock
+        now = clock.steady
+        batches: dict[Consumer, list[Delivery]] = {}
+        given = 0
+        size = 0
+        redelivered = 0
+        while line and lane.mask:
+            consumer = next(iter(line))
+            window = consumer.window
+            if window.credit <= 0:
+                line.popitem(last=False)
+                continue
+            batch = batches.get(consumer)
+            if batch is None:
+                batch = batches[consumer] = []
+            room = limit - len(batch)
+            if room <= 0 or size > TURN_BYTES:
+                if limit > 1:
+                    core.again[self] = None
+                break
+            if len(line) > 1:
+                room = 1
+            elif window.credit < room:
+                room = window.credit
+            unacked = consumer.unacked
+            taken = 0
+            while taken < room:
+                delivery = lane.take()
+                if delivery is None:
+                    break
+                if delivery.expires and delivery.expires <= now:
+                    self._leave_waiting(delivery)
+                    self._expire(delivery)
+                    continue
+                if delivery.message is None:
+                    try:
+                        core.load(delivery)
+                    except (JournalDamaged, RecordNotFound):
+                        self._put_back(delivery)
+                        raise
+                delivery.state = TAKEN
+                delivery.consumer = consumer
+                delivery.attempts += 1
+                if delivery.attempts > 1:
+                    redelivered += 1
+                delivery.delivered = now
+                unacked[delivery.sequence] = delivery
+                batch.append(delivery)
+                taken += 1
+                size += delivery.size
+                if size > TURN_BYTES:
+                    break
+            given += taken
+            window.credit -= taken
+            if window.credit <= 0:
+                for peer in window.consumers:
+                    peer.lane.line.pop(peer, None)
+            elif len(line) > 1:
+                line.move_to_end(consumer)
+            if consumer.ack_timeout and taken and not consumer.watched:
+                consumer.watched = True
+                core.timers.add(now + consumer.ack_timeout, self._check_acks, consumer)
+        if given:
+            self.waiting -= given
+            self.waiting_bytes -= size
+            self.unacked += given
+            self.unacked_bytes += size
+            destination = self.destination
+            statistics = destination.statistics
+            statistics.delivered += given
+            statistics.redelivered += redelivered
+            statistics.bytes_out += size
+            if destination.parked:
+                core.unblocking[destination] = None
+            for consumer, batch in batches.items():
+                if batch:
+                    consumer.sink.deliver(consumer, batch)
+        return given
+
+    # --- acknowledgement ---------------------------------------------------------------------
+
+    def settle(self, consumer: Consumer, sequence: int) -> bool:
+        """Acknowledge a delivery of `consumer`; False when it holds no such delivery."""
+        delivery = consumer.unacked.pop(sequence, None)
+        if delivery is None:
+            return False
+        self.unacked -= 1
+        self.unacked_bytes -= delivery.size
+        self.destination.statistics.settled += 1
+        delivery.state = GONE
+        message = delivery.message
+        if message is not None:
+            message.references -= 1
+            if not message.references:
+                self.core.memory -= delivery.size
+            delivery.message = None
+        if delivery.expires:
+            self.core.wheel.discard(delivery)
+        if delivery.journaled == RECORDED:
+            if not self.acked:
+                self.core.settling[self] = None
+            self.acked.append(sequence)
+        elif delivery.journaled == HELD:
+            self.destination.let_go(sequence)
+        window = consumer.window
+        if window.refill:
+            window.credit += 1
+            if window.credit == 1:
+                self._refilled(window)
+            elif consumer.lane.mask:
+                self.core.dirty[self] = None
+        return True
+
+    def settle_any(self, sequence: int) -> bool:
+        """Acknowledge a message that has been delivered, whoever holds it now."""
+        for consumer in self.consumers:
+            if sequence in consumer.unacked:
+                return self.settle(consumer, sequence)
+        for heap in self.everything.returned:
+            for _, _, delivery in heap or ():
+                if delivery.sequence == sequence and delivery.state == READY:
+                    self._leave_waiting(delivery)
+                    self.destination.statistics.settled += 1
+                    self.end(delivery, Cause.ACKNOWLEDGED)
+                    return True
+        return False
+
+    def flush_acks(self) -> None:
+        """Give the acknowledgements of this turn to the journal as one record."""
+        acked = self.acked
+        if acked:
+            self.acked = []
+            self.core.journal.append_settled(
+                self.number,
+                self.destination.number,
+                Cause.ACKNOWLEDGED,
+                acked,
+                self.core.clock.wall,
+            )
+
+    def _refilled(self, window: Window) -> None:
+        for peer in window.consumers:
+            peer.subscription.enter_line(peer)
+
+    def take_from_holder(self, sequence: int) -> Delivery | None:
+        """Take a delivery off its consumer, giving the credit back."""
+        for consumer in self.consumers:
+            delivery = consumer.unacked.pop(sequence, None)
+            if delivery is not None:
+                self.unacked -= 1
+                self.unacked_bytes -= delivery.size
+                delivery.consumer = None
+                if consumer.window.refill:
+                    consumer.window.credit += 1
+                    self._refilled(consumer.window)
+                return delivery
+        return None
+
+    # --- redelivery --------------------------------------------------------------------------
+
+    def release(
+        self, consumer: Consumer, sequences: Iterable[int] | None = None, attempted: bool = True
+    ) -> None:
+        """Give deliveries back to their original position; None = all that it holds.
+
+        With `attempted` False the delivery does not count: it was prefetched and never shown.
+        """
+        held = consumer.unacked
+        if sequences is None:
+            returned = list(held.values())
+            held.clear()
+        else:
+            returned = [held.pop(sequence) for sequence in sequences if sequence in held]
+        if returned:
+            self._return(consumer, returned, attempted, 0)
+
+    def _return(
+        self, consumer: Consumer, returned: list[Delivery], attempted: bool, delay: int
+    ) -> None:
+        for delivery in returned:
+            self.unacked -= 1
+            self.unacked_bytes -= delivery.size
+        self.give_back(returned, attempted, delay)
+        if consumer.window.refill:
+            consumer.window.credit += len(returned)
+            self._refilled(consumer.window)
+
+    def give_back(self, returned: list[Delivery], attempted: bool, delay: int = 0) -> None:
+        """Deliveries that nobody holds any more become ready, delayed, expired or dead."""
+        core = self.core
+        now = core.clock.steady
+        limit = self.destination.settings.max_attempts
+        counted: list[tuple[int, int]] = []
+        for delivery in returned:
+            delivery.consumer = None
+            if not attempted:
+                delivery.attempts -= 1
+            if delivery.expires and delivery.expires <= now:
+                self._expire(delivery)
+                continue
+            if attempted and limit and delivery.attempts >= limit:
+                self._bury_or_end(delivery, "max-attempts", Cause.DROPPED)
+                continue
+            if attempted and delivery.journaled == RECORDED:
+                counted.append((delivery.sequence, delivery.attempts))
+            self.waiting += 1
+            self.waiting_bytes += delivery.size
+            if delay:
+                self._delay(delivery, delay)
+            else:
+                self._put_back(delivery)
+            if core.memory > core.memory_budget and delivery.journaled and delivery.message:
+                core.page_out(delivery)
+        if counted:
+            core.journal.append_entry(
+                RecordType.ATTEMPTED, encode_attempts(self.number, counted), core.clock.wall
+            )
+
+    def _check_acks(self, consumer: Consumer) -> None:
+        """Take back what has been unacknowledged for too long."""
+        consumer.watched = False
+        now = self.core.clock.steady
+        late: list[Delivery] = []
+        for delivery in consumer.unacked.values():
+            if delivery.delivered + consumer.ack_timeout > now:
+                break
+            late.append(delivery)
+        settings = self.destination.settings
+        for delivery in late:
+            del consumer.unacked[delivery.sequence]
+            delay = 0
+            if settings.retry_delay:
+                delay = settings.retry_delay << min(delivery.attempts - 1, 40)
+                delay = min(delay, settings.retry_delay_max or delay)
+            self._return(consumer, [delivery], True, delay)
+        for delivery in islice(consumer.unacked.values(), 1):
+            consumer.watched = True
+            self.core.timers.add(
+                delivery.delivered + consumer.ack_timeout, self._check_acks, consumer
+            )
+
+    def requeue(self, sequence: int, expiration: int) -> bool:
+        """Move a delivered message to the tail with a new expiration (wall ms, 0 = never)."""
+        old = self.take_from_holder(sequence)
+        if old is None:
+            return False
+        core = self.core
+        old.state = GONE
+        if old.expires:
+            core.wheel.discard(old)
+        clock = core.clock
+        expires = max(1, clock.steady + expiration - clock.wall) if expiration else 0
+        new = Delivery(
+            self, sequence, old.message, old.priority, old.size, old.journaled, expiration, expires
+        )
+        if old.journaled == RECORDED:
+            new.order = core.journal.append_entry(
+                RecordType.REQUEUED,
+                encode_requeue(self.number, expiration),
+                clock.wall,
+                reference=sequence,
+                destination=self.destination.number,
+            )
+            core.requeued[self.number, sequence] = new
+        else:
+            new.order = core.journal.next_sequence()
+        new.attempts = old.attempts
+        self._enter(new, 0)
+        return True
+
+    # --- the end of a delivery -----------------------------------------------------------------
+
+    def end(self, delivery: Delivery, cause: Cause) -> None:
+        """The delivery is over; the journal is told why. It must not be counted any more."""
+        self.forget(delivery)
+        if delivery.journaled == RECORDED:
+            self.core.journal.append_settled(
+                self.number,
+                self.destination.number,
+                cause,
+                [delivery.sequence],
+                self.core.clock.wall,
+            )
+
+    def forget(self, delivery: Delivery) -> None:
+        """As `end`, when the journal has been told in another way."""
+        if delivery.state == DELAYED:
+            self.delayed.pop(delivery.sequence, None)
+        delivery.state = GONE
+        core = self.core
+        message = delivery.message
+        if message is not None:
+            message.references -= 1
+            if not message.references:
+                core.memory -= delivery.size
+            delivery.message = None
+        if delivery.expires:
+            core.wheel.discard(delivery)
+        if delivery.journaled == HELD:
+            self.destination.let_go(delivery.sequence)
+        if self.destination.parked:
+            core.unblocking[self.destination] = None
+
+    def _leave_waiting(self, delivery: Delivery) -> None:
+        self.waiting -= 1
+        self.waiting_bytes -= delivery.size
+
+    def expire(self, delivery: Delivery) -> None:
+        """A waiting delivery has outlived its time."""
+        self._leave_waiting(delivery)
+        self._expire(delivery)
+        if self.everything.length > 2 * self.waiting + 64:
+            for lane in self.lanes.values():
+                lane.compact()
+
+    def _expire(self, delivery: Delivery) -> None:
+        self.destination.statistics.expired += 1
+        self._bury_or_end(delivery, "expired", Cause.EXPIRED)
+
+    def _bury_or_end(self, delivery: Delivery, reason: str, cause: Cause) -> None:
+        if not self.core.bury(delivery, reason, False):
+            self.end(delivery, cause)
+
+    def dead_letter(self, sequence: int, reason: str, force: bool) -> bool:
+        """Take a delivered message out for good; False when nobody holds it."""
+        delivery = self.take_from_holder(sequence)
+        if delivery is None:
+            return False
+        if not self.core.bury(delivery, reason, force):
+            self.end(delivery, Cause.DROPPED)
+        return True
+
+    def purge(self, unacked: bool, cause: Cause = Cause.PURGED) -> int:
+        """Drop what waits, and with `unacked` what is in flight too. Returns how many."""
+        gone: list[Delivery] = list(self.everything)
+        gone.extend(self.delayed.values())
+        for delivery in gone:
+            self._leave_waiting(delivery)
+        if unacked:
+            for consumer in self.consumers:
+                held = list(consumer.unacked)
+                for sequence in held:
+                    delivery = consumer.unacked[sequence]
+                    if self.take_from_holder(sequence):
+                        gone.append(delivery)
+        recorded = [d.sequence for d in gone if d.journaled == RECORDED]
+        if recorded:
+            self.core.journal.append_settled(
+                self.number, self.destination.number, cause, recorded, self.core.clock.wall
+            )
+        for delivery in gone:
+            self.forget(delivery)
+        for lane in self.lanes.values():
+            lane.compact()
+        return len(gone)
+
+    # --- views -------------------------------------------------------------------------------
+
+    def browse(self, unacked: bool = True) -> Iterator[Delivery]:
+        """What is there, in queue order: in-flight ones keep their place; delayed ones last."""
+        everything = list(self.everything)
+        if unacked:
+            for consumer in self.consumers:
+                everything.extend(consumer.unacked.values())
+            everything.sort(key=lambda d: (-d.priority, d.order))
+        everything.extend(self.delayed.values())
+        return iter(everything)
+
+    def attempted(self) -> Iterator[Delivery]:
+        """Deliveries that have failed at least once: only what has come back can have."""
+        for heap in self.everything.returned:
+            for _, _, delivery in heap or ():
+                if delivery.state == READY and delivery.attempts:
+                    yield delivery
+        yield from self.delayed.values()
+
+    def matching(self, predicate: Callable[[Message], bool]) -> Iterator[Delivery]:
+        """READY deliveries whose message satisfies the predicate, in order."""
+        for delivery in list(self.everything):
+            if delivery.state == READY and predicate(self._message(delivery)):
+                yield delivery
+
+    def withdraw(self, delivery: Delivery) -> None:
+        """Take a READY delivery out of the line without giving it to a consumer."""
+        self._leave_waiting(delivery)
+        delivery.state = TAKEN
+
+    def oldest(self) -> int:
+        """Timestamp (wall ms) of the message that would be delivered next; 0 when none waits."""
+        head = self.everything.head()
+        return self._message(head).timestamp if head else 0
+
+    def accepts(self, message: Message) -> bool:
+        """The message's sender is not excluded, and the selector matches."""
+        if self.exclude is not None and message.sender == self.exclude:
+            return False
+        return self.selector is None or self.selector(message)
+
+    def journaling(self, message: Message) -> int:
+        """What the journal is to know of this message's delivery here."""
+        if not message.durability:
+            return UNJOURNALED
+        return RECORDED if self.number else HELD

@@ -1,0 +1,84 @@
+"""`sluicemq serve`: run a broker until it is told to stop."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from sluicemq.server.config import Config
+from sluicemq.server.loading import CONFIG_VARIABLE, Loaded, load
+
+ConfigOption = Annotated[
+    Path | None,
+    typer.Option(
+        "--config",
+        "-c",
+        envvar=CONFIG_VARIABLE,
+        help="Configuration file (default: ./sluicemq.toml, /etc/sluicemq/sluicemq.toml).",
+    ),
+]
+DataDirOption = Annotated[
+    Path | None,
+    typer.Option("--data-dir", "-d", help="Directory of the journal and the status socket."),
+]
+ListenOption = Annotated[
+    list[str] | None,
+    typer.Option(
+        "--listen",
+        "-l",
+        metavar="URL",
+        help="Address to listen on, as phpmq://127.0.0.1:9100; repeat for several.",
+    ),
+]
+EphemeralOption = Annotated[
+    bool | None, typer.Option("--ephemeral", help="Keep everything in memory only.")
+]
+LogLevelOption = Annotated[
+    str | None, typer.Option("--log-level", help="debug, info, warning or error.")
+]
+InsecureOption = Annotated[
+    bool | None,
+    typer.Option("--insecure-public", help="Permit addresses that other machines can reach."),
+]
+
+
+def serve(
+    config: ConfigOption = None,
+    data_dir: DataDirOption = None,
+    listen: ListenOption = None,
+    ephemeral: EphemeralOption = None,
+    log_level: LogLevelOption = None,
+    insecure_public: InsecureOption = None,
+) -> None:
+    """Run the broker. Without options: every protocol on its traditional loopback port."""
+    checked = load_flags(config, data_dir, listen, ephemeral, log_level, insecure_public).config
+    checked.check()
+    raise typer.Exit(_serve(checked))
+
+
+def load_flags(
+    config: Path | None,
+    data_dir: Path | None,
+    listen: list[str] | None = None,
+    ephemeral: bool | None = None,
+    log_level: str | None = None,
+    insecure_public: bool | None = None,
+) -> Loaded:
+    """The configuration that these options, the environment and the file make together."""
+    flags = {
+        "broker.data_dir": None if data_dir is None else str(data_dir),
+        "broker.ephemeral": ephemeral,
+        "logging.level": log_level,
+        "insecure_public": insecure_public,
+    }
+    return load(config, os.environ, flags, listen or ())
+
+
+def _serve(config: Config) -> int:
+    # Here, so that the other commands start without the event loop and the protocols.
+    from sluicemq.server.run import serve as run_broker
+
+    return run_broker(config)

@@ -1,0 +1,1 @@
+"""The durable log. `FileJournal` is the broker's, `MemoryJournal` the same without a disk."""

@@ -1,0 +1,284 @@
+"""The bytes of a record, and nothing else.
+
+A segment file is a header (segment.py), records, and once it is sealed an index and a trailer
+(index.py). All numbers are little-endian. Every record starts at a multiple of 8:
+
+    offset  size
+       0     4   size          bytes of the record with this header, without the padding
+       4     4   crc           CRC-32 (zlib) of bytes 8 .. size
+       8     8   sequence      ascending through the whole journal; gaps are allowed
+      16     8   time          µs since 1970-01-01 UTC, signed
+      24     8   expiration    ms since 1970-01-01 UTC; 0 = never
+      32     8   reference     sequence number of the record that this one is about, or 0
+      40     4   destination   its number (see DESTINATION), or 0
+      44     1   type          RecordType
+      45     1   flags         UNIT_END, GROUP_START, ROUTED, ENTRY
+      46     1   priority      0-9
+      47     1   origin        model.Origin
+      48     1   kind          model.BodyKind of a message, Cause of a SETTLED record
+      49     1   durability    model.Durability
+      50     2   references    settlements that end the record's life; 0 = it is never live
+      52     4   body          where the body starts, counted from the record's start
+      56     …   meta          message fields that are rarely set, as one msgpack array (meta.py)
+    body     …   body
+    size   0-7   padding       zeros, up to a multiple of 8
+
+Records from one with UNIT_END (exclusive) to the next (inclusive) are a unit: recovery keeps all
+of them or none. A record with GROUP_START is the first of a write: when it was written,
+everything before it was on disk already. That is how recovery tells a torn tail from damage.
+
+Bodies by type:
+
+    MESSAGE           the message's body
+    CARRIED           a live record moved forward, with its old body and header; `reference` is the
+                      sequence number that it is known by, `references` what was left of them
+    SETTLED           u32 subscription, u32 count, u64 sequence x count
+    DESTINATION       u8 kind, then the name: what the header's destination number stands for
+    DESTINATION_GONE  empty; the number is never given again
+    STARTED, STOPPED  JSON, for people
+    INDEX             see index.py
+    SNAPSHOT          empty; a snapshot of everything up to here was begun
+    NUMBERED          empty; keeps numbers that were given without a record from being given twice
+    the others        are the broker's (broker/ and payloads.py)
+"""
+
+from __future__ import annotations
+
+import sys
+from array import array
+from enum import IntEnum
+from struct import Struct
+from typing import Final, NamedTuple
+from zlib import crc32
+
+from sluicemq.model.destination import Address, Kind, decode_name, encode_name
+from sluicemq.model.errors import JournalDamaged
+
+
+class RecordType(IntEnum):
+    """What a record says."""
+
+    MESSAGE = 1
+    SETTLED = 2
+    DESTINATION = 3
+    DESTINATION_GONE = 4
+    SETTINGS = 5
+    SUBSCRIPTION = 6
+    SUBSCRIPTION_GONE = 7
+    REQUEUED = 8
+    ATTEMPTED = 9
+    PREPARED = 10
+    RESOLVED = 11
+    CARRIED = 12
+    SNAPSHOT = 13
+    INDEX = 14
+    STARTED = 15
+    STOPPED = 16
+    NUMBERED = 17
+
+
+class Cause(IntEnum):
+    """Why a delivery ended; MOVED: to another destination, DISCARDED: its subscription went."""
+
+    ACKNOWLEDGED = 1
+    EXPIRED = 2
+    DEAD_LETTERED = 3
+    DROPPED = 4
+    PURGED = 5
+    MOVED = 6
+    DISCARDED = 7
+
+
+UNIT_END: Final = 1
+GROUP_START: Final = 2
+ROUTED: Final = 4
+"""The message names the durable subscriptions it went to (Message.routes)."""
+ENTRY: Final = 8
+"""What was carried is no message but a record of another live type (PREPARED)."""
+
+FORMAT_VERSION: Final = 1
+HEADER_BYTES: Final = 56
+MAX_RECORD_BYTES: Final = 0xFFFFFFFF
+MAX_REFERENCES: Final = 0xFFFF
+MAX_SETTLED: Final = 1 << 16
+"""Sequence numbers in one SETTLED record; a longer list becomes several records of one unit."""
+
+SIZE_AND_CRC: Final = Struct("<II")
+REST: Final = Struct("<QqqQIBBBBBBHI")
+"""The header from `sequence` on: the part that the CRC covers."""
+HEADER: Final = Struct("<IIQqqQIBBBBBBHI")
+PADDING: Final = tuple(bytes(-size % 8) for size in range(8))
+"""Indexed by size & 7."""
+SETTLED_HEAD: Final = Struct("<II")
+
+_LAST_TYPE: Final = max(RecordType)
+_SWAP: Final = sys.byteorder == "big"
+
+
+class Record(NamedTuple):
+    """One record, decoded but for its body. Times in the units of the header."""
+
+    sequence: int
+    type: int
+    time: int
+    expiration: int
+    reference: int
+    destination: int
+    flags: int
+    priority: int
+    origin: int
+    kind: int
+    durability: int
+    references: int
+    meta: bytes
+    body: bytes
+
+    @property
+    def identity(self) -> int:
+        """The sequence number that settlements know the record by."""
+        return self.reference if self.type == RecordType.CARRIED else self.sequence
+
+    @property
+    def is_message(self) -> bool:
+        return self.type == RecordType.MESSAGE or (
+            self.type == RecordType.CARRIED and not self.flags & ENTRY
+        )
+
+    @property
+    def settled(self) -> tuple[int, list[int]]:
+        """Subscription and sequence numbers of a SETTLED record."""
+        return decode_settled(self.body)
+
+    @property
+    def address(self) -> Address:
+        """What a DESTINATION record names."""
+        return decode_address(self.body)
+
+
+def encode_record(
+    type: int,
+    sequence: int,
+    time: int,
+    body: bytes,
+    *,
+    meta: bytes = b"",
+    expiration: int = 0,
+    reference: int = 0,
+    destination: int = 0,
+    flags: int = UNIT_END,
+    priority: int = 0,
+    origin: int = 0,
+    kind: int = 0,
+    durability: int = 0,
+    references: int = 0,
+) -> tuple[bytes, bytes, bytes]:
+    """Header, meta with body, padding. The journal's hot path does the same inline."""
+    start = HEADER_BYTES + len(meta)
+    if meta:
+        body = meta + body
+    size = HEADER_BYTES + len(body)
+    rest = REST.pack(
+        sequence,
+        time,
+        expiration,
+        reference,
+        destination,
+        type,
+        flags,
+        priority,
+        origin,
+        kind,
+        durability,
+        references,
+        start,
+    )
+    return SIZE_AND_CRC.pack(size, crc32(body, crc32(rest))) + rest, body, PADDING[size & 7]
+
+
+def record_size(buffer: memoryview, offset: int) -> int:
+    """Size without padding of the intact record at `offset`, or 0: there is none."""
+    if offset + HEADER_BYTES > len(buffer):
+        return 0
+    size, crc = SIZE_AND_CRC.unpack_from(buffer, offset)
+    end = offset + size
+    padded = end + (-size & 7)
+    if size < HEADER_BYTES or padded > len(buffer):
+        return 0
+    if crc32(buffer[offset + 8 : end]) != crc or any(buffer[end:padded]):
+        return 0
+    kind = buffer[offset + 44]
+    start = int.from_bytes(buffer[offset + 52 : offset + 56], "little")
+    if not 0 < kind <= _LAST_TYPE or not HEADER_BYTES <= start <= size:
+        return 0
+    return int(size)
+
+
+def decode_record(buffer: memoryview, offset: int, size: int) -> Record:
+    """The record at `offset`, which `record_size` has found intact."""
+    (
+        _,
+        _,
+        sequence,
+        time,
+        expiration,
+        reference,
+        destination,
+        type,
+        flags,
+        priority,
+        origin,
+        kind,
+        durability,
+        references,
+        body,
+    ) = HEADER.unpack_from(buffer, offset)
+    return Record(
+        sequence,
+        type,
+        time,
+        expiration,
+        reference,
+        destination,
+        flags,
+        priority,
+        origin,
+        kind,
+        durability,
+        references,
+        bytes(buffer[offset + HEADER_BYTES : offset + body]),
+        bytes(buffer[offset + body : offset + size]),
+    )
+
+
+def encode_settled(subscription: int, sequences: list[int]) -> bytes:
+    """Body of a SETTLED record."""
+    numbers = array("Q", sequences)
+    if _SWAP:
+        numbers.byteswap()
+    return SETTLED_HEAD.pack(subscription, len(sequences)) + numbers.tobytes()
+
+
+def decode_settled(body: bytes) -> tuple[int, list[int]]:
+    """Subscription and sequence numbers. Raises JournalDamaged."""
+    if len(body) < 8:
+        raise JournalDamaged("a SETTLED record is too short")
+    subscription, count = SETTLED_HEAD.unpack_from(body)
+    numbers = array("Q")
+    if len(body) != 8 + 8 * count:
+        raise JournalDamaged(f"a SETTLED record of {len(body)} bytes announces {count} numbers")
+    numbers.frombytes(body[8:])
+    if _SWAP:
+        numbers.byteswap()
+    return subscription, numbers.tolist()
+
+
+def encode_address(address: Address) -> bytes:
+    """Body of a DESTINATION record."""
+    return bytes([address.kind]) + encode_name(address.name)
+
+
+def decode_address(body: bytes) -> Address:
+    """The inverse of `encode_address`. Raises JournalDamaged."""
+    if not body or body[0] not in (Kind.QUEUE, Kind.TOPIC):
+        raise JournalDamaged("a DESTINATION record is of no known kind")
+    return Address(Kind(body[0]), decode_name(body[1:]))

@@ -1,0 +1,268 @@
+"""A journal that keeps nothing beyond the process: for brokers without a disk, and for tests.
+
+`commit` makes everything durable on the spot and calls `on_durable` before it returns.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Iterator
+
+from sluicemq.journal.format import (
+    MAX_REFERENCES,
+    ROUTED,
+    UNIT_END,
+    Record,
+    RecordType,
+    encode_address,
+    encode_settled,
+)
+from sluicemq.journal.meta import encode_meta
+from sluicemq.journal.port import JournalStats
+from sluicemq.model.destination import Address
+from sluicemq.model.errors import JournalError, JournalFailed, RecordNotFound
+from sluicemq.model.message import Message
+
+
+def _ignore(durable: int) -> None:
+    """Nobody wants to know."""
+
+
+class MemoryJournal:
+    """See `port.Journal`. With `history` every record is kept for `read_from`; without, none."""
+
+    __slots__ = (
+        "_entries",
+        "_fenced",
+        "_history",
+        "_holds",
+        "_left",
+        "_messages",
+        "_next",
+        "_next_number",
+        "_numbers",
+        "_open",
+        "addresses",
+        "durable",
+        "identity",
+        "on_durable",
+        "snapshot_source",
+    )
+
+    def __init__(self, history: bool = False) -> None:
+        self.identity = os.urandom(8)
+        self.durable = 0
+        self.addresses: dict[int, Address] = {}
+        self.on_durable: Callable[[int], None] = _ignore
+        self.snapshot_source: Callable[[], bytes] = bytes
+        self._history: list[Record] | None = [] if history else None
+        self._messages: dict[int, Message] = {}
+        self._entries: dict[int, Record] = {}
+        self._left: dict[int, int] = {}
+        self._holds: dict[int, int] = {}
+        self._numbers: dict[Address, int] = {}
+        self._next_number = 1
+        self._next = 1
+        self._open = False
+        self._fenced = False
+
+    def _take(self, last: bool) -> int:
+        if self._fenced:
+            raise JournalFailed("the journal is fenced: it takes no more records")
+        self._open = not last
+        sequence = self._next
+        self._next = sequence + 1
+        return sequence
+
+    def next_sequence(self) -> int:
+        sequence = self._next
+        self._next = sequence + 1
+        return sequence
+
+    def destination(self, address: Address) -> int:
+        number = self._numbers.get(address)
+        if number is None:
+            number = self._next_number
+            self._append(RecordType.DESTINATION, encode_address(address), 0, destination=number)
+            self._next_number = number + 1
+            self._numbers[address] = number
+            self.addresses[number] = address
+        return number
+
+    def forget_destination(self, address: Address) -> None:
+        number = self._numbers.get(address)
+        if number is not None:
+            self._append(RecordType.DESTINATION_GONE, b"", 0, destination=number)
+            del self._numbers[address], self.addresses[number]
+
+    def append_message(
+        self, message: Message, destination: int, references: int = 1, last: bool = True
+    ) -> int:
+        if references > MAX_REFERENCES:
+            raise JournalError(f"a message cannot have more than {MAX_REFERENCES} references")
+        message.sequence = sequence = self._take(last)
+        self._messages[sequence] = message
+        self._left[sequence] = references
+        if self._history is not None:
+            flags = (UNIT_END if last else 0) | (ROUTED if message.routes else 0)
+            self._history.append(
+                Record(
+                    sequence,
+                    RecordType.MESSAGE,
+                    message.timestamp * 1000,
+                    message.expiration,
+                    0,
+                    destination,
+                    flags,
+                    message.priority,
+                    message.origin,
+                    message.kind,
+                    message.durability,
+                    references,
+                    encode_meta(message),
+                    message.body,
+                )
+            )
+        return sequence
+
+    def append_settled(
+        self,
+        subscription: int,
+        destination: int,
+        cause: int,
+        sequences: list[int],
+        time_ms: int,
+        last: bool = True,
+    ) -> int:
+        sequence = self._take(last)
+        if self._history is not None:
+            self._history.append(
+                Record(
+                    sequence,
+                    RecordType.SETTLED,
+                    time_ms * 1000,
+                    0,
+                    0,
+                    destination,
+                    UNIT_END if last else 0,
+                    0,
+                    0,
+                    cause,
+                    0,
+                    0,
+                    b"",
+                    encode_settled(subscription, sequences),
+                )
+            )
+        for settled in sequences:
+            self._settle(settled)
+        return sequence
+
+    def append_entry(
+        self,
+        type: int,
+        payload: bytes,
+        time_ms: int,
+        *,
+        reference: int = 0,
+        destination: int = 0,
+        references: int = 0,
+        last: bool = True,
+    ) -> int:
+        sequence = self._take(last)
+        record = Record(
+            sequence,
+            type,
+            time_ms * 1000,
+            0,
+            reference,
+            destination,
+            UNIT_END if last else 0,
+            0,
+            0,
+            0,
+            0,
+            references,
+            b"",
+            payload,
+        )
+        if references:
+            self._entries[sequence] = record
+            self._left[sequence] = references
+        if type == RecordType.RESOLVED:
+            self._settle(reference)
+        if self._history is not None:
+            self._history.append(record)
+        return sequence
+
+    def _append(self, type: int, payload: bytes, time_ms: int, destination: int) -> None:
+        """A record of the journal's own, which must not end a unit of the broker's."""
+        self.append_entry(type, payload, time_ms, destination=destination, last=not self._open)
+
+    def _settle(self, sequence: int) -> None:
+        left = self._left.get(sequence, 0)
+        if left:
+            self._left[sequence] = left - 1
+            if left == 1 and sequence not in self._holds:
+                self._drop(sequence)
+
+    def _drop(self, sequence: int) -> None:
+        del self._left[sequence]
+        self._messages.pop(sequence, None)
+        self._entries.pop(sequence, None)
+
+    def retain(self, sequence: int, count: int = 1) -> None:
+        if sequence not in self._left:
+            raise RecordNotFound(f"no record {sequence} to retain")
+        self._holds[sequence] = self._holds.get(sequence, 0) + count
+
+    def release(self, sequence: int) -> bool:
+        holds = self._holds.get(sequence, 0)
+        if not holds:
+            return False
+        if holds > 1:
+            self._holds[sequence] = holds - 1
+            return False
+        del self._holds[sequence]
+        if self._left[sequence]:
+            return False
+        self._drop(sequence)
+        return True
+
+    def fetch(self, sequence: int) -> Message:
+        message = self._messages.get(sequence)
+        if message is None:
+            raise RecordNotFound(f"no message {sequence}")
+        return message
+
+    def entry(self, sequence: int) -> Record:
+        record = self._entries.get(sequence)
+        if record is None:
+            raise RecordNotFound(f"no record {sequence}")
+        return record
+
+    def commit(self) -> None:
+        if not self._open and self.durable < self._next - 1:
+            self.durable = self._next - 1
+            self.on_durable(self.durable)
+
+    def read_from(self, sequence: int) -> Iterator[Record]:
+        for record in self._history or ():
+            if sequence <= record.sequence <= self.durable:
+                yield record
+
+    def seal(self) -> None:
+        """There are no segments."""
+
+    def fence(self) -> None:
+        self._fenced = True
+
+    def stats(self) -> JournalStats:
+        return JournalStats(
+            durable=self.durable, live=sum(left > 0 for left in self._left.values())
+        )
+
+    def close(self) -> None:
+        if not self._fenced:
+            self.commit()
+            self._fenced = True

@@ -1,0 +1,131 @@
+"""The message fields that are rarely set, as one msgpack array.
+
+    [message id, correlation id, reply-to or nil, type, properties or nil, native, routes,
+     deliver-at]
+
+reply-to is [kind, name]. A message with none of them has no meta at all. Text that is not UTF-8
+(surrogate escapes, see model/destination.py) is an extension of type 1 with the bytes in
+"surrogatepass" spelling, an integer beyond 64 bits one of type 2 with its decimal digits; where
+either occurs, properties are an array of [name, value] instead of a map.
+"""
+
+from __future__ import annotations
+
+from typing import Any, Final
+
+import msgspec
+from msgspec.msgpack import Ext
+
+from sluicemq.journal.format import Record
+from sluicemq.model.destination import Address, Kind
+from sluicemq.model.errors import JournalDamaged
+from sluicemq.model.message import BodyKind, Durability, Message, Origin
+
+RAW_TEXT: Final = 1
+BIG_INTEGER: Final = 2
+
+_BODY_KINDS: Final = {int(kind): kind for kind in BodyKind}
+_ORIGINS: Final = {int(origin): origin for origin in Origin}
+_DURABILITIES: Final = {int(durability): durability for durability in Durability}
+
+
+def has_meta(message: Message) -> bool:
+    """A field is set that the record's header has no room for."""
+    return bool(
+        message.message_id
+        or message.properties
+        or message.native
+        or message.reply_to
+        or message.correlation_id
+        or message.type
+        or message.routes
+        or message.deliver_at
+    )
+
+
+def encode_meta(message: Message) -> bytes:
+    """b"" when there is nothing to store."""
+    if not has_meta(message):
+        return b""
+    fields = (
+        message.message_id,
+        message.correlation_id,
+        message.reply_to,
+        message.type,
+        message.properties,
+        message.native,
+        message.routes,
+        message.deliver_at,
+    )
+    try:
+        return _encoder.encode(fields)
+    except (UnicodeEncodeError, OverflowError):
+        return _encoder.encode(_escape(fields))
+
+
+def decode_message(record: Record, destination: Address) -> Message:
+    """The message of a MESSAGE or CARRIED record. Raises JournalDamaged."""
+    kind = _BODY_KINDS.get(record.kind)
+    origin = _ORIGINS.get(record.origin)
+    durability = _DURABILITIES.get(record.durability)
+    if kind is None or origin is None or durability is None:
+        raise JournalDamaged(f"record {record.sequence} has a header without meaning")
+    message = Message(
+        destination,
+        record.body,
+        kind,
+        origin,
+        durability,
+        record.time // 1000,
+        record.expiration,
+        record.priority,
+    )
+    message.sequence = record.identity
+    if record.meta:
+        try:
+            (
+                message.message_id,
+                message.correlation_id,
+                reply_to,
+                message.type,
+                properties,
+                message.native,
+                routes,
+                message.deliver_at,
+            ) = _decoder.decode(record.meta)
+            message.properties = dict(properties) if properties is not None else None
+            message.routes = tuple(routes)
+            if reply_to is not None:
+                message.reply_to = Address(Kind(reply_to[0]), reply_to[1])
+        except (msgspec.MsgspecError, ValueError, TypeError, IndexError) as error:
+            raise JournalDamaged(
+                f"the meta data of record {record.sequence} cannot be read: {error}"
+            ) from error
+    return message
+
+
+def _escape(value: Any) -> Any:
+    if isinstance(value, str):
+        try:
+            value.encode()
+        except UnicodeEncodeError:
+            return Ext(RAW_TEXT, value.encode("utf-8", "surrogatepass"))
+    elif isinstance(value, int) and not -(1 << 63) <= value < 1 << 64:
+        return Ext(BIG_INTEGER, b"%d" % value)
+    elif isinstance(value, tuple):
+        return [_escape(item) for item in value]
+    elif isinstance(value, dict):
+        return [[_escape(name), _escape(item)] for name, item in value.items()]
+    return value
+
+
+def _unescape(code: int, data: memoryview) -> str | int:
+    if code == RAW_TEXT:
+        return bytes(data).decode("utf-8", "surrogatepass")
+    if code == BIG_INTEGER:
+        return int(bytes(data))
+    raise ValueError(f"extension {code} is unknown")
+
+
+_encoder: Final = msgspec.msgpack.Encoder()
+_decoder: Final = msgspec.msgpack.Decoder(ext_hook=_unescape)

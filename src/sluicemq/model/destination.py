@@ -1,0 +1,89 @@
+"""Names of destinations, and the settings a destination is created with."""
+
+from __future__ import annotations
+
+from enum import IntEnum, StrEnum
+from typing import NamedTuple
+
+import msgspec
+
+
+class Kind(IntEnum):
+    """What becomes of a message: one consumer of a queue, every subscription of a topic."""
+
+    QUEUE = 1
+    TOPIC = 2
+
+
+class Address(NamedTuple):
+    """A destination's identity. Queues and topics have separate name spaces (JMS 1.1 section 4.4).
+
+    `name` may carry any bytes: those that are not UTF-8 are kept as surrogate escapes, so that
+    `decode_name` and `encode_name` are each other's inverse.
+    """
+
+    kind: Kind
+    name: str
+
+    def __str__(self) -> str:
+        return self.name if self.kind is Kind.QUEUE else f"topic:{self.name}"
+
+
+def decode_name(raw: bytes) -> str:
+    """Bytes of a wire protocol as a destination name; never fails."""
+    return raw.decode("utf-8", "surrogateescape")
+
+
+def encode_name(name: str) -> bytes:
+    """The inverse of `decode_name`."""
+    return name.encode("utf-8", "surrogateescape")
+
+
+class Overflow(StrEnum):
+    """What happens to a message that would exceed a limit of its destination."""
+
+    REJECT = "reject-new"
+    DROP_OLDEST = "drop-oldest"
+    DROP_LOWEST = "drop-lowest-priority"
+    BLOCK = "block-producer"
+    DEAD_LETTER = "redirect-to-dead-letter"
+
+
+class DestinationSettings(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
+    """Settings of one destination; 0 means "no limit" or "never" wherever a number is a limit.
+
+    max_messages       messages waiting (not in flight)
+    max_bytes          body bytes waiting
+    max_message_bytes  largest body accepted
+    overflow           policy when max_messages or max_bytes is reached
+    message_ttl        ms; an upper bound for the life of every message
+    ack_timeout        ms until an unacknowledged delivery is taken back
+    max_attempts       deliveries in total before a message is dead-lettered
+    retry_delay        ms before the second attempt; doubles with each attempt ...
+    retry_delay_max    ... up to this
+    dead_letter        send expired, exhausted and dropped messages to a dead-letter queue
+    dead_letter_queue  its name; "" means "<name>.dlq"
+    max_consumers      consumers attached at a time; 1 = exclusive
+    active_consumers   consumers served at a time; the others stand by (failover)
+    max_subscriptions  of a topic
+    hold               a topic without subscriptions keeps its messages for the first one
+    idle_timeout       ms without messages, consumers and use until an automatically created
+                       destination is removed; None = the broker's default
+    """
+
+    max_messages: int = 0
+    max_bytes: int = 0
+    max_message_bytes: int = 0
+    overflow: Overflow = Overflow.REJECT
+    message_ttl: int = 0
+    ack_timeout: int = 0
+    max_attempts: int = 0
+    retry_delay: int = 0
+    retry_delay_max: int = 120_000
+    dead_letter: bool = False
+    dead_letter_queue: str = ""
+    max_consumers: int = 0
+    active_consumers: int = 0
+    max_subscriptions: int = 0
+    hold: bool = False
+    idle_timeout: int | None = None

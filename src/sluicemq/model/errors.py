@@ -1,0 +1,120 @@
+"""Everything that SluiceMQ raises on purpose, as one tree.
+
+SluiceError
+├── BrokerError                  the broker refuses an operation
+│   ├── DestinationNotFound      it does not exist and may not be created automatically
+│   ├── DestinationConflict      it exists with another meaning (kind, settings, owner)
+│   ├── DestinationInUse         consumers or producers keep it from being removed
+│   ├── SubscriptionNotFound
+│   ├── SubscriptionInUse        a durable or exclusive subscription has its consumers already
+│   ├── LimitExceeded            a limit on messages, bytes, consumers or destinations
+│   │   └── MessageTooLarge
+│   ├── TransactionError         no such transaction, or it is not in the right state
+│   └── BrokerStopping           the broker no longer accepts messages
+├── ProtocolError                a peer broke the rules of its wire protocol
+│   └── FrameTooLarge            it announced more than the configured limit
+├── JournalError
+│   ├── JournalDamaged           records are damaged where no crash can explain it
+│   ├── JournalFailed            a write or fdatasync failed: fatal
+│   ├── JournalLocked            another process has the data directory open
+│   └── RecordNotFound           no such record, or its segment is gone
+├── ConfigurationError           a setting has no meaning or contradicts another
+└── ClientError                  raised by the client libraries
+    ├── ConnectionLost           the broker closed the connection, or it broke
+    ├── RequestRefused           the broker answered with an error of the protocol
+    └── RequestTimeout           no answer within the given time
+"""
+
+from __future__ import annotations
+
+
+class SluiceError(Exception):
+    """Root of all errors raised on purpose."""
+
+
+class BrokerError(SluiceError):
+    """The broker refuses an operation; the connection may go on."""
+
+
+class DestinationNotFound(BrokerError):
+    """The destination does not exist and may not be created automatically."""
+
+
+class DestinationConflict(BrokerError):
+    """The destination exists with another kind, other settings or another owner."""
+
+
+class DestinationInUse(BrokerError):
+    """The destination still has consumers."""
+
+
+class SubscriptionNotFound(BrokerError):
+    """No subscription of that name."""
+
+
+class SubscriptionInUse(BrokerError):
+    """The subscription has all the consumers it may have."""
+
+
+class LimitExceeded(BrokerError):
+    """A limit on messages, bytes, consumers or destinations is reached."""
+
+
+class MessageTooLarge(LimitExceeded):
+    """The body is larger than the destination accepts."""
+
+
+class TransactionError(BrokerError):
+    """No such transaction, or it is not in a state that allows the operation."""
+
+
+class BrokerStopping(BrokerError):
+    """The broker is shutting down and takes no more messages."""
+
+
+class ProtocolError(SluiceError):
+    """The peer broke the rules of its wire protocol; the text says how."""
+
+
+class FrameTooLarge(ProtocolError):
+    """The peer announced a frame, line or header above the configured limit."""
+
+
+class JournalError(SluiceError):
+    """The durable log cannot do what was asked."""
+
+
+class JournalDamaged(JournalError):
+    """Records are damaged where no crash can explain it; the text gives segment and offset."""
+
+
+class JournalFailed(JournalError):
+    """A write or fdatasync failed. Nothing may be acknowledged any more."""
+
+
+class JournalLocked(JournalError):
+    """Another process has the data directory open."""
+
+
+class RecordNotFound(JournalError):
+    """No record has that sequence number, or its segment has been removed."""
+
+
+class ConfigurationError(SluiceError):
+    """A setting has no meaning or contradicts another; the text names it and its source."""
+
+
+class ClientError(SluiceError):
+    """Root of what the client libraries raise."""
+
+
+class ConnectionLost(ClientError):
+    """The broker closed the connection, or it broke."""
+
+
+class RequestRefused(ClientError):
+    """The broker answered with an error of the protocol."""
+
+
+class RequestTimeout(ClientError):
+    """The broker did not answer within the given time."""

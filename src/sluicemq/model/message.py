@@ -1,0 +1,136 @@
+"""The protocol-neutral message."""
+
+from __future__ import annotations
+
+from enum import IntEnum
+from typing import Final
+
+from sluicemq.model.destination import Address
+
+Property = bool | int | float | str | bytes | None
+
+DEFAULT_PRIORITY: Final = 4
+
+
+class BodyKind(IntEnum):
+    """What the body bytes are; decides how another protocol shows them (docs/crossing.md)."""
+
+    NONE = 0
+    TEXT = 1
+    JSON = 2
+    BYTES = 3
+    MAP = 4
+    STREAM = 5
+    OBJECT = 6
+
+
+class Origin(IntEnum):
+    """The protocol a message came in by."""
+
+    INTERNAL = 0
+    PHPMQ = 1
+    VIBEMQ = 2
+    JMQ = 3
+    MSGLITE = 4
+
+
+class Durability(IntEnum):
+    """How far the journal carries a message.
+
+    NONE  memory only; LAZY  journaled, visible and answered at once; SYNC  visible and
+    answered only after the fdatasync that holds it.
+    """
+
+    NONE = 0
+    LAZY = 1
+    SYNC = 2
+
+
+class Message:
+    """One message. Nothing but the broker's own `sequence`, `references` and `sender` changes
+    after it has been published, because topics share one message among all subscriptions.
+
+    sequence        journal sequence number; 0 until published; orders everything
+    destination     where it was sent
+    body            payload as sent
+    kind            what the payload is
+    priority        0-9 (JMS 1.1 section 3.4.10)
+    timestamp       ms since the epoch, at publishing
+    expiration      ms since the epoch; 0 = never
+    deliver_at      ms since the epoch before which no consumer sees it; 0 = at once
+    message_id      the sender's own id, or ""
+    correlation_id  or ""
+    reply_to        destination for answers, or None
+    type            JMSType or similar, or ""
+    properties      the sender's properties and headers, or None when there are none
+    durability      see Durability
+    origin          protocol it came by
+    native          the origin protocol's own framing where it must survive byte for byte, or b""
+    routes          numbers of the durable subscriptions of a topic that took it
+    references      deliveries that keep the body in memory (the broker's bookkeeping)
+    sender          token of the producing connection, for no-local; never stored
+    """
+
+    __slots__ = (
+        "body",
+        "correlation_id",
+        "deliver_at",
+        "destination",
+        "durability",
+        "expiration",
+        "kind",
+        "message_id",
+        "native",
+        "origin",
+        "priority",
+        "properties",
+        "references",
+        "reply_to",
+        "routes",
+        "sender",
+        "sequence",
+        "timestamp",
+        "type",
+    )
+
+    def __init__(
+        self,
+        destination: Address,
+        body: bytes,
+        kind: BodyKind = BodyKind.BYTES,
+        origin: Origin = Origin.INTERNAL,
+        durability: Durability = Durability.SYNC,
+        timestamp: int = 0,
+        expiration: int = 0,
+        priority: int = DEFAULT_PRIORITY,
+        deliver_at: int = 0,
+        message_id: str = "",
+        correlation_id: str = "",
+        reply_to: Address | None = None,
+        type: str = "",
+        properties: dict[str, Property] | None = None,
+        native: bytes = b"",
+        sender: object = None,
+    ) -> None:
+        self.sequence = 0
+        self.destination = destination
+        self.body = body
+        self.kind = kind
+        self.origin = origin
+        self.durability = durability
+        self.timestamp = timestamp
+        self.expiration = expiration
+        self.priority = priority
+        self.deliver_at = deliver_at
+        self.message_id = message_id
+        self.correlation_id = correlation_id
+        self.reply_to = reply_to
+        self.type = type
+        self.properties = properties
+        self.native = native
+        self.sender = sender
+        self.routes: tuple[int, ...] = ()
+        self.references = 0
+
+    def __repr__(self) -> str:
+        return f"<Message {self.sequence} to {self.destination}, {len(self.body)} bytes>"

@@ -1,0 +1,1 @@
+"""The wire protocols, one room each, with the same furniture: wire, mapping, session, client."""

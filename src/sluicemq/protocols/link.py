@@ -1,0 +1,64 @@
+"""The contract between a protocol session and the connection that carries it.
+
+A session never touches a socket. The server gives it bytes and tells it what became of the
+connection; the session answers through its `Link`. All calls happen on one thread, and none of
+them may block. What a session writes leaves in one system call at the end of the turn, so
+that neither a frame nor its header is ever split by the broker.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+from typing import Protocol
+
+
+class Timer(Protocol):
+    """A call that will be made later."""
+
+    def cancel(self) -> None: ...
+
+
+class Link(Protocol):
+    """What a session may do with its connection."""
+
+    peer: str
+    """Who is at the other end, for logs."""
+
+    def write(self, chunks: Iterable[bytes]) -> None:
+        """Queue bytes; they leave together at the end of the turn."""
+
+    def close(self, reason: str = "") -> None:
+        """Send what is queued, then close. `reason` is logged. Nothing is received any more."""
+
+    def pause_reading(self) -> None:
+        """Receive nothing until `resume_reading`: back-pressure on the peer."""
+
+    def resume_reading(self) -> None: ...
+
+    def call_later(self, delay: float, callback: Callable[[], None]) -> Timer:
+        """Call back in `delay` seconds (>= 0)."""
+
+
+class Session(Protocol):
+    """The server side of one connection, sans-I/O."""
+
+    def receive(self, data: bytes) -> None:
+        """Bytes from the peer. Bad ones are answered in the protocol's terms, never raised."""
+
+    def end_of_input(self) -> None:
+        """The peer will send no more (EOF); it may still read. Must end in `Link.close`."""
+
+    def flushed(self) -> None:
+        """Everything written so far has left for the operating system."""
+
+    def congest(self) -> None:
+        """The peer reads too slowly: no more deliveries until `relieve`."""
+
+    def relieve(self) -> None:
+        """The peer has caught up."""
+
+    def closed(self) -> None:
+        """The connection is gone; release everything it holds. Called exactly once."""
+
+    def shutdown(self) -> None:
+        """The broker stops: say goodbye if the protocol can, then `Link.close`."""

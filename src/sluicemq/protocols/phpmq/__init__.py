@@ -1,0 +1,1 @@
+"""PHPMQ version 1: a message broker protocol of fixed-width text headers."""

@@ -1,0 +1,245 @@
+"""The maintenance port of PHPMQ: a person at a terminal looks at queues and empties them.
+
+One command per line, LF or CRLF; words are case-sensitive; the argument is the rest of the line,
+without blanks and quotes around it. Queues are those that hold messages: in PHPMQ no others exist.
+`monitor` and `show` draw their page again until the next command ends them.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from heapq import nlargest
+from itertools import islice
+from typing import Final, Protocol
+
+from sluicemq.broker import Broker, Destination
+from sluicemq.broker.delivery import TAKEN
+from sluicemq.model.destination import Address, Kind, decode_name
+from sluicemq.protocols.link import Link, Timer
+from sluicemq.protocols.phpmq import screen
+from sluicemq.protocols.phpmq.mapping import MessageIds
+
+REFRESH_SECONDS: Final = 0.5
+LINE_LIMIT: Final = 4096
+"""Bytes of one command; a longer one ends the session."""
+
+
+class Vitals(Protocol):
+    """What only the server knows of itself."""
+
+    version: str
+
+    def uptime(self) -> float:
+        """Seconds since the start."""
+
+    def memory(self) -> int:
+        """Resident bytes of the process."""
+
+    def clients(self) -> int:
+        """Connections to the message ports."""
+
+
+class MaintenanceSession:
+    """See the module, and `sluicemq.protocols.link.Session` for the contract."""
+
+    __slots__ = (
+        "_broker",
+        "_closing",
+        "_congested",
+        "_ids",
+        "_line",
+        "_link",
+        "_page",
+        "_timer",
+        "_vitals",
+    )
+
+    def __init__(self, link: Link, broker: Broker, vitals: Vitals) -> None:
+        self._link = link
+        self._broker = broker
+        self._vitals = vitals
+        self._ids = MessageIds(broker.identity)
+        self._line = b""
+        self._page: Callable[[], str] | None = None
+        self._timer: Timer | None = None
+        self._congested = False
+        self._closing = False
+        self._write(screen.welcome(vitals.version) + screen.PROMPT)
+
+    # --- from the connection -----------------------------------------------------------------
+
+    def receive(self, data: bytes) -> None:
+        """Commands, complete or not."""
+        *lines, self._line = (self._line + data).split(b"\n")
+        for line in lines:
+            if self._closing:
+                return
+            if len(line) > LINE_LIMIT:
+                break
+            self._command(decode_name(line))
+        else:
+            if len(self._line) <= LINE_LIMIT or self._closing:
+                return
+        self._write(screen.error(f"A command has at most {LINE_LIMIT} bytes."))
+        self._close("maintenance command too long")
+
+    def end_of_input(self) -> None:
+        """Nobody is there any more who could stop a refresh."""
+        self._close("")
+
+    def flushed(self) -> None:
+        """Nothing waits for that."""
+
+    def congest(self) -> None:
+        """Draw no more pages until the terminal has taken the last ones."""
+        self._congested = True
+
+    def relieve(self) -> None:
+        """Draw again at the next refresh."""
+        self._congested = False
+
+    def closed(self) -> None:
+        """Stop drawing."""
+        self._closing = True
+        self._stop()
+
+    def shutdown(self) -> None:
+        """Say why the session ends."""
+        if not self._closing:
+            self._write("\nThe broker stops.\n")
+            self._close("the broker stops")
+
+    # --- commands ----------------------------------------------------------------------------
+
+    def _command(self, line: str) -> None:
+        words = line.strip().split(None, 1)
+        if not words:
+            if self._page is None:
+                self._write(screen.PROMPT)
+            return
+        word = words[0]
+        argument = words[1].strip(" \t'\"") if len(words) > 1 else ""
+        self._stop()
+        if word in ("quit", "exit"):
+            self._close("")
+        elif word == "monitor" or (word == "show" and not argument):
+            self._refresh(self._monitor)
+        elif word == "show":
+            self._refresh(lambda: self._show(argument))
+        else:
+            self._write(self._answer(word, argument) + screen.PROMPT)
+
+    def _answer(self, word: str, argument: str) -> str:
+        if word == "help":
+            return screen.help_page(argument) if argument else screen.help_list()
+        if word == "clear":
+            return screen.title_bar(self._vitals.version, "Maintenance")
+        if word == "search":
+            return screen.search_result(argument, self._search(argument))
+        if word == "flush" and argument:
+            destination = self._find(argument)
+            if destination is not None:
+                self._broker.purge(destination, unacked=True)
+            return "OK\n"
+        if word == "flushall":
+            for destination in list(self._queues()):
+                self._broker.purge(destination, unacked=True)
+            return "OK\n"
+        if word == "q":
+            return "\n"
+        shown = screen.printable(f"{word} {argument}".rstrip())
+        return screen.error(f"Unknown or incomplete command: {shown}") + screen.help_list()
+
+    def _search(self, pattern: str) -> list[screen.QueueFigures]:
+        # Not a regular expression: with many asterisks one takes time without bound. The parts
+        # of the pattern are looked for one behind the other, each at the first place it fits.
+        parts = [part for part in pattern.casefold().split("*") if part]
+        found = []
+        for destination in self._queues():
+            name = destination.name.casefold()
+            position = 0
+            for part in parts:
+                position = name.find(part, position)
+                if position < 0:
+                    break
+                position += len(part)
+            else:
+                found.append(_figures(destination))
+        return sorted(found)
+
+    # --- pages -------------------------------------------------------------------------------
+
+    def _refresh(self, page: Callable[[], str]) -> None:
+        self._page = page
+        self._draw()
+
+    def _draw(self) -> None:
+        page = self._page
+        if page is not None:
+            if not self._congested:
+                self._write(page())
+            self._timer = self._link.call_later(REFRESH_SECONDS, self._draw)
+
+    def _stop(self) -> None:
+        self._page = None
+        if self._timer is not None:
+            self._timer.cancel()
+            self._timer = None
+
+    def _monitor(self) -> str:
+        queues = [_figures(destination) for destination in self._queues()]
+        longest = nlargest(screen.MONITOR_ROWS, queues, key=lambda queue: queue.messages)
+        vitals = self._vitals
+        figures = screen.BrokerFigures(vitals.memory(), vitals.uptime(), vitals.clients())
+        return screen.monitor(vitals.version, figures, len(queues), longest)
+
+    def _show(self, name: str) -> str:
+        destination = self._find(name)
+        version = self._vitals.version
+        if destination is None:
+            return screen.detail(version, screen.QueueFigures(name, 0, 0), 0, ())
+        rows = [
+            screen.MessageFigures(
+                self._ids.encode(delivery.sequence).decode(),
+                delivery.state == TAKEN,
+                delivery.size,
+                delivery.message.timestamp if delivery.message else 0,
+            )
+            for delivery in islice(destination.queue.browse(), screen.DETAIL_ROWS)
+        ]
+        return screen.detail(version, _figures(destination), destination.consumers, rows)
+
+    # --- queues ------------------------------------------------------------------------------
+
+    def _queues(self) -> Iterator[Destination]:
+        for destination in self._broker.destinations.values():
+            if destination.address.kind is Kind.QUEUE and (
+                destination.waiting or destination.unacked
+            ):
+                yield destination
+
+    def _find(self, name: str) -> Destination | None:
+        """By its name, or as the pages spell it."""
+        destination = self._broker.find(Address(Kind.QUEUE, name))
+        if destination is None and "\\" in name:
+            for candidate in self._queues():
+                if screen.printable(candidate.name) == name:
+                    return candidate
+        return destination
+
+    # --- output ------------------------------------------------------------------------------
+
+    def _write(self, text: str) -> None:
+        self._link.write((text.encode(),))
+
+    def _close(self, reason: str) -> None:
+        if not self._closing:
+            self._closing = True
+            self._stop()
+            self._link.close(reason)
+
+
+def _figures(destination: Destination) -> screen.QueueFigures:
+    return screen.QueueFigures(
+        destination.name, destination.waiting + destination.unacked, destination.bytes
+    )

@@ -1,0 +1,88 @@
+"""PHPMQ contents <-> the broker's message.
+
+| PHPMQ               | message                                                                   |
+|---------------------|---------------------------------------------------------------------------|
+| queue name          | name of a queue; bytes that are not UTF-8 survive (`decode_name`)         |
+| content, coming in  | body, kind BYTES: the protocol says nothing of text, and to find out      |
+|                     | would cost a pass over every body                                         |
+| content, going out  | body as it is, whatever its kind; Java objects in base64                  |
+| time to live        | expiration; none when 0                                                   |
+| message id          | not stored: 16 hex digits that identify the broker's data, then 16 of the |
+|                     | sequence number; survives a restart and a requeue                         |
+
+Priority, properties, correlation id and reply-to of a message from another protocol stay in the
+message and are not shown: PHPMQ has no place for them.
+"""
+
+from __future__ import annotations
+
+from base64 import b64encode
+from typing import Final
+
+from sluicemq.model.destination import Address
+from sluicemq.model.message import BodyKind, Durability, Message, Origin
+
+LAST_EXPIRATION: Final = 1 << 53
+"""Wall ms, 287 thousand years from now: a later end is stored as this one, so that it fits all
+that stores milliseconds in 64 bits, and microseconds too."""
+
+_SECOND: Final = 1000
+_HEX_DIGITS: Final = b"0123456789abcdef"
+
+
+class MessageIds:
+    """Message ids of one broker. `prefix` is their first half."""
+
+    __slots__ = ("prefix",)
+
+    def __init__(self, identity: bytes) -> None:
+        """`identity` is `Broker.identity`, 8 bytes."""
+        self.prefix = identity.hex().encode()
+
+    def encode(self, sequence: int) -> bytes:
+        """32 lower-case hex digits, as the original server's."""
+        return b"%b%016x" % (self.prefix, sequence)
+
+    def decode(self, message_id: bytes) -> int:
+        """The sequence number; 0, which no message has, if this broker cannot have given the id.
+
+        Only the exact spelling of `encode` is taken, so that a message has one id.
+        """
+        digits = message_id[16:]
+        # int() alone would let signs, blanks, underscores and capitals pass
+        if (
+            len(digits) != 16
+            or digits.translate(None, _HEX_DIGITS)
+            or message_id[:16] != self.prefix
+        ):
+            return 0
+        return int(digits, 16)
+
+
+def expiration_after(ttl: int, now: int) -> int:
+    """Wall ms at which a message expires that has `ttl` seconds from `now`; 0 = never.
+
+    A time to live of 0 means for ever (PHPMQ protocol document, example "Send a message").
+    """
+    return min(now + ttl * _SECOND, LAST_EXPIRATION) if ttl else 0
+
+
+def seconds_left(expiration: int, now: int) -> int:
+    """What a dispatch shows: whole seconds, 0 = for ever.
+
+    Rounded up and at least 1, because 0 would say that the message never expires.
+    """
+    return max(1, -((now - expiration) // _SECOND)) if expiration else 0
+
+
+def to_message(
+    address: Address, content: bytes, ttl: int, durability: Durability, now: int
+) -> Message:
+    """The message a send frame stands for. `now` is wall ms."""
+    expiration = expiration_after(ttl, now) if ttl else 0
+    return Message(address, content, BodyKind.BYTES, Origin.PHPMQ, durability, now, expiration)
+
+
+def to_content(message: Message) -> bytes:
+    """What a PHPMQ consumer sees of a message's body."""
+    return b64encode(message.body) if message.kind is BodyKind.OBJECT else message.body

@@ -1,0 +1,207 @@
+"""What the PHPMQ maintenance port shows: plain text with ANSI colours, for a terminal of 80
+columns. Pure functions from figures to text.
+
+Names of queues are chosen by clients, so they are shown with everything escaped that a terminal
+would act on.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from datetime import UTC, datetime
+from typing import Final, NamedTuple
+
+PROMPT: Final = "\x1b[34mphpmq\x1b[39m > "
+CLEAR: Final = "\x1b[2J\x1b[0;0H"
+MONITOR_ROWS: Final = 13
+DETAIL_ROWS: Final = 14
+
+_COLUMNS: Final = 80
+_NAME_COLUMNS: Final = 32
+_BAR_COLUMNS: Final = 20
+_LAST_SECOND: Final = 253_402_300_799  # of the year 9999, the last that `datetime` knows
+
+
+class QueueFigures(NamedTuple):
+    """One queue as listed; dispatched messages are included, size in body bytes."""
+
+    name: str
+    messages: int
+    size: int
+
+
+class MessageFigures(NamedTuple):
+    """One message of a queue; `created` in wall ms, or 0 where that would mean a disk access."""
+
+    message_id: str
+    dispatched: bool
+    size: int
+    created: int
+
+
+class BrokerFigures(NamedTuple):
+    """The broker as a whole: resident bytes, seconds since its start, message connections."""
+
+    memory: int
+    uptime: float
+    clients: int
+
+
+class Help(NamedTuple):
+    """One command: how it is written, and what it does in a line."""
+
+    usage: str
+    summary: str
+
+
+COMMANDS: Final[dict[str, Help]] = {
+    "help": Help("help [command]", "Shows this list, or the page of one command."),
+    "clear": Help("clear", "Clears the screen."),
+    "search": Help("search PATTERN", "Lists the queues whose names match; * stands for anything."),
+    "flush": Help("flush QUEUE", "Deletes all messages of a queue, dispatched ones too."),
+    "flushall": Help("flushall", "Deletes all messages of all queues, dispatched ones too."),
+    "monitor": Help("monitor", "Shows all queues, twice a second, until q is entered."),
+    "show": Help("show QUEUE", "Shows the messages of a queue, twice a second, until q."),
+    "q": Help("q", "Ends monitor or show."),
+    "quit": Help("quit", "Closes the connection."),
+    "exit": Help("exit", "Closes the connection."),
+}
+
+
+def printable(name: str) -> str:
+    """A name that cannot steer a terminal: bytes that are no text, and characters that are not
+    printable, as \\xNN, \\uNNNN or \\UNNNNNNNN; a backslash as two.
+    """
+    if name.isprintable() and "\\" not in name:
+        return name
+    return "".join(map(_printable_character, name))
+
+
+def _printable_character(character: str) -> str:
+    if character == "\\":
+        return "\\\\"
+    if character.isprintable():
+        return character
+    code = ord(character)
+    if 0xDC80 <= code <= 0xDCFF:  # a byte that `decode_name` could not read
+        return f"\\x{code - 0xDC00:02x}"
+    if code < 0x100:
+        return f"\\x{code:02x}"
+    return f"\\u{code:04x}" if code < 0x10000 else f"\\U{code:08x}"
+
+
+def size_text(size: int) -> str:
+    """Bytes in the largest unit that leaves at least 1, 1024-based, rounded to an integer."""
+    amount = float(size)
+    for unit in ("B", "KB", "MB", "GB"):
+        if amount < 1024:
+            return f"{amount:.0f} {unit}"
+        amount /= 1024
+    return f"{amount:.0f} TB"
+
+
+def uptime_text(seconds: float) -> str:
+    """Days only when there are any: `3d 04:05:06`."""
+    minutes, second = divmod(int(seconds), 60)
+    hours, minute = divmod(minutes, 60)
+    days, hour = divmod(hours, 24)
+    clock = f"{hour:02d}:{minute:02d}:{second:02d}"
+    return f"{days}d {clock}" if days else clock
+
+
+def title_bar(version: str, subject: str) -> str:
+    """White on blue across the terminal, after which the screen is empty."""
+    title = f" SluiceMQ {version} - {subject}"
+    return f"{CLEAR}\x1b[44;37m{title[:_COLUMNS]:<{_COLUMNS}}\x1b[0m\n\n"
+
+
+def welcome(version: str) -> str:
+    """What a new connection is greeted with."""
+    return f"{title_bar(version, 'Welcome!')}Type help for a list of commands.\n\n"
+
+
+def help_list() -> str:
+    """All commands."""
+    lines = [f"  {command.usage:<16} {command.summary}" for command in COMMANDS.values()]
+    return "\n".join(("Available commands:", "", *lines, "", ""))
+
+
+def help_page(name: str) -> str:
+    """One command; if there is none of that name, says so and lists them all."""
+    command = COMMANDS.get(name)
+    if command is None:
+        return error(f"There is no command {printable(name)}") + help_list()
+    return f"Usage: {command.usage}\n\n  {command.summary}\n\n"
+
+
+def error(text: str) -> str:
+    """One line in red."""
+    return f"\x1b[31m{text}\x1b[39m\n\n"
+
+
+def search_result(pattern: str, queues: Sequence[QueueFigures]) -> str:
+    """The answer to `search`."""
+    shown = printable(pattern)
+    if not queues:
+        return f'No queues found matching: "{shown}"\n'
+    lines = [
+        f" * {printable(q.name)} (Messages: {q.messages}, Size: {size_text(q.size)})"
+        for q in queues
+    ]
+    return "\n".join((f'Found {len(queues)} queues matching "{shown}":', *lines, ""))
+
+
+def monitor(
+    version: str, figures: BrokerFigures, queues: int, longest: Sequence[QueueFigures]
+) -> str:
+    """All queues at a glance: how many there are, and the longest of them, longest first."""
+    lines = [
+        f" Memory: {size_text(figures.memory)}   Uptime: {uptime_text(figures.uptime)}"
+        f"   Queues: {queues}   Clients: {figures.clients}",
+        "",
+        f" {'Queue':<{_NAME_COLUMNS}} {'Messages':>11} {'Size':>9}",
+    ]
+    most = max((queue.messages for queue in longest), default=0)
+    for queue in longest:
+        bar = "█" * max(1, round(queue.messages * _BAR_COLUMNS / max(1, most)))
+        lines.append(
+            f" {_fit(queue.name)} {queue.messages:>11} {size_text(queue.size):>9} "
+            f"\x1b[32m{bar}\x1b[39m"
+        )
+    return title_bar(version, "Monitor") + _page(lines, queues - len(longest), "queues")
+
+
+def detail(
+    version: str, queue: QueueFigures, consumers: int, messages: Iterable[MessageFigures]
+) -> str:
+    """One queue and its first messages."""
+    lines = [
+        f" {printable(queue.name)}",
+        f" Messages: {queue.messages}   Size: {size_text(queue.size)}   Clients: {consumers}",
+        "",
+        f" {'#':>4} {'ID':<32}   {'Size':>9}  Created (UTC)",
+    ]
+    number = 0
+    for number, message in enumerate(messages, 1):
+        state = "→" if message.dispatched else "•"
+        created = "-"
+        if message.created:
+            moment = min(max(0, message.created // 1000), _LAST_SECOND)
+            created = datetime.fromtimestamp(moment, UTC).strftime("%F %T")
+        lines.append(
+            f" {number:>4} {message.message_id:<32} {state} {size_text(message.size):>9}  {created}"
+        )
+    return title_bar(version, "Queue") + _page(lines, queue.messages - number, "messages")
+
+
+def _fit(name: str) -> str:
+    shown = printable(name)
+    if len(shown) > _NAME_COLUMNS:
+        shown = shown[: _NAME_COLUMNS - 1] + "…"
+    return f"{shown:<{_NAME_COLUMNS}}"
+
+
+def _page(lines: list[str], hidden: int, what: str) -> str:
+    if hidden > 0:
+        lines.append(f" … and {hidden} more {what}")
+    return "\n".join((*lines, "", "Enter q to stop.", ""))

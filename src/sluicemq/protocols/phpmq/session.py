@@ -1,0 +1,269 @@
+"""The broker's side of one PHPMQ connection.
+
+A consume request is a standing subscription with a prefetch window: the connection holds at most
+`count` unsettled messages, and each one it settles makes room for the next, for as long as it
+lives. A new request replaces the old one, whose messages go back to where they were.
+
+The protocol has no error message and confirms nothing. What cannot be honoured - malformed input,
+a send that the queue's limits reject - closes the connection, which is the only sign a producer
+can be given that a message was not taken; nothing else is lost by it, as unsettled messages go
+back to their queue. What refers to a message that is not there is ignored.
+"""
+
+from __future__ import annotations
+
+from sluicemq.broker import Broker, Consumer, Delivery, Destination, Subscription, Window
+from sluicemq.model.destination import Address, Kind, decode_name
+from sluicemq.model.errors import BrokerError
+from sluicemq.model.message import Durability
+from sluicemq.protocols.link import Link
+from sluicemq.protocols.phpmq.mapping import (
+    MessageIds,
+    expiration_after,
+    seconds_left,
+    to_content,
+    to_message,
+)
+from sluicemq.protocols.phpmq.wire import (
+    ACKNOWLEDGE,
+    CONSUME,
+    DEAD_LETTER,
+    REQUEUE,
+    SEND,
+    Decoder,
+    DispatchEncoder,
+    Frame,
+    Limits,
+)
+
+_MOST_DESTINATIONS = 1024
+"""Queue names a connection remembers. It forgets all when it meets more."""
+
+
+class PhpmqSession:
+    """See the module, and `sluicemq.protocols.link.Session` for the contract."""
+
+    __slots__ = (
+        "_broker",
+        "_closing",
+        "_congested",
+        "_consumer",
+        "_decoder",
+        "_destinations",
+        "_durability",
+        "_encoder",
+        "_generation",
+        "_gone",
+        "_held_back",
+        "_ids",
+        "_link",
+        "_queue",
+    )
+
+    def __init__(
+        self,
+        link: Link,
+        broker: Broker,
+        *,
+        generation: int = 2,
+        durability: Durability = Durability.SYNC,
+        limits: Limits | None = None,
+    ) -> None:
+        """`generation` 1 dispatches three packets, for the released PHP clients; 2 four.
+
+        `durability` is that of the messages sent here: the protocol leaves it open.
+        """
+        self._link = link
+        self._broker = broker
+        self._generation = generation
+        self._durability = durability
+        self._decoder = Decoder(limits or Limits())
+        self._ids = MessageIds(broker.identity)
+        self._destinations: dict[bytes, Destination] = {}
+        self._consumer: Consumer | None = None
+        self._queue = b""
+        self._encoder = DispatchEncoder(b"")
+        self._held_back: list[Frame] | None = None
+        """Frames behind a send that waits for room in its queue; None while none waits."""
+        self._congested = False
+        self._closing = False
+        self._gone = False
+
+    # --- from the connection -----------------------------------------------------------------
+
+    def receive(self, data: bytes) -> None:
+        """Frames from the client. Malformed ones close the connection after those before them."""
+        if self._closing:
+            return
+        frames = self._decoder.feed(data)
+        if self._held_back is not None:
+            self._held_back += frames
+        else:
+            self._handle(frames)
+
+    def end_of_input(self) -> None:
+        """The client is done; what it has not settled goes back."""
+        self._close("")
+
+    def flushed(self) -> None:
+        """Nothing to do: a message is settled by the client, not by being sent."""
+
+    def congest(self) -> None:
+        """Stop dispatching rather than cut a message short."""
+        self._congested = True
+        if self._consumer is not None:
+            self._broker.suspend(self._consumer)
+
+    def relieve(self) -> None:
+        """Go on dispatching."""
+        self._congested = False
+        if self._consumer is not None:
+            self._broker.resume(self._consumer)
+
+    def closed(self) -> None:
+        """Give everything back. Sends that wait for room are still carried out."""
+        self._gone = True
+        self._closing = True
+        self._unsubscribe()
+
+    def shutdown(self) -> None:
+        """The protocol has no goodbye."""
+        self._close("the broker stops")
+
+    # --- frames ------------------------------------------------------------------------------
+
+    def _handle(self, frames: list[Frame]) -> bool:
+        """Carry out frames in order; False when one has to wait, and those behind it with it."""
+        broker = self._broker
+        destinations = self._destinations
+        now = broker.clock.wall
+        try:
+            for place, (kind, queue, content, message_id, number) in enumerate(frames):
+                if kind == SEND:
+                    destination = destinations.get(queue)
+                    if destination is None or destination.removed:
+                        destination = self._find_or_create(queue)
+                    message = to_message(
+                        destination.address, content, number, self._durability, now
+                    )
+                    if not broker.publish(destination, message, self._unblocked):
+                        self._hold_back(frames[place + 1 :])
+                        return False
+                elif kind == ACKNOWLEDGE:
+                    sequence = self._ids.decode(message_id)
+                    consumer = self._consumer
+                    if (
+                        consumer is None
+                        or queue != self._queue
+                        or not broker.settle(consumer, sequence)
+                    ):
+                        subscription = self._find(queue)
+                        if subscription is not None and sequence:
+                            broker.settle_any(subscription, sequence)
+                elif kind == CONSUME:
+                    self._subscribe(queue, number)
+                else:
+                    self._return(kind, queue, message_id, number)
+        except BrokerError as error:
+            self._close(str(error))
+            return True
+        if self._decoder.error is not None:
+            self._close(str(self._decoder.error))
+        return True
+
+    def _subscribe(self, queue: bytes, count: int) -> None:
+        """Replace the subscription of this connection; count 0 leaves it without one."""
+        if self._gone:
+            return
+        self._unsubscribe()
+        if not count:
+            return
+        destination = self._find_or_create(queue)
+        self._queue = queue
+        self._encoder = DispatchEncoder(
+            queue, generation=self._generation, newline=self._decoder.newline
+        )
+        if not self._congested:
+            self._consumer = self._broker.attach(destination.queue, self, Window(count, True))
+            return
+        window = Window(0, True)
+        self._consumer = self._broker.attach(destination.queue, self, window)
+        self._broker.suspend(self._consumer)
+        self._broker.grant(window, count)
+
+    def _unsubscribe(self) -> None:
+        consumer = self._consumer
+        if consumer is not None:
+            self._consumer = None
+            self._broker.detach(consumer)
+
+    def _return(self, kind: int, queue: bytes, message_id: bytes, ttl: int) -> None:
+        """Requeue or dead letter, by whoever holds the message."""
+        broker = self._broker
+        subscription = self._find(queue)
+        sequence = self._ids.decode(message_id)
+        if subscription is None or not sequence:
+            return
+        if kind == REQUEUE:
+            broker.requeue(subscription, sequence, expiration_after(ttl, broker.clock.wall))
+        elif kind == DEAD_LETTER:
+            # forced: the original forgets the message, here it can be looked at and moved back
+            broker.dead_letter(subscription, sequence, "client", force=True)
+
+    def _find(self, queue: bytes) -> Subscription | None:
+        """The queue if there is one: settling a message must not create it."""
+        destination = self._destinations.get(queue)
+        if destination is None or destination.removed:
+            destination = self._broker.find(Address(Kind.QUEUE, decode_name(queue)))
+        return None if destination is None else destination.queue
+
+    def _find_or_create(self, queue: bytes) -> Destination:
+        """Raises DestinationNotFound, LimitExceeded."""
+        destination = self._broker.queue(decode_name(queue))
+        if len(self._destinations) >= _MOST_DESTINATIONS:
+            self._destinations.clear()
+        self._destinations[queue] = destination
+        return destination
+
+    # --- back-pressure -----------------------------------------------------------------------
+
+    def _hold_back(self, frames: list[Frame]) -> None:
+        """A queue is full and makes its producers wait: so does everything behind the send."""
+        self._held_back = frames
+        if not self._closing:
+            self._link.pause_reading()
+
+    def _unblocked(self) -> None:
+        """The send that waited has been accepted."""
+        frames = self._held_back
+        if frames is None:
+            return
+        self._held_back = None
+        if self._handle(frames) and not self._closing:
+            self._link.resume_reading()
+
+    def _close(self, reason: str) -> None:
+        if not self._closing:
+            self._closing = True
+            self._unsubscribe()
+            self._link.close(reason)
+
+    # --- from the broker ---------------------------------------------------------------------
+
+    def deliver(self, consumer: Consumer, deliveries: list[Delivery]) -> None:
+        """Dispatch; whole messages only, so that a client's header read finds all 8 bytes."""
+        chunks: list[bytes] = []
+        add = self._encoder.add
+        prefix = self._ids.prefix
+        now = self._broker.clock.wall
+        for delivery in deliveries:
+            message = delivery.message
+            assert message is not None  # in flight
+            expiration = delivery.expiration
+            add(
+                chunks,
+                to_content(message),
+                b"%b%016x" % (prefix, delivery.sequence),
+                seconds_left(expiration, now) if expiration else 0,
+            )
+        self._link.write(chunks)

@@ -1,0 +1,450 @@
+"""Bytes of PHPMQ version 1 <-> frames. Sans-I/O; client and server use the same code.
+
+    message = header packet*
+    header  = "H" version:2 type:3 packets:2                8 bytes, "H0100103"
+    packet  = "P" type:2 length:29 content                  32 + length bytes
+
+All numbers are zero-filled decimal digits; lengths count bytes; nothing separates the parts
+(PHPMQ protocol document, sections "Message headers" and "Packet headers").
+
+    type  direction          packets                       meaning
+    001   client to server   01 queue, 02 content, [05]    send
+    002   client to server   01 queue, 04 count            consume request
+    003   server to client   01 queue, 02 content, 03 id,  dispatch
+                             [05 time to live]
+    004   client to server   01 queue, 03 id               acknowledge
+    005   client to server   01 queue, 03 id, 05           requeue
+    006   client to server   01 queue, 03 id               dead letter
+
+The packet in brackets belongs to generation 2, the protocol as documented; the released PHP
+programs speak generation 1 and know neither it nor types 005 and 006. Both are understood here.
+Packets may come in any order; they are written in the order above.
+
+The document prints a line break after each header and after each content. A peer that sends them
+is read too (the "line form"): its first message decides, by the byte after the first header, and
+`Decoder.newline` tells the other side in which form to answer.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import Final, NamedTuple
+
+from sluicemq.model.errors import FrameTooLarge, ProtocolError
+
+SEND: Final = 1
+CONSUME: Final = 2
+DISPATCH: Final = 3
+ACKNOWLEDGE: Final = 4
+REQUEUE: Final = 5
+DEAD_LETTER: Final = 6
+
+FROM_CLIENT: Final = frozenset({SEND, CONSUME, ACKNOWLEDGE, REQUEUE, DEAD_LETTER})
+FROM_SERVER: Final = frozenset({DISPATCH})
+
+QUEUE_NAME: Final = 1
+CONTENT: Final = 2
+MESSAGE_ID: Final = 3
+COUNT: Final = 4
+TIME_TO_LIVE: Final = 5
+
+Frame = tuple[int, bytes, bytes, bytes, int]
+"""Type, queue name, content, message id, number.
+
+The number is the count of a consume request (messages) or the time to live of a send, dispatch or
+requeue (seconds, 0 = for ever, also where a generation 1 peer leaves it out). What the type does
+not carry is b"" or -1.
+"""
+
+
+class Limits(NamedTuple):
+    """Largest contents accepted, in bytes; checked against the header, before the content comes."""
+
+    name: int = 1024
+    body: int = 64 * 1024 * 1024
+    message_id: int = 64
+    number: int = 20
+
+
+def _header(kind: int, packets: int) -> bytes:
+    return b"H01%03d%02d" % (kind, packets)
+
+
+_SHAPES: Final[dict[bytes, tuple[int, frozenset[int]]]] = {
+    _header(kind, len(packets)): (kind, frozenset(packets))
+    for kind, packets in (
+        (SEND, (QUEUE_NAME, CONTENT)),
+        (SEND, (QUEUE_NAME, CONTENT, TIME_TO_LIVE)),
+        (CONSUME, (QUEUE_NAME, COUNT)),
+        (DISPATCH, (QUEUE_NAME, CONTENT, MESSAGE_ID)),
+        (DISPATCH, (QUEUE_NAME, CONTENT, MESSAGE_ID, TIME_TO_LIVE)),
+        (ACKNOWLEDGE, (QUEUE_NAME, MESSAGE_ID)),
+        (REQUEUE, (QUEUE_NAME, MESSAGE_ID, TIME_TO_LIVE)),
+        (DEAD_LETTER, (QUEUE_NAME, MESSAGE_ID)),
+    )
+}
+"""Each legal header, and the packets that must follow it, once each."""
+
+_DEFAULT_LIMITS: Final = Limits()
+_HEADER_SIZE: Final = 8
+_PACKET_HEADER_SIZE: Final = 32
+_FOR_EVER: Final = b"P05%029d0" % 1
+_FULL_ID: Final = b"P03%029d" % 32
+_LEAD_SIZE: Final = _HEADER_SIZE + _PACKET_HEADER_SIZE
+_MOST_LEADS: Final = 256
+
+_CACHED_HEADERS: Final = 4096
+_packet_headers: dict[bytes, tuple[int, int]] = {}
+"""Well-formed packet headers seen lately, with their type and length. Lengths repeat."""
+
+
+class Decoder:
+    """Turns the bytes of one direction of one connection into frames.
+
+    `error` is None until the peer breaks the rules; then it says how, and nothing that comes after
+    is looked at. The frames complete before the fault are still returned, so that a caller handles
+    them first and looks at `error` afterwards.
+
+    `newline` is what follows headers and contents on this connection: b"" normally, b"\\n" or
+    b"\\r\\n" in the line form. It is b"" too as long as nothing has come.
+    """
+
+    __slots__ = (
+        "_content_limits",
+        "_kinds",
+        "_leads",
+        "_need",
+        "_rest",
+        "_undecided",
+        "error",
+        "newline",
+    )
+
+    def __init__(
+        self, limits: Limits = _DEFAULT_LIMITS, kinds: frozenset[int] = FROM_CLIENT
+    ) -> None:
+        """`kinds` are the message types the peer may send: FROM_CLIENT or FROM_SERVER."""
+        self.error: ProtocolError | None = None
+        self.newline = b""
+        self._undecided = True
+        self._kinds = kinds
+        self._content_limits = (
+            -1,
+            limits.name,
+            limits.body,
+            limits.message_id,
+            limits.number,
+            limits.number,
+        )
+        self._rest = bytearray()
+        self._need = 0
+        self._leads: dict[bytes, tuple[int, int, int]] = {}
+
+    @property
+    def incomplete(self) -> bool:
+        """Whether a message has begun to arrive and has not ended."""
+        return bool(self._rest)
+
+    def feed(self, data: bytes) -> list[Frame]:
+        """Take what was received; return the frames that are complete now. Never raises."""
+        frames: list[Frame] = []
+        if self.error is not None:
+            return frames
+        rest = self._rest
+        if rest:
+            if len(rest) + len(data) < self._need:
+                rest += data
+                return frames
+            data = b"".join((rest, data))
+            rest.clear()
+        try:
+            end = self._parse(data, frames)
+        except ProtocolError as error:
+            self.error = error
+            return frames
+        if end < len(data):
+            rest += memoryview(data)[end:]
+        return frames
+
+    def _parse(self, data: bytes, frames: list[Frame]) -> int:
+        """Append what is complete in `data` to `frames`; return where the rest begins.
+
+        The lead of a message is its header and the packet header of its queue name. A lead that
+        `_message` has found good on this connection is not looked into again: type, number of
+        packets and where the queue name ends follow from it. All that does not look canonical
+        from there on takes `_message`.
+        """
+        position = 0
+        size = len(data)
+        body_limit = self._content_limits[CONTENT]
+        leads = self._leads
+        headers = _packet_headers
+        starts = data.startswith
+        append = frames.append
+        while position < size:
+            lead = leads.get(data[position : position + _LEAD_SIZE])
+            if lead is not None:
+                kind, packets, name_end = lead
+                name_end += position
+                if kind == ACKNOWLEDGE:
+                    end = name_end + _PACKET_HEADER_SIZE + 32
+                    if end <= size and starts(_FULL_ID, name_end):
+                        queue = data[position + _LEAD_SIZE : name_end]
+                        append((ACKNOWLEDGE, queue, b"", data[end - 32 : end], -1))
+                        position = end
+                        continue
+                else:
+                    body = name_end + _PACKET_HEADER_SIZE
+                    known = headers.get(data[name_end:body])
+                    if known is not None and known[0] == CONTENT and known[1] <= body_limit:
+                        identity = end = body + known[1]
+                        if kind == DISPATCH:
+                            packets -= 1
+                            identity += _PACKET_HEADER_SIZE
+                            end = identity + 32 if starts(_FULL_ID, end) else size + 1
+                        if (end <= size) if packets == 2 else starts(_FOR_EVER, end):
+                            queue = data[position + _LEAD_SIZE : name_end]
+                            position = end if packets == 2 else end + len(_FOR_EVER)
+                            content = data[body : body + known[1]]
+                            append((kind, queue, content, data[identity:end], 0))
+                            continue
+            end = self._message(data, position, frames)
+            if end < 0:
+                break
+            position = end
+        return position
+
+    def _message(self, data: bytes, start: int, frames: list[Frame]) -> int:
+        """Parse one message whatever its form; return its end, or -1 if it is not all there."""
+        size = len(data)
+        position = start + _HEADER_SIZE
+        if self._undecided:
+            if size < position + 2:
+                return self._wait(_HEADER_SIZE + 2)
+            after = data[position : position + 2]
+            self.newline = b"\n" if after[:1] == b"\n" else b"\r\n" if after == b"\r\n" else b""
+            self._undecided = False
+        lines = self.newline != b""
+        if lines and data[start] in b"\r\n":
+            return start + 1  # blank lines between the messages
+        if size < position:
+            return self._wait(_HEADER_SIZE)
+        header = data[start:position]
+        shape = _SHAPES.get(header)
+        if shape is None:
+            raise ProtocolError(_fault_in_header(header))
+        kind, expected = shape
+        if kind not in self._kinds:
+            raise ProtocolError(f"message type {kind:03d} does not come from this side")
+        limits = self._content_limits
+        contents: list[bytes | None] = [None] * 6
+        order: list[int] = []
+        if lines and (position := _after_newline(data, position)) < 0:
+            return self._wait(size - start + 1)
+        for _ in expected:
+            end = position + _PACKET_HEADER_SIZE
+            if end > size:
+                return self._wait(end - start)
+            packet_header = data[position:end]
+            known = _packet_headers.get(packet_header)
+            packet, length = known if known is not None else _parse_packet_header(packet_header)
+            if packet not in expected:
+                raise ProtocolError(f"packet {packet:02d} has no place in message type {kind:03d}")
+            if contents[packet] is not None:
+                raise ProtocolError(f"packet {packet:02d} comes twice")
+            if length > limits[packet]:
+                raise FrameTooLarge(
+                    f"packet {packet:02d} announces {length} bytes, the limit is {limits[packet]}"
+                )
+            if lines and (end := _after_newline(data, end)) < 0:
+                return self._wait(size - start + 1)
+            position = end + length
+            if position > size:
+                return self._wait(position - start)
+            contents[packet] = data[end:position]
+            order.append(packet)
+            if lines and (position := _after_newline(data, position)) < 0:
+                return self._wait(size - start + 1)
+        queue = contents[QUEUE_NAME] or b""
+        if not queue:
+            raise ProtocolError("the queue name is empty")
+        if kind == CONSUME:
+            number = _parse_number(contents[COUNT], "count")
+        elif kind in (ACKNOWLEDGE, DEAD_LETTER):
+            number = -1
+        elif contents[TIME_TO_LIVE] is None:
+            number = 0
+        else:
+            number = _parse_number(contents[TIME_TO_LIVE], "time to live")
+        identity = contents[MESSAGE_ID] or b""
+        frames.append((kind, queue, contents[CONTENT] or b"", identity, number))
+        if not lines and order[0] == QUEUE_NAME and kind in (SEND, DISPATCH, ACKNOWLEDGE):
+            if len(self._leads) >= _MOST_LEADS:
+                self._leads.clear()
+            lead = data[start : start + _LEAD_SIZE]
+            self._leads[lead] = kind, len(order), _LEAD_SIZE + len(queue)
+        return position
+
+    def _wait(self, need: int) -> int:
+        """Nothing can be done until the message that has begun has `need` bytes."""
+        self._need = need
+        return -1
+
+
+def _fault_in_header(header: bytes) -> str:
+    if header[:1] != b"H":
+        return "a message does not begin with H"
+    if header[1:3] != b"01":
+        return "the protocol version is not 01"
+    if not header[3:].isdigit():
+        return "the message type or the number of packets is not made of digits"
+    kind = int(header[3:6])
+    if kind not in FROM_CLIENT and kind not in FROM_SERVER:
+        return f"there is no message type {kind:03d}"
+    return f"message type {kind:03d} does not have {int(header[6:])} packets"
+
+
+def _parse_packet_header(header: bytes) -> tuple[int, int]:
+    """Type and length in bytes. Raises ProtocolError."""
+    # bytes.isdigit() is true for ASCII digits only; int() alone would let signs, blanks
+    # and underscores pass.
+    if header[:1] != b"P" or not header[1:].isdigit():
+        raise ProtocolError("a packet header is not P and 31 digits")
+    packet = int(header[1:3])
+    if not QUEUE_NAME <= packet <= TIME_TO_LIVE:
+        raise ProtocolError(f"there is no packet type {packet:02d}")
+    known = packet, int(header[3:])
+    if len(_packet_headers) >= _CACHED_HEADERS:
+        _packet_headers.clear()
+    _packet_headers[header] = known
+    return known
+
+
+def _parse_number(digits: bytes | None, name: str) -> int:
+    if not digits or not digits.isdigit():
+        raise ProtocolError(f"the {name} is not a number")
+    return int(digits)
+
+
+def _after_newline(data: bytes, position: int) -> int:
+    """The position after the LF or CRLF that must be here; -1 if it has not come yet."""
+    if position >= len(data):
+        return -1
+    if data[position] == 0x0A:
+        return position + 1
+    if data[position] != 0x0D:
+        raise ProtocolError("the line form has no line break here")
+    if position + 1 >= len(data):
+        return -1
+    if data[position + 1] != 0x0A:
+        raise ProtocolError("a carriage return without a line feed")
+    return position + 2
+
+
+def _packet(kind: int, content: bytes, newline: bytes = b"") -> bytes:
+    return b"P%02d%029d%b%b%b" % (kind, len(content), newline, content, newline)
+
+
+def _message(kind: int, newline: bytes, packets: Iterable[tuple[int, bytes]]) -> bytes:
+    parts = [_packet(packet, content, newline) for packet, content in packets]
+    return b"".join((_header(kind, len(parts)), newline, *parts))
+
+
+def encode_send(
+    queue: bytes, body: bytes, ttl: int = 0, *, generation: int = 2, newline: bytes = b""
+) -> bytes:
+    """Type 001. `ttl` in seconds, 0 = for ever; generation 1 has no place for it."""
+    packets = [(QUEUE_NAME, queue), (CONTENT, body)]
+    if generation != 1:
+        packets.append((TIME_TO_LIVE, b"%d" % ttl))
+    return _message(SEND, newline, packets)
+
+
+def encode_consume(queue: bytes, count: int, *, newline: bytes = b"") -> bytes:
+    """Type 002: hold at most `count` unsettled messages; 0 = stop, and give back what is held."""
+    return _message(CONSUME, newline, ((QUEUE_NAME, queue), (COUNT, b"%d" % count)))
+
+
+def encode_dispatch(
+    queue: bytes,
+    body: bytes,
+    message_id: bytes,
+    ttl: int = 0,
+    *,
+    generation: int = 2,
+    newline: bytes = b"",
+) -> bytes:
+    """Type 003. `ttl` is the seconds left, 0 = for ever; generation 1 leaves it out."""
+    chunks: list[bytes] = []
+    DispatchEncoder(queue, generation=generation, newline=newline).add(
+        chunks, body, message_id, ttl
+    )
+    return b"".join(chunks)
+
+
+def encode_acknowledge(queue: bytes, message_id: bytes, *, newline: bytes = b"") -> bytes:
+    """Type 004."""
+    return _message(ACKNOWLEDGE, newline, ((QUEUE_NAME, queue), (MESSAGE_ID, message_id)))
+
+
+def encode_requeue(queue: bytes, message_id: bytes, ttl: int = 0, *, newline: bytes = b"") -> bytes:
+    """Type 005. `ttl` in seconds from now, 0 = for ever."""
+    packets = ((QUEUE_NAME, queue), (MESSAGE_ID, message_id), (TIME_TO_LIVE, b"%d" % ttl))
+    return _message(REQUEUE, newline, packets)
+
+
+def encode_dead_letter(queue: bytes, message_id: bytes, *, newline: bytes = b"") -> bytes:
+    """Type 006."""
+    return _message(DEAD_LETTER, newline, ((QUEUE_NAME, queue), (MESSAGE_ID, message_id)))
+
+
+class DispatchEncoder:
+    """Writes many dispatches of one queue. All before the content depends on nothing but the
+    content's length, so that it is made once per length; the content itself is not copied.
+    """
+
+    __slots__ = ("_endings", "_head", "_identity", "_newline", "_prefixes", "_with_ttl")
+
+    _MOST_PREFIXES: Final = 1024
+
+    def __init__(self, queue: bytes, *, generation: int = 2, newline: bytes = b"") -> None:
+        """`generation` 1 writes three packets, 2 writes four."""
+        self._with_ttl = generation != 1
+        self._newline = newline
+        header = _header(DISPATCH, 4 if self._with_ttl else 3)
+        self._head = header + newline + _packet(QUEUE_NAME, queue, newline)
+        self._prefixes: dict[int, bytes] = {}
+        self._identity = b"%bP03%029d%b" % (newline, 32, newline)
+        self._endings: dict[int, bytes] = {0: self._make_ending(0)}
+
+    def add(self, chunks: list[bytes], body: bytes, message_id: bytes, ttl: int) -> None:
+        """Append one dispatch to `chunks`. `ttl` is the seconds left, 0 = for ever."""
+        length = len(body)
+        prefix = self._prefixes.get(length)
+        if prefix is None:
+            prefix = self._make_prefix(length)
+        ending = self._endings.get(ttl)
+        if ending is None:
+            ending = self._make_ending(ttl)
+        chunks.append(prefix)
+        chunks.append(body)
+        if len(message_id) == 32:
+            chunks.append(self._identity + message_id + ending)
+        else:
+            newline = self._newline
+            size = len(message_id)
+            chunks.append(b"%bP03%029d%b%b%b" % (newline, size, newline, message_id, ending))
+
+    def _make_prefix(self, length: int) -> bytes:
+        if len(self._prefixes) >= self._MOST_PREFIXES:
+            self._prefixes.clear()
+        prefix = b"%bP02%029d%b" % (self._head, length, self._newline)
+        self._prefixes[length] = prefix
+        return prefix
+
+    def _make_ending(self, ttl: int) -> bytes:
+        """What follows the message id."""
+        newline = self._newline
+        if not self._with_ttl:
+            return newline
+        return newline + _packet(TIME_TO_LIVE, b"%d" % ttl, newline)

@@ -1,0 +1,1 @@
+"""The running broker: listeners, back-pressure, configuration and life cycle (asyncio, uvloop)."""

@@ -1,0 +1,253 @@
+"""An address is a URL: of a listener, of a broker to talk to, on the command line and in files.
+
+    scheme://[user[:password]@][host][:port][/queue][?option=value&…]     TCP
+    scheme+unix://[/path][?queue=name&option=value&…]                     Unix domain socket
+
+`scheme` is a protocol followed by `+unix` and `+tls` as needed (`phpmq+tls://`). An address
+without a host means 127.0.0.1, one without a port the protocol's traditional port; port 0 lets
+the operating system choose. IPv6 addresses stand in brackets. The queue may hold any bytes,
+percent-encoded where a URL cannot show them; options are the settings of a listener under the
+names they have in the configuration file, with `-` or `_`.
+
+`Url.parse` and `Url.format` are each other's inverse.
+"""
+
+from __future__ import annotations
+
+import difflib
+import ipaddress
+import re
+from collections.abc import Iterable
+from typing import Final, NamedTuple
+from urllib.parse import quote, unquote, unquote_to_bytes
+
+from sluicemq.model.destination import decode_name, encode_name
+from sluicemq.model.errors import ConfigurationError
+
+LOOPBACK: Final = "127.0.0.1"
+MAX_URL: Final = 8192
+"""Characters; far above any sensible address."""
+MAX_SOCKET_PATH: Final = 107
+"""Bytes of a Unix socket's path that Linux accepts (sun_path less its NUL)."""
+
+_UNSAFE: Final = re.compile(r"[\x00-\x20\x7f]")
+_HOST_NAME: Final = re.compile(r"[A-Za-z0-9_]([A-Za-z0-9_.-]{0,252})\Z")
+_PORT: Final = re.compile(r"[0-9]{1,5}\Z")
+_BAD_ESCAPE: Final = re.compile(r"%(?![0-9A-Fa-f]{2})")
+
+
+class Protocol(NamedTuple):
+    """What an address may leave out. `port` None: must be given; `path` "": must be given."""
+
+    port: int | None
+    path: str = ""
+
+
+PROTOCOLS: Final[dict[str, Protocol]] = {
+    "msglite": Protocol(9813, "/tmp/msglite.socket"),
+    "msglite-http": Protocol(9814),
+    "phpmq": Protocol(9100),
+    "phpmq-maintenance": Protocol(9101),
+    "vibemq": Protocol(2925),
+    "jmq": Protocol(7676),
+    "http": Protocol(7680),
+    "auto": Protocol(None),
+}
+
+
+class Url(NamedTuple):
+    """One address, taken apart.
+
+    protocol   a key of PROTOCOLS
+    host       name or IP address without brackets; "" for a Unix socket
+    port       0-65535; 0 for a Unix socket
+    path       of the Unix socket; "" for TCP
+    tls        encrypted
+    user       or ""
+    password   or ""
+    queue      destination a client means, or ""
+    options    further settings in the order written, names with underscores
+    """
+
+    protocol: str
+    host: str = LOOPBACK
+    port: int = 0
+    path: str = ""
+    tls: bool = False
+    user: str = ""
+    password: str = ""
+    queue: str = ""
+    options: tuple[tuple[str, str], ...] = ()
+
+    @classmethod
+    def parse(cls, text: str) -> Url:
+        """Take an address apart. Raises ConfigurationError, which says what to write instead."""
+        if len(text) > MAX_URL:
+            raise ConfigurationError(f"the address is longer than {MAX_URL} characters")
+        if unsafe := _UNSAFE.search(text):
+            character = unsafe.group().encode()[0]
+            raise _mistake(text, f"write the character 0x{character:02x} as %{character:02X}")
+        if escape := _BAD_ESCAPE.search(text):
+            raise _mistake(text, f"a literal % (position {escape.start() + 1}) is written %25")
+        if "#" in text:
+            raise _mistake(text, "an address has no # part; write a literal # as %23")
+        scheme, separator, rest = text.partition("://")
+        if not separator:
+            raise _mistake(text, f"begin with a protocol, as in msglite://{text or 'host:port'}")
+        protocol, unix, tls = _parse_scheme(text, scheme)
+        rest, _, query = rest.partition("?")
+        options = _parse_query(text, query)
+        if unix:
+            queue = options.pop("queue", "")
+            path = _parse_socket_path(text, protocol, rest)
+            url = cls(protocol, "", 0, path, tls, queue=queue)
+        else:
+            authority, _, raw_queue = rest.partition("/")
+            userinfo, at, host_port = authority.rpartition("@")
+            user, colon, password = userinfo.partition(":")
+            if at and not user:
+                raise _mistake(text, "there is no user name before the @")
+            if colon and not password:
+                raise _mistake(text, "there is no password between the : and the @")
+            host, port = _parse_host_port(text, protocol, host_port)
+            queue = decode_name(unquote_to_bytes(raw_queue))
+            if "queue" in options:
+                raise _mistake(text, "the queue of a TCP address is its path: …host:port/queue")
+            url = cls(protocol, host, port, "", tls, unquote(user), unquote(password), queue)
+        return url._replace(options=tuple(options.items()))
+
+    def format(self) -> str:
+        """The address as text, password included. `str(url)` hides the password."""
+        return self._text(quote(self.password, safe=""))
+
+    def __str__(self) -> str:
+        return self._text("***")
+
+    def _text(self, password: str) -> str:
+        scheme = f"{self.protocol}{'+unix' if self.path else ''}{'+tls' if self.tls else ''}"
+        options = [(name, quote(value, safe="/:,")) for name, value in self.options]
+        queue = quote(encode_name(self.queue), safe="/:,")
+        if self.path:
+            location = quote(self.path, safe="/")
+            if queue:
+                options.insert(0, ("queue", queue))
+        else:
+            user = quote(self.user, safe="")
+            credentials = f"{user}:{password}@" if self.password else f"{user}@" if user else ""
+            host = f"[{quote(self.host, safe=':')}]" if ":" in self.host else self.host
+            location = f"{credentials}{host}:{self.port}{'/' if queue else ''}{queue}"
+        query = "&".join(f"{name}={value}" for name, value in options)
+        return f"{scheme}://{location}{'?' if query else ''}{query}"
+
+    @property
+    def public(self) -> bool:
+        """Whether other machines may reach it: anything but a Unix socket or a loopback address.
+
+        A host name counts as public because what it means can change after the check.
+        """
+        if self.path or self.host == "localhost":
+            return False
+        try:
+            return not ipaddress.ip_address(self.host).is_loopback
+        except ValueError:
+            return True
+
+    def collides(self, other: Url) -> bool:
+        """Whether both cannot be listened on at the same time."""
+        if self.path or other.path:
+            return self.path == other.path
+        if self.port != other.port or self.port == 0:
+            return False
+        return self.host == other.host or _is_wildcard(self.host) or _is_wildcard(other.host)
+
+
+def nearest(word: str, known: Iterable[str]) -> str:
+    """The known word a mistyped one most likely means, or ""."""
+    found = difflib.get_close_matches(word, list(known), n=1, cutoff=0.6)
+    return found[0] if found else ""
+
+
+def _mistake(text: str, what: str) -> ConfigurationError:
+    shown = text if len(text) <= 200 else f"{text[:200]}…"
+    before, at, after = shown.rpartition("@")
+    scheme, separator, userinfo = before.partition("://")
+    if at and separator and ":" in userinfo:
+        shown = f"{scheme}://{userinfo.partition(':')[0]}:***@{after}"
+    return ConfigurationError(f"address {shown!r}: {what}")
+
+
+def _parse_scheme(text: str, scheme: str) -> tuple[str, bool, bool]:
+    protocol, *modifiers = scheme.lower().split("+")
+    if protocol not in PROTOCOLS:
+        guess = nearest(protocol, PROTOCOLS)
+        hint = f"did you mean {guess}?" if guess else f"there are {', '.join(PROTOCOLS)}"
+        raise _mistake(text, f"there is no protocol {protocol!r}; {hint}")
+    for modifier in modifiers:
+        if modifier not in ("unix", "tls"):
+            raise _mistake(text, f"+{modifier} has no meaning; there are +unix and +tls")
+    if len(set(modifiers)) != len(modifiers):
+        raise _mistake(text, "+unix and +tls are written once")
+    return protocol, "unix" in modifiers, "tls" in modifiers
+
+
+def _parse_query(text: str, query: str) -> dict[str, str]:
+    options: dict[str, str] = {}
+    for item in query.split("&") if query else ():
+        raw_name, _, raw_value = item.partition("=")
+        name = unquote(raw_name).replace("-", "_")
+        if not name or not raw_value:
+            raise _mistake(text, f"{item!r} is no option; options are name=value, joined by &")
+        if not name.isidentifier():
+            raise _mistake(text, f"{name!r} cannot be the name of an option")
+        if name in options:
+            raise _mistake(text, f"the option {name} is given twice")
+        is_name = name == "queue"
+        options[name] = decode_name(unquote_to_bytes(raw_value)) if is_name else unquote(raw_value)
+    return options
+
+
+def _parse_socket_path(text: str, protocol: str, rest: str) -> str:
+    path = unquote(rest) or PROTOCOLS[protocol].path
+    if not path:
+        raise _mistake(text, f"give the path of the socket: {protocol}+unix:///run/x.sock")
+    if not path.startswith("/"):
+        raise _mistake(text, "the path of a Unix socket is absolute: three slashes after the colon")
+    if "\0" in path:
+        raise _mistake(text, "a path cannot contain the character 0")
+    if len(path.encode("utf-8", "surrogateescape")) > MAX_SOCKET_PATH:
+        raise _mistake(text, f"the path of a Unix socket has at most {MAX_SOCKET_PATH} bytes")
+    return path
+
+
+def _parse_host_port(text: str, protocol: str, host_port: str) -> tuple[str, int]:
+    if host_port.startswith("["):
+        raw_host, bracket, tail = host_port[1:].partition("]")
+        host = unquote(raw_host)
+        if not bracket or (tail and not tail.startswith(":")):
+            raise _mistake(text, "an IPv6 address is written [address]:port")
+        try:
+            host = str(ipaddress.IPv6Address(host))
+        except ValueError:
+            raise _mistake(text, f"{host!r} is not an IPv6 address") from None
+        colon, port = tail[:1], tail[1:]
+    else:
+        host, colon, port = host_port.partition(":")
+        if ":" in port:
+            raise _mistake(text, "an IPv6 address stands in brackets: [::1]:9813")
+        host = host.lower() or LOOPBACK
+        if not _HOST_NAME.match(host):
+            raise _mistake(text, f"{host!r} is neither a host name nor an IP address")
+    if not colon:
+        default = PROTOCOLS[protocol].port
+        if default is None:
+            raise _mistake(
+                text, f"{protocol} has no traditional port; write {protocol}://host:port"
+            )
+        return host, default
+    if not _PORT.match(port) or int(port) > 65535:
+        raise _mistake(text, f"{port!r} is not a port number (0-65535)")
+    return host, int(port)
+
+
+def _is_wildcard(host: str) -> bool:
+    return host in ("0.0.0.0", "::")

@@ -1,0 +1,260 @@
+"""One client connection: bytes between the event loop and a protocol session.
+
+What a session writes is collected and sent at the end of the turn by one write straight to the
+socket. Only what the kernel does not take at once goes through the event loop's own buffer; while
+that is the case nothing more is handed over, so that at any moment it is known whether
+everything has left (`Session.flushed`), and how much waits for a slow reader.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import socket
+from collections.abc import Callable, Iterable
+from typing import TYPE_CHECKING, Final, cast
+
+import structlog
+
+from sluicemq.protocols.link import Session
+
+if TYPE_CHECKING:
+    from sluicemq.server.listener import OpenListener
+
+LINGER_SECONDS: Final = 2.0
+"""After the last bytes are sent, how long to wait for the peer to close: closing a socket with
+unread input resets it, and the peer might never see the error it was sent."""
+
+log = structlog.get_logger("sluicemq.connection")
+
+
+class Connection(asyncio.Protocol):
+    """See the module, and `sluicemq.protocols.link.Link`."""
+
+    __slots__ = (
+        "_blocked",
+        "_closing",
+        "_congested",
+        "_descriptor",
+        "_ended",
+        "_listener",
+        "_out",
+        "_out_bytes",
+        "_quick",
+        "_reason",
+        "_session",
+        "_stuck",
+        "_transport",
+        "_turns",
+        "active_at",
+        "peer",
+    )
+
+    def __init__(self, listener: OpenListener) -> None:
+        self._listener = listener
+        self._turns = listener.turns
+        self._session: Session | None = None
+        self._out: list[bytes] = []
+        self._out_bytes = 0
+        self._blocked = False
+        self._congested = False
+        self._closing = False
+        self._ended = False
+        self._reason = ""
+        self._descriptor = -1
+        self._quick: socket.socket | None = None
+        self._stuck: asyncio.TimerHandle | None = None
+        self._transport: asyncio.Transport
+        self.active_at = 0
+        self.peer = ""
+
+    # --- from the event loop -----------------------------------------------------------------
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        self._transport = cast(asyncio.Transport, transport)
+        # any byte left in the event loop's buffer is reported, and so is its leaving
+        self._transport.set_write_buffer_limits(high=0, low=0)
+        name = transport.get_extra_info("peername")
+        self.peer = f"{name[0]}:{name[1]}" if isinstance(name, tuple) else "unix"
+        self._turns.begin()
+        self.active_at = self._turns.broker.clock.steady
+        if not self._listener.admit(self):
+            self._ended = True
+            self._transport.abort()
+            return
+        plain = transport.get_extra_info("sslcontext") is None
+        raw = transport.get_extra_info("socket")
+        if plain and raw is not None:
+            self._descriptor = raw.fileno()
+            if self._listener.room.quick_ack and raw.family != socket.AF_UNIX:
+                self._quick = raw
+        self._session = self._listener.room.open(self, self._listener)
+        log.debug("connected", peer=self.peer, listener=str(self._listener.url))
+
+    def data_received(self, data: bytes) -> None:
+        if self._closing or self._session is None:
+            return
+        turns = self._turns
+        turns.begin()
+        self.active_at = turns.broker.clock.steady
+        self._session.receive(data)
+        if self._quick is not None:
+            # The kernel falls back to delayed acknowledgements by itself: a client that sends a
+            # reply and then a ready command in two small writes would wait 40 ms for each.
+            self._quick.setsockopt(socket.IPPROTO_TCP, socket.TCP_QUICKACK, 1)
+
+    def eof_received(self) -> bool:
+        if self._ended or self._closing:
+            return False
+        self._turns.begin()
+        if self._session is not None:
+            self._session.end_of_input()
+        return True
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        self._turns.begin()
+        self._release()
+        self._listener.leave(self)
+        if self._stuck is not None:
+            self._stuck.cancel()
+        reason = self._reason or (str(exc) if exc else "")
+        log.debug("disconnected", peer=self.peer, reason=reason)
+
+    def pause_writing(self) -> None:
+        self._blocked = True
+        timeout = self._listener.options.output_timeout
+        if timeout and self._stuck is None:
+            self._stuck = self._turns.loop.call_later(timeout, self._cut_off)
+
+    def resume_writing(self) -> None:
+        self._blocked = False
+        if self._stuck is not None:
+            self._stuck.cancel()
+            self._stuck = None
+        self._turns.outgoing(self)
+
+    # --- for the session ---------------------------------------------------------------------
+
+    def write(self, chunks: Iterable[bytes]) -> None:
+        out = self._out
+        if not out:
+            self._turns.outgoing(self)
+        out.extend(chunks)
+
+    def close(self, reason: str = "") -> None:
+        if not self._closing:
+            self._closing = True
+            self._reason = reason
+            self._turns.outgoing(self)
+            if reason:
+                log.info("closing", peer=self.peer, reason=reason)
+
+    def pause_reading(self) -> None:
+        if not self._ended:
+            self._transport.pause_reading()
+
+    def resume_reading(self) -> None:
+        if not self._ended:
+            self._transport.resume_reading()
+
+    def call_later(self, delay: float, callback: Callable[[], None]) -> asyncio.TimerHandle:
+        return self._turns.loop.call_later(delay, self._call, callback)
+
+    def _call(self, callback: Callable[[], None]) -> None:
+        self._turns.begin()
+        callback()
+
+    # --- sending -----------------------------------------------------------------------------
+
+    def flush(self) -> None:
+        """Send what has been written; called at the end of a turn and when the peer reads on."""
+        if self._ended:
+            return
+        if self._blocked:
+            self._measure()
+            return
+        while self._out and not self._blocked:
+            out = self._out
+            data = out[0] if len(out) == 1 else b"".join(out)
+            self._out = []
+            self._send(data)
+        if self._blocked:
+            self._measure()
+            return
+        session = self._session
+        if session is not None:
+            if self._congested:
+                self._congested = False
+                session.relieve()
+            session.flushed()
+        if self._closing and not self._out:
+            self._finish()
+
+    def _send(self, data: bytes) -> None:
+        if self._descriptor >= 0:
+            try:
+                sent = os.write(self._descriptor, data)
+            except BlockingIOError:
+                sent = 0
+            except OSError as error:
+                self._reason = self._reason or str(error)
+                self._abort()
+                return
+            if sent == len(data):
+                return
+            data = data[sent:]
+        self._transport.write(data)
+
+    def _measure(self) -> None:
+        """The peer is behind: by how much?"""
+        if self._congested or self._session is None:
+            return
+        waiting = self._transport.get_write_buffer_size() + sum(map(len, self._out))
+        if waiting > self._listener.options.output_high_water:
+            self._congested = True
+            self._session.congest()
+
+    def _cut_off(self) -> None:
+        """The peer has taken nothing for too long."""
+        self._stuck = None
+        if not self._ended:
+            timeout = self._listener.options.output_timeout
+            self._reason = f"took none of the bytes sent to it for {timeout:g} s"
+            log.info("cut off", peer=self.peer, reason=self._reason)
+            self._abort()
+
+    # --- the end -----------------------------------------------------------------------------
+
+    def _finish(self) -> None:
+        """Everything is sent: say so, and give the peer time to read it."""
+        self._release()
+        self._ended = True
+        if self._transport.can_write_eof():
+            self._transport.write_eof()
+            self._transport.resume_reading()
+            self._turns.loop.call_later(LINGER_SECONDS, self._transport.abort)
+        else:
+            self._transport.close()
+
+    def _abort(self) -> None:
+        self._closing = True
+        self._ended = True
+        self._out.clear()
+        self._transport.abort()
+        self._release()
+
+    def abort(self, reason: str) -> None:
+        """Close without sending what waits."""
+        self._reason = self._reason or reason
+        self._abort()
+
+    def shutdown(self) -> None:
+        """The broker stops: let the session say goodbye."""
+        if self._session is not None and not self._closing:
+            self._session.shutdown()
+
+    def _release(self) -> None:
+        session, self._session = self._session, None
+        if session is not None:
+            self._turns.begin()
+            session.closed()

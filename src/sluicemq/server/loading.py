@@ -1,0 +1,333 @@
+"""Where settings come from, and which source wins.
+
+    defaults  <  file  <  environment  <  command line
+
+Each source is a tree of raw values. It is walked along the schema, so that an unknown name or a
+value that does not fit is reported with the source it stands in. Listeners given by a later
+source replace those of an earlier one; everything else is replaced setting by setting.
+"""
+
+from __future__ import annotations
+
+import tomllib
+from collections.abc import Iterator, Mapping, Sequence
+from pathlib import Path
+from typing import Any, Final, NamedTuple
+
+import msgspec
+
+from sluicemq.journal import JournalOptions
+from sluicemq.model.destination import Address, DestinationSettings, Kind
+from sluicemq.model.errors import ConfigurationError
+from sluicemq.model.message import Durability
+from sluicemq.server.address import Url
+from sluicemq.server.config import (
+    IMPLICIT_DURABILITY,
+    BrokerSettings,
+    Config,
+    Limits,
+    Listener,
+    LoggingSettings,
+    default_listeners,
+)
+from sluicemq.server.settings import Setting, convert, settings_of, unknown
+
+DEFAULT_FILES: Final = (Path("sluicemq.toml"), Path("/etc/sluicemq/sluicemq.toml"))
+"""The first that exists is read when none is named."""
+MAX_FILE: Final = 1024**2
+"""Bytes of a configuration file; far above any sensible one."""
+ENVIRONMENT: Final = "SLUICEMQ_"
+CONFIG_VARIABLE: Final = "SLUICEMQ_CONFIG"
+"""Names the file; not a setting itself."""
+
+SECTIONS: Final[dict[tuple[str, ...], type[msgspec.Struct]]] = {
+    ("broker",): BrokerSettings,
+    ("broker", "default_destination"): DestinationSettings,
+    ("journal",): JournalOptions,
+    ("limits",): Limits,
+    ("logging",): LoggingSettings,
+}
+_ADDRESS_KEYS: Final[dict[str, type]] = {
+    "protocol": str,
+    "host": str,
+    "port": int,
+    "path": str,
+    "tls": bool,
+}
+_ONLY_FOR: Final[dict[str, frozenset[str]]] = {"generation": frozenset({"phpmq", "auto"})}
+
+
+class Source(NamedTuple):
+    """A place that settings stand in. `text`: it knows only text; `base`: see settings.convert."""
+
+    name: str
+    text: bool
+    base: Path
+
+
+class Loaded(NamedTuple):
+    """A configuration, and for each setting that is not a default the place it stands in."""
+
+    config: Config
+    origins: dict[str, str]
+
+
+def load(
+    file: Path | None = None,
+    environ: Mapping[str, str] | None = None,
+    flags: Mapping[str, Any] | None = None,
+    listen: Sequence[str] = (),
+) -> Loaded:
+    """Read all sources. Raises ConfigurationError; `Config.check` is the caller's to call.
+
+    file     configuration file; None = the first of DEFAULT_FILES that exists, if any
+    environ  environment variables; those not beginning with SLUICEMQ_ are ignored
+    flags    settings from the command line by dotted name; those that are None are ignored
+    listen   URLs of listeners from the command line; empty = as the other sources say
+    """
+    collector = _Collector()
+    if file is None:
+        file = next((candidate for candidate in DEFAULT_FILES if candidate.exists()), None)
+    if file is not None:
+        collector.read_tree(_parse_file(file), Source(str(file), False, file.resolve().parent))
+    collector.read_environment(environ or {})
+    command_line = Source("command line", True, Path())
+    for name, value in (flags or {}).items():
+        if value is not None:
+            collector.set(tuple(name.split(".")), value, command_line)
+    if listen:
+        collector.set_listeners([(url, command_line) for url in listen])
+    return collector.finish()
+
+
+def parse_listener(text: str, limits: Limits | None = None) -> Listener:
+    """The listener that one URL with its options describes. Raises ConfigurationError."""
+    values = _listener_values(text, Source("command line", True, Path()), "listener")
+    return _build_listener(values, limits or Limits())
+
+
+def environment_name(path: tuple[str, ...]) -> str:
+    """The environment variable of a setting: sections joined by two underscores."""
+    return ENVIRONMENT + "__".join(path).upper()
+
+
+def setting_paths() -> Iterator[tuple[tuple[str, ...], Setting]]:
+    """Every setting that has one value: not listeners, not destinations."""
+    for path, struct in SECTIONS.items():
+        for name, setting in settings_of(struct).items():
+            if (*path, name) not in SECTIONS:
+                yield (*path, name), setting
+    yield ("insecure_public",), settings_of(Config)["insecure_public"]
+
+
+class _Collector:
+    """Values by path, in the order of the sources: later ones replace earlier ones."""
+
+    __slots__ = ("destinations", "listeners", "origins", "settings", "values")
+
+    def __init__(self) -> None:
+        self.settings = dict(setting_paths())
+        self.values: dict[tuple[str, ...], Any] = {}
+        self.origins: dict[str, str] = {}
+        self.listeners: list[dict[str, Any]] | None = None
+        self.destinations: dict[Address, dict[str, Any]] = {}
+
+    def set(self, path: tuple[str, ...], value: object, source: Source) -> None:
+        dotted = ".".join(path)
+        setting = self.settings[path]
+        where = f"{source.name}: {dotted}"
+        text = source.text and isinstance(value, str)
+        self.values[path] = convert(value, setting, where, text=text, base=source.base)
+        self.origins[dotted] = source.name
+
+    def read_tree(self, tree: Mapping[str, Any], source: Source) -> None:
+        self._read_section((), tree, source)
+
+    def read_environment(self, environ: Mapping[str, str]) -> None:
+        names = {environment_name(path): path for path in self.settings}
+        known = [*names, environment_name(("listeners",)), CONFIG_VARIABLE]
+        for variable, value in sorted(environ.items()):
+            # An empty variable counts as unset: compose files and unit files leave them behind.
+            if not variable.startswith(ENVIRONMENT) or not value or variable == CONFIG_VARIABLE:
+                continue
+            source = Source(f"environment variable {variable}", True, Path())
+            if variable == environment_name(("listeners",)):
+                self.set_listeners([(url, source) for url in value.split()])
+            elif variable in names:
+                self.set(names[variable], value, source)
+            else:
+                raise unknown("environment", variable, known)
+
+    def set_listeners(self, given: Sequence[tuple[object, Source]]) -> None:
+        self.listeners = [
+            _listener_values(item, source, f"listeners[{index}]")
+            for index, (item, source) in enumerate(given)
+        ]
+        self.origins["listeners"] = given[0][1].name if given else ""
+
+    def finish(self) -> Loaded:
+        limits = Limits(**self._section(("limits",)))
+        default = DestinationSettings(**self._section(("broker", "default_destination")))
+        if self.listeners is None:
+            built = [_build_listener({"url": item.url}, limits) for item in default_listeners()]
+        else:
+            built = [_build_listener(values, limits) for values in self.listeners]
+        config = Config(
+            broker=BrokerSettings(**self._section(("broker",)), default_destination=default),
+            journal=JournalOptions(**self._section(("journal",))),
+            limits=limits,
+            listeners=tuple(built),
+            logging=LoggingSettings(**self._section(("logging",))),
+            destinations={
+                address: msgspec.structs.replace(default, **values)
+                for address, values in self.destinations.items()
+            },
+            insecure_public=self.values.get(("insecure_public",), False),
+        )
+        return Loaded(config, self.origins)
+
+    def _section(self, section: tuple[str, ...]) -> dict[str, Any]:
+        return {path[-1]: value for path, value in self.values.items() if path[:-1] == section}
+
+    def _read_section(
+        self, section: tuple[str, ...], tree: Mapping[str, Any], source: Source
+    ) -> None:
+        depth = len(section)
+        names = [path[-1] for path in self.settings if path[:-1] == section]
+        names += [path[-1] for path in SECTIONS if path[:-1] == section]
+        if not section:
+            names += ["listeners", "destinations"]
+        for key, value in tree.items():
+            name = key.replace("-", "_")
+            path = (*section, name)
+            where = f"{source.name}: {'.'.join(path)}"
+            if path in SECTIONS:
+                self._read_section(path, _table(value, where), source)
+            elif path in self.settings:
+                self.set(path, value, source)
+            elif depth == 0 and name == "listeners":
+                if not isinstance(value, list):
+                    raise ConfigurationError(f"{where}: write each listener as [[listeners]]")
+                self.set_listeners([(item, source) for item in value])
+            elif depth == 0 and name == "destinations":
+                self._read_destinations(_table(value, where), source)
+            else:
+                place = f"{source.name}: [{'.'.join(section)}]" if section else source.name
+                raise unknown(place, key, names)
+
+    def _read_destinations(self, tree: Mapping[str, Any], source: Source) -> None:
+        for name, table in tree.items():
+            where = f"{source.name}: destinations.{name}"
+            kind, bare = Kind.QUEUE, name
+            if name.startswith("topic:"):
+                kind, bare = Kind.TOPIC, name.removeprefix("topic:")
+            if not bare:
+                raise ConfigurationError(f"{where}: a destination has a name")
+            self.destinations[Address(kind, bare)] = _convert_table(
+                _table(table, where), settings_of(DestinationSettings), where, source
+            )
+            self.origins[f"destinations.{name}"] = source.name
+
+
+def _parse_file(file: Path) -> dict[str, Any]:
+    try:
+        with file.open("rb") as stream:
+            content = stream.read(MAX_FILE + 1)
+    except OSError as error:
+        reason = error.strerror or str(error)
+        raise ConfigurationError(f"{file}: the file cannot be read: {reason}") from None
+    if len(content) > MAX_FILE:
+        raise ConfigurationError(f"{file}: the file is larger than {MAX_FILE} bytes")
+    try:
+        return tomllib.loads(content.decode())
+    except UnicodeDecodeError as error:
+        raise ConfigurationError(f"{file}: byte {error.start} is not UTF-8") from None
+    except (tomllib.TOMLDecodeError, RecursionError) as error:
+        raise ConfigurationError(f"{file}: not TOML: {error}") from None
+
+
+def _table(value: object, where: str) -> dict[str, Any]:
+    if not isinstance(value, dict):
+        raise ConfigurationError(f"{where}: this is a table, not a value")
+    return value
+
+
+def _convert_table(
+    table: Mapping[str, Any], settings: Mapping[str, Setting], where: str, source: Source
+) -> dict[str, Any]:
+    values: dict[str, Any] = {}
+    for key, value in table.items():
+        name = key.replace("-", "_")
+        if name not in settings:
+            raise unknown(where, key, list(settings))
+        if name in values:
+            raise ConfigurationError(f"{where}: {name} is given twice")
+        values[name] = convert(
+            value, settings[name], f"{where}.{name}", text=source.text, base=source.base
+        )
+    return values
+
+
+def _listener_values(item: object, source: Source, place: str) -> dict[str, Any]:
+    """What is said about one listener: its `url` without options, and settings by name."""
+    where = f"{source.name}: {place}"
+    if isinstance(item, str):
+        item = {"url": item}
+    table = dict(_table(item, where))
+    url = _listener_url(table, where)
+    settings = {name: each for name, each in settings_of(Listener).items() if name != "url"}
+    values = _convert_table(table, settings, where, source)
+    as_text = Source(source.name, True, source.base)
+    options = _convert_table(dict(url.options), settings, f"{where} ({url})", as_text)
+    if twice := sorted(values.keys() & options.keys()):
+        raise ConfigurationError(f"{where}: {twice[0]} is given both in the URL and beside it")
+    values |= options
+    for name, protocols in _ONLY_FOR.items():
+        if name in values and url.protocol not in protocols:
+            raise ConfigurationError(f"{where}: {name} has no meaning for {url.protocol}")
+    if "mode" in values and not url.path:
+        raise ConfigurationError(f"{where}: mode has a meaning only for a Unix socket")
+    values["url"] = url._replace(options=())
+    return values
+
+
+def _listener_url(table: dict[str, Any], where: str) -> Url:
+    """Take the keys that make the address out of `table`."""
+    parts = {key: table.pop(key) for key in _ADDRESS_KEYS if key in table}
+    text = table.pop("url", None)
+    if text is not None and parts:
+        raise ConfigurationError(f"{where}: give either url or {', '.join(parts)}, not both")
+    try:
+        if text is None:
+            return _url_of_parts(parts)
+        if not isinstance(text, str):
+            raise ConfigurationError(f"url: {text!r} is not an address")
+        return Url.parse(text)
+    except ConfigurationError as error:
+        raise ConfigurationError(f"{where}: {error}") from None
+
+
+def _url_of_parts(parts: Mapping[str, Any]) -> Url:
+    for key, value in parts.items():
+        if type(value) is not _ADDRESS_KEYS[key]:
+            raise ConfigurationError(f"{key}: {value!r} is not a {_ADDRESS_KEYS[key].__name__}")
+    if "protocol" not in parts:
+        raise ConfigurationError("give a url, or a protocol with host and port, or with path")
+    path, host = parts.get("path", ""), parts.get("host", "")
+    if path and ("host" in parts or "port" in parts):
+        raise ConfigurationError("give either path (Unix socket) or host and port, not both")
+    scheme = f"{parts['protocol']}{'+unix' if path else ''}{'+tls' if parts.get('tls') else ''}"
+    if path:
+        blank = Url.parse(f"{scheme}:///socket")
+        return Url.parse(blank._replace(path=path).format())
+    if not set("/?@[]").isdisjoint(host):
+        raise ConfigurationError(f"host: {host!r} is neither a host name nor an IP address")
+    bracketed = f"[{host}]" if ":" in host else host
+    port = f":{parts['port']}" if "port" in parts else ""
+    return Url.parse(f"{scheme}://{bracketed}{port}")
+
+
+def _build_listener(values: Mapping[str, Any], limits: Limits) -> Listener:
+    url: Url = values["url"]
+    implicit = IMPLICIT_DURABILITY.get(url.protocol, Durability.SYNC)
+    return Listener(**{**msgspec.structs.asdict(limits), "durability": implicit, **values})

@@ -1,0 +1,82 @@
+"""Which session serves which protocol: the only place that knows all of them."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import NamedTuple
+
+from sluicemq.broker import Broker
+from sluicemq.model.errors import ConfigurationError
+from sluicemq.protocols.link import Link, Session
+from sluicemq.protocols.msglite.gateway import GatewaySession
+from sluicemq.protocols.msglite.session import MsgliteSession, ReplyAddresses
+from sluicemq.protocols.msglite.wire import Limits as MsgliteLimits
+from sluicemq.protocols.phpmq.maintenance import MaintenanceSession, Vitals
+from sluicemq.protocols.phpmq.session import PhpmqSession
+from sluicemq.protocols.phpmq.wire import Limits as PhpmqLimits
+from sluicemq.server.auto import AutoSession
+from sluicemq.server.config import Listener
+
+
+class Room(NamedTuple):
+    """How one protocol is served.
+
+    open       makes the session of a new connection
+    quick_ack  acknowledge TCP segments at once, for clients that write in small pieces and leave
+               Nagle's algorithm on
+    """
+
+    open: Callable[[Link, Listener], Session]
+    quick_ack: bool = False
+
+
+class Rooms:
+    """The protocols that this version serves, on one broker."""
+
+    def __init__(self, broker: Broker, vitals: Vitals) -> None:
+        self._broker = broker
+        self._vitals = vitals
+        self._replies = ReplyAddresses(broker.clock.wall)
+        self._rooms = {
+            "phpmq": Room(self._phpmq),
+            "phpmq-maintenance": Room(self._maintenance),
+            "msglite": Room(self._msglite, quick_ack=True),
+            "msglite-http": Room(self._gateway),
+            "auto": Room(self._auto, quick_ack=True),
+        }
+
+    def of(self, protocol: str) -> Room:
+        """The room of a protocol. Raises ConfigurationError if this version has none."""
+        room = self._rooms.get(protocol)
+        if room is None:
+            raise ConfigurationError(
+                f"this version does not serve {protocol}; it serves {', '.join(self._rooms)}"
+            )
+        return room
+
+    def _phpmq(self, link: Link, options: Listener) -> Session:
+        return PhpmqSession(
+            link,
+            self._broker,
+            generation=options.generation,
+            durability=options.durability,
+            limits=PhpmqLimits(queue=options.max_name_bytes, body=options.max_frame_bytes),
+        )
+
+    def _maintenance(self, link: Link, options: Listener) -> Session:
+        return MaintenanceSession(link, self._broker, self._vitals)
+
+    def _msglite(self, link: Link, options: Listener) -> Session:
+        return MsgliteSession(
+            link,
+            self._broker,
+            self._replies,
+            durability=options.durability,
+            limits=MsgliteLimits(line=options.max_header_bytes, body=options.max_frame_bytes),
+        )
+
+    def _gateway(self, link: Link, options: Listener) -> Session:
+        return GatewaySession(link, self._broker, self._replies)
+
+    def _auto(self, link: Link, options: Listener) -> Session:
+        return AutoSession(link, lambda protocol: self.of(protocol).open(link, options))

@@ -1,0 +1,198 @@
+"""The broker as a process: start, serve, stop."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import gc
+import signal
+import time
+from typing import Final
+
+import structlog
+import uvloop
+
+from sluicemq import __version__
+from sluicemq.broker import Broker
+from sluicemq.broker import BrokerSettings as EngineSettings
+from sluicemq.broker.restore import restore, snapshot
+from sluicemq.journal import FileJournal, MemoryJournal
+from sluicemq.journal.port import Journal
+from sluicemq.model.errors import JournalError, SluiceError
+from sluicemq.server.clock import SystemClock
+from sluicemq.server.config import Config
+from sluicemq.server.listener import OpenListener
+from sluicemq.server.logs import configure
+from sluicemq.server.rooms import Rooms
+from sluicemq.server.status import Status, resident_bytes
+from sluicemq.server.turns import Turns
+
+EXIT_FAILED: Final = 1
+EXIT_JOURNAL: Final = 74
+"""EX_IOERR: the journal can no longer be trusted with messages."""
+
+HOUSEKEEPING_SECONDS: Final = 1.0
+
+log = structlog.get_logger("sluicemq")
+
+
+def serve(config: Config) -> int:
+    """Run a broker until SIGTERM or SIGINT. Returns the exit code.
+
+    Raises ConfigurationError if the configuration cannot work, JournalError if the journal
+    cannot be opened.
+    """
+    config.check()
+    configure(config.logging)
+    return uvloop.run(Server(config).run())
+
+
+class Server:
+    """One broker with its journal and listeners. Also what it can tell of itself (Vitals)."""
+
+    version = __version__
+
+    def __init__(self, config: Config) -> None:
+        self.config = config
+        self.listeners: list[OpenListener] = []
+        self.exit_code = 0
+        self._stop = asyncio.Event()
+        self._started = time.monotonic()
+
+    async def run(self) -> int:
+        """Start, serve until told to stop, stop. Returns the exit code."""
+        config = self.config
+        loop = asyncio.get_running_loop()
+        for number in (signal.SIGTERM, signal.SIGINT):
+            loop.add_signal_handler(number, self._stop.set)
+        config.broker.data_dir.mkdir(mode=0o700, parents=True, exist_ok=True)
+        journal = self._open_journal(loop)
+        try:
+            await self._serve(loop, journal)
+        finally:
+            with contextlib.suppress(JournalError):
+                journal.close()
+        log.info("stopped", exit_code=self.exit_code)
+        return self.exit_code
+
+    def _open_journal(self, loop: asyncio.AbstractEventLoop) -> Journal:
+        config = self.config
+        if config.broker.ephemeral:
+            return MemoryJournal()
+        return FileJournal.open(
+            config.broker.data_dir / "journal",
+            config.journal,
+            notify=loop.call_soon_threadsafe,
+            on_failure=lambda error: loop.call_soon_threadsafe(self._fail, error),
+        )
+
+    def _build(self, journal: Journal) -> Broker:
+        settings = self.config.broker
+        broker = Broker(
+            journal,
+            SystemClock(),
+            EngineSettings(
+                auto_create_queues=settings.auto_create_queues,
+                auto_create_topics=settings.auto_create_topics,
+                max_destinations=settings.max_destinations,
+                idle_timeout=settings.idle_timeout,
+                memory_budget=settings.memory_budget,
+                defaults=settings.default_destination,
+            ),
+        )
+        journal.snapshot_source = lambda: snapshot(broker)
+        if isinstance(journal, FileJournal):
+            waiting = restore(broker, journal.recovery)
+            log.info("recovered", waiting=waiting, **journal.recovery.report)
+        for address, destination_settings in self.config.destinations.items():
+            broker.declare(address, destination_settings)
+        return broker
+
+    async def _serve(self, loop: asyncio.AbstractEventLoop, journal: Journal) -> None:
+        config = self.config
+        broker = self._build(journal)
+        self.turns = turns = Turns(loop, broker, self._fail)
+        turns.begin()
+        rooms = Rooms(broker, self)
+        status = Status(broker, self.listeners)
+        # What exists now lives long: the collector need not look at it again.
+        gc.collect()
+        gc.freeze()
+        gc.set_threshold(50_000, 20, 1000)
+        housekeeping = None
+        try:
+            for options in config.listeners:
+                listener = OpenListener(options, rooms.of(options.url.protocol), turns)
+                await listener.open()
+                self.listeners.append(listener)
+            await status.open(config.status_socket)
+            log.info("serving", data_dir=str(config.broker.data_dir), version=__version__)
+            housekeeping = loop.create_task(self._keep_house(broker))
+            await self._stop.wait()
+            await self._drain(broker)
+        finally:
+            if housekeeping is not None:
+                housekeeping.cancel()
+            for listener in self.listeners:
+                await listener.stop_accepting()
+            status.close(config.status_socket)
+
+    def uptime(self) -> float:
+        """Seconds since the start."""
+        return time.monotonic() - self._started
+
+    def memory(self) -> int:
+        """Resident bytes of the process."""
+        return resident_bytes()
+
+    def clients(self) -> int:
+        """Connections of all listeners."""
+        return sum(len(listener.connections) for listener in self.listeners)
+
+    async def _keep_house(self, broker: Broker) -> None:
+        before = time.monotonic()
+        while True:
+            await asyncio.sleep(HOUSEKEEPING_SECONDS)
+            self.turns.begin()
+            now = time.monotonic()
+            broker.sample(now - before)
+            before = now
+            broker.reap()
+            for listener in self.listeners:
+                listener.sweep(broker.clock.steady)
+
+    def _fail(self, error: Exception) -> None:
+        """What cannot be survived: say so and go, without another word to any client."""
+        if self.exit_code == 0:
+            self.exit_code = EXIT_JOURNAL if isinstance(error, JournalError) else EXIT_FAILED
+            if isinstance(error, SluiceError):
+                log.error("the broker stops", error=str(error))
+            else:
+                log.error("the broker stops: internal error", exc_info=error)
+            self.turns.halt()
+            for listener in self.listeners:
+                for connection in list(listener.connections):
+                    connection.abort("the broker has failed")
+            self._stop.set()
+
+    async def _drain(self, broker: Broker) -> None:
+        """Stop accepting, let everyone finish within the deadline, write everything down."""
+        if self.exit_code:
+            return
+        log.info("stopping", connections=self.clients())
+        for listener in self.listeners:
+            await listener.stop_accepting()
+        broker.stopping = True
+        self.turns.begin()
+        for listener in self.listeners:
+            for connection in list(listener.connections):
+                connection.shutdown()
+        deadline = time.monotonic() + self.config.broker.stop_deadline
+        while self.clients() and time.monotonic() < deadline:
+            await asyncio.sleep(0.01)
+        for listener in self.listeners:
+            for connection in list(listener.connections):
+                connection.abort("the broker has stopped")
+        await asyncio.sleep(0)
+        if not self.exit_code:
+            broker.flush()

@@ -1,0 +1,288 @@
+from __future__ import annotations
+
+import pytest
+
+from sluicemq.model.errors import FrameTooLarge, ProtocolError
+from sluicemq.protocols.phpmq import wire
+
+ID = b"d7e7f68761d34838494b233148b5486c"
+
+# The examples of the PHPMQ protocol document, section "Full message examples", as printed.
+EXAMPLES = {
+    "send": (
+        b"H0100103\nP0100000000000000000000000000003\nFoo\n"
+        b"P0200000000000000000000000000011\nHello World\n"
+        b"P0500000000000000000000000000004\n3600\n",
+        (wire.SEND, b"Foo", b"Hello World", b"", 3600),
+    ),
+    "consume": (
+        b"H0100202\nP0100000000000000000000000000003\nFoo\nP0400000000000000000000000000001\n5\n",
+        (wire.CONSUME, b"Foo", b"", b"", 5),
+    ),
+    "dispatch": (
+        b"H0100304\nP0100000000000000000000000000003\nFoo\n"
+        b"P0200000000000000000000000000011\nHello World\n"
+        b"P0300000000000000000000000000032\nd7e7f68761d34838494b233148b5486c\n"
+        b"P0500000000000000000000000000004\n3300\n",
+        (wire.DISPATCH, b"Foo", b"Hello World", ID, 3300),
+    ),
+    "acknowledge": (
+        b"H0100402\nP0100000000000000000000000000003\nFoo\n"
+        b"P0300000000000000000000000000032\nd7e7f68761d34838494b233148b5486c\n",
+        (wire.ACKNOWLEDGE, b"Foo", b"", ID, -1),
+    ),
+    "requeue": (
+        b"H0100503\nP0100000000000000000000000000003\nFoo\n"
+        b"P0300000000000000000000000000032\nd7e7f68761d34838494b233148b5486c\n"
+        b"P0500000000000000000000000000004\n3600\n",
+        (wire.REQUEUE, b"Foo", b"", ID, 3600),
+    ),
+    "dead letter": (
+        b"H0100602\nP0100000000000000000000000000003\nFoo\n"
+        b"P0300000000000000000000000000032\nd7e7f68761d34838494b233148b5486c\n",
+        (wire.DEAD_LETTER, b"Foo", b"", ID, -1),
+    ),
+}
+
+
+def decoder_for(frame: wire.Frame, limits: wire.Limits | None = None) -> wire.Decoder:
+    kinds = wire.FROM_SERVER if frame[0] == wire.DISPATCH else wire.FROM_CLIENT
+    return wire.Decoder(limits or wire.Limits(), kinds)
+
+
+def encode(frame: wire.Frame, newline: bytes = b"") -> bytes:
+    kind, queue, content, message_id, number = frame
+    if kind == wire.SEND:
+        return wire.encode_send(queue, content, number, newline=newline)
+    if kind == wire.CONSUME:
+        return wire.encode_consume(queue, number, newline=newline)
+    if kind == wire.DISPATCH:
+        return wire.encode_dispatch(queue, content, message_id, number, newline=newline)
+    if kind == wire.ACKNOWLEDGE:
+        return wire.encode_acknowledge(queue, message_id, newline=newline)
+    if kind == wire.REQUEUE:
+        return wire.encode_requeue(queue, message_id, number, newline=newline)
+    return wire.encode_dead_letter(queue, message_id, newline=newline)
+
+
+@pytest.mark.parametrize("name", EXAMPLES)
+def test_examples_without_their_typography(name: str) -> None:
+    printed, frame = EXAMPLES[name]
+    compact = printed.replace(b"\n", b"")
+    decoder = decoder_for(frame)
+    # three times: the second and third may take the fast path that the first has opened
+    assert decoder.feed(compact * 3) == [frame] * 3
+    assert decoder.error is None
+    assert decoder.newline == b""
+    assert encode(frame) == compact
+
+
+@pytest.mark.parametrize("newline", [b"\n", b"\r\n"])
+@pytest.mark.parametrize("name", EXAMPLES)
+def test_examples_in_the_line_form(name: str, newline: bytes) -> None:
+    printed, frame = EXAMPLES[name]
+    lines = printed.replace(b"\n", newline)
+    decoder = decoder_for(frame)
+    assert decoder.feed((lines + newline) * 2) == [frame] * 2
+    assert decoder.error is None
+    assert decoder.newline == newline
+    assert encode(frame, newline) == lines
+
+
+def test_sends_of_both_generations_on_one_connection() -> None:
+    decoder = wire.Decoder()
+    first = wire.encode_send(b"q", b"one", generation=1)
+    second = wire.encode_send(b"q", b"two", generation=2)
+    assert first.startswith(b"H0100102")
+    assert second.startswith(b"H0100103")
+    assert [frame[2] for frame in decoder.feed(first + second + first + second + first)] == [
+        b"one",
+        b"two",
+        b"one",
+        b"two",
+        b"one",
+    ]
+
+
+def test_dispatches_of_both_generations() -> None:
+    three = wire.encode_dispatch(b"q", b"body", ID, 7, generation=1)
+    four = wire.encode_dispatch(b"q", b"body", ID, 7)
+    for_ever = wire.encode_dispatch(b"q", b"body", ID)
+    assert three.startswith(b"H0100303")
+    assert four.startswith(b"H0100304")
+    assert four.endswith(b"P05" + b"1".zfill(29) + b"7")
+    decoder = wire.Decoder(kinds=wire.FROM_SERVER)
+    frames = decoder.feed((three + four + for_ever) * 2)
+    assert frames == [(wire.DISPATCH, b"q", b"body", ID, ttl) for ttl in (0, 7, 0)] * 2
+
+
+def test_batch_encoder_writes_what_the_single_one_writes() -> None:
+    encoder = wire.DispatchEncoder(b"queue")
+    chunks: list[bytes] = []
+    bodies = [b"", b"a", b"b", b"x" * 1000]
+    for ttl, body in enumerate(bodies):
+        encoder.add(chunks, body, ID, ttl)
+    assert any(chunk is bodies[3] for chunk in chunks)
+    assert b"".join(chunks) == b"".join(
+        wire.encode_dispatch(b"queue", body, ID, ttl) for ttl, body in enumerate(bodies)
+    )
+
+
+def test_batch_encoder_forgets_lengths_rather_than_grow() -> None:
+    encoder = wire.DispatchEncoder(b"q")
+    for length in range(3000):
+        chunks: list[bytes] = []
+        encoder.add(chunks, bytes(length), ID, 0)
+        if length % 500 == 0:
+            decoder = wire.Decoder(kinds=wire.FROM_SERVER)
+            assert decoder.feed(b"".join(chunks))[0][2] == bytes(length)
+    assert len(encoder._prefixes) <= 1024
+
+
+def test_ids_of_other_lengths_than_ours() -> None:
+    for message_id in (b"", b"1", b"x" * 64):
+        dispatch = wire.encode_dispatch(b"q", b"b", message_id)
+        assert wire.Decoder(kinds=wire.FROM_SERVER).feed(dispatch * 2)[1][3] == message_id
+        acknowledge = wire.encode_acknowledge(b"q", message_id)
+        assert wire.Decoder().feed(acknowledge * 2)[1][3] == message_id
+
+
+def test_names_and_bodies_are_bytes() -> None:
+    everything = bytes(range(256))
+    send = wire.encode_send(everything, everything * 4)
+    assert wire.Decoder().feed(send) == [(wire.SEND, everything, everything * 4, b"", 0)]
+
+
+def test_leading_zeros_in_numbers() -> None:
+    decoder = wire.Decoder()
+    message = b"H0100202P01" + b"1".zfill(29) + b"qP04" + b"4".zfill(29) + b"0005"
+    assert decoder.feed(message) == [(wire.CONSUME, b"q", b"", b"", 5)]
+
+
+def packet(kind: bytes, content: bytes, length: bytes | None = None) -> bytes:
+    digits = b"%029d" % len(content) if length is None else length
+    return b"P" + kind + digits + content
+
+
+QUEUE = packet(b"01", b"Foo")
+BODY = packet(b"02", b"body")
+
+# Section 3 of the notes on the original server, row by row: everything here closes a connection.
+MALFORMED = {
+    "first byte": b"X0100102" + QUEUE + BODY,
+    "packet without P": b"H0100102" + b"X" + QUEUE[1:] + BODY,
+    "version": b"H0200102" + QUEUE + BODY,
+    "letters as type": b"H01abc02" + QUEUE + BODY,
+    "superscript digits as type": b"H01\xb2\xb2\xb202" + QUEUE + BODY,
+    "type 000": b"H0100002" + QUEUE + BODY,
+    "type 007": b"H0100702" + QUEUE + BODY,
+    "dispatch from a client": b"H0100303" + QUEUE + BODY + packet(b"03", ID),
+    "too few packets": b"H0100101" + QUEUE,
+    "too many packets": b"H0100104" + QUEUE + BODY + packet(b"05", b"1") + BODY,
+    "no packets": b"H0100100" + QUEUE,
+    "letters as length": b"H0100102" + packet(b"01", b"Foo", b"x".zfill(29)) + BODY,
+    "negative length": b"H0100102" + packet(b"01", b"Foo", b"-" + b"3".zfill(28)) + BODY,
+    "plus sign in length": b"H0100102" + packet(b"01", b"Foo", b"+" + b"3".zfill(28)) + BODY,
+    "blanks in length": b"H0100102" + packet(b"01", b"Foo", b"3".rjust(29)) + BODY,
+    "underscore in length": b"H0100102" + packet(b"01", b"Foo", b"0_3".zfill(29)) + BODY,
+    "packet type 00": b"H0100102" + packet(b"00", b"Foo") + BODY,
+    "packet type 06": b"H0100102" + packet(b"06", b"Foo") + BODY,
+    "packet of another type": b"H0100102" + QUEUE + packet(b"03", ID),
+    "same packet twice": b"H0100102" + QUEUE + QUEUE,
+    "count is text": b"H0100202" + QUEUE + packet(b"04", b"five"),
+    "count is negative": b"H0100202" + QUEUE + packet(b"04", b"-5"),
+    "count has a sign": b"H0100202" + QUEUE + packet(b"04", b"+5"),
+    "count has a blank": b"H0100202" + QUEUE + packet(b"04", b" 5"),
+    "count has an underscore": b"H0100202" + QUEUE + packet(b"04", b"1_0"),
+    "count is empty": b"H0100202" + QUEUE + packet(b"04", b""),
+    "count has 21 digits": b"H0100202" + QUEUE + packet(b"04", b"1".zfill(21)),
+    "ttl is text": b"H0100103" + QUEUE + BODY + packet(b"05", b"soon"),
+    "ttl of a requeue is text": b"H0100503" + QUEUE + packet(b"03", ID) + packet(b"05", b"?"),
+    "empty queue name": b"H0100102" + packet(b"01", b"") + BODY,
+    "queue name over 1 KiB": b"H0100102" + packet(b"01", b"q" * 1025) + BODY,
+    "id over 64 bytes": b"H0100402" + QUEUE + packet(b"03", b"1" * 65),
+    "the document's packet header of 36": b"H0100102P01" + b"3".zfill(33) + b"Foo" + BODY,
+    "line breaks only later": b"H0100102" + QUEUE[:32] + b"\n" + QUEUE[32:] + b"\n" + BODY,
+    "line breaks that stop": b"H0100102\n" + QUEUE + BODY,
+    "carriage return alone": b"H0100102\r" + QUEUE + b"\r" + BODY + b"\r",
+    "carriage return alone, later": b"H0100102\n" + QUEUE[:32] + b"\rFoo" + BODY,
+}
+
+
+@pytest.mark.parametrize("name", MALFORMED)
+def test_malformed_input_is_an_error_after_the_frames_before_it(name: str) -> None:
+    good = wire.encode_send(b"q", b"before")
+    frame = (wire.SEND, b"q", b"before", b"", 0)
+    lines = b"\n" in MALFORMED[name][8:9]
+    if not lines:
+        decoder = wire.Decoder()
+        assert decoder.feed(good + good + MALFORMED[name] + good) == [frame, frame]
+        assert isinstance(decoder.error, ProtocolError)
+        assert decoder.feed(good) == []
+    alone = wire.Decoder()
+    assert alone.feed(MALFORMED[name] + b"\n" * 64) == []
+    assert isinstance(alone.error, ProtocolError)
+
+
+def test_a_client_takes_nothing_but_dispatches() -> None:
+    decoder = wire.Decoder(kinds=wire.FROM_SERVER)
+    assert decoder.feed(wire.encode_send(b"q", b"body")) == []
+    assert isinstance(decoder.error, ProtocolError)
+
+
+def test_a_limit_is_applied_before_the_content_arrives() -> None:
+    decoder = wire.Decoder(wire.Limits(body=10))
+    at_limit = wire.encode_send(b"q", b"x" * 10)
+    assert len(decoder.feed(at_limit * 2)) == 2
+    above = wire.encode_send(b"q", b"x" * 11)
+    assert decoder.feed(above[: above.index(b"P02") + 32]) == []
+    assert isinstance(decoder.error, FrameTooLarge)
+    huge = wire.Decoder()
+    huge.feed(b"H0100102" + QUEUE + b"P02" + b"9" * 29)
+    assert isinstance(huge.error, FrameTooLarge)
+
+
+def test_a_limit_holds_on_the_fast_path_whatever_other_connections_accept() -> None:
+    message = wire.encode_send(b"q", b"x" * 11)
+    assert len(wire.Decoder().feed(message * 2)) == 2
+    decoder = wire.Decoder(wire.Limits(body=10))
+    assert len(decoder.feed(wire.encode_send(b"q", b"x") + message)) == 1
+    assert isinstance(decoder.error, FrameTooLarge)
+
+
+def test_a_large_body_in_small_pieces_is_not_copied_over_and_over() -> None:
+    message = wire.encode_send(b"q", bytes(4 << 20))
+    frames: list[wire.Frame] = []
+    parsed = 0
+
+    class Counting(wire.Decoder):
+        def _message(self, data: bytes, start: int, frames: list[wire.Frame]) -> int:
+            nonlocal parsed
+            parsed += 1
+            return super()._message(data, start, frames)
+
+    decoder = Counting()
+    for start in range(0, len(message), 256):
+        frames += decoder.feed(message[start : start + 256])
+    assert [len(frame[2]) for frame in frames] == [4 << 20]
+    assert parsed < 20
+    assert not decoder.incomplete
+
+
+def test_incomplete_tells_a_pause_inside_a_message_from_one_between() -> None:
+    decoder = wire.Decoder()
+    message = wire.encode_send(b"q", b"body")
+    assert not decoder.incomplete
+    decoder.feed(message[:5])
+    assert decoder.incomplete
+    decoder.feed(message[5:])
+    assert not decoder.incomplete
+
+
+def test_many_packet_headers_do_not_grow_the_cache() -> None:
+    decoder = wire.Decoder()
+    for length in range(5000):
+        decoder.feed(wire.encode_send(b"%d" % length, bytes(length)))
+    assert decoder.error is None
+    assert len(wire._packet_headers) <= 4096
+    assert len(decoder._leads) <= 256

@@ -1,0 +1,378 @@
+from __future__ import annotations
+
+from pathlib import Path
+
+import msgspec
+import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+from sluicemq.model.destination import Address, DestinationSettings, Kind, Overflow
+from sluicemq.model.errors import ConfigurationError
+from sluicemq.model.message import Durability
+from sluicemq.server.address import Url
+from sluicemq.server.config import Config, Limits, Listener, default_data_dir
+from sluicemq.server.loading import Loaded, load, parse_listener, setting_paths
+from sluicemq.server.reference import describe, render, to_builtins
+from sluicemq.server.settings import settings_of
+
+
+@pytest.fixture(autouse=True)
+def _elsewhere(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+
+
+def load_text(tmp_path: Path, text: str, **more: object) -> Loaded:
+    file = tmp_path / "test.toml"
+    file.write_text(text, encoding="utf-8")
+    return load(file, **more)  # type: ignore[arg-type]
+
+
+def test_nothing_given_serves_every_protocol_on_loopback() -> None:
+    config = load().config
+    assert [str(listener.url) for listener in config.listeners] == [
+        "msglite://127.0.0.1:9813",
+        "phpmq://127.0.0.1:9100",
+        "phpmq-maintenance://127.0.0.1:9101",
+    ]
+    assert [listener.durability for listener in config.listeners] == [
+        Durability.NONE,
+        Durability.SYNC,
+        Durability.SYNC,
+    ]
+    config.check()
+    assert config == Config()
+
+
+def test_sources_win_in_order(tmp_path: Path) -> None:
+    text = '[broker]\nmax_destinations = 1\nidle-timeout = "1s"\nmemory_budget = "2MiB"\n'
+    environ = {
+        "SLUICEMQ_BROKER__MAX_DESTINATIONS": "2",
+        "SLUICEMQ_BROKER__IDLE_TIMEOUT": "2s",
+        "SLUICEMQ_BROKER__EPHEMERAL": "",
+        "HOME": "/",
+    }
+    loaded = load_text(
+        tmp_path,
+        text,
+        environ=environ,
+        flags={"broker.max_destinations": 3, "broker.data_dir": None},
+    )
+    broker = loaded.config.broker
+    assert broker.max_destinations == 3
+    assert broker.idle_timeout == 2000
+    assert broker.memory_budget == 2 * 1024**2
+    assert broker.data_dir == default_data_dir()
+    assert loaded.origins == {
+        "broker.max_destinations": "command line",
+        "broker.idle_timeout": "environment variable SLUICEMQ_BROKER__IDLE_TIMEOUT",
+        "broker.memory_budget": str(tmp_path / "test.toml"),
+    }
+
+
+def test_listeners_of_a_later_source_replace_all_of_an_earlier_one(tmp_path: Path) -> None:
+    text = '[[listeners]]\nurl = "phpmq://:1"\n[[listeners]]\nurl = "phpmq://:2"\n'
+    environ = {"SLUICEMQ_LISTENERS": "msglite://:3 msglite://:4"}
+
+    def ports(**more: object) -> list[int]:
+        return [
+            listener.url.port for listener in load_text(tmp_path, text, **more).config.listeners
+        ]
+
+    assert ports() == [1, 2]
+    assert ports(environ=environ) == [3, 4]
+    assert ports(environ=environ, listen=["phpmq://:5"]) == [5]
+
+
+def test_the_file_in_the_working_directory_is_found(tmp_path: Path) -> None:
+    (tmp_path / "sluicemq.toml").write_text("[logging]\nlevel = 'debug'\n")
+    assert load().config.logging.level == "debug"
+
+
+def test_a_listener_written_as_table_parts_and_url_is_the_same(tmp_path: Path) -> None:
+    text = """
+    [limits]
+    max_connections = 7
+    [[listeners]]
+    protocol = "phpmq"
+    host = "::1"
+    port = 9
+    tls = true
+    certificate = "tls/x.pem"
+    generation = 1
+    [[listeners]]
+    url = "phpmq+tls://[::1]:9?certificate=tls/x.pem&generation=1"
+    [[listeners]]
+    url = "phpmq+tls://[::1]:9"
+    certificate = "tls/x.pem"
+    generation = 1
+    """
+    first, *others = load_text(tmp_path, text).config.listeners
+    assert first == Listener(
+        url=Url("phpmq", "::1", 9, tls=True),
+        max_connections=7,
+        certificate=tmp_path / "tls/x.pem",
+        generation=1,
+    )
+    assert others == [first, first]
+
+
+def test_options_of_one_listener_override_the_limits() -> None:
+    limits = Limits(max_connections=7, idle_timeout=3.0)
+    listener = parse_listener(
+        "msglite+unix:///s?mode=0600&idle-timeout=2min&durability=lazy", limits
+    )
+    assert listener.max_connections == 7
+    assert listener.idle_timeout == 120
+    assert listener.mode == 0o600
+    assert listener.durability is Durability.LAZY
+
+
+def test_destinations_start_from_the_default_destination(tmp_path: Path) -> None:
+    text = """
+    [broker.default_destination]
+    max_attempts = 5
+    dead-letter = true
+    [destinations.orders]
+    max_attempts = 9
+    overflow = "block-producer"
+    message_ttl = "1h"
+    [destinations."topic:news"]
+    """
+    config = load_text(tmp_path, text).config
+    assert config.broker.default_destination == DestinationSettings(
+        max_attempts=5, dead_letter=True
+    )
+    assert config.destinations == {
+        Address(Kind.QUEUE, "orders"): DestinationSettings(
+            max_attempts=9, dead_letter=True, overflow=Overflow.BLOCK, message_ttl=3_600_000
+        ),
+        Address(Kind.TOPIC, "news"): DestinationSettings(max_attempts=5, dead_letter=True),
+    }
+
+
+@pytest.mark.parametrize(
+    ("text", "says"),
+    [
+        ("[broker]\ndata_dri = 'x'", ["test.toml: [broker]", "data_dri", "did you mean data_dir?"]),
+        ("brokr = 1", ["test.toml", "did you mean broker?"]),
+        ("broker = 1", ["broker: this is a table"]),
+        ("[broker]\nephemeral = 'yes'", ["broker.ephemeral", "'yes' does not fit"]),
+        ("[broker]\nephemeral = 1", ["broker.ephemeral"]),
+        ("[broker]\nmax_destinations = 0", ["broker.max_destinations", ">= 1"]),
+        ("[broker]\nmemory_budget = '3 apples'", ["broker.memory_budget", "MiB"]),
+        ("[broker]\nstop_deadline = -1", ["broker.stop_deadline", "negative"]),
+        ("[broker]\nstop_deadline = nan", ["broker.stop_deadline"]),
+        ("[broker]\nidle_timeout = '1.5ms'", ["broker.idle_timeout"]),
+        ("[broker]\ndata_dir = 7", ["broker.data_dir", "not a path"]),
+        ("[broker.default_destination]\nmax_atempts = 1", ["did you mean max_attempts?"]),
+        ("[destinations.q]\nmax_messages = -1", ["destinations.q.max_messages", "negative"]),
+        ("[destinations.q]\noverflow = 'block'", ["overflow", "block-producer"]),
+        ("[destinations]\nq = 1", ["destinations.q: this is a table"]),
+        ("[destinations.'topic:']", ["has a name"]),
+        ("[logging]\nlevel = 'warn'", ["logging.level", "did you mean warning?"]),
+        ("[logging]\nlevel = 3", ["logging.level", "one of debug"]),
+        ("listeners = 3", ["[[listeners]]"]),
+        ("[[listeners]]", ["listeners[0]", "give a url"]),
+        ("[[listeners]]\nurl = 3", ["not an address"]),
+        ("[[listeners]]\nurl = 'phpmq://'\nhost = 'x'", ["either url or host"]),
+        ("[[listeners]]\nurl = 'phpmq://?generation=3'", ["generation", "<= 2"]),
+        ("[[listeners]]\nurl = 'msglite://?generation=1'", ["no meaning for msglite"]),
+        ("[[listeners]]\nurl = 'phpmq://?generation=1'\ngeneration = 1", ["both in the URL"]),
+        ("[[listeners]]\nurl = 'phpmq://?mode=0600'", ["only for a Unix socket"]),
+        ("[[listeners]]\nurl = 'phpmq+unix:///s'\nmode = 660", ["mode", "511"]),
+        ("[[listeners]]\nurl = 'phpmq://?certifcate=/x'", ["did you mean certificate?"]),
+        ("[[listeners]]\nurl = 'phpmq://?durability=fast'", ["none, lazy, sync"]),
+        ("[[listeners]]\nprotocol = 'phpmq'\nhost = 'a/b'", ["neither a host name"]),
+        ("[[listeners]]\nprotocol = 'phpmq'\nport = '9'", ["not a int"]),
+        ("[[listeners]]\nprotocol = 'phpmq'\npath = '/s'\nport = 9", ["not both"]),
+        ("[[listeners]]\nprotocol = 'phpmq'\npath = 's'", ["three slashes"]),
+        ("a = ", ["not TOML"]),
+        ("x = " + "[" * 20_000, ["not TOML"]),
+    ],
+)
+def test_mistakes_in_a_file_are_explained(tmp_path: Path, text: str, says: list[str]) -> None:
+    with pytest.raises(ConfigurationError) as caught:
+        load_text(tmp_path, text)
+    assert "test.toml" in str(caught.value)
+    for part in says:
+        assert part in str(caught.value)
+
+
+@pytest.mark.parametrize(
+    ("environ", "says"),
+    [
+        ({"SLUICEMQ_BROKER__DATADIR": "x"}, "did you mean SLUICEMQ_BROKER__DATA_DIR?"),
+        ({"SLUICEMQ_BROKER__MAX_DESTINATIONS": "many"}, "SLUICEMQ_BROKER__MAX_DESTINATIONS"),
+        ({"SLUICEMQ_LISTENERS": "phpmq://h:x"}, "SLUICEMQ_LISTENERS"),
+    ],
+)
+def test_mistakes_in_the_environment_are_explained(environ: dict[str, str], says: str) -> None:
+    with pytest.raises(ConfigurationError) as caught:
+        load(environ=environ)
+    assert says in str(caught.value)
+
+
+def test_files_that_cannot_be_read(tmp_path: Path) -> None:
+    with pytest.raises(ConfigurationError, match=r"none\.toml: the file cannot be read: No such"):
+        load(tmp_path / "none.toml")
+    (tmp_path / "latin").write_bytes(b"# \xe9\n")
+    with pytest.raises(ConfigurationError, match="byte 2 is not UTF-8"):
+        load(tmp_path / "latin")
+    (tmp_path / "big").write_bytes(b"#" * (1024**2 + 1))
+    with pytest.raises(ConfigurationError, match="larger than"):
+        load(tmp_path / "big")
+
+
+def problems(*listen: str, **flags: object) -> list[str]:
+    return list(load(listen=listen, flags=flags).config.problems())
+
+
+@pytest.mark.parametrize("host", ["0.0.0.0", "[::]", "10.1.2.3", "broker.example"])
+def test_public_listeners_need_consent(host: str) -> None:
+    (problem,) = problems(f"phpmq://{host}:9100")
+    assert "insecure_public" in problem
+    assert "no logins" in problem
+    assert problems(f"phpmq://{host}:9100", insecure_public=True) == []
+
+
+def test_tls_needs_readable_files(tmp_path: Path) -> None:
+    pem = tmp_path / "x.pem"
+    pem.touch()
+    assert "needs a certificate" in problems("phpmq+tls://")[0]
+    assert "there is no file /none.pem" in problems("phpmq+tls://?certificate=/none.pem")[0]
+    assert "phpmq+tls://127.0.0.1:9100" in problems(f"phpmq://?certificate={pem}")[0]
+    assert problems(f"phpmq+tls://?certificate={pem}") == []
+
+
+@pytest.mark.parametrize(
+    ("listen", "says"),
+    [
+        (["phpmq://:1", "msglite://:1"], "same address"),
+        (["phpmq+unix:///a", "msglite+unix:///a"], "same address"),
+        (["vibemq://"], "does not serve vibemq yet"),
+        (["phpmq://h@:1"], "neither a user nor a queue"),
+        (["phpmq://:1/queue"], "neither a user nor a queue"),
+    ],
+)
+def test_listeners_that_cannot_be(listen: list[str], says: str) -> None:
+    assert any(says in problem for problem in problems(*listen))
+
+
+def test_impossible_directories(tmp_path: Path) -> None:
+    (tmp_path / "file").touch()
+    assert "not a directory" in problems(**{"broker.data_dir": str(tmp_path / "file")})[0]
+    assert "too long" in problems(**{"broker.data_dir": "/" + "x" * 100})[0]
+    (clash,) = problems(
+        f"phpmq+unix://{tmp_path}/status.sock", **{"broker.data_dir": str(tmp_path)}
+    )
+    assert "status socket" in clash
+
+
+def test_contradictions_of_a_destination_are_found(tmp_path: Path) -> None:
+    text = "[destinations.q]\nretry_delay = '1h'\nactive_consumers = 3\nmax_consumers = 2\n"
+    found = list(load_text(tmp_path, text).config.problems())
+    assert [problem.split(":")[0] for problem in found] == ["destinations.q"] * 2
+
+
+def test_check_reports_every_problem_at_once() -> None:
+    config = load(listen=["phpmq://0.0.0.0:1", "phpmq+tls://:2"]).config
+    with pytest.raises(ConfigurationError) as caught:
+        config.check()
+    assert len(str(caught.value).splitlines()) == 2
+    with pytest.raises(ConfigurationError, match="no listener"):
+        msgspec.structs.replace(config, listeners=()).check()
+
+
+def test_every_setting_is_explained() -> None:
+    undocumented = [".".join(path) for path, setting in setting_paths() if not setting.meaning]
+    undocumented += [s.name for s in settings_of(Listener).values() if not s.meaning]
+    assert undocumented == ["url"]
+
+
+def test_the_reference_page_is_current() -> None:
+    page = Path(__file__).parents[2] / "docs" / "configuration.md"
+    assert page.read_text(encoding="utf-8") == describe(), "run: sluicemq config docs --write"
+
+
+def test_a_rendered_configuration_loads_as_the_same(tmp_path: Path) -> None:
+    text = """
+    insecure_public = true
+    [broker]
+    memory_budget = 3000001
+    stop_deadline = 0.25
+    [broker.default_destination]
+    idle_timeout = 5
+    [limits]
+    output_timeout = "1h"
+    [[listeners]]
+    url = "phpmq+tls://0.0.0.0:9100?certificate=/x.pem&max_connections=5"
+    [[listeners]]
+    url = "msglite+unix:///s%20p?mode=0000&durability=lazy"
+    [destinations."a \\"b\\" \\u007f é"]
+    max_bytes = "1GiB"
+    overflow = "drop-oldest"
+    """
+    loaded = load_text(tmp_path, text)
+    assert load_text(tmp_path, render(loaded.config)).config == loaded.config
+    assert load_text(tmp_path, render(loaded.config, loaded.origins)).config == loaded.config
+    assert (
+        msgspec.json.decode(msgspec.json.encode(to_builtins(loaded.config)))["listeners"][0]["url"]
+        == "phpmq+tls://0.0.0.0:9100"
+    )
+
+
+_keys = st.sampled_from(
+    ["data_dir", "url", "host", "port", "path", "tls", "mode", "idle_timeout", "key", "q", "level"]
+)
+_toml_values = st.one_of(
+    st.sampled_from(["1", "-1", "9" * 20, "1.5", "nan", "true", "2020-01-01"]),
+    st.sampled_from(["''", "'x'", "'~none/'", "'phpmq://'", "'1s'", '"\\u0000"']),
+    st.sampled_from(["[]", "{}", "[{}]", "[1]", "['x']", "{q = 1}"]),
+)
+_tables = st.sampled_from(
+    ["[broker]", "[broker.q]", "[limits]", "[logging]", "[[listeners]]", "[destinations.q]", "[q]"]
+)
+_toml = st.lists(
+    st.tuples(_tables, st.dictionaries(_keys, _toml_values, max_size=3)),
+    max_size=3,
+    unique_by=lambda item: item[0],
+).map(
+    lambda tables: "".join(
+        f"{head}\n" + "".join(f"{key} = {value}\n" for key, value in body.items())
+        for head, body in tables
+    )
+)
+
+
+@settings(suppress_health_check=[HealthCheck.function_scoped_fixture])
+@given(_toml)
+def test_any_file_is_a_configuration_or_a_configuration_error(tmp_path: Path, text: str) -> None:
+    try:
+        load_text(tmp_path, text).config.check()
+    except ConfigurationError:
+        return
+
+
+@settings(suppress_health_check=[HealthCheck.function_scoped_fixture])
+@given(st.text(max_size=40))
+def test_any_options_are_a_listener_or_a_configuration_error(text: str) -> None:
+    try:
+        parse_listener(f"phpmq://h:1?{text}")
+    except ConfigurationError:
+        return
+
+
+@settings(suppress_health_check=[HealthCheck.function_scoped_fixture])
+@given(st.sampled_from([path for path, _ in setting_paths()]), st.text(min_size=1, max_size=20))
+def test_a_value_that_does_not_fit_is_reported_with_its_setting(
+    path: tuple[str, ...], value: str
+) -> None:
+    dotted = ".".join(path)
+    try:
+        origins = load(Path("/dev/null"), flags={dotted: value}).origins
+    except ConfigurationError as error:
+        message = str(error)
+    else:
+        message = ": ".join(next(iter(origins.items()))[::-1])
+    assert message.startswith(f"command line: {dotted}")

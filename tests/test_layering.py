@@ -1,0 +1,64 @@
+"""The house's import rules, and the proof that breaking one of them is noticed."""
+
+from __future__ import annotations
+
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).parents[1]
+
+
+def lint(directory: Path) -> subprocess.CompletedProcess[str]:
+    """Run the contracts of pyproject.toml on the package in `directory`/src."""
+    command = [sys.executable, "-c", "from importlinter.cli import lint_imports_command as c; c()"]
+    return subprocess.run(
+        [*command, "--config", str(ROOT / "pyproject.toml"), "--no-cache"],
+        cwd=directory,
+        env={"PYTHONPATH": str(directory / "src"), "PATH": ""},
+        capture_output=True,
+        text=True,
+        timeout=120,
+    )
+
+
+@pytest.fixture(scope="module")
+def house(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    directory = tmp_path_factory.mktemp("house")
+    shutil.copytree(
+        ROOT / "src", directory / "src", ignore=shutil.ignore_patterns("__pycache__", "*.egg-info")
+    )
+    return directory
+
+
+def test_the_rules_are_kept(house: Path) -> None:
+    result = lint(house)
+    assert result.returncode == 0, result.stdout + result.stderr
+
+
+@pytest.mark.parametrize(
+    ("module", "line", "contract"),
+    [
+        ("model/message.py", "import sluicemq.journal", "downwards only"),
+        ("broker/__init__.py", "import sluicemq.protocols.link", "downwards only"),
+        ("broker/__init__.py", "import time", "no wall clock"),
+        ("broker/__init__.py", "import asyncio", "no wall clock"),
+        ("protocols/phpmq/session.py", "import socket", "no I/O"),
+        ("protocols/phpmq/wire.py", "import sluicemq.broker", "of SluiceMQ only the model"),
+        ("protocols/phpmq/mapping.py", "import sluicemq.protocols.msglite.wire", "independent"),
+    ],
+)
+def test_a_broken_rule_is_noticed(house: Path, module: str, line: str, contract: str) -> None:
+    file = house / "src" / "sluicemq" / module
+    intact = file.read_text(encoding="utf-8")
+    try:
+        file.write_text(f"{intact}\n{line}\n", encoding="utf-8")
+        result = lint(house)
+    finally:
+        file.write_text(intact, encoding="utf-8")
+    assert result.returncode == 1, result.stdout + result.stderr
+    broken = [each for each in result.stdout.splitlines() if " BROKEN" in each]
+    assert any(contract in each for each in broken), result.stdout
