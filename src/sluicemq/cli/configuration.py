@@ -21,7 +21,8 @@ from sluicemq.cli.serve import (
 from sluicemq.server.reference import describe, render, to_builtins
 
 app = typer.Typer(
-    help="Show, check and explain the configuration.", no_args_is_help=True,
+    help="Show, check and explain the configuration.",
+    no_args_is_help=True,
     pretty_exceptions_enable=False,
 )
 

@@ -16,7 +16,6 @@ from rich.console import Console
 from rich.markup import escape
 
 from sluicemq.model.errors import (
-    ClientError,
     ConfigurationError,
     ConnectionLost,
     JournalDamaged,
@@ -95,6 +94,5 @@ def report(error: Exception) -> Exit:
         reason = error.strerror or str(error)
         complain(f"{error.filename}: {reason}" if error.filename else reason)
     else:
-        what = str(error) or type(error).__name__
-        complain(what, hint_for(error) if not isinstance(error, ClientError) else hint_for(error))
+        complain(str(error) or type(error).__name__, hint_for(error))
     return exit_code(error)

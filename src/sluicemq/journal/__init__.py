@@ -1,1 +1,23 @@
 """The durable log. `FileJournal` is the broker's, `MemoryJournal` the same without a disk."""
+
+from sluicemq.journal.format import Cause, Record, RecordType
+from sluicemq.journal.log import FileJournal, JournalOptions
+from sluicemq.journal.memory import MemoryJournal
+from sluicemq.journal.port import Journal, JournalStats
+from sluicemq.journal.recovery import Recovery, Row
+from sluicemq.journal.slots import Slot, Slots
+
+__all__ = [
+    "Cause",
+    "FileJournal",
+    "Journal",
+    "JournalOptions",
+    "JournalStats",
+    "MemoryJournal",
+    "Record",
+    "RecordType",
+    "Recovery",
+    "Row",
+    "Slot",
+    "Slots",
+]

@@ -12,7 +12,7 @@ A segment file is a header (segment.py), records, and once it is sealed an index
       32     8   reference     sequence number of the record that this one is about, or 0
       40     4   destination   its number (see DESTINATION), or 0
       44     1   type          RecordType
-      45     1   flags         UNIT_END, GROUP_START, ROUTED, ENTRY
+      45     1   flags         UNIT_END, GROUP_START, ROUTED, ENTRY, DELAYED
       46     1   priority      0-9
       47     1   origin        model.Origin
       48     1   kind          model.BodyKind of a message, Cause of a SETTLED record
@@ -34,12 +34,12 @@ Bodies by type:
                       sequence number that it is known by, `references` what was left of them
     SETTLED           u32 subscription, u32 count, u64 sequence x count
     DESTINATION       u8 kind, then the name: what the header's destination number stands for
-    DESTINATION_GONE  empty; the number is never given again
+    DESTINATION_GONE  the same; the number is never given again
     STARTED, STOPPED  JSON, for people
     INDEX             see index.py
     SNAPSHOT          empty; a snapshot of everything up to here was begun
     NUMBERED          empty; keeps numbers that were given without a record from being given twice
-    the others        are the broker's (broker/ and payloads.py)
+    the others        are the broker's (broker/records.py)
 """
 
 from __future__ import annotations
@@ -95,6 +95,8 @@ ROUTED: Final = 4
 """The message names the durable subscriptions it went to (Message.routes)."""
 ENTRY: Final = 8
 """What was carried is no message but a record of another live type (PREPARED)."""
+DELAYED: Final = 16
+"""The message is not to be delivered before a time (Message.deliver_at)."""
 
 FORMAT_VERSION: Final = 1
 HEADER_BYTES: Final = 56
@@ -112,7 +114,9 @@ PADDING: Final = tuple(bytes(-size % 8) for size in range(8))
 SETTLED_HEAD: Final = Struct("<II")
 
 _LAST_TYPE: Final = max(RecordType)
-_SWAP: Final = sys.byteorder == "big"
+
+if sys.byteorder != "little":
+    raise ImportError("the journal maps its files as they are and so needs a little-endian machine")
 
 
 class Record(NamedTuple):
@@ -145,13 +149,23 @@ class Record(NamedTuple):
         )
 
     @property
-    def settled(self) -> tuple[int, list[int]]:
-        """Subscription and sequence numbers of a SETTLED record."""
-        return decode_settled(self.body)
+    def payload(self) -> bytes:
+        """The body of an entry."""
+        return self.body
+
+    @property
+    def subscription(self) -> int:
+        """Of a SETTLED record."""
+        return decode_settled(self.body)[0]
+
+    @property
+    def sequences(self) -> list[int]:
+        """Of a SETTLED record."""
+        return decode_settled(self.body)[1]
 
     @property
     def address(self) -> Address:
-        """What a DESTINATION record names."""
+        """What a DESTINATION or DESTINATION_GONE record names."""
         return decode_address(self.body)
 
 
@@ -252,10 +266,7 @@ def decode_record(buffer: memoryview, offset: int, size: int) -> Record:
 
 def encode_settled(subscription: int, sequences: list[int]) -> bytes:
     """Body of a SETTLED record."""
-    numbers = array("Q", sequences)
-    if _SWAP:
-        numbers.byteswap()
-    return SETTLED_HEAD.pack(subscription, len(sequences)) + numbers.tobytes()
+    return SETTLED_HEAD.pack(subscription, len(sequences)) + array("Q", sequences).tobytes()
 
 
 def decode_settled(body: bytes) -> tuple[int, list[int]]:
@@ -267,8 +278,6 @@ def decode_settled(body: bytes) -> tuple[int, list[int]]:
     if len(body) != 8 + 8 * count:
         raise JournalDamaged(f"a SETTLED record of {len(body)} bytes announces {count} numbers")
     numbers.frombytes(body[8:])
-    if _SWAP:
-        numbers.byteswap()
     return subscription, numbers.tolist()
 
 

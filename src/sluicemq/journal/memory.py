@@ -9,6 +9,7 @@ import os
 from collections.abc import Callable, Iterator
 
 from sluicemq.journal.format import (
+    DELAYED,
     MAX_REFERENCES,
     ROUTED,
     UNIT_END,
@@ -42,6 +43,7 @@ class MemoryJournal:
         "_next_number",
         "_numbers",
         "_open",
+        "_unclaimed",
         "addresses",
         "durable",
         "identity",
@@ -64,6 +66,7 @@ class MemoryJournal:
         self._next_number = 1
         self._next = 1
         self._open = False
+        self._unclaimed: list[int] = []
         self._fenced = False
 
     def _take(self, last: bool) -> int:
@@ -92,7 +95,9 @@ class MemoryJournal:
     def forget_destination(self, address: Address) -> None:
         number = self._numbers.get(address)
         if number is not None:
-            self._append(RecordType.DESTINATION_GONE, b"", 0, destination=number)
+            self._append(
+                RecordType.DESTINATION_GONE, encode_address(address), 0, destination=number
+            )
             del self._numbers[address], self.addresses[number]
 
     def append_message(
@@ -103,8 +108,14 @@ class MemoryJournal:
         message.sequence = sequence = self._take(last)
         self._messages[sequence] = message
         self._left[sequence] = references
+        if not references:
+            self._unclaimed.append(sequence)
         if self._history is not None:
-            flags = (UNIT_END if last else 0) | (ROUTED if message.routes else 0)
+            flags = UNIT_END if last else 0
+            if message.routes:
+                flags |= ROUTED
+            if message.deliver_at:
+                flags |= DELAYED
             self._history.append(
                 Record(
                     sequence,
@@ -207,7 +218,7 @@ class MemoryJournal:
                 self._drop(sequence)
 
     def _drop(self, sequence: int) -> None:
-        del self._left[sequence]
+        self._left.pop(sequence, None)
         self._messages.pop(sequence, None)
         self._entries.pop(sequence, None)
 
@@ -244,7 +255,11 @@ class MemoryJournal:
     def commit(self) -> None:
         if not self._open and self.durable < self._next - 1:
             self.durable = self._next - 1
+            unclaimed, self._unclaimed = self._unclaimed, []
             self.on_durable(self.durable)
+            for sequence in unclaimed:
+                if sequence not in self._holds:
+                    self._drop(sequence)
 
     def read_from(self, sequence: int) -> Iterator[Record]:
         for record in self._history or ():

@@ -30,7 +30,7 @@ from sluicemq.server.address import MAX_SOCKET_PATH, Url
 from sluicemq.server.settings import about
 from sluicemq.server.units import Unit
 
-SERVED: Final = frozenset({"msglite", "msglite-http", "phpmq", "phpmq-maintenance"})
+SERVED: Final = frozenset({"auto", "msglite", "msglite-http", "phpmq", "phpmq-maintenance"})
 """Protocols that this version has a session for."""
 
 IMPLICIT_DURABILITY: Final = {"msglite": Durability.NONE, "msglite-http": Durability.NONE}

@@ -279,10 +279,24 @@ def test_incomplete_tells_a_pause_inside_a_message_from_one_between() -> None:
     assert not decoder.incomplete
 
 
+def test_what_one_message_teaches_does_not_excuse_the_next() -> None:
+    odd_send = b"H0100102" + packet(b"02", b"abc") + packet(b"01", b"def")
+    odd_acknowledge = b"H0100402" + packet(b"03", ID) + packet(b"01", ID)
+    line_send = wire.encode_send(b"Foo", b"body", generation=1, newline=b"\n")
+    for good, bad in (
+        (odd_send, b"H0100102" + packet(b"02", b"abc") + packet(b"02", b"def")),
+        (odd_acknowledge, b"H0100402" + packet(b"03", ID) * 2),
+        (line_send, line_send[:40] + b"???" + packet(b"02", b"body")),
+    ):
+        decoder = wire.Decoder()
+        assert len(decoder.feed(good + bad + b"\n" * 64)) == 1
+        assert decoder.error is not None
+
+
 def test_many_packet_headers_do_not_grow_the_cache() -> None:
     decoder = wire.Decoder()
     for length in range(5000):
-        decoder.feed(wire.encode_send(b"%d" % length, bytes(length)))
+        decoder.feed(wire.encode_send(b"q" * (1 + length % 1000), bytes(length)))
     assert decoder.error is None
     assert len(wire._packet_headers) <= 4096
     assert len(decoder._leads) <= 256

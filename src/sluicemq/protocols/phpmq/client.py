@@ -16,9 +16,10 @@ it, and what was received and not settled goes back to its queue. A window is ho
 be here unsettled; a message that is never settled takes up its place for good, and goes back to
 its queue when the connection ends.
 
-The protocol confirms nothing. `close` waits until the broker has read everything and closed its
-side; only after that is it certain that the last message was received. A broker that refuses a
-message (its queue is full, its name too long) closes the connection.
+The protocol confirms nothing. `close` ends this side and waits until the broker has ended its own;
+SluiceMQ does so when all that was sent with durability `sync` is on disk. Over TLS nothing is
+waited for. A broker that refuses a message (its queue is full, its name too long) closes the
+connection, which shows as ConnectionLost in the next call.
 
 Dispatches of both generations are understood; `generation` says which sends are written.
 """
@@ -55,8 +56,8 @@ _READ_SIZE = 1 << 18
 
 def _name(queue: str) -> bytes:
     raw = encode_name(queue)
-    if not 0 < len(raw) <= Limits().name:
-        raise ValueError(f"a queue name has 1 to {Limits().name} bytes, this one has {len(raw)}")
+    if not 0 < len(raw) <= Limits().queue:
+        raise ValueError(f"a queue name has 1 to {Limits().queue} bytes, this one has {len(raw)}")
     return raw
 
 

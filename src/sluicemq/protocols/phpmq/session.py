@@ -15,7 +15,7 @@ from __future__ import annotations
 from sluicemq.broker import Broker, Consumer, Delivery, Destination, Subscription, Window
 from sluicemq.model.destination import Address, Kind, decode_name
 from sluicemq.model.errors import BrokerError
-from sluicemq.model.message import Durability
+from sluicemq.model.message import Durability, Message
 from sluicemq.protocols.link import Link
 from sluicemq.protocols.phpmq.mapping import (
     MessageIds,
@@ -56,7 +56,9 @@ class PhpmqSession:
         "_gone",
         "_held_back",
         "_ids",
+        "_last_sync",
         "_link",
+        "_parked",
         "_queue",
     )
 
@@ -85,6 +87,10 @@ class PhpmqSession:
         self._encoder = DispatchEncoder(b"")
         self._held_back: list[Frame] | None = None
         """Frames behind a send that waits for room in its queue; None while none waits."""
+        self._parked: Message | None = None
+        """That send."""
+        self._last_sync = 0
+        """Sequence number of the last message whose way to the disk is waited for."""
         self._congested = False
         self._closing = False
         self._gone = False
@@ -102,8 +108,15 @@ class PhpmqSession:
             self._handle(frames)
 
     def end_of_input(self) -> None:
-        """The client is done; what it has not settled goes back."""
-        self._close("")
+        """The client is done: what it has not settled goes back at once.
+
+        The connection is closed when all that was sent on it is on disk. The protocol confirms
+        nothing, but a client that waits for this end knows that much.
+        """
+        self._gone = True
+        self._unsubscribe()
+        if self._held_back is None:
+            self._close_when_durable()
 
     def flushed(self) -> None:
         """Nothing to do: a message is settled by the client, not by being sent."""
@@ -147,8 +160,10 @@ class PhpmqSession:
                         destination.address, content, number, self._durability, now
                     )
                     if not broker.publish(destination, message, self._unblocked):
-                        self._hold_back(frames[place + 1 :])
+                        self._hold_back(message, frames[place + 1 :])
                         return False
+                    if self._durability is Durability.SYNC:
+                        self._last_sync = message.sequence
                 elif kind == ACKNOWLEDGE:
                     sequence = self._ids.decode(message_id)
                     consumer = self._consumer
@@ -227,20 +242,30 @@ class PhpmqSession:
 
     # --- back-pressure -----------------------------------------------------------------------
 
-    def _hold_back(self, frames: list[Frame]) -> None:
+    def _hold_back(self, parked: Message, frames: list[Frame]) -> None:
         """A queue is full and makes its producers wait: so does everything behind the send."""
+        self._parked = parked
         self._held_back = frames
-        if not self._closing:
+        if not self._gone:
             self._link.pause_reading()
 
     def _unblocked(self) -> None:
         """The send that waited has been accepted."""
-        frames = self._held_back
-        if frames is None:
+        frames, self._held_back = self._held_back, None
+        parked, self._parked = self._parked, None
+        if frames is None or parked is None:
             return
-        self._held_back = None
-        if self._handle(frames) and not self._closing:
+        if self._durability is Durability.SYNC:
+            self._last_sync = parked.sequence
+        if not self._handle(frames) or self._closing:
+            return
+        if self._gone:
+            self._close_when_durable()
+        else:
             self._link.resume_reading()
+
+    def _close_when_durable(self) -> None:
+        self._broker.when_durable(self._last_sync, lambda: self._close(""))
 
     def _close(self, reason: str) -> None:
         if not self._closing:

@@ -60,7 +60,7 @@ not carry is b"" or -1.
 class Limits(NamedTuple):
     """Largest contents accepted, in bytes; checked against the header, before the content comes."""
 
-    name: int = 1024
+    queue: int = 1024
     body: int = 64 * 1024 * 1024
     message_id: int = 64
     number: int = 20
@@ -130,7 +130,7 @@ class Decoder:
         self._kinds = kinds
         self._content_limits = (
             -1,
-            limits.name,
+            limits.queue,
             limits.body,
             limits.message_id,
             limits.number,

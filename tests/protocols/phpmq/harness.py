@@ -46,6 +46,7 @@ class RecordedLink:
         self.paused = True
 
     def resume_reading(self) -> None:
+        assert self.closed_because is None, "resumed after close"
         self.paused = False
 
     def call_later(self, delay: float, callback: Callable[[], None]) -> RecordedTimer:
@@ -63,7 +64,7 @@ class RecordedLink:
         return written
 
 
-class Bench:
+class Harness:
     """A broker in memory, and connections to it."""
 
     def __init__(self, settings: BrokerSettings | None = None) -> None:
@@ -103,21 +104,21 @@ class Peer:
 
     def __init__(
         self,
-        bench: Bench,
+        harness: Harness,
         generation: int,
         durability: Durability,
         limits: wire.Limits | None,
     ) -> None:
-        self.bench = bench
+        self.harness = harness
         self.link = RecordedLink()
         self.session = PhpmqSession(
-            self.link, bench.broker, generation=generation, durability=durability, limits=limits
+            self.link, harness.broker, generation=generation, durability=durability, limits=limits
         )
         self.decoder = wire.Decoder(kinds=wire.FROM_SERVER)
 
     def put(self, data: bytes) -> None:
         self.session.receive(data)
-        self.bench.turn()
+        self.harness.turn()
 
     def send(self, queue: bytes, *bodies: bytes, ttl: int = 0) -> None:
         self.put(b"".join(wire.encode_send(queue, body, ttl) for body in bodies))
@@ -131,7 +132,7 @@ class Peer:
     def drop(self) -> None:
         """The connection breaks."""
         self.session.closed()
-        self.bench.turn()
+        self.harness.turn()
 
     def frames(self) -> list[wire.Frame]:
         """Dispatches since the last call."""

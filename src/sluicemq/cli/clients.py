@@ -1,0 +1,168 @@
+"""The two blocking clients behind one face, chosen by the protocol of a URL."""
+
+from __future__ import annotations
+
+import ssl
+from collections.abc import Callable
+from math import ceil
+from typing import Final, NamedTuple, Protocol
+
+from sluicemq.model.errors import ConfigurationError, RequestTimeout
+from sluicemq.server.address import Url
+from sluicemq.server.settings import unknown
+
+LONG: Final = 10 * 365 * 86_400
+"""Seconds that stand for "for ever" in msglite, which has no such number."""
+
+WINDOW: Final = 100
+"""Messages on their way to a PHPMQ consumer at a time."""
+
+
+GRACE: Final = 0.25
+"""Seconds that a PHPMQ broker has to send what is waiting: it cannot say that a queue is empty."""
+
+
+class Received(NamedTuple):
+    """A message that has arrived. `settle` tells the broker that it has been dealt with."""
+
+    queue: str
+    body: bytes
+    id: str
+    ttl: int
+    reply_to: str
+    settle: Callable[[], None]
+
+
+class Connection(Protocol):
+    """What `send` and `receive` need of a client. All methods raise ClientError."""
+
+    def send(self, body: bytes, ttl: int) -> None:
+        """Send to the URL's queue; `ttl` in seconds, 0 = for ever."""
+
+    def receive(self, timeout: float | None) -> Received | None:
+        """The next message of the URL's queue; None after `timeout` seconds without one."""
+
+    def close(self) -> None:
+        """Wait until everything sent has been read by the broker."""
+
+
+def connect(url: Url, timeout: float, count: int = 0) -> Connection:
+    """Connect to the broker and queue of `url`. Raises ConfigurationError, ClientError.
+
+    timeout  seconds for connecting and for each write
+    count    messages that will be received; 0 = no end
+    """
+    if url.protocol not in _CLIENTS:
+        known = ", ".join(sorted(_CLIENTS))
+        raise ConfigurationError(f"{url}: there is no client for {url.protocol}; use {known}")
+    if not url.queue:
+        example = url._replace(queue="orders")
+        raise ConfigurationError(f"{url}: name the queue, as in {example}")
+    if not url.path and not url.port:
+        raise ConfigurationError(f"{url}: nothing can be reached at port 0")
+    options = dict(url.options)
+    for name in options:
+        if name not in _OPTIONS[url.protocol]:
+            raise unknown(str(url), name, list(_OPTIONS[url.protocol]))
+    return _CLIENTS[url.protocol](url, options, timeout, count)
+
+
+class _Phpmq:
+    def __init__(self, url: Url, options: dict[str, str], timeout: float, count: int) -> None:
+        # Each client is imported when its protocol is spoken: asyncio and ssl are slow to load.
+        from sluicemq.protocols.phpmq.client import BlockingPhpmqClient
+
+        generation = options.get("generation", "2")
+        if generation not in ("1", "2"):
+            raise ConfigurationError(f"{url}: generation is 1 or 2, not {generation}")
+        self._queue = url.queue
+        self._window = min(count or WINDOW, WINDOW)
+        self._subscribed = False
+        self._client = BlockingPhpmqClient.connect(
+            url.host or "localhost",
+            url.port,
+            path=url.path or None,
+            ssl_context=_ssl_context(url, options),
+            timeout=timeout,
+            generation=int(generation),
+        )
+
+    def send(self, body: bytes, ttl: int) -> None:
+        try:
+            self._client.send(self._queue, body, ttl)
+        except ValueError as error:
+            raise ConfigurationError(f"{self._queue!r} cannot be sent to: {error}") from None
+
+    def receive(self, timeout: float | None) -> Received | None:
+        if not self._subscribed:
+            self._subscribe()
+        try:
+            message = self._client.receive(None if timeout is None else max(GRACE, timeout))
+        except RequestTimeout:
+            return None
+        return Received(message.queue, message.body, message.id, message.ttl, "", message.ack)
+
+    def _subscribe(self) -> None:
+        try:
+            self._client.subscribe(self._queue, self._window)
+        except ValueError as error:
+            raise ConfigurationError(f"{self._queue!r} cannot be read: {error}") from None
+        self._subscribed = True
+
+    def close(self) -> None:
+        self._client.close()
+
+
+class _Msglite:
+    def __init__(self, url: Url, options: dict[str, str], timeout: float, count: int) -> None:
+        from sluicemq.protocols.msglite.client import BlockingMsgliteClient
+
+        self._queue = url.queue
+        self._client = BlockingMsgliteClient.connect(
+            url.host or "localhost",
+            url.port,
+            path=url.path or None,
+            ssl_context=_ssl_context(url, options),
+            timeout=timeout,
+        )
+
+    def send(self, body: bytes, ttl: int) -> None:
+        self._client.send(self._queue, body, ttl or LONG)
+
+    def receive(self, timeout: float | None) -> Received | None:
+        message = self._client.ready(
+            self._queue, timeout=LONG if timeout is None else ceil(timeout)
+        )
+        if message is None:
+            return None
+        return Received(
+            message.address, message.body, "", message.timeout, message.reply_to or "", _settled
+        )
+
+    def close(self) -> None:
+        self._client.close()
+
+
+def _settled() -> None:
+    """msglite settles a message by sending it."""
+
+
+_CLIENTS: Final[dict[str, type[_Phpmq] | type[_Msglite]]] = {"msglite": _Msglite, "phpmq": _Phpmq}
+_OPTIONS: Final = {"msglite": ("ca",), "phpmq": ("ca", "generation")}
+
+
+def _ssl_context(url: Url, options: dict[str, str]) -> ssl.SSLContext | None:
+    authority = options.get("ca")
+    if not url.tls:
+        if authority is not None:
+            raise ConfigurationError(f"{url}: ca has a meaning only with TLS ({url.protocol}+tls)")
+        return None
+    try:
+        context = ssl.create_default_context(cafile=authority)
+    except (OSError, ssl.SSLError) as error:
+        reason = getattr(error, "strerror", None) or str(error)
+        raise ConfigurationError(f"{url}: ca: {authority} cannot be used: {reason}") from None
+    if url.path:
+        # A socket in the file system has no name that a certificate could state.
+        context.check_hostname = False
+    return context

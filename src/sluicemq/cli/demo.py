@@ -1,0 +1,269 @@
+"""`sluicemq demo`: real sockets, real messages, a real kill -9, and a table of what happened.
+
+Every step checks what it claims; the demonstration ends with exit code 1 if one does not hold.
+"""
+
+from __future__ import annotations
+
+import tempfile
+import threading
+import time
+from collections.abc import Callable
+from contextlib import ExitStack
+from pathlib import Path
+from typing import Annotated, Final
+
+import typer
+from rich.console import Console
+from rich.panel import Panel
+from rich.table import Table
+
+from sluicemq.cli.bench import phpmq as load
+from sluicemq.cli.console import Exit, out
+from sluicemq.cli.local import LocalBroker
+from sluicemq.journal.inspect import check
+from sluicemq.model.errors import ClientError, RequestTimeout
+from sluicemq.protocols.msglite.client import BlockingMsgliteClient
+from sluicemq.protocols.phpmq.client import BlockingPhpmqClient, BlockingPhpmqMessage
+
+LISTEN: Final = (
+    "msglite://127.0.0.1:0?durability=sync",
+    "phpmq://127.0.0.1:0",
+    "phpmq-maintenance://127.0.0.1:0",
+)
+ORDERS: Final = 200
+BACKLOG: Final = 500
+SETTLED: Final = 120
+FLOOD: Final = 50_000
+PATIENCE: Final = 10.0
+"""Seconds that a message may take."""
+
+
+class StepFailed(Exception):
+    """What a step claims did not happen."""
+
+
+def demo(
+    keep: Annotated[
+        Path | None, typer.Option(help="Keep the data in this new directory, to look at it.")
+    ] = None,
+) -> None:
+    """Show the broker at work: two protocols, one queue, a crash, and nothing lost."""
+    console = out()
+    with ExitStack() as stack:
+        directory = keep or Path(
+            stack.enter_context(tempfile.TemporaryDirectory(prefix="sluicemq-demo-"))
+        )
+        broker = LocalBroker(directory, LISTEN)
+        stack.callback(broker.stop)
+        story = Story(console, broker)
+        try:
+            story.tell()
+        except (StepFailed, ClientError) as error:
+            console.print(f"[bold red]The demonstration failed:[/] {error}")
+            console.print(broker.log.read_text(errors="replace")[-3000:], markup=False)
+            raise typer.Exit(Exit.REFUSED) from None
+        story.summary()
+        if keep is not None:
+            broker.stop()
+            console.print(f"The data is in {keep}: sluicemq journal dump {keep}")
+
+
+class Story:
+    """The steps, in order, and the table they make."""
+
+    def __init__(self, console: Console, broker: LocalBroker) -> None:
+        self._console = console
+        self._broker = broker
+        self._table = Table(title="What happened", title_justify="left", header_style="bold")
+        self._table.add_column("step")
+        self._table.add_column("by")
+        self._table.add_column("result")
+        self._table.add_column("ms", justify="right")
+
+    def tell(self) -> None:
+        """Run every step. Raises StepFailed, ClientError."""
+        self._step("start the broker", "sluicemq serve", self._start)
+        self._step(
+            f"{ORDERS} orders: sent by msglite, consumed by PHPMQ",
+            "msglite → PHPMQ",
+            self._msglite_to_phpmq,
+        )
+        self._step(
+            f"{ORDERS} orders: sent by PHPMQ, received by msglite",
+            "PHPMQ → msglite",
+            self._phpmq_to_msglite,
+        )
+        self._step("a query answered by a worker", "msglite", self._query)
+        self._step("a message given up lands in the dead-letter queue", "PHPMQ", self._dead_letter)
+        self._step(
+            f"{BACKLOG} messages waiting, {SETTLED} of them acknowledged, then kill -9",
+            "PHPMQ",
+            self._backlog_and_kill,
+        )
+        self._step("start again on the same journal", "sluicemq serve", self._restart)
+        self._step("consume the rest: none lost, none twice, in order", "PHPMQ", self._consume_rest)
+        self._step(
+            f"{FLOOD:,} messages of 1 KB, on disk before they are delivered", "PHPMQ", self._flood
+        )
+        self._step("check every record of the journal", "sluicemq journal check", self._check)
+
+    def summary(self) -> None:
+        """Print the table, and what to type next."""
+        self._console.print(self._table)
+        self._console.print(
+            Panel(
+                "sluicemq serve                                            start a broker\n"
+                "sluicemq send phpmq://127.0.0.1:9100/orders 'hello'       send a message\n"
+                "sluicemq receive msglite://127.0.0.1:9813/orders          receive it\n"
+                "sluicemq top                                              watch the queues",
+                title="Now you",
+                title_align="left",
+                expand=False,
+            )
+        )
+
+    def _step(self, what: str, by: str, action: Callable[[], str]) -> None:
+        before = time.perf_counter()
+        with self._console.status(what):
+            result = action()
+        elapsed = (time.perf_counter() - before) * 1000
+        self._table.add_row(what, by, result, f"{elapsed:,.0f}")
+
+    # --- the steps ---------------------------------------------------------------------------
+
+    def _start(self) -> str:
+        self._broker.start()
+        ports = ", ".join(
+            f"{name} {self._broker.port(name)}" for name in ("msglite", "phpmq", "phpmq-maintenance")
+        )
+        return f"loopback ports: {ports}"
+
+    def _msglite_to_phpmq(self) -> str:
+        with self._msglite() as sender, self._phpmq() as consumer:
+            consumer.subscribe("orders", window=50)
+            for number in range(ORDERS):
+                sender.send("orders", b"order %d" % number, timeout=60)
+            for number in range(ORDERS):
+                message = consumer.receive(PATIENCE)
+                _expect(message.body, b"order %d" % number)
+                message.ack()
+        return f"{ORDERS} in order, all acknowledged"
+
+    def _phpmq_to_msglite(self) -> str:
+        with self._phpmq() as sender, self._msglite() as receiver:
+            for number in range(ORDERS):
+                sender.send("invoices", b"invoice %d" % number)
+            for number in range(ORDERS):
+                message = receiver.ready("invoices", timeout=int(PATIENCE))
+                _expect(message.body if message else None, b"invoice %d" % number)
+        return f"{ORDERS} in order"
+
+    def _query(self) -> str:
+        def work() -> None:
+            with self._msglite() as worker:
+                request = worker.ready("capitals", timeout=int(PATIENCE))
+                if request is not None and request.reply_to is not None:
+                    worker.send(request.reply_to, b"Ouagadougou", timeout=10)
+
+        thread = threading.Thread(target=work, daemon=True)
+        thread.start()
+        with self._msglite() as client:
+            reply = client.query("capitals", b"Burkina Faso?", timeout=int(PATIENCE))
+        _expect(reply.body if reply else None, b"Ouagadougou")
+        thread.join(PATIENCE)
+        return "Burkina Faso? Ouagadougou"
+
+    def _dead_letter(self) -> str:
+        with self._phpmq() as client:
+            client.send("letters", b"cannot be read")
+            client.subscribe("letters", 1)
+            client.receive(PATIENCE).dead_letter()
+            client.subscribe("letters.dlq", 1)
+            message = client.receive(PATIENCE)
+            _expect(message.body, b"cannot be read")
+            message.ack()
+        return "found in letters.dlq"
+
+    def _backlog_and_kill(self) -> str:
+        with self._phpmq() as client:
+            for number in range(BACKLOG):
+                client.send("payments", b"payment %d" % number)
+            client.subscribe("payments", 200)
+            for number in range(SETTLED):
+                message = client.receive(PATIENCE)
+                _expect(message.body, b"payment %d" % number)
+                message.ack()
+        self._until(lambda: self._waiting("payments") == BACKLOG - SETTLED)
+        # a message of its own, whose way to the disk comes after the acknowledgements
+        with self._phpmq() as client:
+            client.send("fence", b"")
+            client.subscribe("fence", 1)
+            client.receive(PATIENCE)
+        self._broker.kill()
+        return "SIGKILL; the process had no chance to write anything"
+
+    def _restart(self) -> str:
+        self._broker.start()
+        return f"serving after {self._broker.started_in * 1000:.0f} ms"
+
+    def _consume_rest(self) -> str:
+        with self._phpmq() as client:
+            client.subscribe("payments", 100)
+            for number in range(SETTLED, BACKLOG):
+                message = client.receive(PATIENCE)
+                _expect(message.body, b"payment %d" % number)
+                message.ack()
+            try:
+                surplus: BlockingPhpmqMessage | None = client.receive(0.3)
+            except RequestTimeout:
+                surplus = None
+            if surplus is not None:
+                raise StepFailed(f"{surplus.body!r} came although everything had been consumed")
+        return f"{BACKLOG - SETTLED} messages"
+
+    def _flood(self) -> str:
+        bench = load.Bench(
+            "127.0.0.1",
+            self._broker.port("phpmq"),
+            messages=FLOOD,
+            size=1024,
+            window=1000,
+            outstanding=4000,
+        )
+        result = bench.flood()
+        bench.close()
+        return f"{result.rate:,} messages/s, sent, stored, consumed and acknowledged"
+
+    def _check(self) -> str:
+        self._until(lambda: self._waiting("bench") == 0)
+        report = check(self._broker.directory / "journal")
+        if report.problems:
+            raise StepFailed(f"the journal is damaged: {report.problems[0]}")
+        return f"{report.records:,} records in {report.segments} segments, no problem"
+
+    # --- helpers -----------------------------------------------------------------------------
+
+    def _msglite(self) -> BlockingMsgliteClient:
+        return BlockingMsgliteClient.connect(port=self._broker.port("msglite"))
+
+    def _phpmq(self) -> BlockingPhpmqClient:
+        return BlockingPhpmqClient.connect(port=self._broker.port("phpmq"))
+
+    def _waiting(self, queue: str) -> int:
+        for destination in self._broker.status()["destinations"]:
+            if destination["name"] == queue:
+                return int(destination["waiting"]) + int(destination["unacked"])
+        return 0
+
+    def _until(self, condition: Callable[[], bool]) -> None:
+        end = time.monotonic() + PATIENCE
+        while not condition():
+            if time.monotonic() > end:
+                raise StepFailed(f"not within {PATIENCE:g} s")
+            time.sleep(0.01)
+
+
+def _expect(found: object, wanted: object) -> None:
+    if found != wanted:
+        raise StepFailed(f"{wanted!r} was expected, {found!r} came")

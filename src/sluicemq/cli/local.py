@@ -1,0 +1,140 @@
+"""A broker of one's own for a while: a process on loopback, on ports the system chooses, in a
+directory that is given. For the demonstration, the benchmark and the tests."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Sequence
+from pathlib import Path
+from types import TracebackType
+from typing import Any, Final, Self
+
+from sluicemq.cli.status import fetch
+from sluicemq.model.errors import ConnectionLost
+
+START_SECONDS: Final = 60.0
+STOP_SECONDS: Final = 30.0
+LISTEN: Final = ("msglite://127.0.0.1:0", "phpmq://127.0.0.1:0", "phpmq-maintenance://127.0.0.1:0")
+
+
+class LocalBroker:
+    """Starts on `start` (or `with`), stops on `stop`; `kill` is SIGKILL, and `start` again
+    continues with the same directory."""
+
+    def __init__(
+        self,
+        directory: Path,
+        listen: Sequence[str] = LISTEN,
+        options: Sequence[str] = (),
+        environment: dict[str, str] | None = None,
+    ) -> None:
+        """`listen` are URLs, best with port 0; `options` are further options of `serve`."""
+        self.directory = directory
+        self._listen = listen
+        self._options = options
+        self._environment = environment or {}
+        self._process: subprocess.Popen[bytes] | None = None
+        self._ports: dict[str, int] = {}
+        self.started_in = 0.0
+        """Seconds from the start of the process until it served."""
+
+    @property
+    def log(self) -> Path:
+        """What the broker says on standard error, all starts together."""
+        return self.directory / "broker.log"
+
+    @property
+    def pid(self) -> int:
+        """Of the running process."""
+        assert self._process is not None
+        return self._process.pid
+
+    def start(self) -> Self:
+        """Start and wait until it serves. Raises ConnectionLost with what it said if it does not."""
+        self.directory.mkdir(parents=True, exist_ok=True)
+        command = [sys.executable, "-m", "sluicemq.cli", "serve", "--data-dir", str(self.directory)]
+        for url in self._listen:
+            command += ["--listen", url]
+        command += self._options
+        before = time.monotonic()
+        with self.log.open("ab") as log:
+            self._process = subprocess.Popen(
+                command,
+                stdin=subprocess.DEVNULL,
+                stdout=log,
+                stderr=log,
+                env={**os.environ, **self._environment},
+                start_new_session=True,
+            )
+        while (status := self._status_or_none()) is None:
+            if self._process.poll() is not None:
+                raise ConnectionLost(
+                    f"the broker ended with exit code {self._process.returncode}:\n"
+                    + self.log.read_text(errors="replace")[-4000:]
+                )
+            if time.monotonic() - before > START_SECONDS:
+                self.kill()
+                raise ConnectionLost(f"the broker did not start within {START_SECONDS:g} s")
+            time.sleep(0.01)
+        self.started_in = time.monotonic() - before
+        self._ports = {}
+        for listener in status["listeners"]:
+            scheme, _, rest = listener["url"].partition("://")
+            if "+unix" not in scheme:
+                port = int(rest.partition("?")[0].rpartition(":")[2])
+                self._ports.setdefault(scheme, port)
+        return self
+
+    def port(self, scheme: str) -> int:
+        """The port of the first listener with that scheme (phpmq, phpmq+tls, ...)."""
+        return self._ports[scheme]
+
+    def status(self) -> dict[str, Any]:
+        """The broker's own account of itself. Raises ConnectionLost if it does not answer."""
+        status = self._status_or_none()
+        if status is None:
+            raise ConnectionLost("the broker does not answer on its status socket")
+        return status
+
+    def _status_or_none(self) -> dict[str, Any] | None:
+        try:
+            answer = fetch(self.directory / "status.sock")
+        except (ConnectionLost, OSError):
+            return None
+        # after a kill the socket file of the previous process may still be there for a moment
+        return answer if self._process and answer["pid"] == self._process.pid else None
+
+    def kill(self) -> None:
+        """SIGKILL: the process gets no chance to write anything."""
+        self._signal(signal.SIGKILL)
+
+    def stop(self) -> int:
+        """SIGTERM, and wait. Returns the exit code."""
+        return self._signal(signal.SIGTERM)
+
+    def _signal(self, number: signal.Signals) -> int:
+        process, self._process = self._process, None
+        if process is None:
+            return 0
+        process.send_signal(number)
+        try:
+            return process.wait(STOP_SECONDS)
+        except subprocess.TimeoutExpired:
+            process.kill()
+            process.wait()
+            raise ConnectionLost(f"the broker did not stop within {STOP_SECONDS:g} s") from None
+
+    def __enter__(self) -> Self:
+        return self.start()
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        traceback: TracebackType | None,
+    ) -> None:
+        self.stop()

@@ -1,0 +1,182 @@
+"""What a sealed segment ends with: an index by column, and a trailer that finds it.
+
+The INDEX record's body starts with a summary and goes on with the columns, one after the other,
+each as long as the segment has records (the INDEX record itself is not among them) and padded
+with zeros to a multiple of 8. A reader maps a column with one call and needs no loop per record.
+
+    u32   length of the summary
+    JSON  the summary, padded with the length before it to a multiple of 8:
+          {"records", "first_sequence", "last_sequence", "first_time", "last_time" (µs, smallest
+           and largest), "destinations": [[number, kind, name], ...], "types": {"type": count}}
+    sequence     u64      time         i64      expiration   i64      reference    u64
+    offset       u64 of the record in the file  size         u32      body         u32
+    destination  u32      references   u16      type         u8       flags        u8
+    priority     u8       origin       u8       kind         u8       durability   u8
+
+The trailer follows the INDEX record and ends the file:
+
+    offset  size
+       0     8   "SLUICEND"
+       8     8   offset of the INDEX record
+      16     8   records, the INDEX record not counted
+      24     4   CRC-32 of the file before the trailer
+      28     4   CRC-32 of bytes 0 .. 28
+"""
+
+from __future__ import annotations
+
+import json
+from array import array
+from collections import Counter
+from collections.abc import Mapping
+from struct import Struct
+from typing import Any, Final, Literal
+from zlib import crc32
+
+from sluicemq.journal.format import HEADER_BYTES
+from sluicemq.model.destination import Address
+from sluicemq.model.errors import JournalDamaged
+
+COLUMNS: Final[tuple[tuple[str, Literal["Q", "q", "I", "H", "B"], int, int], ...]] = (
+    # name, format as in `struct`, bytes, offset in the record header
+    ("sequence", "Q", 8, 8),
+    ("time", "q", 8, 16),
+    ("expiration", "q", 8, 24),
+    ("reference", "Q", 8, 32),
+    ("offset", "Q", 8, -1),
+    ("size", "I", 4, 0),
+    ("body", "I", 4, 52),
+    ("destination", "I", 4, 40),
+    ("references", "H", 2, 50),
+    ("type", "B", 1, 44),
+    ("flags", "B", 1, 45),
+    ("priority", "B", 1, 46),
+    ("origin", "B", 1, 47),
+    ("kind", "B", 1, 48),
+    ("durability", "B", 1, 49),
+)
+TRAILER: Final = Struct("<8sQQII")
+TRAILER_BYTES: Final = 32
+TRAILER_MAGIC: Final = b"SLUICEND"
+
+_LENGTH: Final = Struct("<I")
+
+
+def _padded(size: int) -> int:
+    return size + (-size & 7)
+
+
+def build_index(heads: bytes, start: int, names: Mapping[int, Address]) -> bytes:
+    """The INDEX record's body for records that lie one after the other from offset `start` on.
+
+    `heads` are their headers, joined. Whole byte planes are copied at a time, which is some
+    fifty times faster than a loop over records and fields.
+    """
+    count = len(heads) // HEADER_BYTES
+    columns: dict[str, bytes | bytearray] = {}
+    for name, _, width, place in COLUMNS:
+        if place >= 0:
+            column = bytearray(count * width)
+            for byte in range(width):
+                column[byte::width] = heads[place + byte :: HEADER_BYTES]
+            columns[name] = column
+    offsets = array("Q", bytes(8 * count))
+    offset = start
+    for row, size in enumerate(array("I", bytes(columns["size"]))):
+        offsets[row] = offset
+        offset += size + 7 & -8
+    columns["offset"] = offsets.tobytes()
+    sequences = array("Q", bytes(columns["sequence"]))
+    times = array("q", bytes(columns["time"]))
+    numbers = sorted(set(array("I", bytes(columns["destination"]))) - {0})
+    summary = {
+        "records": count,
+        "first_sequence": sequences[0] if count else 0,
+        "last_sequence": sequences[-1] if count else 0,
+        "first_time": min(times, default=0),
+        "last_time": max(times, default=0),
+        "destinations": [
+            [number, int(names[number].kind), names[number].name]
+            for number in numbers
+            if number in names
+        ],
+        "types": {str(kind): n for kind, n in sorted(Counter(columns["type"]).items())},
+    }
+    text = json.dumps(summary, separators=(",", ":")).encode()
+    chunks: list[bytes | bytearray] = [_LENGTH.pack(len(text)), text]
+    chunks.append(bytes(-(4 + len(text)) & 7))
+    for name, _, width, _ in COLUMNS:
+        chunks.append(columns[name])
+        chunks.append(bytes(-(count * width) & 7))
+    return b"".join(chunks)
+
+
+def encode_trailer(index_offset: int, records: int, crc: int) -> bytes:
+    """The end of a sealed segment; `crc` is that of all that precedes."""
+    head = TRAILER.pack(TRAILER_MAGIC, index_offset, records, crc, 0)[:-4]
+    return head + _LENGTH.pack(crc32(head))
+
+
+def decode_trailer(data: bytes | memoryview) -> tuple[int, int, int] | None:
+    """Index offset, records and CRC; None when it is no intact trailer."""
+    if len(data) != TRAILER_BYTES:
+        return None
+    magic, index_offset, records, crc, own = TRAILER.unpack(data)
+    if magic != TRAILER_MAGIC or own != crc32(data[:28]):
+        return None
+    return index_offset, records, crc
+
+
+class Index:
+    """The columns of one segment as memory views. `close` before the mapping is closed."""
+
+    __slots__ = ("_views", "columns", "count", "dense", "sequences", "summary")
+
+    def __init__(self, payload: memoryview) -> None:
+        """Raises JournalDamaged when the payload is not one that `build_index` makes."""
+        if len(payload) < 8:
+            raise JournalDamaged("the index is too short")
+        (length,) = _LENGTH.unpack_from(payload)
+        try:
+            summary = json.loads(bytes(payload[4 : 4 + length]))
+            count = int(summary["records"])
+        except (ValueError, KeyError, TypeError) as error:
+            raise JournalDamaged(f"the summary of the index cannot be read: {error}") from error
+        place = _padded(4 + length)
+        expected = place + sum(_padded(count * width) for _, _, width, _ in COLUMNS)
+        if count < 0 or expected != len(payload):
+            raise JournalDamaged(f"the index of {count} records has {len(payload)} bytes")
+        self.summary: dict[str, Any] = summary
+        self.count = count
+        self._views: list[memoryview] = []
+        self.columns: dict[str, memoryview[int]] = {}
+        for name, code, width, _ in COLUMNS:
+            raw = payload[place : place + count * width]
+            column = raw.cast(code)
+            self._views += (column, raw)
+            self.columns[name] = column
+            place += _padded(count * width)
+        self.sequences = self.columns["sequence"]
+        self.dense = count > 0 and self.sequences[-1] - self.sequences[0] == count - 1
+
+    def row(self, sequence: int) -> int:
+        """The first row whose sequence number is at least that; `count` if there is none."""
+        sequences = self.sequences
+        count = self.count
+        if self.dense:
+            return min(max(sequence - int(sequences[0]), 0), count)
+        low = 0
+        while low < count:
+            middle = (low + count) // 2
+            if sequences[middle] < sequence:
+                low = middle + 1
+            else:
+                count = middle
+        return low
+
+    def close(self) -> None:
+        """Let go of the buffer."""
+        for view in self._views:
+            view.release()
+        self._views.clear()
+        self.columns.clear()

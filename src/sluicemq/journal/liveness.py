@@ -1,0 +1,240 @@
+"""Which records are still needed, and where they are.
+
+Each segment has one byte per sequence number for the settlements that a record still waits for,
+and, once somebody retains something, another for the references that do not survive a restart. A
+byte of 255 says that the number is in a dictionary: it is above 254.
+
+A record that was moved forward (CARRIED) is known by its old number; `carried` gives the new one.
+"""
+
+from __future__ import annotations
+
+from array import array
+from bisect import bisect_right
+from collections.abc import Sequence
+from typing import Final
+
+from sluicemq.model.errors import RecordNotFound
+
+MANY: Final = 255
+LARGEST: Final = 254
+
+
+class Segment:
+    """One segment as the owner's thread knows it.
+
+    first    the number in its name
+    base     the sequence number that index 0 of the columns stands for
+    live     settlements awaited, by sequence - base
+    held     the same for references in memory; empty as long as there are none
+    places   offset / 8 of each record, by sequence - base; 0 = no record. Only until it is sealed
+    records  how many there are, the INDEX record not counted; 0 until it is sealed
+    previous that of the segment before it, or 0
+    last     highest sequence number in it; 0 until it is sealed
+    size     bytes; only of a sealed one
+    changed  `live` is not as the last snapshot has it
+    packed   what the last snapshot has
+    alive    live records at the last snapshot
+    before   the same at the one before; -1 = there was none
+    """
+
+    __slots__ = (
+        "alive",
+        "base",
+        "before",
+        "changed",
+        "first",
+        "held",
+        "last",
+        "live",
+        "packed",
+        "places",
+        "previous",
+        "records",
+        "sealed",
+        "size",
+    )
+
+    def __init__(self, first: int, previous: int) -> None:
+        self.first = first
+        self.previous = previous
+        self.base = first
+        self.live = bytearray()
+        self.held = bytearray()
+        self.places = array("I")
+        self.records = 0
+        self.last = 0
+        self.size = 0
+        self.sealed = False
+        self.changed = True
+        self.packed = b""
+        self.alive = -1
+        self.before = -1
+
+    def count_live(self) -> int:
+        """Records that wait for settlements."""
+        return len(self.live) - self.live.count(0)
+
+    @property
+    def is_needed(self) -> bool:
+        """Something in it is live or retained."""
+        return bool(self.count_live()) or len(self.held) > self.held.count(0)
+
+
+class Liveness:
+    """All segments, and the life of every record in them."""
+
+    __slots__ = ("_firsts", "carried", "held_many", "live_many", "segments")
+
+    def __init__(self) -> None:
+        self.segments: list[Segment] = []
+        self._firsts: list[int] = []
+        self.carried: dict[int, int] = {}
+        self.live_many: dict[int, int] = {}
+        self.held_many: dict[int, int] = {}
+
+    def add(self, segment: Segment) -> None:
+        """Segments come in ascending order."""
+        self.segments.append(segment)
+        self._firsts.append(segment.first)
+
+    def remove(self, segment: Segment) -> None:
+        place = self.segments.index(segment)
+        del self.segments[place], self._firsts[place]
+
+    def find(self, sequence: int) -> Segment | None:
+        """The segment whose columns have a place for that number."""
+        place = bisect_right(self._firsts, sequence) - 1
+        if place < 0:
+            return None
+        segment = self.segments[place]
+        return segment if 0 <= sequence - segment.base < len(segment.live) else None
+
+    def locate(self, sequence: int) -> tuple[Segment, int]:
+        """Segment and the number the record has there now. Raises RecordNotFound."""
+        if self.carried:
+            sequence = self.carried.get(sequence, sequence)
+        segment = self.find(sequence)
+        if segment is None:
+            raise RecordNotFound(f"no record {sequence}, or its segment has been removed")
+        return segment, sequence
+
+    # --- settlements: references that survive a restart -----------------------------------------
+
+    def settle(self, sequences: Sequence[int]) -> None:
+        """One settlement each. What is not live is ignored."""
+        base = 0
+        size = 0
+        live = bytearray()
+        for sequence in sequences:
+            index = sequence - base
+            if not 0 <= index < size:
+                segment = self.find(sequence)
+                if segment is None:
+                    self._settle_moved(sequence)
+                    continue
+                segment.changed = True
+                base = segment.base
+                live = segment.live
+                size = len(live)
+                index = sequence - base
+            left = live[index]
+            if 0 < left < MANY:
+                live[index] = left - 1
+            elif left:
+                self._lower(live, index, sequence, self.live_many)
+            else:
+                self._settle_moved(sequence)
+
+    def _settle_moved(self, sequence: int) -> None:
+        place = self.carried.get(sequence)
+        if place is None:
+            return
+        segment = self.find(place)
+        if segment is None:
+            return
+        segment.changed = True
+        self._lower(segment.live, place - segment.base, place, self.live_many)
+        self._forget_moved(segment, place, sequence)
+
+    def left(self, segment: Segment, sequence: int) -> int:
+        """Settlements that the record at that place still waits for."""
+        left = segment.live[sequence - segment.base]
+        return left if left < MANY else self.live_many[sequence]
+
+    def expect(self, segment: Segment, sequence: int, references: int) -> None:
+        """Set how many settlements a record waits for."""
+        segment.changed = True
+        _set(segment.live, sequence - segment.base, sequence, references, self.live_many)
+
+    # --- references that do not ----------------------------------------------------------------
+
+    def retain(self, sequence: int, count: int) -> None:
+        """Raises RecordNotFound."""
+        segment, place = self.locate(sequence)
+        index = place - segment.base
+        held = segment.held
+        if len(held) <= index:
+            held.extend(bytes(len(segment.live) - len(held)))
+        _set(held, index, place, self.held(segment, place) + count, self.held_many)
+
+    def held(self, segment: Segment, sequence: int) -> int:
+        """References in memory that the record at that place has."""
+        index = sequence - segment.base
+        if index >= len(segment.held):
+            return 0
+        held = segment.held[index]
+        return held if held < MANY else self.held_many[sequence]
+
+    def release(self, sequence: int) -> bool:
+        """True when nothing needs the record any more."""
+        try:
+            segment, place = self.locate(sequence)
+        except RecordNotFound:
+            return False
+        if not self.held(segment, place):
+            return False
+        index = place - segment.base
+        if self._lower(segment.held, index, place, self.held_many) or segment.live[index]:
+            return False
+        if place != sequence:
+            self._forget_moved(segment, place, sequence)
+        return True
+
+    def move(
+        self, segment: Segment, sequence: int, identity: int, target: Segment, to: int
+    ) -> None:
+        """The record at `sequence` goes on at `to`, with all its references."""
+        self.expect(target, to, self.left(segment, sequence))
+        held = self.held(segment, sequence)
+        self.expect(segment, sequence, 0)
+        self.carried[identity] = to
+        if held:
+            _set(segment.held, sequence - segment.base, sequence, 0, self.held_many)
+            self.retain(identity, held)
+
+    # --- counting --------------------------------------------------------------------------------
+
+    def _forget_moved(self, segment: Segment, place: int, identity: int) -> None:
+        if not segment.live[place - segment.base] and not self.held(segment, place):
+            self.carried.pop(identity, None)
+
+    @staticmethod
+    def _lower(column: bytearray, index: int, sequence: int, many: dict[int, int]) -> int:
+        left = column[index]
+        if left == MANY:
+            left = many[sequence]
+        if left:
+            left -= 1
+            _set(column, index, sequence, left, many)
+        return left
+
+
+def _set(column: bytearray, index: int, sequence: int, count: int, many: dict[int, int]) -> None:
+    if count > LARGEST:
+        column[index] = MANY
+        many[sequence] = count
+    else:
+        if column[index] == MANY:
+            del many[sequence]
+        column[index] = count

@@ -1,0 +1,67 @@
+"""Reading records in order: for the journal itself, for tools, and while the broker writes."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+
+from sluicemq.journal.format import Record, RecordType, decode_record
+from sluicemq.journal.segment import (
+    SEGMENT_HEADER_BYTES,
+    SegmentView,
+    damaged,
+    list_segments,
+    segment_path,
+    walk,
+)
+from sluicemq.journal.writer import DurableEnd, read_durable
+
+
+def read_segment(view: SegmentView, end: int, sequence: int) -> Iterator[tuple[int, Record]]:
+    """Offset and record, from that sequence number on, up to offset `end`; no INDEX record.
+
+    Raises JournalDamaged where the records do not reach that far.
+    """
+    start = SEGMENT_HEADER_BYTES
+    index = view.index
+    if index is not None:
+        end = min(end, view.index_offset)
+        row = index.row(sequence)
+        start = int(index.columns["offset"][row]) if row < index.count else end
+    reached = start
+    for offset, size in walk(view.view, end, start):
+        reached = offset + (size + 7 & -8)
+        record = decode_record(view.view, offset, size)
+        if record.type == RecordType.INDEX:
+            return
+        if record.sequence >= sequence:
+            yield offset, record
+    if reached < min(end, view.size):
+        raise damaged(view.path, reached, "the record is not intact")
+
+
+def read_records(
+    directory: Path, durable: DurableEnd | None = None, sequence: int = 0
+) -> Iterator[tuple[Path, int, Record]]:
+    """File, offset and record of everything up to the durable end, in order.
+
+    Works beside a running broker. Segments removed meanwhile are skipped; one that is created
+    meanwhile is not read. Raises JournalDamaged, JournalError.
+    """
+    durable = durable or read_durable(directory)
+    if durable is None:
+        return
+    firsts = [first for first in list_segments(directory) if first <= durable.segment]
+    for first, following in zip(firsts, [*firsts[1:], None], strict=True):
+        if following is not None and following <= sequence:
+            continue
+        try:
+            view = SegmentView(segment_path(directory, first))
+        except FileNotFoundError:
+            continue
+        try:
+            end = durable.offset if first == durable.segment else view.size
+            for offset, record in read_segment(view, end, sequence):
+                yield view.path, offset, record
+        finally:
+            view.close()

@@ -1,0 +1,99 @@
+"""Space: which segments may go, and moving what is left of old ones forward.
+
+A segment goes when a snapshot that is on disk says that nothing in it is live. (That the journal
+says so now is not enough: a crash could take the settlements back.) What pins a segment of which
+little is live is written anew as CARRIED records, a slice per group, and settled under its old
+number wherever it is then.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Callable
+from typing import Final
+
+from sluicemq.journal.liveness import Segment
+from sluicemq.journal.slots import Slots
+
+MOVE_BYTES: Final = 1 << 20
+"""Moved per group, so that live traffic hardly notices."""
+
+
+def removable(
+    finished: list[Segment], position: int, slots: Slots
+) -> tuple[list[Segment], list[str]]:
+    """Segments to remove, and slots to mark lost because they would hold too much.
+
+    `finished` are those that the snapshot has nothing live in, `position` is the broker's part of it.
+    """
+    free = [s for s in finished if s.sealed and s.last <= position and not s.is_needed]
+    lost: list[str] = []
+    held: set[int] = set()
+    for name, slot in slots.list().items():
+        if slot.lost:
+            continue
+        wanted = [s for s in free if s.last > slot.position]
+        if sum(s.size for s in wanted) > slot.limit_bytes:
+            lost.append(name)
+        else:
+            held.update(s.first for s in wanted)
+    return [s for s in free if s.first not in held], lost
+
+
+def stuck(segments: list[Segment], position: int, fraction: float) -> list[Segment]:
+    """Sealed segments worth emptying: little of them is live, and that little does not go by
+    itself: at least half of it was there at the snapshot before."""
+    return [
+        segment
+        for segment in segments
+        if segment.sealed
+        and segment.last <= position
+        and segment.is_needed
+        and segment.alive < fraction * segment.records
+        and segment.before >= 0
+        and 2 * segment.alive >= segment.before
+    ]
+
+
+class Mover:
+    """Empties segments, a slice at a time.
+
+    carry   moves the record with that number out of the segment; returns its bytes
+    """
+
+    def __init__(self, carry: Callable[[Segment, int], int]) -> None:
+        self._carry = carry
+        self._work: deque[tuple[Segment, list[int]]] = deque()
+
+    def take(self, segments: list[Segment]) -> None:
+        """Empty these, unless that is under way already."""
+        known = {segment.first for segment, _ in self._work}
+        for segment in segments:
+            if segment.first not in known:
+                base = segment.base
+                held = segment.held.ljust(len(segment.live), b"\0")
+                left = [
+                    base + index
+                    for index, counts in enumerate(zip(segment.live, held, strict=True))
+                    if any(counts)
+                ]
+                left.reverse()
+                self._work.append((segment, left))
+
+    @property
+    def idle(self) -> bool:
+        return not self._work
+
+    def step(self) -> None:
+        """Move one slice. Raises JournalDamaged; the segment is then left alone."""
+        moved = 0
+        while self._work and moved < MOVE_BYTES:
+            segment, left = self._work[0]
+            if not left:
+                self._work.popleft()
+                continue
+            try:
+                moved += self._carry(segment, left.pop())
+            except BaseException:
+                self._work.popleft()
+                raise

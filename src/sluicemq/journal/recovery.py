@@ -1,0 +1,485 @@
+"""From the files back to what is live: the newest snapshot, and what was recorded after it."""
+
+from __future__ import annotations
+
+import re
+import time
+from array import array
+from collections.abc import Iterator
+from itertools import compress
+from pathlib import Path
+from typing import Any, Final, NamedTuple
+from zlib import decompress
+from zlib import error as ZlibError  # noqa: N812
+
+from sluicemq.journal.format import (
+    DELAYED,
+    ENTRY,
+    Record,
+    RecordType,
+    decode_address,
+    decode_record,
+    decode_settled,
+    record_size,
+)
+from sluicemq.journal.index import Index, build_index
+from sluicemq.journal.liveness import LARGEST, MANY, Liveness, Segment
+from sluicemq.journal.segment import (
+    SEGMENT_HEADER_BYTES,
+    SegmentView,
+    damaged,
+    list_segments,
+    segment_path,
+)
+from sluicemq.journal.snapshot import SegmentState, Snapshot, newest_snapshot
+from sluicemq.journal.tail import find_tail
+from sluicemq.journal.writer import (
+    DURABLE_NAME,
+    DurableEnd,
+    DurableFile,
+    SegmentFile,
+    read_durable,
+    sync_directory,
+)
+from sluicemq.model.destination import Address, Kind, decode_name
+from sluicemq.model.errors import JournalDamaged
+
+SEQUENCE_GAP: Final = 1 << 20
+"""Left free after a restart, for numbers that were given without a record."""
+
+_EVENTS: Final = re.compile(rb"[^\x01\x0c\x0e]")
+"""In a column of types: everything but MESSAGE, CARRIED and INDEX."""
+_APPLIED: Final = re.compile(
+    b"[%c%c%c%c%c]"
+    % (
+        RecordType.SETTLED,
+        RecordType.RESOLVED,
+        RecordType.CARRIED,
+        RecordType.DESTINATION,
+        RecordType.DESTINATION_GONE,
+    )
+)
+
+
+class Row(NamedTuple):
+    """A live message, without its body.
+
+    sequence     what it is known by
+    destination  number
+    expiration   ms since the epoch, 0 = never
+    time         ms since the epoch, of publishing
+    size         bytes of the body
+    references   settlements it still waits for
+    delayed      it has a time before which it is not delivered
+    """
+
+    sequence: int
+    destination: int
+    priority: int
+    expiration: int
+    time: int
+    size: int
+    references: int
+    delayed: bool
+
+
+class Part(NamedTuple):
+    """One segment with its columns, wherever those come from."""
+
+    segment: Segment
+    view: SegmentView
+    table: Index
+
+
+class Recovery:
+    """What a start finds. `rows` and `events` may be read until `done`.
+
+    state      the broker's part of the snapshot, b"" if there is none
+    position   the sequence number that it is as of
+    liveness   of every record, now
+    addresses  destinations by number, now
+    report     for people: segments, records, live, torn_bytes, lost_bytes, seconds
+    """
+
+    def __init__(self, directory: Path, identity: bytes, *, verify: bool, mend: bool) -> None:
+        """Read the journal. With `mend` a torn tail is cut off and the last segment sealed;
+        without, nothing is changed and nothing beyond the published end is looked at.
+
+        Raises JournalDamaged, or JournalError for a format from the future.
+        """
+        started = time.monotonic()
+        self.directory = directory
+        self.identity = identity
+        self.liveness = Liveness()
+        self.addresses: dict[int, Address] = {}
+        self.next_number = 1
+        self.next_sequence = 1
+        self.parts: list[Part] = []
+        self.report: dict[str, Any] = {"torn_bytes": 0, "lost_bytes": 0}
+        self._names: dict[int, Address] = {}
+        self._mend = mend
+        snapshot = newest_snapshot(directory)
+        self.state = snapshot.state if snapshot else b""
+        self.position = snapshot.state_position if snapshot else 0
+        self._live_position = snapshot.position if snapshot else 0
+        try:
+            self._read(snapshot, verify)
+        except BaseException:
+            self.done()
+            raise
+        self.report["segments"] = len(self.parts)
+        self.report["records"] = sum(part.table.count for part in self.parts)
+        self.report["live"] = sum(s.count_live() for s in self.liveness.segments)
+        self.report["seconds"] = round(time.monotonic() - started, 3)
+
+    # --- the files -----------------------------------------------------------------------------
+
+    def _read(self, snapshot: Snapshot | None, verify: bool) -> None:
+        durable = read_durable(self.directory)
+        firsts = list_segments(self.directory)
+        if not self._mend:
+            firsts = [first for first in firsts if durable and first <= durable.segment]
+        self._check_chain(firsts, snapshot, durable)
+        saved = {state.first: state for state in snapshot.segments} if snapshot else {}
+        if snapshot:
+            self._take(snapshot)
+        last = self._live_position
+        previous = 0
+        for first in firsts:
+            part = self._open(first, first == firsts[-1], durable, verify)
+            if part is None:
+                break
+            header = part.view.header
+            if header.previous not in (0, previous) and header.first > self.position:
+                raise damaged(
+                    part.view.path, 16, f"the segment before it, {header.previous:020d}, is missing"
+                )
+            previous = first
+            self._load(part, saved.get(first))
+            last = max(last, part.segment.last)
+        self._apply()
+        self.next_sequence = last + SEQUENCE_GAP if firsts or snapshot else 1
+
+    def _check_chain(
+        self, firsts: list[int], snapshot: Snapshot | None, durable: DurableEnd | None
+    ) -> None:
+        present = set(firsts)
+        for state in snapshot.segments if snapshot else ():
+            if state.first not in present and _unpack(state, self.directory).strip(b"\0"):
+                path = segment_path(self.directory, state.first)
+                raise damaged(path, 0, "the segment is missing, and messages in it are live")
+        if durable and durable.segment not in present and durable.segment > max(present, default=0):
+            path = segment_path(self.directory, durable.segment)
+            raise damaged(path, 0, "the newest segment is missing")
+
+    def _take(self, snapshot: Snapshot) -> None:
+        for number, kind, name in snapshot.addresses:
+            self.addresses[number] = Address(Kind(kind), decode_name(name))
+        self._names.update(self.addresses)
+        self.next_number = snapshot.next_number
+        pairs = array("Q")
+        pairs.frombytes(snapshot.carried)
+        self.liveness.carried.update(zip(pairs[::2], pairs[1::2], strict=True))
+
+    def _open(
+        self, first: int, is_last: bool, durable: DurableEnd | None, verify: bool
+    ) -> Part | None:
+        """Map a segment; None when it turned out to be an empty one, which has been removed."""
+        path = segment_path(self.directory, first)
+        if is_last and path.stat().st_size < SEGMENT_HEADER_BYTES:
+            self.report["torn_bytes"] = path.stat().st_size
+            self._discard(path)
+            return None
+        view = SegmentView(path)
+        try:
+            header = view.header
+            if header.first != first or header.identity != self.identity:
+                raise damaged(path, 16, "the segment belongs to another place or data directory")
+            index = view.index
+            if index is not None:
+                if verify or is_last:
+                    view.verify()
+                for number, kind, name in index.summary["destinations"]:
+                    self._names[number] = Address(Kind(kind), name)
+            elif not is_last:
+                reached = find_tail(view, None).end
+                raise damaged(path, reached, "the segment is not the last and has no intact end")
+            else:
+                end = durable.offset if durable and durable.segment == first else view.size
+                tail = find_tail(view, durable, None if self._mend else end)
+                self._names.update(_names_in(view, tail.heads))
+                if self._mend:
+                    self.report["torn_bytes"] = tail.torn
+                    if durable and durable.segment == first:
+                        self.report["lost_bytes"] = max(0, durable.offset - tail.end)
+                    view.close()
+                    if not tail.heads:
+                        self._discard(path)
+                        return None
+                    view = self._seal(view, tail.end, tail.heads)
+                    index = view.index
+                else:
+                    index = Index(
+                        memoryview(build_index(tail.heads, SEGMENT_HEADER_BYTES, self._names))
+                    )
+            assert index is not None
+        except BaseException:
+            view.close()
+            raise
+        part = Part(Segment(first, header.previous), view, index)
+        self.parts.append(part)
+        return part
+
+    def _discard(self, path: Path) -> None:
+        if self._mend:
+            path.unlink()
+            (self.directory / DURABLE_NAME).unlink(missing_ok=True)
+            sync_directory(self.directory)
+
+    def _seal(self, view: SegmentView, end: int, heads: bytes) -> SegmentView:
+        header = view.header
+        file = SegmentFile.reopen(self.directory, header, end, heads)
+        try:
+            last = int.from_bytes(heads[-48:-40], "little")
+            file.seal(last + 1, self._names)
+            published = DurableFile(self.directory)
+            published.write(DurableEnd(header.first, file.end, last))
+            published.close()
+        finally:
+            file.close()
+        return SegmentView(view.path)
+
+    # --- liveness ------------------------------------------------------------------------------
+
+    def _load(self, part: Part, saved: SegmentState | None) -> None:
+        """Liveness as the snapshot has it, and of later records as they were written."""
+        segment, view, index = part
+        sequences = index.sequences
+        count = index.count
+        segment.sealed = True
+        segment.places = array("I")
+        segment.records = count
+        segment.size = view.size
+        segment.last = int(sequences[count - 1]) if count else 0
+        segment.base = int(sequences[0]) if count else segment.first
+        start = 0
+        if saved is not None:
+            segment.base = saved.base
+            segment.live = bytearray(_unpack(saved, self.directory))
+            segment.packed = saved.live
+            segment.changed = False
+            self.liveness.live_many.update(saved.many)
+            start = index.row(self._live_position + 1)
+        elif count and segment.last <= self._live_position:
+            # removed before the snapshot, and back after a crash: nothing in it is live
+            segment.live = bytearray(segment.last - segment.base + 1)
+            start = count
+        self.liveness.add(segment)
+        live = segment.live
+        if start < count:
+            segment.changed = True
+            self._load_rows(segment, index, start)
+        elif len(live) > max(0, segment.last - segment.base + 1):
+            del live[max(0, segment.last - segment.base + 1) :]
+            segment.changed = True
+
+    def _load_rows(self, segment: Segment, index: Index, start: int) -> None:
+        live = segment.live
+        count = index.count
+        first = int(index.sequences[start])
+        del live[first - segment.base :]
+        live.extend(bytes(first - segment.base - len(live)))
+        planes = bytes(index.columns["references"][start:].cast("B"))
+        if segment.last - first == count - 1 - start and not planes[1::2].strip(b"\0"):
+            low = planes[::2]
+            if MANY not in low:
+                live.extend(low)
+                return
+        live.extend(bytes(segment.last - first + 1))
+        references = index.columns["references"]
+        for row in range(start, count):
+            if references[row]:
+                self.liveness.expect(segment, int(index.sequences[row]), int(references[row]))
+
+    def _apply(self) -> None:
+        """Play what came after the snapshot and changes liveness or names."""
+        liveness = self.liveness
+        for part in self.parts:
+            for record in self._after(part, self._live_position, _APPLIED):
+                if record.type == RecordType.SETTLED:
+                    liveness.settle(decode_settled(record.body)[1])
+                elif record.type == RecordType.RESOLVED:
+                    liveness.settle([record.reference])
+                elif record.type == RecordType.CARRIED:
+                    self._carry(record)
+                elif record.type == RecordType.DESTINATION:
+                    self.addresses[record.destination] = decode_address(record.body)
+                    self.next_number = max(self.next_number, record.destination + 1)
+                else:
+                    self.addresses.pop(record.destination, None)
+
+    def _carry(self, record: Record) -> None:
+        liveness = self.liveness
+        old = liveness.carried.get(record.reference, record.reference)
+        segment = liveness.find(old)
+        if segment is not None:
+            liveness.expect(segment, old, 0)
+        if record.references:
+            liveness.carried[record.reference] = record.sequence
+        else:
+            liveness.carried.pop(record.reference, None)
+
+    def _after(self, part: Part, position: int, types: re.Pattern[bytes]) -> Iterator[Record]:
+        """Records of some types behind a position, in order."""
+        index = part.table
+        if part.segment.last <= position:
+            return
+        offsets = index.columns["offset"]
+        view = part.view.view
+        column = bytes(index.columns["type"])
+        for match in types.finditer(column, index.row(position + 1)):
+            offset = int(offsets[match.start()])
+            size = record_size(view, offset)
+            if not size:
+                raise damaged(part.view.path, offset, "the record is not intact")
+            yield decode_record(view, offset, size)
+
+    # --- what the broker reads -------------------------------------------------------------------
+
+    def events(self) -> Iterator[Record]:
+        """Everything after `position` but messages, in order."""
+        for part in self.parts:
+            yield from self._after(part, self.position, _EVENTS)
+
+    def address_of(self, record: Record) -> Address:
+        """What a DESTINATION or DESTINATION_GONE record is about."""
+        return decode_address(record.body)
+
+    def rows(self) -> Iterator[Row]:
+        """Every message that is live now, ordered by the number it is known by."""
+        moved = sorted(self._moved())
+        place = 0
+        for part in self.parts:
+            for row in self._stayed(part):
+                while place < len(moved) and moved[place].sequence < row.sequence:
+                    yield moved[place]
+                    place += 1
+                yield row
+        yield from moved[place:]
+
+    def _stayed(self, part: Part) -> Iterator[Row]:
+        """Live MESSAGE records of one segment."""
+        segment, _, index = part
+        live = segment.live
+        if live.count(0) == len(live):
+            return
+        left = self._left_by_row(part)
+        columns = index.columns
+        many = self.liveness.live_many
+        make = Row._make
+        for (
+            kind,
+            flags,
+            sequence,
+            destination,
+            priority,
+            expiration,
+            moment,
+            size,
+            body,
+            references,
+        ) in compress(
+            zip(
+                columns["type"].tolist(),
+                columns["flags"].tolist(),
+                columns["sequence"].tolist(),
+                columns["destination"].tolist(),
+                columns["priority"].tolist(),
+                columns["expiration"].tolist(),
+                columns["time"].tolist(),
+                columns["size"].tolist(),
+                columns["body"].tolist(),
+                left,
+                strict=True,
+            ),
+            left,
+        ):
+            if kind != RecordType.MESSAGE:
+                continue
+            if references > LARGEST:
+                references = many[sequence]
+            yield make(
+                (
+                    sequence,
+                    destination,
+                    priority,
+                    expiration,
+                    moment // 1000,
+                    size - body,
+                    references,
+                    bool(flags & DELAYED),
+                )
+            )
+
+    def _moved(self) -> Iterator[Row]:
+        """Live messages that were moved forward, under their old numbers."""
+        for part in self.parts:
+            segment, _, index = part
+            types = bytes(index.columns["type"])
+            if RecordType.CARRIED not in types:
+                continue
+            left = self._left_by_row(part)
+            for match in re.finditer(b"%c" % RecordType.CARRIED, types):
+                row = match.start()
+                if not left[row] or index.columns["flags"][row] & ENTRY:
+                    continue
+                yield Row(
+                    int(index.columns["reference"][row]),
+                    int(index.columns["destination"][row]),
+                    int(index.columns["priority"][row]),
+                    int(index.columns["expiration"][row]),
+                    int(index.columns["time"][row]) // 1000,
+                    int(index.columns["size"][row]) - int(index.columns["body"][row]),
+                    self.liveness.left(segment, int(index.sequences[row])),
+                    bool(index.columns["flags"][row] & DELAYED),
+                )
+
+    def _left_by_row(self, part: Part) -> bytes | bytearray:
+        """Liveness in the order of the columns."""
+        segment, _, index = part
+        base = segment.base
+        live = segment.live
+        if index.dense:
+            start = int(index.sequences[0]) - base
+            return live[start : start + index.count]
+        return bytes([live[sequence - base] for sequence in index.sequences.tolist()])
+
+    def done(self) -> None:
+        """Let go of the files and of everything that only a start needs."""
+        for part in self.parts:
+            part.table.close()
+            part.view.close()
+        self.parts.clear()
+        self.state = b""
+
+
+def _unpack(state: SegmentState, directory: Path) -> bytes:
+    try:
+        return decompress(state.live)
+    except ZlibError as error:
+        raise JournalDamaged(
+            f"the snapshot in {directory} does not tell what is live in segment {state.first:020d}"
+        ) from error
+
+
+def _names_in(view: SegmentView, heads: bytes) -> dict[int, Address]:
+    """Destinations that records of an unsealed segment name."""
+    found = {}
+    offset = SEGMENT_HEADER_BYTES
+    for start in range(0, len(heads), 56):
+        size = int.from_bytes(heads[start : start + 4], "little")
+        if heads[start + 44] in (RecordType.DESTINATION, RecordType.DESTINATION_GONE):
+            record = decode_record(view.view, offset, size)
+            found[record.destination] = record.address
+        offset += size + 7 & -8
+    return found

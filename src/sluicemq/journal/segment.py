@@ -1,0 +1,180 @@
+"""One segment file as its readers see it. Its records are drawn in format.py, its end in index.py.
+
+The name is the lowest sequence number it may contain, 20 digits, and ".segment". The header:
+
+    offset  size
+       0     8   "SLUICEMQ"
+       8     4   format version
+      12     4   zeros
+      16     8   the number in the name
+      24     8   that of the segment before it, or 0
+      32     8   created, µs since 1970-01-01 UTC
+      40    16   identity of the data directory
+      56     4   zeros
+      60     4   CRC-32 of bytes 0 .. 60
+"""
+
+from __future__ import annotations
+
+import mmap
+import os
+from collections.abc import Iterator
+from contextlib import suppress
+from pathlib import Path
+from struct import Struct
+from typing import Final, NamedTuple
+from zlib import crc32
+
+from sluicemq.journal.format import FORMAT_VERSION, HEADER_BYTES, RecordType, record_size
+from sluicemq.journal.index import TRAILER_BYTES, Index, decode_trailer
+from sluicemq.model.errors import JournalDamaged, JournalError
+
+MAGIC: Final = b"SLUICEMQ"
+SUFFIX: Final = ".segment"
+SEGMENT_HEADER: Final = Struct("<8sIIQQq16sII")
+SEGMENT_HEADER_BYTES: Final = 64
+IDENTITY_BYTES: Final = 16
+
+
+class SegmentHeader(NamedTuple):
+    """What the first 64 bytes say."""
+
+    first: int
+    previous: int
+    created: int
+    identity: bytes
+
+
+def segment_path(directory: Path, first: int) -> Path:
+    return directory / f"{first:020d}{SUFFIX}"
+
+
+def list_segments(directory: Path) -> list[int]:
+    """First sequence numbers of the segments there, ascending."""
+    found = []
+    for name in os.listdir(directory):
+        stem = name.removesuffix(SUFFIX)
+        if stem != name and len(stem) == 20 and stem.isdecimal():
+            found.append(int(stem))
+    return sorted(found)
+
+
+def encode_segment_header(header: SegmentHeader) -> bytes:
+    packed = SEGMENT_HEADER.pack(
+        MAGIC,
+        FORMAT_VERSION,
+        0,
+        header.first,
+        header.previous,
+        header.created,
+        header.identity,
+        0,
+        0,
+    )[:-4]
+    return packed + crc32(packed).to_bytes(4, "little")
+
+
+def decode_segment_header(data: bytes | memoryview, path: Path) -> SegmentHeader:
+    """Raises JournalDamaged, or JournalError for a format from the future."""
+    if len(data) < SEGMENT_HEADER_BYTES:
+        raise damaged(path, 0, "the segment header is incomplete")
+    magic, version, _, first, previous, created, identity, _, crc = SEGMENT_HEADER.unpack_from(data)
+    if magic == MAGIC and version > FORMAT_VERSION:
+        raise JournalError(
+            f"{path} has format version {version}; this release reads up to {FORMAT_VERSION}. "
+            "Use the release that wrote it, or a newer one."
+        )
+    if magic != MAGIC or crc != crc32(data[:60]):
+        raise damaged(path, 0, "the segment header is not intact")
+    return SegmentHeader(first, previous, created, identity)
+
+
+def damaged(path: Path, offset: int, what: str) -> JournalDamaged:
+    """The one way to report damage: what, where, and what to do."""
+    return JournalDamaged(
+        f"{path}, offset {offset}: {what}. No crash can explain this; nothing has been changed. "
+        f"To see what else is affected: sluicemq journal check {path.parent}"
+    )
+
+
+def walk(
+    view: memoryview, end: int, start: int = SEGMENT_HEADER_BYTES
+) -> Iterator[tuple[int, int]]:
+    """Offset and size of the intact records up to `end`; stops before the first bad one."""
+    bounded = view[:end]
+    while size := record_size(bounded, start):
+        yield start, size
+        start += size + 7 & -8
+
+
+def sequence_at(view: memoryview, offset: int) -> int:
+    """Sequence number of the record there."""
+    return int.from_bytes(view[offset + 8 : offset + 16], "little")
+
+
+class SegmentView:
+    """A segment file mapped for reading. `index` is None while it is not sealed.
+
+    Raises FileNotFoundError, JournalDamaged, JournalError. `close` when done.
+    """
+
+    __slots__ = ("_map", "crc", "header", "index", "index_offset", "path", "size", "view")
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+        fd = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
+        try:
+            self.size = os.fstat(fd).st_size
+            if self.size < SEGMENT_HEADER_BYTES:
+                raise damaged(path, 0, "the segment header is incomplete")
+            self._map = mmap.mmap(fd, self.size, access=mmap.ACCESS_READ)
+        finally:
+            os.close(fd)
+        self.view = memoryview(self._map)
+        self.index: Index | None = None
+        self.index_offset = 0
+        self.crc = 0
+        try:
+            self.header = decode_segment_header(self.view[:SEGMENT_HEADER_BYTES], path)
+            self._read_index()
+        except BaseException:
+            self.close()
+            raise
+
+    def _read_index(self) -> None:
+        end = self.size - TRAILER_BYTES
+        trailer = decode_trailer(self.view[end:]) if end >= SEGMENT_HEADER_BYTES else None
+        if trailer is None:
+            return
+        offset, records, crc = trailer
+        if not SEGMENT_HEADER_BYTES <= offset <= end - HEADER_BYTES:
+            return
+        size = record_size(self.view[:end], offset)
+        if size == 0 or self.view[offset + 44] != RecordType.INDEX:
+            return
+        self.index_offset = offset
+        self.crc = crc
+        try:
+            self.index = Index(self.view[offset + HEADER_BYTES : offset + size])
+        except JournalDamaged as error:
+            raise damaged(self.path, offset, str(error)) from error
+        if self.index.count != records:
+            raise damaged(self.path, end, f"the trailer counts {records} records")
+
+    def verify(self) -> None:
+        """Compare a sealed segment with its CRC. Raises JournalDamaged with the place."""
+        end = self.size - TRAILER_BYTES
+        if crc32(self.view[:end]) == self.crc:
+            return
+        reached = SEGMENT_HEADER_BYTES
+        for offset, size in walk(self.view, end):
+            reached = offset + (size + 7 & -8)
+        raise damaged(self.path, min(reached, end), "the bytes do not match their CRC")
+
+    def close(self) -> None:
+        if self.index is not None:
+            self.index.close()
+            self.index = None
+        self.view.release()
+        with suppress(BufferError):  # an error on its way up still refers to it
+            self._map.close()

@@ -1,0 +1,126 @@
+"""Retention slots: a reader's position that keeps segments from being removed.
+
+One JSON file per slot, DIRECTORY/slots/NAME.json, replaced as a whole. The reader itself may
+advance it from another process; the journal only reads it, and marks it lost when what is kept
+for its sake alone exceeds its limit.
+"""
+
+from __future__ import annotations
+
+import re
+import time
+from pathlib import Path
+from typing import Final
+
+import msgspec
+
+from sluicemq.journal.writer import sync_directory, write_whole
+from sluicemq.model.errors import JournalDamaged, JournalError, RecordNotFound
+
+SLOTS_DIRECTORY: Final = "slots"
+DEFAULT_SLOT_LIMIT: Final = 10 << 30
+
+_NAME: Final = re.compile(r"[a-z0-9][a-z0-9_.-]{0,62}")
+_SUFFIX: Final = ".json"
+
+
+class Slot(msgspec.Struct, frozen=True, kw_only=True):
+    """A reader has done everything up to `position`.
+
+    limit_bytes  what may be kept for it alone
+    created      ms since the epoch
+    lost         it asked for more than that, and segments it had not read are gone
+    """
+
+    position: int
+    limit_bytes: int
+    created: int
+    lost: bool = False
+
+
+class Slots:
+    """The slots of one data directory. Holds no state: the files are the truth."""
+
+    def __init__(self, directory: Path) -> None:
+        self._directory = directory / SLOTS_DIRECTORY
+
+    def _path(self, name: str) -> Path:
+        if not _NAME.fullmatch(name):
+            raise JournalError(
+                f"{name!r} is no name for a slot: up to 63 characters of a-z 0-9 _ . - "
+                "and no sign at the start"
+            )
+        return self._directory / f"{name}{_SUFFIX}"
+
+    def _read(self, path: Path) -> Slot:
+        try:
+            return _decoder.decode(path.read_bytes())
+        except msgspec.MsgspecError as error:
+            raise JournalDamaged(
+                f"{path} is not a slot: {error}. Drop the slot or restore the file."
+            ) from error
+
+    def get(self, name: str) -> Slot:
+        """Raises RecordNotFound, JournalDamaged."""
+        path = self._path(name)
+        try:
+            return self._read(path)
+        except FileNotFoundError:
+            raise RecordNotFound(f"there is no slot named {name}") from None
+
+    def list(self) -> dict[str, Slot]:
+        """All slots by name. Raises JournalDamaged."""
+        found = {}
+        if self._directory.is_dir():
+            for path in sorted(self._directory.iterdir()):
+                name = path.name.removesuffix(_SUFFIX)
+                if name != path.name and _NAME.fullmatch(name):
+                    try:
+                        found[name] = self._read(path)
+                    except FileNotFoundError:
+                        continue  # dropped by somebody else
+        return found
+
+    def create(self, name: str, position: int = 0, limit_bytes: int = DEFAULT_SLOT_LIMIT) -> Slot:
+        """JournalError if there is one of that name or a number makes no sense."""
+        path = self._path(name)
+        if position < 0 or limit_bytes <= 0:
+            raise JournalError("a slot's position is at least 0 and its limit at least 1 byte")
+        if path.exists():
+            raise JournalError(f"there is a slot named {name} already")
+        slot = Slot(position=position, limit_bytes=limit_bytes, created=time.time_ns() // 1_000_000)
+        self._directory.mkdir(exist_ok=True)
+        self._write(path, slot)
+        return slot
+
+    def advance(self, name: str, position: int) -> Slot:
+        """JournalError if the slot is lost or would go back; RecordNotFound."""
+        slot = self.get(name)
+        if slot.lost:
+            raise JournalError(
+                f"the slot {name} is lost: more than {slot.limit_bytes} bytes were waiting for it. "
+                "Drop it, and read from the start."
+            )
+        if position < slot.position:
+            raise JournalError(f"the slot {name} is at {slot.position} and cannot go back")
+        slot = msgspec.structs.replace(slot, position=position)
+        self._write(self._path(name), slot)
+        return slot
+
+    def lose(self, name: str) -> None:
+        """The slot holds nothing any more."""
+        self._write(self._path(name), msgspec.structs.replace(self.get(name), lost=True))
+
+    def drop(self, name: str) -> None:
+        """Raises RecordNotFound."""
+        try:
+            self._path(name).unlink()
+        except FileNotFoundError:
+            raise RecordNotFound(f"there is no slot named {name}") from None
+        sync_directory(self._directory)
+
+    def _write(self, path: Path, slot: Slot) -> None:
+        write_whole(path, msgspec.json.encode(slot) + b"\n")
+
+
+_decoder: Final = msgspec.json.Decoder(Slot)

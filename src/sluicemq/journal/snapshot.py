@@ -1,0 +1,170 @@
+"""Everything that recovery would otherwise have to replay, as of one sequence number.
+
+A file NNNNNNNNNNNNNNNNNNNN.snapshot, named for that number:
+
+    offset  size
+       0     8   "SLUICESN"
+       8     4   format version
+      12     4   CRC-32 of the payload
+      16     8   bytes of the payload
+      24     …   payload: a `Snapshot` as a msgpack array
+
+Only the newest is kept. It is renamed into place after it has been synced, so that one which is
+not intact was damaged later.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable
+from pathlib import Path
+from struct import Struct
+from typing import Final, NamedTuple
+from zlib import compress, crc32
+
+import msgspec
+
+from sluicemq.journal.format import FORMAT_VERSION
+from sluicemq.journal.liveness import Liveness, Segment
+from sluicemq.journal.segment import damaged
+from sluicemq.journal.writer import write_whole
+from sluicemq.model.errors import JournalDamaged, JournalError
+
+SNAPSHOT_MAGIC: Final = b"SLUICESN"
+SNAPSHOT_HEAD: Final = Struct("<8sIIQ")
+SUFFIX: Final = ".snapshot"
+
+
+class SegmentState(msgspec.Struct, array_like=True):
+    """Liveness of one segment.
+
+    base  the sequence number of the first byte of `live`
+    live  zlib; one byte per sequence number, see liveness.py
+    many  (sequence, count) where that byte is 255
+    """
+
+    first: int
+    base: int
+    live: bytes
+    many: list[tuple[int, int]]
+
+
+class Snapshot(msgspec.Struct, array_like=True):
+    """The payload.
+
+    position        liveness, carried and addresses are as of this sequence number
+    state_position  the broker's own state is as of this one, which is not larger
+    state           opaque
+    next_number     the next destination number
+    addresses       (number, kind, name) of destinations
+    carried         u64 old and u64 new number of each record that was moved forward
+    segments        all that exist
+    """
+
+    position: int
+    state_position: int
+    state: bytes
+    next_number: int
+    addresses: list[tuple[int, int, bytes]]
+    carried: bytes
+    segments: list[SegmentState]
+
+
+class Capture(NamedTuple):
+    """What the owner's thread copies, for the writer's thread to pack and write.
+
+    raw       segment and copy of its `live`, where that has changed since the last snapshot
+    finished  segments with nothing live, which may go once this is on disk
+    """
+
+    snapshot: Snapshot
+    raw: list[tuple[Segment, SegmentState]]
+    finished: list[Segment]
+
+
+def capture_segments(liveness: Liveness) -> Capture:
+    """The liveness part of a snapshot; costs a copy of what changed since the one before."""
+    many: dict[int, list[tuple[int, int]]] = {}
+    for sequence, count in liveness.live_many.items():
+        segment = liveness.find(sequence)
+        if segment is not None:
+            many.setdefault(segment.first, []).append((sequence, count))
+    raw = []
+    finished = []
+    states = []
+    for segment in liveness.segments:
+        state = SegmentState(
+            segment.first, segment.base, segment.packed, many.get(segment.first, [])
+        )
+        segment.before = segment.alive
+        if segment.changed:
+            state.live = bytes(segment.live)
+            segment.alive = segment.count_live()
+            segment.changed = False
+            raw.append((segment, state))
+        if not segment.alive:
+            finished.append(segment)
+        states.append(state)
+    return Capture(Snapshot(0, 0, b"", 0, [], b"", states), raw, finished)
+
+
+def write_snapshot(directory: Path, capture: Capture) -> None:
+    """Pack, write and make durable, then remove older ones. Runs on the writer's thread."""
+    for _, state in capture.raw:
+        state.live = compress(state.live, 1)
+    snapshot = capture.snapshot
+    payload = msgspec.msgpack.encode(snapshot)
+    head = SNAPSHOT_HEAD.pack(SNAPSHOT_MAGIC, FORMAT_VERSION, crc32(payload), len(payload))
+    write_whole(directory / f"{snapshot.position:020d}{SUFFIX}", head + payload)
+    for position, path in list_snapshots(directory):
+        if position < snapshot.position:
+            path.unlink()
+
+
+def list_snapshots(directory: Path) -> list[tuple[int, Path]]:
+    """Position and path, newest first."""
+    found = []
+    for name in os.listdir(directory):
+        stem = name.removesuffix(SUFFIX)
+        if stem != name and len(stem) == 20 and stem.isdecimal():
+            found.append((int(stem), directory / name))
+    return sorted(found, reverse=True)
+
+
+def read_snapshot(path: Path) -> Snapshot:
+    """Raises JournalDamaged, or JournalError for a format from the future."""
+    data = path.read_bytes()
+    if len(data) < SNAPSHOT_HEAD.size:
+        raise damaged(path, len(data), "the snapshot is incomplete")
+    magic, version, crc, length = SNAPSHOT_HEAD.unpack_from(data)
+    if magic == SNAPSHOT_MAGIC and version > FORMAT_VERSION:
+        raise JournalError(
+            f"{path} has format version {version}; this release reads up to {FORMAT_VERSION}"
+        )
+    payload = memoryview(data)[SNAPSHOT_HEAD.size :]
+    if magic != SNAPSHOT_MAGIC or length != len(payload) or crc != crc32(payload):
+        raise damaged(path, 0, "the snapshot does not match its CRC")
+    try:
+        return _decode(payload)
+    except msgspec.MsgspecError as error:
+        raise damaged(path, SNAPSHOT_HEAD.size, f"the snapshot cannot be read: {error}") from error
+
+
+def newest_snapshot(directory: Path) -> Snapshot | None:
+    """The newest that is intact; None if there is none at all.
+
+    An older one is only there when a crash came between the renaming of the newest and the removal
+    of the others; until then nothing that the older one needs has been removed.
+    """
+    failure: JournalDamaged | None = None
+    for _, path in list_snapshots(directory):
+        try:
+            return read_snapshot(path)
+        except JournalDamaged as error:
+            failure = failure or error
+    if failure is not None:
+        raise failure
+    return None
+
+
+_decode: Final[Callable[[memoryview], Snapshot]] = msgspec.msgpack.Decoder(Snapshot).decode

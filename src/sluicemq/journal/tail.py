@@ -1,0 +1,92 @@
+"""Where the last segment ends: what a crash tore off, and what only damage explains.
+
+After a crash of the machine the last write may be there in part, in any order of its pages. So
+the first bad record ends the segment, unless something shows that it was on disk before:
+
+- an intact record behind it has GROUP_START: when that was written, the bad one had been synced;
+- the durable file says so, and the segment is as long as it says.
+"""
+
+from __future__ import annotations
+
+import re
+from typing import Final, NamedTuple
+
+from sluicemq.journal.format import GROUP_START, HEADER_BYTES, UNIT_END, RecordType, record_size
+from sluicemq.journal.segment import (
+    SEGMENT_HEADER_BYTES,
+    SegmentView,
+    damaged,
+    sequence_at,
+    walk,
+)
+from sluicemq.journal.writer import DurableEnd
+
+SEQUENCE_LEAP: Final = 1 << 32
+"""A record whose number is further from the last good one is none."""
+
+# A header in 8-byte steps: type, flags, priority, origin, kind, durability are within bounds.
+_PLAUSIBLE: Final = re.compile(
+    rb"(?=[\x01-\x11][\x00-\x1f][\x00-\x09][\x00-\x0f][\x00-\x07][\x00-\x02])", re.DOTALL
+)
+
+
+class Tail(NamedTuple):
+    """The last segment's whole units.
+
+    heads   headers of their records, joined
+    end     where the last of them ends
+    torn    bytes behind it that a crash left; zeros of a reservation are not counted
+    """
+
+    heads: bytes
+    end: int
+    torn: int
+
+
+def find_tail(view: SegmentView, durable: DurableEnd | None, limit: int | None = None) -> Tail:
+    """Where the whole units of an unsealed segment end. Raises JournalDamaged.
+
+    With `limit` the segment is only looked at up to there, and must be intact as far as that.
+    """
+    end = view.size if limit is None else min(limit, view.size)
+    heads: list[bytes] = []
+    unit: list[bytes] = []
+    whole = stop = SEGMENT_HEADER_BYTES
+    last = view.header.first - 1
+    beyond = 0
+    for offset, size in walk(view.view, end):
+        head = bytes(view.view[offset : offset + HEADER_BYTES])
+        sequence = sequence_at(view.view, offset)
+        if head[44] == RecordType.INDEX or sequence <= last:
+            beyond = offset + size
+            break
+        last = sequence
+        stop = offset + (size + 7 & -8)
+        unit.append(head)
+        if head[45] & UNIT_END:
+            heads += unit
+            unit = []
+            whole = stop
+    rest = bytes(view.view[stop:end])
+    blank = rest.count(0) == len(rest)
+    synced = durable.offset if durable and durable.segment == view.header.first else 0
+    if limit is not None:
+        synced = min(synced, limit)
+    if stop < synced <= view.size:
+        raise damaged(view.path, stop, "a record is damaged that had been on disk")
+    if not blank and has_later_group(view.view[:end], beyond or stop, last):
+        raise damaged(view.path, stop, "a record is damaged and later ones are intact")
+    return Tail(b"".join(heads), whole, (stop if blank else end) - whole)
+
+
+def has_later_group(view: memoryview, start: int, last: int) -> bool:
+    """An intact record behind `start` was written after it had been synced."""
+    data = bytes(view[start:])
+    for match in _PLAUSIBLE.finditer(data, 52):
+        offset = start + match.start() - 44
+        if offset & 7 or not view[offset + 45] & GROUP_START:
+            continue
+        if last < sequence_at(view, offset) < last + SEQUENCE_LEAP and record_size(view, offset):
+            return True
+    return False

@@ -1,0 +1,77 @@
+"""A broker in a process of its own, and the program called in this one."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import NamedTuple
+
+import pytest
+
+from sluicemq.cli.main import main
+
+
+class Result(NamedTuple):
+    """What a command answered."""
+
+    code: int
+    out: str
+    err: str
+
+
+class RunningBroker(NamedTuple):
+    """Where the broker under test is reached."""
+
+    data_dir: Path
+    phpmq: str
+    msglite: str
+
+
+Run = Callable[..., Result]
+
+
+@pytest.fixture
+def run(capfd: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Run:
+    """Call the program; its working directory is empty, its environment has no settings."""
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("COLUMNS", "200")
+    for name in [name for name in os.environ if name.startswith("SLUICEMQ_")]:
+        monkeypatch.delenv(name)
+
+    def call(*arguments: str) -> Result:
+        capfd.readouterr()
+        code = main(arguments)
+        return Result(code, *capfd.readouterr())
+
+    return call
+
+
+@pytest.fixture(scope="package")
+def broker(tmp_path_factory: pytest.TempPathFactory) -> Iterator[RunningBroker]:
+    directory = tmp_path_factory.mktemp("broker")
+    data_dir = directory / "data"
+    phpmq = f"phpmq+unix://{directory}/phpmq.sock"
+    msglite = f"msglite+unix://{directory}/msglite.sock"
+    command = [sys.executable, "-m", "sluicemq.cli", "serve", "--data-dir", str(data_dir)]
+    environ = {**os.environ, "SLUICEMQ_LOGGING__FORMAT": "json"}
+    with subprocess.Popen(
+        [*command, "--listen", phpmq, "--listen", msglite],
+        stderr=subprocess.PIPE,
+        text=True,
+        env=environ,
+    ) as process:
+        assert process.stderr is not None
+        said = []
+        for line in process.stderr:
+            said.append(line)
+            if line.startswith("{") and json.loads(line)["event"] == "serving":
+                break
+        else:
+            pytest.fail("the broker did not start: " + "".join(said))
+        yield RunningBroker(data_dir, phpmq, msglite)
+        process.terminate()
+        assert process.wait(20) == 0

@@ -1,0 +1,74 @@
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+
+import sluicemq
+from sluicemq.cli import console, main
+from sluicemq.model.errors import ConnectionLost
+from tests.cli.conftest import Run
+
+
+def test_version(run: Run) -> None:
+    assert run("version").out == f"sluicemq {sluicemq.__version__}\n"
+    assert json.loads(run("version", "--json").out)["version"] == sluicemq.__version__
+
+
+def test_every_command_explains_itself(run: Run) -> None:
+    overview = run("--help").out
+    for command in ("serve", "send", "receive", "queues", "top", "config", "journal", "version"):
+        assert command in overview
+        assert run(command, "--help").code == 0
+
+
+@pytest.mark.parametrize("arguments", [["nonsense"], ["send"], ["serve", "--nonsense"]])
+def test_a_wrong_command_line_is_a_usage_error(run: Run, arguments: list[str]) -> None:
+    result = run(*arguments)
+    assert result.code == 2
+    assert "Traceback" not in result.err
+
+
+@pytest.mark.parametrize(
+    ("arguments", "says"),
+    [
+        (["--listen", "phpmq://0.0.0.0:9100"], "insecure_public"),
+        (["--listen", "phpmq://:x"], "not a port number"),
+        (["--config", "none.toml"], "none.toml: the file cannot be read"),
+        (["--log-level", "loud"], "command line: logging.level"),
+    ],
+)
+def test_serve_refuses_what_cannot_be(run: Run, arguments: list[str], says: str) -> None:
+    result = run("serve", *arguments)
+    assert result.code == 2
+    assert says in result.err
+    assert result.out == ""
+
+
+def test_every_problem_has_its_own_line(run: Run) -> None:
+    result = run("serve", "--listen", "phpmq://0.0.0.0:1", "--listen", "phpmq+tls://:2")
+    assert result.err.count("error:") == 2
+
+
+def test_errors_of_the_system_are_told_without_a_traceback(run: Run, tmp_path: Path) -> None:
+    result = run("config", "docs", "--write", str(tmp_path))
+    assert result.code == 1
+    assert result.err == f"error: {tmp_path}: Is a directory\n"
+
+
+def test_what_is_told_cannot_move_the_cursor(run: Run) -> None:
+    result = run("config", "check", "--listen", "phpmq://\x1b[2J")
+    assert "\x1b" not in result.err
+    assert console.printable("a\x1b\udcffb\u202e") == "a\\x1b\\udcffb\\x202e"
+
+
+def test_a_lost_connection_comes_with_advice(run: Run, monkeypatch: pytest.MonkeyPatch) -> None:
+    def lose(**_: object) -> None:
+        raise ConnectionLost("gone")
+
+    monkeypatch.setattr(main, "app", lose)
+    result = run()
+    assert result.code == 1
+    assert result.err.startswith("error: gone\n")
+    assert "sluicemq serve" in result.err

@@ -1,0 +1,378 @@
+from __future__ import annotations
+
+import re
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from sluicemq.broker import BrokerSettings
+from sluicemq.model.destination import Address, Kind
+from sluicemq.model.message import BodyKind, Durability, Message, Origin
+from sluicemq.protocols.phpmq import screen
+from sluicemq.protocols.phpmq.maintenance import MaintenanceSession
+from tests.protocols.phpmq.harness import Harness, RecordedLink
+
+
+class FixedVitals:
+    version = "1.2.3"
+
+    def uptime(self) -> float:
+        return 3 * 86400 + 4 * 3600 + 5 * 60 + 6.9
+
+    def memory(self) -> int:
+        return 50 << 20
+
+    def clients(self) -> int:
+        return 17
+
+
+class Terminal:
+    """A person at the maintenance port."""
+
+    def __init__(self, harness: Harness) -> None:
+        self.harness = harness
+        self.link = RecordedLink()
+        self.session = MaintenanceSession(self.link, harness.broker, FixedVitals())
+        self.greeting = self.link.taken().decode()
+
+    def enter(self, line: bytes, end: bytes = b"\n") -> str:
+        self.session.receive(line + end)
+        self.harness.turn()
+        return self.link.taken().decode()
+
+    def refresh(self) -> str:
+        """Half a second passes."""
+        timer = self.link.timers[-1]
+        assert timer.delay == 0.5
+        assert not timer.cancelled
+        timer.callback()
+        return self.link.taken().decode()
+
+    @property
+    def refreshing(self) -> bool:
+        return any(not timer.cancelled for timer in self.link.timers[-1:])
+
+
+@pytest.fixture
+def harness() -> Harness:
+    return Harness()
+
+
+@pytest.fixture
+def terminal(harness: Harness) -> Terminal:
+    return Terminal(harness)
+
+
+def plain(text: str) -> str:
+    return re.sub(r"\x1b\[[0-9;]*[A-Za-z]", "", text)
+
+
+def test_greeting(terminal: Terminal) -> None:
+    assert terminal.greeting.startswith("\x1b[2J\x1b[0;0H")
+    assert terminal.greeting.endswith("\x1b[34mphpmq\x1b[39m > ")
+    text = plain(terminal.greeting)
+    assert "1.2.3" in text
+    assert "Welcome!" in text
+    assert "Type help" in text
+
+
+def test_each_answer_ends_with_the_prompt(terminal: Terminal) -> None:
+    for command in (b"help", b"clear", b"search x", b"flush x", b"flushall", b"what", b"q", b""):
+        assert terminal.enter(command).endswith(screen.PROMPT)
+
+
+def test_help_lists_all_commands(terminal: Terminal) -> None:
+    answer = terminal.enter(b"help")
+    words = ["help", "clear", "search", "flush", "flushall", "monitor", "show", "q", "quit", "exit"]
+    assert [re.search(rf"^  {word}\b", answer, re.M) is not None for word in words] == [True] * 10
+
+
+def test_help_for_one_command(terminal: Terminal) -> None:
+    assert "Usage: flush QUEUE" in terminal.enter(b"help flush")
+    unknown = terminal.enter(b"help nonsense")
+    assert "no command nonsense" in unknown
+    assert "flushall" in unknown
+
+
+def test_clear_shows_the_title_bar_only(terminal: Terminal) -> None:
+    answer = terminal.enter(b"clear")
+    assert answer.startswith("\x1b[2J\x1b[0;0H")
+    assert "SluiceMQ 1.2.3" in answer
+    assert "Type help" not in answer
+
+
+def test_search(harness: Harness, terminal: Terminal) -> None:
+    peer = harness.connect()
+    peer.send(b"Orders.eu", b"x" * 1000, b"x" * 1048)
+    peer.send(b"orders.us", b"")
+    peer.send(b"12345", b"digits")
+    peer.send(b"invoices", b"")
+    harness.broker.queue("orders.empty")
+    assert plain(terminal.enter(b'search "ORDERS"')).splitlines()[:3] == [
+        'Found 2 queues matching "ORDERS":',
+        " * Orders.eu (Messages: 2, Size: 2 KB)",
+        " * orders.us (Messages: 1, Size: 0 B)",
+    ]
+    assert "Found 1 queues" in terminal.enter(b"search o*s*eu")
+    assert "Found 1 queues" in terminal.enter(b"search 234")
+    assert "Found 4 queues" in terminal.enter(b"search *")
+    assert 'No queues found matching: "eu*orders"' in terminal.enter(b"search eu*orders")
+    # a dot is a dot, and no part of the name serves two parts of the pattern
+    assert "No queues" in terminal.enter(b"search orders-us")
+    assert "No queues" in terminal.enter(b"search invoices*s")
+
+
+def test_a_pattern_of_many_asterisks_takes_no_time(harness: Harness, terminal: Terminal) -> None:
+    harness.connect().send(b"a" * 1000, b"")
+    assert "No queues" in terminal.enter(b"search " + b"a*" * 900 + b"b")
+
+
+def test_flush_deletes_dispatched_messages_too(harness: Harness, terminal: Terminal) -> None:
+    peer = harness.connect()
+    peer.send(b"my queue", b"1", b"2", b"3")
+    peer.send(b"other", b"4")
+    peer.consume(b"my queue", 1)
+    [frame] = peer.frames()
+    assert plain(terminal.enter(b"flush 'my queue'")).startswith("OK\n")
+    assert harness.bodies("my queue") == []
+    assert harness.bodies("other") == [b"4"]
+    peer.acknowledge(frame)
+    peer.send(b"my queue", b"5")
+    assert peer.bodies() == [b"5"]
+    assert terminal.enter(b"flush nowhere").startswith("OK\n")
+    assert harness.find("nowhere") is None
+
+
+def test_flush_needs_a_name(harness: Harness, terminal: Terminal) -> None:
+    harness.connect().send(b"q", b"1")
+    assert "incomplete command: flush" in terminal.enter(b"flush")
+    assert "incomplete command: flush" in terminal.enter(b'flush ""')
+    assert harness.bodies("q") == [b"1"]
+
+
+def test_flushall(harness: Harness, terminal: Terminal) -> None:
+    peer = harness.connect()
+    peer.send(b"a", b"1")
+    peer.send(b"b", b"2")
+    peer.consume(b"a", 1)
+    assert terminal.enter(b"flushall").startswith("OK\n")
+    assert (harness.bodies("a"), harness.bodies("b")) == ([], [])
+
+
+def test_monitor_refreshes_until_q(harness: Harness, terminal: Terminal) -> None:
+    peer = harness.connect()
+    peer.send(b"short", b"x" * 512)
+    peer.send(b"long", *[b"x" * 1024] * 10)
+    peer.consume(b"long", 3)
+    page = terminal.enter(b"monitor")
+    text = plain(page)
+    assert page.startswith(screen.CLEAR)
+    assert screen.PROMPT not in page
+    assert "Memory: 50 MB   Uptime: 3d 04:05:06   Queues: 2   Clients: 17" in text
+    rows = text.splitlines()
+    long = next(row for row in rows if row.startswith(" long "))
+    short = next(row for row in rows if row.startswith(" short "))
+    assert long.split() == ["long", "10", "10", "KB", "█" * 20]
+    assert short.split() == ["short", "1", "512", "B", "█" * 2]
+    peer.send(b"third", b"")
+    assert "Queues: 3" in terminal.refresh()
+    assert terminal.enter(b"q").endswith(screen.PROMPT)
+    assert not terminal.refreshing
+
+
+def test_monitor_has_13_rows_longest_first(harness: Harness, terminal: Terminal) -> None:
+    peer = harness.connect()
+    for number in range(20):
+        peer.send(b"queue%d" % number, *[b""] * (number + 1))
+    rows = [r for r in plain(terminal.enter(b"monitor")).splitlines() if r.startswith(" queue")]
+    assert [row.split()[0] for row in rows] == [f"queue{n}" for n in range(19, 6, -1)]
+    assert "and 7 more queues" in terminal.refresh()
+
+
+def test_show(harness: Harness, terminal: Terminal) -> None:
+    peer = harness.connect()
+    peer.send(b"q", b"x" * 2048, b"2")
+    peer.consume(b"q", 1)
+    [frame] = peer.frames()
+    text = plain(terminal.enter(b"show q"))
+    assert "Messages: 2   Size: 2 KB   Clients: 1" in text
+    first, second = (row.split() for row in text.splitlines() if "2023-11-14" in row)
+    assert first == ["1", frame[3].decode(), "→", "2", "KB", "2023-11-14", "22:13:20"]
+    assert second[0] == "2"
+    assert second[2:5] == ["•", "1", "B"]
+    peer.acknowledge(frame)
+    assert "Messages: 1 " in terminal.refresh()
+    assert terminal.enter(b"q").endswith(screen.PROMPT)
+    assert not terminal.refreshing
+
+
+def test_show_has_14_rows(harness: Harness, terminal: Terminal) -> None:
+    harness.connect().send(b"q", *[b""] * 20)
+    text = terminal.enter(b"show q")
+    assert text.count("•") == 14
+    assert "and 6 more messages" in text
+
+
+def test_show_of_an_unknown_queue_is_an_empty_list(harness: Harness, terminal: Terminal) -> None:
+    text = plain(terminal.enter(b"show nowhere"))
+    assert " nowhere\n" in text
+    assert "Messages: 0" in text
+    assert terminal.refreshing
+    assert harness.find("nowhere") is None
+
+
+def test_show_without_a_name_is_the_overview(terminal: Terminal) -> None:
+    assert "Uptime" in terminal.enter(b"show")
+    assert "Uptime" in terminal.enter(b'show ""')
+
+
+def test_another_command_ends_a_refresh_too(terminal: Terminal) -> None:
+    terminal.enter(b"monitor")
+    terminal.enter(b"show a")
+    assert [timer.cancelled for timer in terminal.link.timers] == [True, False]
+    terminal.enter(b"help")
+    assert not terminal.refreshing
+
+
+def test_an_empty_line_does_not_disturb_a_refresh(terminal: Terminal) -> None:
+    terminal.enter(b"monitor")
+    assert terminal.enter(b"") == ""
+    assert terminal.refreshing
+
+
+@pytest.mark.parametrize("word", [b"quit", b"exit"])
+def test_quit_closes(terminal: Terminal, word: bytes) -> None:
+    terminal.enter(b"monitor")
+    terminal.enter(word + b"\nflushall")
+    assert not terminal.link.open
+    assert not terminal.refreshing
+    terminal.session.closed()
+
+
+def test_unknown_commands_and_wrong_case(terminal: Terminal) -> None:
+    for command in (b"nonsense", b"HELP", b"Monitor x"):
+        answer = terminal.enter(command)
+        assert f"Unknown or incomplete command: {command.decode()}" in plain(answer)
+        assert "flushall" in answer
+
+
+def test_lines_in_any_segmentation_with_either_ending(harness: Harness, terminal: Terminal) -> None:
+    harness.connect().send(b"q", b"1")
+    for byte in b"flush q\r":
+        terminal.session.receive(bytes((byte,)))
+    assert harness.bodies("q") == [b"1"]
+    answer = terminal.enter(b"\nhelp\r\nsearch q")
+    assert answer.count(screen.PROMPT) == 3
+    assert harness.bodies("q") == []
+
+
+@pytest.mark.parametrize("tail", [b"", b"\n"])
+def test_a_line_without_end_closes(terminal: Terminal, tail: bytes) -> None:
+    terminal.session.receive(b"x" * 4096)
+    assert terminal.link.open
+    terminal.session.receive(b"x" + tail)
+    assert not terminal.link.open
+    assert "at most 4096 bytes" in terminal.link.taken().decode()
+
+
+def test_names_cannot_steer_the_terminal(harness: Harness, terminal: Terminal) -> None:
+    name = b"\x1b[2J\xff\n\\"
+    harness.connect().send(name, b"1")
+    shown = "\\x1b[2J\\xff\\x0a\\\\"
+    for command in (b"monitor", b"search *"):
+        assert shown in terminal.enter(command)
+    assert "Messages: 1 " in terminal.enter(b"show " + shown.encode())
+    assert "\x1b[2Jx" not in terminal.enter(b"search \x1b[2Jx")
+    assert "\x1b[2Jx" not in terminal.enter(b"\x1b[2Jx")
+    terminal.enter(b"flush " + shown.encode())
+    assert harness.bodies("\x1b[2J\udcff\n\\") == []
+
+
+def test_a_slow_terminal_is_drawn_less_often(terminal: Terminal) -> None:
+    terminal.enter(b"monitor")
+    terminal.session.congest()
+    assert terminal.refresh() == ""
+    terminal.session.relieve()
+    terminal.session.flushed()
+    assert "Uptime" in terminal.refresh()
+
+
+def test_the_end_of_the_connection_ends_the_refresh(harness: Harness) -> None:
+    for end in ("end_of_input", "shutdown", "closed"):
+        terminal = Terminal(harness)
+        terminal.enter(b"monitor")
+        getattr(terminal.session, end)()
+        assert not terminal.refreshing
+        assert terminal.link.open == (end == "closed")
+        terminal.session.closed()
+        terminal.session.shutdown()
+        terminal.session.end_of_input()
+
+
+def test_times_and_sizes_that_other_protocols_may_bring(
+    harness: Harness, terminal: Terminal
+) -> None:
+    destination = harness.broker.queue("q")
+    for created in (-1, 1 << 62):
+        harness.broker.publish(
+            destination,
+            Message(
+                Address(Kind.QUEUE, "q"),
+                b"",
+                BodyKind.BYTES,
+                Origin.INTERNAL,
+                Durability.NONE,
+                created,
+            ),
+        )
+    text = terminal.enter(b"show q")
+    assert "1970-01-01" in text
+    assert "9999-12-31" in text
+
+
+def test_a_body_that_is_not_in_memory_is_listed_without_reading_it() -> None:
+    harness = Harness(BrokerSettings(memory_budget=1))
+    peer = harness.connect()
+    peer.send(b"q", b"x" * 100)
+    peer.send(b"q", b"y" * 100)
+    peer.consume(b"q", 1)
+    peer.drop()
+    destination = harness.find("q")
+    assert destination is not None
+    assert any(delivery.message is None for delivery in destination.queue.browse())
+    assert "Messages: 2   Size: 200 B" in Terminal(harness).enter(b"show q")
+
+
+@pytest.mark.parametrize(
+    ("size", "text"),
+    [
+        (0, "0 B"),
+        (1023, "1023 B"),
+        (1024, "1 KB"),
+        (1900, "2 KB"),
+        (5 << 20, "5 MB"),
+        (3 << 30, "3 GB"),
+        (7 << 40, "7 TB"),
+    ],
+)
+def test_sizes(size: int, text: str) -> None:
+    assert screen.size_text(size) == text
+
+
+def test_uptime_without_days() -> None:
+    assert screen.uptime_text(3661.5) == "01:01:01"
+
+
+@given(st.binary(min_size=1, max_size=60), st.lists(st.binary(max_size=40), max_size=6))
+@settings(deadline=None)
+def test_no_name_and_no_input_kill_it(name: bytes, lines: list[bytes]) -> None:
+    harness = Harness()
+    harness.connect().send(name, b"body")
+    terminal = Terminal(harness)
+    for command in (b"monitor", b"search *", b"show " + name, b"search " + name, *lines):
+        answer = terminal.enter(command)
+        assert not re.search(r"[\x00-\x09\x0b-\x1a\x1c-\x1f\x7f-\x9f]", answer)
+        assert not re.search(r"\x1b(?!\[(2J|0;0H|[0-9;]+m))", answer)
+        if not terminal.link.open:
+            return
