@@ -17,6 +17,10 @@ class Sink(Protocol):
     def deliver(self, consumer: Consumer, deliveries: list[Delivery]) -> None:
         """Take one or more deliveries, in order. Must only queue bytes, never block or raise."""
 
+    def detached(self, consumer: Consumer) -> None:
+        """The destination or subscription was removed by somebody else, and the consumer with
+        it. Called after the removal, so that attaching anew is possible."""
+
 
 class Window:
     """Credit: how many more deliveries its consumers may be given.

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Callable, Iterable
+from contextlib import suppress
 from typing import Final
 
 import msgspec
@@ -28,6 +29,7 @@ from sluicemq.journal.format import Cause, RecordType
 from sluicemq.journal.port import Journal
 from sluicemq.model.destination import Address, DestinationSettings, Kind, Overflow
 from sluicemq.model.errors import (
+    BrokerError,
     BrokerStopping,
     DestinationConflict,
     DestinationInUse,
@@ -196,20 +198,33 @@ class Broker:
             raise DestinationInUse(
                 f"{destination.address} has {destination.consumers} consumers; close them first"
             )
+        orphans: list[Consumer] = []
         for subscription in (destination.queue, *destination.subscriptions.values()):
-            subscription.purge(True, Cause.DISCARDED)
-            for consumer in list(subscription.consumers):
-                subscription.detach(consumer)
+            orphans += self._close(subscription)
             self.durable_subscriptions.pop(subscription.number, None)
         destination.removed = True
-        parked = list(destination.parked)
-        destination.parked.clear()
-        for message in parked:
-            message.unblocked()
         if destination.number:
             self.journal.forget_destination(destination.address)
         if self.destinations.get(destination.address) is destination:
             del self.destinations[destination.address]
+        parked = list(destination.parked)
+        destination.parked.clear()
+        for message, unblocked in parked:
+            # the producer was promised nothing yet, but it will not send again either
+            with suppress(BrokerError):
+                if not self.publish(destination, message, unblocked):
+                    continue
+            unblocked()
+        for consumer in orphans:
+            consumer.sink.detached(consumer)
+
+    def _close(self, subscription: Subscription) -> list[Consumer]:
+        """Drop what a subscription holds, and its consumers, which are returned."""
+        subscription.purge(True, Cause.DISCARDED)
+        consumers = list(subscription.consumers)
+        for consumer in consumers:
+            subscription.detach(consumer)
+        return consumers
 
     def disown(self, owner: object) -> None:
         """Remove the temporary destinations of a connection that has gone."""
@@ -501,9 +516,7 @@ class Broker:
         topic = subscription.destination
         if topic.subscriptions.get(subscription.name) is not subscription:
             return
-        subscription.purge(True, Cause.DISCARDED)
-        for consumer in list(subscription.consumers):
-            subscription.detach(consumer)
+        orphans = self._close(subscription)
         del topic.subscriptions[subscription.name]
         if subscription.number:
             del self.durable_subscriptions[subscription.number]
@@ -514,6 +527,8 @@ class Broker:
                 destination=topic.number,
             )
         topic.touch()
+        for consumer in orphans:
+            consumer.sink.detached(consumer)
 
     # --- consuming ---------------------------------------------------------------------------
 

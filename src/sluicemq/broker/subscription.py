@@ -51,10 +51,13 @@ class Subscription:
     exclude   no-local token: messages of this sender are not wanted
     waiting   READY and DELAYED deliveries; waiting_bytes their bodies
     unacked   TAKEN deliveries; unacked_bytes their bodies
+    back      READY and DELAYED deliveries that a consumer has seen, by sequence: it may still
+              settle them by their id
     """
 
     __slots__ = (
         "acked",
+        "back",
         "consumers",
         "core",
         "delayed",
@@ -93,6 +96,7 @@ class Subscription:
         self.lanes: dict[str, Lane] = {"": self.everything}
         self.consumers: dict[Consumer, None] = {}
         self.delayed: dict[int, Delivery] = {}
+        self.back: dict[int, Delivery] = {}
         self.acked: list[int] = []
         self.waiting = 0
         self.waiting_bytes = 0
@@ -179,6 +183,8 @@ class Subscription:
         """To the place that its order gives it, in every lane it matches."""
         delivery.state = READY
         delivery.consumer = None
+        if delivery.attempts:
+            self.back[delivery.sequence] = delivery
         self.everything.restore(delivery)
         if len(self.lanes) > 1:
             for lane in self.lanes.values():
@@ -356,6 +362,7 @@ class Subscription:
         clock = core.clock
         now = clock.steady
         batches: dict[Consumer, list[Delivery]] = {}
+        back = self.back
         given = 0
         size = 0
         redelivered = 0
@@ -398,6 +405,7 @@ class Subscription:
                 delivery.attempts += 1
                 if delivery.attempts > 1:
                     redelivered += 1
+                    back.pop(delivery.sequence, None)
                 delivery.delivered = now
                 unacked[delivery.sequence] = delivery
                 batch.append(delivery)
@@ -471,13 +479,11 @@ class Subscription:
         for consumer in self.consumers:
             if sequence in consumer.unacked:
                 return self.settle(consumer, sequence)
-        for heap in self.everything.returned:
-            for _, _, delivery in heap or ():
-                if delivery.sequence == sequence and delivery.state == READY:
-                    self._leave_waiting(delivery)
-                    self.destination.statistics.settled += 1
-                    self.end(delivery, Cause.ACKNOWLEDGED)
-                    return True
+        delivery = self._take_back(sequence)
+        if delivery is not None:
+            self.destination.statistics.settled += 1
+            self.end(delivery, Cause.ACKNOWLEDGED)
+            return True
         return False
 
     def flush_acks(self) -> None:
@@ -496,6 +502,17 @@ class Subscription:
     def _refilled(self, window: Window) -> None:
         for peer in window.consumers:
             peer.subscription.enter_line(peer)
+
+    def _take_back(self, sequence: int) -> Delivery | None:
+        """Take a delivery out that came back and waits again."""
+        delivery = self.back.pop(sequence, None)
+        if delivery is not None:
+            self._leave_waiting(delivery)
+        return delivery
+
+    def seize(self, sequence: int) -> Delivery | None:
+        """Take a message that has been delivered once, whoever holds it now."""
+        return self.take_from_holder(sequence) or self._take_back(sequence)
 
     def take_from_holder(self, sequence: int) -> Delivery | None:
         """Take a delivery off its consumer, giving the credit back."""
@@ -561,6 +578,8 @@ class Subscription:
             self.waiting += 1
             self.waiting_bytes += delivery.size
             if delay:
+                if delivery.attempts:
+                    self.back[delivery.sequence] = delivery
                 self._delay(delivery, delay)
             else:
                 self._put_back(delivery)
@@ -596,10 +615,12 @@ class Subscription:
 
     def requeue(self, sequence: int, expiration: int) -> bool:
         """Move a delivered message to the tail with a new expiration (wall ms, 0 = never)."""
-        old = self.take_from_holder(sequence)
+        old = self.seize(sequence)
         if old is None:
             return False
         core = self.core
+        if old.state == DELAYED:
+            self.delayed.pop(sequence, None)
         old.state = GONE
         if old.expires:
             core.wheel.discard(old)
@@ -641,6 +662,8 @@ class Subscription:
         """As `end`, when the journal has been told in another way."""
         if delivery.state == DELAYED:
             self.delayed.pop(delivery.sequence, None)
+        if delivery.attempts:
+            self.back.pop(delivery.sequence, None)
         delivery.state = GONE
         core = self.core
         message = delivery.message
@@ -678,7 +701,7 @@ class Subscription:
 
     def dead_letter(self, sequence: int, reason: str, force: bool) -> bool:
         """Take a delivered message out for good; False when nobody holds it."""
-        delivery = self.take_from_holder(sequence)
+        delivery = self.seize(sequence)
         if delivery is None:
             return False
         if not self.core.bury(delivery, reason, force):
@@ -722,12 +745,8 @@ class Subscription:
         return iter(everything)
 
     def attempted(self) -> Iterator[Delivery]:
-        """Deliveries that have failed at least once: only what has come back can have."""
-        for heap in self.everything.returned:
-            for _, _, delivery in heap or ():
-                if delivery.state == READY and delivery.attempts:
-                    yield delivery
-        yield from self.delayed.values()
+        """Waiting deliveries that have failed at least once: only what came back can have."""
+        return iter(self.back.values())
 
     def matching(self, predicate: Callable[[Message], bool]) -> Iterator[Delivery]:
         """READY deliveries whose message satisfies the predicate, in order."""

@@ -1,8 +1,9 @@
 """The durable log. `FileJournal` is the broker's, `MemoryJournal` the same without a disk."""
 
 from sluicemq.journal.format import Cause, Record, RecordType
-from sluicemq.journal.log import FileJournal, JournalOptions
+from sluicemq.journal.log import FileJournal
 from sluicemq.journal.memory import MemoryJournal
+from sluicemq.journal.options import JournalOptions
 from sluicemq.journal.port import Journal, JournalStats
 from sluicemq.journal.recovery import Recovery, Row
 from sluicemq.journal.slots import Slot, Slots

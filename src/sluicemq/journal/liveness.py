@@ -172,11 +172,14 @@ class Liveness:
     def retain(self, sequence: int, count: int) -> None:
         """Raises RecordNotFound."""
         segment, place = self.locate(sequence)
-        index = place - segment.base
+        self._hold(segment, place, self.held(segment, place) + count)
+
+    def _hold(self, segment: Segment, sequence: int, count: int) -> None:
+        index = sequence - segment.base
         held = segment.held
         if len(held) <= index:
             held.extend(bytes(len(segment.live) - len(held)))
-        _set(held, index, place, self.held(segment, place) + count, self.held_many)
+        _set(held, index, sequence, count, self.held_many)
 
     def held(self, segment: Segment, sequence: int) -> int:
         """References in memory that the record at that place has."""
@@ -204,14 +207,13 @@ class Liveness:
     def move(
         self, segment: Segment, sequence: int, identity: int, target: Segment, to: int
     ) -> None:
-        """The record at `sequence` goes on at `to`, with all its references."""
-        self.expect(target, to, self.left(segment, sequence))
+        """The record at `sequence` goes on at `to`, which has its settlements already."""
         held = self.held(segment, sequence)
         self.expect(segment, sequence, 0)
         self.carried[identity] = to
         if held:
             _set(segment.held, sequence - segment.base, sequence, 0, self.held_many)
-            self.retain(identity, held)
+            self._hold(target, to, held)
 
     # --- counting --------------------------------------------------------------------------------
 

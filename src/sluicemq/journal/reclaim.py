@@ -24,7 +24,8 @@ def removable(
 ) -> tuple[list[Segment], list[str]]:
     """Segments to remove, and slots to mark lost because they would hold too much.
 
-    `finished` are those that the snapshot has nothing live in, `position` is the broker's part of it.
+    `finished` are those that the snapshot has nothing live in, `position` is that of the broker's
+    part of it.
     """
     free = [s for s in finished if s.sealed and s.last <= position and not s.is_needed]
     lost: list[str] = []

@@ -41,8 +41,10 @@ class Slot(msgspec.Struct, frozen=True, kw_only=True):
 class Slots:
     """The slots of one data directory. Holds no state: the files are the truth."""
 
-    def __init__(self, directory: Path) -> None:
+    def __init__(self, directory: Path, limit_bytes: int = DEFAULT_SLOT_LIMIT) -> None:
+        """`limit_bytes` is for slots that are created without one."""
         self._directory = directory / SLOTS_DIRECTORY
+        self._limit_bytes = limit_bytes
 
     def _path(self, name: str) -> Path:
         if not _NAME.fullmatch(name):
@@ -81,9 +83,11 @@ class Slots:
                         continue  # dropped by somebody else
         return found
 
-    def create(self, name: str, position: int = 0, limit_bytes: int = DEFAULT_SLOT_LIMIT) -> Slot:
+    def create(self, name: str, position: int = 0, limit_bytes: int | None = None) -> Slot:
         """JournalError if there is one of that name or a number makes no sense."""
         path = self._path(name)
+        if limit_bytes is None:
+            limit_bytes = self._limit_bytes
         if position < 0 or limit_bytes <= 0:
             raise JournalError("a slot's position is at least 0 and its limit at least 1 byte")
         if path.exists():

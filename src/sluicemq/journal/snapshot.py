@@ -19,7 +19,7 @@ import os
 from collections.abc import Callable
 from pathlib import Path
 from struct import Struct
-from typing import Final, NamedTuple
+from typing import Final
 from zlib import compress, crc32
 
 import msgspec
@@ -70,16 +70,26 @@ class Snapshot(msgspec.Struct, array_like=True):
     segments: list[SegmentState]
 
 
-class Capture(NamedTuple):
+class Capture:
     """What the owner's thread copies, for the writer's thread to pack and write.
 
     raw       segment and copy of its `live`, where that has changed since the last snapshot
     finished  segments with nothing live, which may go once this is on disk
+    waits     for its position to be durable
     """
 
-    snapshot: Snapshot
-    raw: list[tuple[Segment, SegmentState]]
-    finished: list[Segment]
+    __slots__ = ("finished", "raw", "snapshot", "waits")
+
+    def __init__(
+        self,
+        snapshot: Snapshot,
+        raw: list[tuple[Segment, SegmentState]],
+        finished: list[Segment],
+    ) -> None:
+        self.snapshot = snapshot
+        self.raw = raw
+        self.finished = finished
+        self.waits = True
 
 
 def capture_segments(liveness: Liveness) -> Capture:
@@ -100,7 +110,7 @@ def capture_segments(liveness: Liveness) -> Capture:
         if segment.changed:
             state.live = bytes(segment.live)
             segment.alive = segment.count_live()
-            segment.changed = False
+            segment.changed = not segment.sealed  # appends do not say that they change it
             raw.append((segment, state))
         if not segment.alive:
             finished.append(segment)

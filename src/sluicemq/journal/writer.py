@@ -44,6 +44,10 @@ DURABLE_NAME: Final = "durable"
 DURABLE: Final = Struct("<QQQI")
 
 
+def nothing() -> None:
+    """Nothing waits for this job."""
+
+
 class Writer:
     """Runs jobs on a thread of its own.
 
@@ -187,9 +191,20 @@ class SegmentFile:
     end      bytes written
     crc      CRC-32 of them, which the trailer will need
     heads    headers of all records, which the index will need
+    records  how many there are, once it is sealed
     """
 
-    __slots__ = ("_directory", "_header", "_preallocate", "crc", "end", "fd", "first", "heads")
+    __slots__ = (
+        "_directory",
+        "_header",
+        "_preallocate",
+        "crc",
+        "end",
+        "fd",
+        "first",
+        "heads",
+        "records",
+    )
 
     def __init__(self, directory: Path, header: SegmentHeader, preallocate: int) -> None:
         """`preallocate` bytes are reserved on disk when it is created."""
@@ -200,6 +215,7 @@ class SegmentFile:
         self.end = 0
         self.crc = 0
         self.heads = bytearray()
+        self.records = 0
         self.fd = -1
 
     @classmethod
@@ -251,7 +267,8 @@ class SegmentFile:
         )
         data = b"".join(record)
         crc = crc32(data, self.crc)
-        trailer = encode_trailer(self.end, len(heads) // HEADER_BYTES, crc)
+        self.records = len(heads) // HEADER_BYTES
+        trailer = encode_trailer(self.end, self.records, crc)
         self.end = write_at(self.fd, data + trailer, self.end)
         os.ftruncate(self.fd, self.end)
         os.fsync(self.fd)

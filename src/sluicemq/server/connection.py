@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING, Final, cast
 
 import structlog
 
+from sluicemq.model.errors import JournalError
 from sluicemq.protocols.link import Session
 
 if TYPE_CHECKING:
@@ -88,7 +89,7 @@ class Connection(asyncio.Protocol):
             self._descriptor = raw.fileno()
             if self._listener.room.quick_ack and raw.family != socket.AF_UNIX:
                 self._quick = raw
-        self._session = self._listener.room.open(self, self._listener)
+        self._session = self._listener.room.open(self, self._listener.options)
         log.debug("connected", peer=self.peer, listener=str(self._listener.url))
 
     def data_received(self, data: bytes) -> None:
@@ -97,7 +98,11 @@ class Connection(asyncio.Protocol):
         turns = self._turns
         turns.begin()
         self.active_at = turns.broker.clock.steady
-        self._session.receive(data)
+        try:
+            self._session.receive(data)
+        except Exception as error:
+            self._fault(error)
+            return
         if self._quick is not None:
             # The kernel falls back to delayed acknowledgements by itself: a client that sends a
             # reply and then a ready command in two small writes would wait 40 ms for each.
@@ -108,7 +113,10 @@ class Connection(asyncio.Protocol):
             return False
         self._turns.begin()
         if self._session is not None:
-            self._session.end_of_input()
+            try:
+                self._session.end_of_input()
+            except Exception as error:
+                self._fault(error)
         return True
 
     def connection_lost(self, exc: Exception | None) -> None:
@@ -162,7 +170,10 @@ class Connection(asyncio.Protocol):
 
     def _call(self, callback: Callable[[], None]) -> None:
         self._turns.begin()
-        callback()
+        try:
+            callback()
+        except Exception as error:
+            self._fault(error)
 
     # --- sending -----------------------------------------------------------------------------
 
@@ -204,6 +215,14 @@ class Connection(asyncio.Protocol):
                 return
             data = data[sent:]
         self._transport.write(data)
+
+    def _fault(self, error: Exception) -> None:
+        """An error of ours must cost one connection, unless the journal is at stake."""
+        if isinstance(error, JournalError):
+            self._turns.fail(error)
+            return
+        log.error("internal error", peer=self.peer, exc_info=error)
+        self.abort("internal error")
 
     def _measure(self) -> None:
         """The peer is behind: by how much?"""

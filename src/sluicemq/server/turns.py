@@ -54,6 +54,12 @@ class Turns:
         self._dead = True
         self._outgoing.clear()
 
+    def fail(self, error: Exception) -> None:
+        """The broker cannot go on."""
+        if not self._dead:
+            self.halt()
+            self._failed(error)
+
     def _end(self) -> None:
         self._open = False
         if self._dead:
@@ -61,8 +67,7 @@ class Turns:
         try:
             self.broker.flush()
         except Exception as error:
-            self.halt()
-            self._failed(error)
+            self.fail(error)
             return
         # Writing may settle deliveries, which makes work for the next turn.
         outgoing, self._outgoing = self._outgoing, {}
@@ -89,5 +94,4 @@ class Turns:
         try:
             self.broker.tick()
         except Exception as error:
-            self.halt()
-            self._failed(error)
+            self.fail(error)

@@ -1,0 +1,342 @@
+"""Building records and counting what they make live: the owner's half of an append.
+
+Costs of a 1 KB message are about 1.2 µs, of which the CRC takes 0.45.
+"""
+
+from __future__ import annotations
+
+import time
+from array import array
+from typing import Final
+from zlib import crc32
+
+from sluicemq.journal.format import (
+    DELAYED,
+    ENTRY,
+    GROUP_START,
+    HEADER_BYTES,
+    MAX_RECORD_BYTES,
+    MAX_REFERENCES,
+    MAX_SETTLED,
+    PADDING,
+    REST,
+    ROUTED,
+    SIZE_AND_CRC,
+    UNIT_END,
+    Record,
+    RecordType,
+    encode_address,
+    encode_record,
+    encode_settled,
+)
+from sluicemq.journal.liveness import LARGEST, Liveness, Segment
+from sluicemq.journal.meta import encode_meta
+from sluicemq.journal.segment import SEGMENT_HEADER_BYTES
+from sluicemq.model.destination import Address
+from sluicemq.model.errors import JournalError, JournalFailed
+from sluicemq.model.message import Message
+
+NUMBERED_EVERY: Final = 1 << 19
+"""Numbers given without a record before one is written for their sake."""
+LARGEST_RECORD: Final = MAX_RECORD_BYTES - 7
+
+
+class Appender:
+    """The segment that is filled, and the records that have not been handed over yet.
+
+    _parts     buffers, three to a record: header, meta with body, padding
+    _fill      size of the segment once they are written
+    _live      the segment's columns (see liveness.py), by sequence number like ...
+    _places    ... the records' offsets / 8
+    _next      the next sequence number
+    _recorded  one that a later start is sure to know of, or will
+    _open      inside a unit
+    _refusal   why nothing can be appended any more, or ""
+    _gone      destinations forgotten since the segment was begun
+    """
+
+    __slots__ = (
+        "_fill",
+        "_gone",
+        "_live",
+        "_liveness",
+        "_next",
+        "_next_number",
+        "_numbers",
+        "_open",
+        "_parts",
+        "_places",
+        "_recorded",
+        "_refusal",
+        "_segment",
+        "addresses",
+    )
+
+    def __init__(
+        self, liveness: Liveness, addresses: dict[int, Address], next_number: int, sequence: int
+    ) -> None:
+        self._liveness = liveness
+        self.addresses = addresses
+        self._numbers = {address: number for number, address in addresses.items()}
+        self._next_number = next_number
+        self._gone: dict[int, Address] = {}
+        self._next = sequence
+        self._recorded = sequence - 1
+        self._parts: list[bytes] = []
+        self._open = False
+        self._refusal = ""
+        self._fill = SEGMENT_HEADER_BYTES
+        self._begin(0)
+
+    def _begin(self, previous: int) -> None:
+        """Go on in a new segment."""
+        self._segment = segment = Segment(self._next, previous)
+        self._liveness.add(segment)
+        self._live = segment.live
+        self._places = segment.places
+        self._fill = SEGMENT_HEADER_BYTES
+        self._gone = {}
+
+    def _skip(self) -> None:
+        """The segment has no record yet: let its columns begin with the next number."""
+        segment = self._segment
+        segment.base = self._next
+        segment.live.clear()
+        segment.places = self._places = array("I")
+
+    def append_message(
+        self, message: Message, destination: int, references: int = 1, last: bool = True
+    ) -> int:
+        if self._refusal:
+            raise JournalFailed(self._refusal)
+        body = message.body
+        parts = self._parts
+        flags = UNIT_END if last else 0
+        if not parts:
+            flags |= GROUP_START
+        start = HEADER_BYTES
+        size = HEADER_BYTES + len(body)
+        if (
+            message.properties
+            or message.native
+            or message.message_id
+            or message.routes
+            or message.reply_to
+            or message.correlation_id
+            or message.type
+            or message.deliver_at
+        ):
+            meta = encode_meta(message)
+            start += len(meta)
+            size += len(meta)
+            body = meta + body
+            if message.routes:
+                flags |= ROUTED
+            if message.deliver_at:
+                flags |= DELAYED
+        if references > LARGEST or size > LARGEST_RECORD:
+            self._check(references, size)
+        message.sequence = sequence = self._next
+        rest = REST.pack(
+            sequence,
+            message.timestamp * 1000,
+            message.expiration,
+            0,
+            destination,
+            1,
+            flags,
+            message.priority,
+            message.origin,
+            message.kind,
+            message.durability,
+            references,
+            start,
+        )
+        parts.append(SIZE_AND_CRC.pack(size, crc32(body, crc32(rest))) + rest)
+        parts.append(body)
+        parts.append(PADDING[size & 7])
+        fill = self._fill
+        self._places.append(fill >> 3)
+        self._fill = fill + size + 7 & -8
+        if references > LARGEST:
+            self._live.append(0)
+            self._liveness.expect(self._segment, sequence, references)
+        else:
+            self._live.append(references)
+        self._next = sequence + 1
+        self._open = not last
+        return sequence
+
+    def append_settled(
+        self,
+        subscription: int,
+        destination: int,
+        cause: int,
+        sequences: list[int],
+        time_ms: int,
+        last: bool = True,
+    ) -> int:
+        if len(sequences) > MAX_SETTLED:
+            for start in range(0, len(sequences) - MAX_SETTLED, MAX_SETTLED):
+                part = sequences[start : start + MAX_SETTLED]
+                self.append_settled(subscription, destination, cause, part, time_ms, False)
+            sequences = sequences[-((len(sequences) - 1) % MAX_SETTLED + 1) :]
+        sequence = self._append(
+            2,
+            encode_settled(subscription, sequences),
+            time_ms * 1000,
+            destination=destination,
+            kind=cause,
+            last=last,
+        )
+        self._liveness.settle(sequences)
+        return sequence
+
+    def append_entry(
+        self,
+        type: int,
+        payload: bytes,
+        time_ms: int,
+        *,
+        reference: int = 0,
+        destination: int = 0,
+        references: int = 0,
+        last: bool = True,
+    ) -> int:
+        sequence = self._append(
+            type,
+            payload,
+            time_ms * 1000,
+            reference=reference,
+            destination=destination,
+            references=references,
+            last=last,
+        )
+        if type == RecordType.RESOLVED:
+            self._liveness.settle([reference])
+        return sequence
+
+    def _append(
+        self,
+        type: int,
+        body: bytes,
+        time_us: int,
+        *,
+        reference: int = 0,
+        destination: int = 0,
+        kind: int = 0,
+        references: int = 0,
+        last: bool = True,
+    ) -> int:
+        if self._refusal:
+            raise JournalFailed(self._refusal)
+        size = HEADER_BYTES + len(body)
+        self._check(references, size)
+        parts = self._parts
+        sequence = self._next
+        rest = REST.pack(
+            sequence,
+            time_us,
+            0,
+            reference,
+            destination,
+            type,
+            (UNIT_END if last else 0) | (0 if parts else GROUP_START),
+            0,
+            0,
+            kind,
+            0,
+            references,
+            HEADER_BYTES,
+        )
+        parts += (SIZE_AND_CRC.pack(size, crc32(body, crc32(rest))) + rest, body, PADDING[size & 7])
+        self._note(sequence, size, references)
+        self._open = not last
+        return sequence
+
+    def _check(self, references: int, size: int) -> None:
+        if not 0 <= references <= MAX_REFERENCES:
+            raise JournalError(f"a record has 0 to {MAX_REFERENCES} references, not {references}")
+        if size > LARGEST_RECORD:
+            raise JournalError(f"a record of {size} bytes is larger than the format allows")
+
+    def _note(self, sequence: int, size: int, references: int) -> None:
+        """The record that `_parts` now ends with: where it is, and what it waits for."""
+        fill = self._fill
+        self._places.append(fill >> 3)
+        self._fill = fill + size + 7 & -8
+        self._live.append(0)
+        if references:
+            self._liveness.expect(self._segment, sequence, references)
+        self._next = sequence + 1
+
+    def _append_own(self, type: int, body: bytes, destination: int = 0) -> int:
+        """A record of the journal's own, which must not end a unit of the broker's."""
+        return self._append(type, body, now(), destination=destination, last=not self._open)
+
+    def next_sequence(self) -> int:
+        sequence = self._next
+        if sequence - self._recorded >= NUMBERED_EVERY:
+            self._recorded = self._append_own(RecordType.NUMBERED, b"")
+            sequence = self._next
+        self._next = sequence + 1
+        self._live.append(0)
+        self._places.append(0)
+        return sequence
+
+    def destination(self, address: Address) -> int:
+        number = self._numbers.get(address)
+        if number is None:
+            number = self._next_number
+            self._append_own(RecordType.DESTINATION, encode_address(address), number)
+            self._next_number = number + 1
+            self._numbers[address] = number
+            self.addresses[number] = address
+        return number
+
+    def forget_destination(self, address: Address) -> None:
+        number = self._numbers.get(address)
+        if number is not None:
+            self._append_own(RecordType.DESTINATION_GONE, encode_address(address), number)
+            del self._numbers[address], self.addresses[number]
+            self._gone[number] = address
+
+    def retain(self, sequence: int, count: int = 1) -> None:
+        self._liveness.retain(sequence, count)
+
+    def release(self, sequence: int) -> bool:
+        return self._liveness.release(sequence)
+
+    def _carry(self, record: Record, left: int) -> tuple[Segment, int, int]:
+        """Append a record anew, with `left` of its references. Returns where, and its bytes."""
+        flags = record.flags & (ROUTED | DELAYED | ENTRY) | UNIT_END
+        if not record.is_message:
+            flags |= ENTRY
+        if not self._parts:
+            flags |= GROUP_START
+        sequence = self._next
+        encoded = encode_record(
+            RecordType.CARRIED,
+            sequence,
+            record.time,
+            record.body,
+            meta=record.meta,
+            expiration=record.expiration,
+            reference=record.identity,
+            destination=record.destination,
+            flags=flags,
+            priority=record.priority,
+            origin=record.origin,
+            kind=record.kind,
+            durability=record.durability,
+            references=left,
+        )
+        self._parts += encoded
+        size = HEADER_BYTES + len(encoded[1])
+        self._note(sequence, size, left)
+        return self._segment, sequence, size
+
+
+def now() -> int:
+    """µs since the epoch."""
+    return time.time_ns() // 1000

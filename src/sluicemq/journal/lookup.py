@@ -1,0 +1,105 @@
+"""Reading one record back, by where it is."""
+
+from __future__ import annotations
+
+import os
+from collections import OrderedDict
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Final
+
+from sluicemq.journal.format import Record, decode_record, record_size
+from sluicemq.journal.liveness import Segment
+from sluicemq.journal.segment import SegmentView, damaged, segment_path, sequence_at
+from sluicemq.journal.writer import SegmentFile
+from sluicemq.model.errors import RecordNotFound
+
+OPEN_VIEWS: Final = 256
+"""Sealed segments kept mapped."""
+READ_AHEAD: Final = 4096
+"""Bytes read from an unsealed segment before the record's size is known."""
+
+
+class Lookup:
+    """Sealed segments are mapped; of unsealed ones the records that are on disk are read."""
+
+    __slots__ = ("_directory", "_files", "_views")
+
+    def __init__(self, directory: Path, files: dict[int, SegmentFile]) -> None:
+        """`files` are the unsealed segments, by first sequence number."""
+        self._directory = directory
+        self._files = files
+        self._views: OrderedDict[int, SegmentView] = OrderedDict()
+
+    def read(self, segment: Segment, sequence: int) -> Record:
+        """A record on disk. Raises RecordNotFound, JournalDamaged."""
+        if segment.sealed:
+            return self._read_sealed(segment, sequence)
+        place = place_of(segment, sequence)
+        fd = self._files[segment.first].fd
+        data = os.pread(fd, READ_AHEAD, place)
+        size = int.from_bytes(data[:4], "little")
+        if len(data) < size <= self._files[segment.first].end:
+            data += os.pread(fd, size + 7 - len(data), place + len(data))
+        return self._decode(memoryview(data), 0, segment, sequence, place)
+
+    def _read_sealed(self, segment: Segment, sequence: int) -> Record:
+        view = self._views.get(segment.first)
+        if view is None:
+            view = SegmentView(segment_path(self._directory, segment.first))
+            self._views[segment.first] = view
+            if len(self._views) > OPEN_VIEWS:
+                self._views.popitem(last=False)[1].close()
+        index = view.index
+        if index is None:
+            raise damaged(view.path, view.size, "the index is not intact")
+        row = index.row(sequence)
+        if row == index.count or index.sequences[row] != sequence:
+            raise RecordNotFound(f"number {sequence} was given without a record")
+        place = int(index.columns["offset"][row])
+        return self._decode(view.view, place, segment, sequence, place)
+
+    def _decode(
+        self, data: memoryview, offset: int, segment: Segment, sequence: int, place: int
+    ) -> Record:
+        size = record_size(data, offset)
+        if not size or sequence_at(data, offset) != sequence:
+            path = segment_path(self._directory, segment.first)
+            raise damaged(path, place, f"record {sequence} is not intact")
+        return decode_record(data, offset, size)
+
+    def forget(self, segment: Segment) -> None:
+        """The segment is about to be removed."""
+        view = self._views.pop(segment.first, None)
+        if view is not None:
+            view.close()
+
+    def close(self) -> None:
+        for view in self._views.values():
+            view.close()
+        self._views.clear()
+
+
+def place_of(segment: Segment, sequence: int) -> int:
+    """Offset of a record in an unsealed segment. Raises RecordNotFound."""
+    place = segment.places[sequence - segment.base] << 3
+    if not place:
+        raise RecordNotFound(f"number {sequence} was given without a record")
+    return place
+
+
+def find_pending(parts: Sequence[bytes], sequence: int) -> Record | None:
+    """A record among buffers that are still to be written, three to a record."""
+    low = 0
+    high = len(parts) // 3
+    while low < high:
+        middle = (low + high) // 2
+        found = int.from_bytes(parts[3 * middle][8:16], "little")
+        if found == sequence:
+            head, body, _ = parts[3 * middle : 3 * middle + 3]
+            return decode_record(memoryview(head + body), 0, len(head) + len(body))
+        if found < sequence:
+            low = middle + 1
+        else:
+            high = middle
+    return None

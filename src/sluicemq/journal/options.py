@@ -1,0 +1,24 @@
+"""Settings of the journal."""
+
+from __future__ import annotations
+
+import msgspec
+
+from sluicemq.journal.slots import DEFAULT_SLOT_LIMIT
+
+
+class JournalOptions(msgspec.Struct, frozen=True, kw_only=True):
+    """Settings of the journal.
+
+    segment_bytes      a segment is ended when it has this size (1 MiB or more is sensible)
+    preallocate        reserve a segment's space when it is created
+    verify_on_start    compare every sealed segment with its CRC
+    leftover_fraction  sealed segments with a smaller live part are emptied (0 = never, up to 1)
+    slot_limit_bytes   limit of a retention slot that names none
+    """
+
+    segment_bytes: int = 64 << 20
+    preallocate: bool = False
+    verify_on_start: bool = True
+    leftover_fraction: float = 0.25
+    slot_limit_bytes: int = DEFAULT_SLOT_LIMIT

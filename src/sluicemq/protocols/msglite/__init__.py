@@ -1,0 +1,1 @@
+"""msglite: queues, and questions with answers, in lines that a person can type."""

@@ -1,0 +1,295 @@
+"""Bytes of msglite <-> frames. Sans-I/O; client and server use the same code.
+
+    line    = [blanks] token *(1*blank token) [blanks] [CR] LF
+    command = line [body CR LF]              the body only if a length says more than 0
+
+    >  length timeout to [reply]      both ways      message
+    <  timeout address{1,8}           to the server  ready for one message
+    ?  length timeout to              to the server  query: a message, and ready for its reply
+    .                                 to the server  quit
+    *                                 to the client  time-out: the answer to < or ?
+    -  text                           to the client  error; the connection ends
+
+(msglite protocol page.) Lengths count bytes, timeouts seconds. Lines are written with single blanks
+and CR LF. They are read more liberally: runs of blanks and tabs, also at the end, where some
+clients leave one; a bare LF; empty lines, which mean nothing. After a body CR LF is demanded.
+Addresses are opaque bytes without blank, tab, CR and LF; nothing else separates.
+"""
+
+from __future__ import annotations
+
+from typing import Final, NamedTuple
+
+from sluicemq.model.errors import FrameTooLarge, ProtocolError
+
+MESSAGE: Final = 0x3E
+READY: Final = 0x3C
+QUERY: Final = 0x3F
+QUIT: Final = 0x2E
+TIMEOUT: Final = 0x2A
+ERROR: Final = 0x2D
+
+FROM_CLIENT: Final = frozenset({MESSAGE, READY, QUERY, QUIT})
+FROM_SERVER: Final = frozenset({MESSAGE, TIMEOUT, ERROR})
+
+Frame = tuple[int, int, tuple[bytes, ...], bytes]
+"""Kind (the sigil's byte), timeout, addresses, body.
+
+           timeout      addresses          body
+MESSAGE    seconds      (to,) (to, reply)  body
+QUERY      seconds      (to,)              body
+READY      seconds      1 to 8, as listed  b""
+QUIT       0            ()                 b""
+TIMEOUT    0            ()                 b""
+ERROR      0            ()                 the text
+
+A timeout is 0 to MAX_TIMEOUT; a negative one is read as 0.
+"""
+
+MAX_TIMEOUT: Final = (1 << 63) - 1
+MAX_ADDRESSES: Final = 8
+
+QUIT_LINE: Final = b".\r\n"
+TIMEOUT_LINE: Final = b"*\r\n"
+
+
+class Limits(NamedTuple):
+    """Largest input accepted, in bytes.
+
+    line  a command line without its LF
+    body  checked against the announced length, before the body comes
+    """
+
+    line: int = 64 * 1024
+    body: int = 64 * 1024 * 1024
+
+
+class _Head(NamedTuple):
+    """What a command line says; `frame` has the body still missing if `length` is not 0."""
+
+    length: int
+    frame: Frame
+
+
+_DEFAULT_LIMITS: Final = Limits()
+_BLANKS: Final = b" \t\r\n"
+_TO_BLANK: Final = bytes.maketrans(_BLANKS, b"    ")
+_CR: Final = 0x0D
+_LF: Final = 0x0A
+
+_MOST_LINES: Final = 64
+_LONGEST_KEPT: Final = 128
+"""A decoder remembers so many lines up to this length: most clients repeat themselves."""
+
+_NAMES: Final = {
+    MESSAGE: b"message",
+    READY: b"ready",
+    QUERY: b"query",
+    QUIT: b"quit",
+    TIMEOUT: b"time-out",
+    ERROR: b"error",
+}
+
+
+class Decoder:
+    """Turns the bytes of one direction of one connection into frames.
+
+    `error` is None until the peer breaks the rules; then it says how, and nothing that comes after
+    is looked at. The frames complete before the fault are still returned, so that a caller handles
+    them first and looks at `error` afterwards.
+    """
+
+    __slots__ = ("_body_limit", "_kinds", "_line_limit", "_lines", "_need", "_rest", "error")
+
+    def __init__(
+        self, limits: Limits = _DEFAULT_LIMITS, kinds: frozenset[int] = FROM_CLIENT
+    ) -> None:
+        """`kinds` are the commands the peer may send: FROM_CLIENT or FROM_SERVER."""
+        self.error: ProtocolError | None = None
+        self._kinds = kinds
+        self._line_limit = limits.line
+        self._body_limit = limits.body
+        self._rest = bytearray()
+        self._need = 0
+        """Bytes that complete the command in `_rest`; 0 while its line is not complete."""
+        self._lines: dict[bytes, _Head] = {}
+
+    @property
+    def incomplete(self) -> bool:
+        """Whether a command has begun to arrive and has not ended."""
+        return bool(self._rest.strip(_BLANKS))
+
+    def feed(self, data: bytes) -> list[Frame]:
+        """Take what was received; return the frames that are complete now. Never raises."""
+        frames: list[Frame] = []
+        if self.error is not None:
+            return frames
+        rest = self._rest
+        try:
+            if rest:
+                if self._need:
+                    if len(rest) + len(data) < self._need:
+                        rest += data
+                        return frames
+                elif b"\n" not in data:
+                    rest += data
+                    self._check_line(len(rest))
+                    return frames
+                data = b"".join((rest, data))
+                rest.clear()
+            end = self._parse(data, frames)
+            if end < len(data):
+                rest += memoryview(data)[end:]
+                if not self._need:
+                    self._check_line(len(rest))
+        except ProtocolError as error:
+            self.error = error
+            rest.clear()
+        return frames
+
+    def _parse(self, data: bytes, frames: list[Frame]) -> int:
+        """Append the complete frames; return where the incomplete rest begins."""
+        size = len(data)
+        position = 0
+        lines = self._lines
+        find = data.find
+        append = frames.append
+        self._need = 0
+        while position < size:
+            newline = find(b"\n", position)
+            if newline < 0:
+                break
+            line = data[position:newline]
+            head = lines.get(line) or self._read_line(line)
+            start = newline + 1
+            if head is None:
+                position = start
+                continue
+            length, frame = head
+            if not length:
+                append(frame)
+                position = start
+                continue
+            end = start + length
+            if end + 2 > size:
+                self._need = end + 2 - position
+                break
+            if data[end] != _CR or data[end + 1] != _LF:
+                raise ProtocolError("the body is not followed by CR LF")
+            append((frame[0], frame[1], frame[2], data[start:end]))
+            position = end + 2
+        return position
+
+    def _check_line(self, length: int) -> None:
+        if length > self._line_limit:
+            raise FrameTooLarge(f"the command line is longer than {self._line_limit} bytes")
+
+    def _read_line(self, line: bytes) -> _Head | None:
+        """What the line says; None if it is blank. Raises ProtocolError, FrameTooLarge."""
+        self._check_line(len(line))
+        tokens = _split(line)
+        if not tokens:
+            return None
+        sigil = tokens[0]
+        kind = sigil[0] if len(sigil) == 1 else 0
+        if kind not in self._kinds:
+            raise ProtocolError(f"unknown command {_show(sigil)}")
+        count = len(tokens) - 1
+        length = 0
+        if kind == MESSAGE or kind == QUERY:
+            if count != 3 and (count != 4 or kind == QUERY):
+                raise _wrong_count(kind, count, b"3" if kind == QUERY else b"3 or 4")
+            length = _number(tokens[1], "length")
+            if length < 0:
+                raise ProtocolError("the length is negative")
+            if length > self._body_limit:
+                raise FrameTooLarge(
+                    f"a body of {length} bytes is announced, the limit is {self._body_limit}"
+                )
+            frame: Frame = (kind, max(0, _number(tokens[2], "timeout")), tuple(tokens[3:]), b"")
+        elif kind == READY:
+            if not 2 <= count <= 1 + MAX_ADDRESSES:
+                raise _wrong_count(kind, count, b"a timeout and 1 to 8 addresses")
+            frame = (kind, max(0, _number(tokens[1], "timeout")), tuple(tokens[2:]), b"")
+        elif kind == ERROR:
+            frame = (kind, 0, (), line.strip(_BLANKS)[1:].strip(_BLANKS))
+        else:  # whatever follows "." or "*" is ignored, as the original does
+            frame = (kind, 0, (), b"")
+        head = _Head(length, frame)
+        if len(line) <= _LONGEST_KEPT:
+            if len(self._lines) >= _MOST_LINES:
+                self._lines.clear()
+            self._lines[line] = head
+        return head
+
+
+def _split(line: bytes) -> list[bytes]:
+    if b"\x0b" in line or b"\x0c" in line:
+        # bytes.split() would take these two for blanks as well
+        return [token for token in line.translate(_TO_BLANK).split(b" ") if token]
+    return line.split()
+
+
+def _number(token: bytes, name: str) -> int:
+    """A decimal number that fits 64 bits with sign. Raises ProtocolError."""
+    # bytes.isdigit() is true for ASCII digits only; int() alone would let underscores pass
+    digits = token[1:] if token[:1] in (b"-", b"+") else token
+    if not digits.isdigit():
+        raise ProtocolError(f"the {name} {_show(token)} is not a number")
+    # int() refuses thousands of digits, zeros included
+    if len(digits) > 19:
+        digits = digits.lstrip(b"0") or b"0"
+    value = int(digits) if len(digits) <= 19 else MAX_TIMEOUT + 1
+    if value > MAX_TIMEOUT:
+        raise ProtocolError(f"the {name} is out of range")
+    return -value if token[:1] == b"-" else value
+
+
+def _wrong_count(kind: int, count: int, expected: bytes) -> ProtocolError:
+    return ProtocolError(
+        f"a {_NAMES[kind].decode()} command takes {expected.decode()} arguments, not {count}"
+    )
+
+
+def _show(token: bytes) -> str:
+    """A token as an error may quote it: printable and short."""
+    shown = token[:24].decode("ascii", "backslashreplace")
+    shown = "".join(c if c.isprintable() else f"\\x{ord(c):02x}" for c in shown)
+    return f"'{shown}'" if len(token) <= 24 else f"'{shown}…'"
+
+
+def is_address(raw: bytes) -> bool:
+    """Whether the bytes can stand as an address in a command line."""
+    return bool(raw) and not any(blank in raw for blank in _BLANKS)
+
+
+def message_head(length: int, timeout: int, to: bytes, reply: bytes = b"") -> bytes:
+    """The line before a message's body; a body that is not empty is followed by CR LF."""
+    if reply:
+        return b"> %d %d %b %b\r\n" % (length, timeout, to, reply)
+    return b"> %d %d %b\r\n" % (length, timeout, to)
+
+
+def encode_message(timeout: int, to: bytes, body: bytes, reply: bytes = b"") -> bytes:
+    """`>`. `timeout` in seconds; the addresses satisfy `is_address`, or `reply` is b""."""
+    if not body:
+        return message_head(0, timeout, to, reply)
+    return b"%b%b\r\n" % (message_head(len(body), timeout, to, reply), body)
+
+
+def encode_ready(timeout: int, addresses: tuple[bytes, ...]) -> bytes:
+    """`<`. `timeout` in seconds, 0 = do not wait; 1 to 8 addresses."""
+    return b"< %d %b\r\n" % (timeout, b" ".join(addresses))
+
+
+def encode_query(timeout: int, to: bytes, body: bytes) -> bytes:
+    """`?`. `timeout` in seconds, of the message and for the reply."""
+    if not body:
+        return b"? 0 %d %b\r\n" % (timeout, to)
+    return b"? %d %d %b\r\n%b\r\n" % (len(body), timeout, to, body)
+
+
+def encode_error(text: str) -> bytes:
+    """`-`. What cannot stand in a line becomes a blank."""
+    line = text.encode("utf-8", "surrogateescape")[:1000].translate(_TO_BLANK)
+    return b"- %b\r\n" % line

@@ -1,0 +1,68 @@
+"""An independent witness of what clients saw, and what therefore must be true after a crash.
+
+Messages are numbered by one producer; the queue is FIFO. From what a consumer sees follows:
+
+seen      a message was delivered, so it was on disk, and so was every one sent before it to the
+          same process of the broker (what a killed process had not yet stored may be missing)
+settled   a message was acknowledged *and* a fence, sent later on the same connection, came
+          back: the acknowledgement was journaled before the fence, so it is on disk
+"""
+
+from __future__ import annotations
+
+from bisect import bisect_right
+from dataclasses import dataclass, field
+
+
+@dataclass
+class Recorder:
+    """Feed it with `delivered`, `acknowledged` and `fenced`; it raises AssertionError."""
+
+    highest: int = -1
+    runs: list[list[int]] = field(default_factory=list)
+    """Of each process of the broker: the first number sent to it, the highest seen."""
+    acknowledged_numbers: set[int] = field(default_factory=set)
+    settled: set[int] = field(default_factory=set)
+    unsettled: set[int] = field(default_factory=set)
+    last: int = -1
+    """Number delivered last on the current connection."""
+    received: set[int] = field(default_factory=set)
+    """Numbers delivered on the current connection."""
+
+    def started(self, first: int) -> None:
+        """A new process of the broker; numbers from `first` on go to it."""
+        self.runs.append([first, -1])
+
+    def connected(self) -> None:
+        """A new consumer begins."""
+        self.last = -1
+        self.received = set()
+
+    def delivered(self, number: int) -> None:
+        """A numbered message arrived."""
+        assert number not in self.settled, f"{number} came back although its end was on disk"
+        assert number not in self.received, f"{number} came twice on one connection"
+        assert number > self.last, f"{number} came after {self.last}"
+        self.received.add(number)
+        self.last = number
+        self.highest = max(self.highest, number)
+        run = self.runs[bisect_right(self.runs, [number, 1 << 62]) - 1]
+        run[1] = max(run[1], number)
+
+    def acknowledged(self, number: int) -> None:
+        """The consumer acknowledged it; a crash may still undo that."""
+        self.acknowledged_numbers.add(number)
+        self.unsettled.add(number)
+
+    def fenced(self, numbers: set[int]) -> None:
+        """A fence sent after acknowledging `numbers` has come back."""
+        self.settled |= numbers
+        self.unsettled -= numbers
+
+    def drained(self) -> None:
+        """Everything that waits has been delivered: is anything missing?"""
+        for first, highest in self.runs:
+            for number in range(first, highest + 1):
+                assert number in self.acknowledged_numbers or number in self.received, (
+                    f"{number} was on disk, as {highest} was, and is lost"
+                )
