@@ -109,7 +109,12 @@ def test_no_broker_there(run: Run, tmp_path: Path, protocol: str) -> None:
     assert "sluicemq serve" in result.err
 
 
-def test_a_name_the_protocol_cannot_say(run: Run, broker: RunningBroker) -> None:
-    result = run("send", f"{broker.phpmq}?queue={'x' * 2000}", "x")
-    assert result.code == 2
-    assert "cannot be sent to" in result.err
+@pytest.mark.parametrize(("protocol", "name"), [("phpmq", "x" * 2000), ("msglite", "a%20b")])
+def test_a_name_the_protocol_cannot_say(
+    run: Run, broker: RunningBroker, protocol: str, name: str
+) -> None:
+    url = f"{getattr(broker, protocol)}?queue={name}"
+    sent, received = run("send", url, "x"), run("receive", url)
+    assert (sent.code, received.code) == (2, 2)
+    assert "cannot be sent to" in sent.err
+    assert "cannot be read" in received.err

@@ -269,6 +269,14 @@ def test_impossible_directories(tmp_path: Path) -> None:
     assert "status socket" in clash
 
 
+@pytest.mark.parametrize(
+    ("name", "value"), [("segment_bytes", "1kB"), ("leftover_fraction", 2), ("slot_limit_bytes", 0)]
+)
+def test_a_journal_that_cannot_work(name: str, value: object) -> None:
+    (problem,) = problems(**{f"journal.{name}": value})
+    assert problem.startswith(f"journal.{name}:")
+
+
 def test_contradictions_of_a_destination_are_found(tmp_path: Path) -> None:
     text = "[destinations.q]\nretry_delay = '1h'\nactive_consumers = 3\nmax_consumers = 2\n"
     found = list(load_text(tmp_path, text).config.problems())

@@ -127,12 +127,17 @@ class _Msglite:
         )
 
     def send(self, body: bytes, ttl: int) -> None:
-        self._client.send(self._queue, body, ttl or LONG)
+        try:
+            self._client.send(self._queue, body, ttl or LONG)
+        except ValueError as error:
+            raise ConfigurationError(f"{self._queue!r} cannot be sent to: {error}") from None
 
     def receive(self, timeout: float | None) -> Received | None:
-        message = self._client.ready(
-            self._queue, timeout=LONG if timeout is None else ceil(timeout)
-        )
+        seconds = LONG if timeout is None else ceil(timeout)
+        try:
+            message = self._client.ready(self._queue, timeout=seconds)
+        except ValueError as error:
+            raise ConfigurationError(f"{self._queue!r} cannot be read: {error}") from None
         if message is None:
             return None
         return Received(

@@ -116,6 +116,12 @@ class LocalBroker:
         """SIGTERM, and wait. Returns the exit code."""
         return self._signal(signal.SIGTERM)
 
+    def wait(self) -> int:
+        """Wait for the process to end by itself. Returns the exit code."""
+        process, self._process = self._process, None
+        assert process is not None
+        return process.wait(STOP_SECONDS)
+
     def _signal(self, number: signal.Signals) -> int:
         process, self._process = self._process, None
         if process is None:

@@ -9,7 +9,8 @@ from typing import Annotated
 import typer
 
 import sluicemq
-from sluicemq.cli import configuration, journal, messages, serve, status
+from sluicemq.cli import configuration, demo, journal, messages, serve, status
+from sluicemq.cli.bench import command as bench
 from sluicemq.cli.console import Exit, print_json, report
 from sluicemq.model.errors import SluiceError
 
@@ -25,6 +26,8 @@ app.command("send")(messages.send)
 app.command("receive")(messages.receive)
 app.command("queues")(status.queues)
 app.command("top")(status.top)
+app.command("bench")(bench.bench)
+app.command("demo")(demo.demo)
 app.add_typer(configuration.app, name="config")
 app.add_typer(journal.app, name="journal")
 

@@ -23,6 +23,7 @@ from sluicemq.journal.directory import (
     take_lock,
 )
 from sluicemq.journal.format import Record, RecordType
+from sluicemq.journal.liveness import Segment
 from sluicemq.journal.lookup import Lookup, find_pending
 from sluicemq.journal.meta import decode_message
 from sluicemq.journal.options import JournalOptions
@@ -201,6 +202,7 @@ class FileJournal(Appender):
             started = json.dumps({"pid": os.getpid()}).encode()
             journal._append(RecordType.STARTED, started, now())
             journal.sync()
+            journal._snapshot_due = len(recovery.parts) > 0
         except BaseException:
             journal.close()
             raise
@@ -351,9 +353,12 @@ class FileJournal(Appender):
         return self._state
 
     def _begin_snapshot(self) -> None:
+        own = self.snapshot_source == self._recovered_state
+        if not own and not self.recovery.finished:
+            return  # the broker does not know yet what it is to tell
         self._snapshot_due = False
         position = self._append_own(RecordType.SNAPSHOT, b"")
-        if self.snapshot_source != self._recovered_state:
+        if not own:
             self._state = b""
             self._state_position = position
         self._upkeep.take_snapshot(
@@ -365,7 +370,7 @@ class FileJournal(Appender):
         )
 
     def compact(self) -> None:
-        """Move everything live out of segments that are not live throughout, and remove what may go.
+        """Empty segments that are not live throughout, and remove what may go.
 
         Blocks for as long as it takes to write what is moved. Segments that the broker's own
         part of the snapshot does not cover stay. Raises JournalFailed.

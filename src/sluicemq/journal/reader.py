@@ -42,8 +42,8 @@ def read_segment(view: SegmentView, end: int, sequence: int) -> Iterator[tuple[i
 
 def read_records(
     directory: Path, durable: DurableEnd | None = None, sequence: int = 0
-) -> Iterator[tuple[Path, int, Record]]:
-    """File, offset and record of everything up to the durable end, in order.
+) -> Iterator[tuple[SegmentView, int, Record]]:
+    """Segment, offset and record of everything up to the durable end, in order.
 
     Works beside a running broker. Segments removed meanwhile are skipped; one that is created
     meanwhile is not read. Raises JournalDamaged, JournalError.
@@ -62,6 +62,6 @@ def read_records(
         try:
             end = durable.offset if first == durable.segment else view.size
             for offset, record in read_segment(view, end, sequence):
-                yield view.path, offset, record
+                yield view, offset, record
         finally:
             view.close()

@@ -98,6 +98,7 @@ class Recovery:
     position   the sequence number that it is as of
     liveness   of every record, now
     addresses  destinations by number, now
+    finished   `done` has been called
     report     for people: segments, records, live, torn_bytes, lost_bytes, seconds
     """
 
@@ -115,6 +116,7 @@ class Recovery:
         self.next_number = 1
         self.next_sequence = 1
         self.parts: list[Part] = []
+        self.finished = False
         self.report: dict[str, Any] = {"torn_bytes": 0, "lost_bytes": 0}
         self._names: dict[int, Address] = {}
         self._mend = mend
@@ -137,8 +139,8 @@ class Recovery:
     def _read(self, snapshot: Snapshot | None, verify: bool) -> None:
         durable = read_durable(self.directory)
         firsts = list_segments(self.directory)
-        if not self._mend:
-            firsts = [first for first in firsts if durable and first <= durable.segment]
+        if durable and not self._mend:
+            firsts = [first for first in firsts if first <= durable.segment]
         self._check_chain(firsts, snapshot, durable)
         saved = {state.first: state for state in snapshot.segments} if snapshot else {}
         if snapshot:
@@ -461,6 +463,7 @@ class Recovery:
             part.view.close()
         self.parts.clear()
         self.state = b""
+        self.finished = True
 
 
 def _unpack(state: SegmentState, directory: Path) -> bytes:

@@ -39,6 +39,10 @@ IMPLICIT_DURABILITY: Final = {"msglite": Durability.NONE, "msglite-http": Durabi
 DEFAULT_LISTENERS: Final = ("msglite://", "phpmq://", "phpmq-maintenance://")
 
 
+MIN_SEGMENT: Final = 64 * 1024
+"""Bytes; smaller ones cost more files than they free space."""
+
+
 def default_data_dir() -> Path:
     """/var/lib/sluicemq for root, else `sluicemq` in the user's state directory (XDG)."""
     if os.geteuid() == 0:
@@ -225,11 +229,21 @@ class Config(msgspec.Struct, frozen=True, kw_only=True):
                 if listener.url.collides(earlier.url):
                     yield f"{listener.url} and {earlier.url} are the same address"
         yield from self._directory_problems()
+        yield from self._journal_problems()
         yield from _destination_problems(
             "broker.default_destination", self.broker.default_destination
         )
         for address, settings in self.destinations.items():
             yield from _destination_problems(f"destinations.{address}", settings)
+
+    def _journal_problems(self) -> Iterator[str]:
+        options = self.journal
+        if options.segment_bytes < MIN_SEGMENT:
+            yield f"journal.segment_bytes: {options.segment_bytes} is below {MIN_SEGMENT}"
+        if options.leftover_fraction > 1:
+            yield f"journal.leftover_fraction: {options.leftover_fraction} is above 1"
+        if options.slot_limit_bytes < 1:
+            yield "journal.slot_limit_bytes: a slot that may hold nothing back is none; at least 1"
 
     def _directory_problems(self) -> Iterator[str]:
         directory = self.broker.data_dir

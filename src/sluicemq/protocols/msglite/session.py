@@ -80,8 +80,8 @@ class MsgliteSession:
         "_held_bytes",
         "_holds",
         "_last",
-        "_link",
         "_lines",
+        "_link",
         "_paused",
         "_pending",
         "_query",
@@ -170,7 +170,7 @@ class MsgliteSession:
             self._retired.clear()
         if self._spent:
             self._remove_spent()
-        if self._pending or self._paused:
+        if self._held_bytes or self._ended:
             self._run()
 
     def congest(self) -> None:
@@ -381,6 +381,19 @@ class MsgliteSession:
         self._holds &= ~WAITING
         if self._unsent > _MOST_UNSENT:
             self._holds |= FULL
+
+    def detached(self, consumer: Consumer) -> None:
+        """Somebody has removed a queue. Who waits there waits on, in the one that takes its place.
+
+        A query whose reply address is gone ends at its timeout.
+        """
+        if consumer.window is not self._window or not consumer.window.credit:
+            return
+        try:
+            queue = self._broker.queue(consumer.subscription.destination.name)
+            self._broker.attach(queue.queue, self, self._window)
+        except BrokerError as error:
+            self._refuse(str(error))
 
     def _settle(self) -> None:
         journaled = 0

@@ -196,7 +196,7 @@ class Decoder:
             raise ProtocolError(f"unknown command {_show(sigil)}")
         count = len(tokens) - 1
         length = 0
-        if kind == MESSAGE or kind == QUERY:
+        if kind in (MESSAGE, QUERY):
             if count != 3 and (count != 4 or kind == QUERY):
                 raise _wrong_count(kind, count, b"3" if kind == QUERY else b"3 or 4")
             length = _number(tokens[1], "length")

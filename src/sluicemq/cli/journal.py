@@ -1,0 +1,275 @@
+"""`sluicemq journal …`: look at a journal, give space back, manage its retention slots.
+
+DIR is a data directory or the journal in it; without it, the configured one is taken.
+"""
+
+from __future__ import annotations
+
+import base64
+from collections.abc import Iterator
+from datetime import UTC, datetime
+from itertools import islice
+from pathlib import Path
+from typing import Annotated, Any, Final
+
+import typer
+from rich.console import Console
+from rich.markup import escape
+from rich.table import Table
+
+from sluicemq.cli.console import Exit, JsonFlag, complain, err, out, print_json, printable
+from sluicemq.cli.serve import load_flags
+from sluicemq.cli.status import size
+from sluicemq.journal.compact import compact as compact_journal
+from sluicemq.journal.directory import read_identity
+from sluicemq.journal.format import Cause, RecordType
+from sluicemq.journal.inspect import Entry, Report
+from sluicemq.journal.inspect import check as check_journal
+from sluicemq.journal.inspect import dump as dump_journal
+from sluicemq.journal.slots import DEFAULT_SLOT_LIMIT, Slot, Slots
+from sluicemq.model.destination import Address, Kind
+from sluicemq.model.errors import ConfigurationError, JournalError
+from sluicemq.server.settings import unknown
+from sluicemq.server.units import Unit, parse_quantity
+
+JOURNAL_DIRECTORY: Final = "journal"
+"""Of the journal within the data directory."""
+SHOWN: Final = 60
+"""Characters of a body in a line of `dump`."""
+
+app = typer.Typer(
+    help="Look at the journal, give space back, manage retention slots.",
+    no_args_is_help=True,
+    pretty_exceptions_enable=False,
+)
+
+DirectoryArgument = Annotated[
+    Path | None, typer.Argument(metavar="[DIR]", help="Data directory; default: the configured.")
+]
+
+
+@app.command()
+def check(directory: DirectoryArgument = None, as_json: JsonFlag = False) -> None:
+    """Verify every record, checksum and index. Changes nothing; may run beside a broker.
+
+    Ends with exit code 1 if anything is damaged.
+    """
+    place = locate(directory)
+    with err().status(f"checking {escape(str(place))}"):
+        report = check_journal(place)
+    if as_json:
+        print_json(report)
+    else:
+        _print_report(report, place, out())
+    if report.problems:
+        raise typer.Exit(Exit.REFUSED)
+
+
+@app.command()
+def dump(
+    directory: DirectoryArgument = None,
+    since: Annotated[int, typer.Option("--from", min=0, help="First sequence number.")] = 0,
+    types: Annotated[
+        list[str] | None, typer.Option("--type", help="Only records of this type; repeat.")
+    ] = None,
+    queue: Annotated[str | None, typer.Option("--queue", help="Only of this queue.")] = None,
+    topic: Annotated[str | None, typer.Option("--topic", help="Only of this topic.")] = None,
+    about: Annotated[
+        int, typer.Option("--about", min=0, help="One message and all that became of it.")
+    ] = 0,
+    limit: Annotated[int, typer.Option("--limit", "-n", min=0, help="Stop after; 0 = never.")] = 0,
+    as_json: JsonFlag = False,
+) -> None:
+    """Print the records, one a line (--json: one object a line, with bodies)."""
+    if queue is not None and topic is not None:
+        raise ConfigurationError("give either --queue or --topic")
+    address = None
+    if queue is not None or topic is not None:
+        kind = Kind.QUEUE if queue is not None else Kind.TOPIC
+        address = Address(kind, queue if queue is not None else topic or "")
+    entries = dump_journal(
+        locate(directory),
+        sequence=since,
+        types=[_record_type(name) for name in types or ()],
+        address=address,
+        reference=about,
+    )
+    for entry in islice(entries, limit or None):
+        if as_json:
+            print_json(describe_entry(entry))
+        else:
+            print(_line(entry))
+
+
+@app.command()
+def compact(directory: DirectoryArgument = None, as_json: JsonFlag = False) -> None:
+    """Give back the space that nothing live needs. The broker must be stopped."""
+    place = locate(directory)
+    with err().status(f"compacting {escape(str(place))}"):
+        before, after = compact_journal(place, load_flags(None, None).config.journal)
+    if as_json:
+        print_json({"before": before, "after": after})
+    else:
+        print(f"{size(before.bytes)} before, {size(after.bytes)} now")
+
+
+@app.command()
+def slots(
+    directory: DirectoryArgument = None,
+    create: Annotated[
+        str | None, typer.Option("--create", metavar="NAME", help="Create a slot.")
+    ] = None,
+    drop: Annotated[
+        str | None, typer.Option("--drop", metavar="NAME", help="Remove a slot.")
+    ] = None,
+    position: Annotated[
+        int, typer.Option("--position", min=0, help="With --create: what is done already.")
+    ] = 0,
+    limit: Annotated[
+        str | None, typer.Option("--limit", help="With --create: what it may hold back, as 5GiB.")
+    ] = None,
+    as_json: JsonFlag = False,
+) -> None:
+    """List the retention slots: readers whose position holds segments back. Or change them."""
+    kept = Slots(locate(directory))
+    if create is not None and drop is not None:
+        raise ConfigurationError("give either --create or --drop")
+    if create is None and (position or limit is not None):
+        raise ConfigurationError("--position and --limit go with --create")
+    if create is not None:
+        kept.create(create, position, _bytes(limit) if limit else DEFAULT_SLOT_LIMIT)
+    elif drop is not None:
+        kept.drop(drop)
+    found = kept.list()
+    if as_json:
+        print_json(found)
+    elif found:
+        out().print(_slot_table(found))
+    else:
+        err().print("There are no slots.")
+
+
+def locate(directory: Path | None) -> Path:
+    """The journal's directory. Raises JournalError if there is none, JournalDamaged."""
+    place = load_flags(None, None).config.broker.data_dir if directory is None else directory
+    if not place.is_dir():
+        raise JournalError(f"there is no directory {place}; name the broker's data directory")
+    inner = place / JOURNAL_DIRECTORY
+    place = inner if inner.is_dir() else place
+    # Asked here, because the tools behind would make a journal where there is none.
+    if read_identity(place) is None:
+        raise JournalError(f"there is no journal in {place}; name the broker's data directory")
+    return place
+
+
+def describe_entry(entry: Entry) -> dict[str, Any]:
+    """A record as JSON-able data; fields that say nothing are left out."""
+    record = entry.record
+    shown: dict[str, Any] = {
+        "sequence": record.sequence,
+        "type": RecordType(record.type).name.lower(),
+        "time": datetime.fromtimestamp(record.time / 1e6, UTC).isoformat(),
+        "file": entry.file.name,
+        "offset": entry.offset,
+    }
+    if entry.address is not None:
+        shown["destination"] = _text(str(entry.address))
+    if record.reference:
+        shown["reference"] = record.reference
+    shown.update(_details(entry))
+    return shown
+
+
+def _details(entry: Entry) -> Iterator[tuple[str, Any]]:
+    record, message = entry.record, entry.message
+    if record.type == RecordType.SETTLED:
+        yield "cause", Cause(record.kind).name.lower()
+        yield "subscription", record.subscription
+        yield "sequences", record.sequences
+    elif message is not None:
+        yield "origin", message.origin.name.lower()
+        yield "kind", message.kind.name.lower()
+        yield "durability", message.durability.name.lower()
+        yield "priority", message.priority
+        for name in ("expiration", "deliver_at", "message_id", "correlation_id", "type"):
+            if value := getattr(message, name):
+                yield f"message_{name}" if name == "type" else name, _plain(value)
+        if message.reply_to is not None:
+            yield "reply_to", _text(str(message.reply_to))
+        if message.properties:
+            yield "properties", {_text(k): _plain(v) for k, v in message.properties.items()}
+        try:
+            yield "body", message.body.decode()
+        except UnicodeDecodeError:
+            yield "body_base64", base64.b64encode(message.body).decode()
+
+
+def _line(entry: Entry) -> str:
+    record, message = entry.record, entry.message
+    time = datetime.fromtimestamp(record.time / 1e6, UTC).strftime("%Y-%m-%d %H:%M:%S.%f")[:-3]
+    parts = [f"{record.sequence:>10}", time, f"{RecordType(record.type).name.lower():<12}"]
+    if entry.address is not None:
+        parts.append(printable(str(entry.address)))
+    if record.type == RecordType.SETTLED:
+        numbers = ", ".join(map(str, record.sequences[:8]))
+        more = f" and {len(record.sequences) - 8} more" if len(record.sequences) > 8 else ""
+        parts.append(f"{Cause(record.kind).name.lower()} {numbers}{more}")
+    elif record.reference:
+        parts.append(f"about {record.reference}")
+    if message is not None:
+        body = message.body[: 4 * SHOWN].decode("utf-8", "backslashreplace").replace("\n", "\\n")
+        shown = printable(body)
+        parts.append(f"{len(message.body)} bytes: {shown[:SHOWN]}{'…' * (len(shown) > SHOWN)}")
+    return "  ".join(parts)
+
+
+def _print_report(report: Report, place: Path, console: Console) -> None:
+    console.print(
+        f"{place}: {report.segments} segments, {size(report.bytes)}, {report.records} records, "
+        f"{report.live} live",
+        markup=False,
+    )
+    for name, count in sorted(report.types.items()):
+        console.print(f"  {name.lower():<18}{count:>12}", markup=False)
+    if report.unsealed:
+        console.print(f"  {report.unsealed} bytes behind the durable end", markup=False)
+    for problem in report.problems:
+        complain(str(problem))
+    if not report.problems:
+        console.print("No damage.")
+
+
+def _slot_table(found: dict[str, Slot]) -> Table:
+    table = Table(box=None, pad_edge=False, header_style="bold")
+    for title in ("slot", "position", "limit", "created", "state"):
+        table.add_column(title, justify="right" if title in ("position", "limit") else "left")
+    for name, slot in found.items():
+        created = datetime.fromtimestamp(slot.created / 1e3, UTC).strftime("%Y-%m-%d %H:%M")
+        state = "lost" if slot.lost else "held"
+        table.add_row(name, str(slot.position), size(slot.limit_bytes), created, state)
+    return table
+
+
+def _record_type(name: str) -> RecordType:
+    words = [each.name.lower() for each in RecordType]
+    if name.lower() not in words:
+        raise unknown("--type", name, words)
+    return RecordType[name.upper()]
+
+
+def _bytes(text: str) -> int:
+    try:
+        return int(parse_quantity(text, Unit.BYTES))
+    except ValueError as error:
+        raise ConfigurationError(f"--limit: {error}") from None
+
+
+def _plain(value: Any) -> Any:
+    """A property as JSON can say it."""
+    if isinstance(value, bytes):
+        return {"base64": base64.b64encode(value).decode()}
+    return _text(value) if isinstance(value, str) else value
+
+
+def _text(text: str) -> str:
+    return text.encode("utf-8", "backslashreplace").decode()

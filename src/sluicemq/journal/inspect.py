@@ -1,0 +1,263 @@
+"""Looking at a journal without changing it: `check` and `dump`. Both work beside a running broker
+and see what is durable.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Collection, Iterator
+from pathlib import Path
+from typing import Final, NamedTuple
+
+import msgspec
+
+from sluicemq.journal.directory import read_identity
+from sluicemq.journal.format import HEADER_BYTES, UNIT_END, Record, RecordType
+from sluicemq.journal.index import COLUMNS, Index, build_index
+from sluicemq.journal.meta import decode_message
+from sluicemq.journal.reader import read_records
+from sluicemq.journal.recovery import Recovery
+from sluicemq.journal.segment import (
+    SEGMENT_HEADER_BYTES,
+    SegmentView,
+    list_segments,
+    segment_path,
+    sequence_at,
+    walk,
+)
+from sluicemq.journal.slots import Slots
+from sluicemq.journal.snapshot import list_snapshots, newest_snapshot
+from sluicemq.journal.writer import DurableEnd, read_durable
+from sluicemq.model.destination import Address, Kind, decode_name
+from sluicemq.model.errors import JournalDamaged, JournalError
+from sluicemq.model.message import Message
+
+PROBLEMS_PER_SEGMENT: Final = 20
+ATTEMPTS: Final = 5
+"""A snapshot that is taken meanwhile makes it necessary to begin anew."""
+
+
+class Problem(NamedTuple):
+    """Something that is not as it should be."""
+
+    file: str
+    offset: int
+    text: str
+
+    def __str__(self) -> str:
+        return f"{self.file}, offset {self.offset}: {self.text}"
+
+
+class Report(msgspec.Struct, kw_only=True):
+    """What `check` has found.
+
+    live      records that wait for settlements
+    unsealed  bytes behind the durable end: being written, or left by a crash
+    """
+
+    problems: list[Problem] = []
+    segments: int = 0
+    records: int = 0
+    bytes: int = 0
+    live: int = 0
+    unsealed: int = 0
+    types: dict[str, int] = {}
+
+
+def check(directory: Path) -> Report:
+    """Verify everything: every CRC, the order of sequence numbers, that units are whole, that
+    indexes say what the records say, that the snapshot and what is live fit them, and the slots.
+
+    Raises JournalError when there is no journal there or it is from the future; damage is
+    reported, not raised.
+    """
+    report = Report()
+    if not directory.is_dir():
+        raise JournalError(f"{directory} is no directory")
+    try:
+        identity = read_identity(directory)
+    except JournalDamaged as error:
+        identity = None
+        report.problems.append(Problem(str(directory), 0, str(error)))
+    if identity is None and not report.problems:
+        raise JournalError(f"there is no journal in {directory}")
+    durable = read_durable(directory)
+    for first in list_segments(directory):
+        if durable is not None and first > durable.segment:
+            continue
+        try:
+            view = SegmentView(segment_path(directory, first))
+        except FileNotFoundError:
+            continue
+        except JournalDamaged as error:
+            report.problems.append(Problem(str(segment_path(directory, first)), 0, str(error)))
+            continue
+        try:
+            _check_segment(view, durable, identity, report)
+        finally:
+            view.close()
+    if identity is not None and not report.problems:
+        _check_liveness(directory, identity, report)
+    try:
+        Slots(directory).list()
+    except JournalDamaged as error:
+        report.problems.append(Problem(str(directory), 0, str(error)))
+    return report
+
+
+def _check_segment(
+    view: SegmentView, durable: DurableEnd | None, identity: bytes | None, report: Report
+) -> None:
+    problems: list[Problem] = []
+
+    def problem(offset: int, text: str) -> None:
+        problems.append(Problem(str(view.path), offset, text))
+
+    if identity is not None and view.header.identity != identity:
+        problem(40, "the segment belongs to another data directory")
+    index = view.index
+    end = view.index_offset
+    if index is None:
+        end = view.size
+        if durable is not None and durable.segment == view.header.first:
+            end = durable.offset
+            report.unsealed = max(0, view.size - end)
+            if view.size < end:
+                problem(view.size, f"the segment ends here, but {end} bytes of it were on disk")
+        elif durable is not None:
+            problem(view.size, "the segment is not the last and has no intact end")
+    stop, heads = _check_records(view, end, problem)
+    if stop < min(end, view.size) and (durable is not None or index is not None):
+        problem(stop, "the record is not intact")
+    report.segments += 1
+    report.records += len(heads)
+    report.bytes += view.size
+    for head in heads:
+        name = RecordType(head[44]).name
+        report.types[name] = report.types.get(name, 0) + 1
+    if index is not None:
+        if not problems:
+            _compare_index(index, b"".join(heads), view, problem)
+        try:
+            view.verify()
+        except JournalDamaged as error:
+            if not problems:
+                problem(0, str(error))
+    report.problems += problems[:PROBLEMS_PER_SEGMENT]
+
+
+def _check_records(
+    view: SegmentView, end: int, problem: Callable[[int, str], None]
+) -> tuple[int, list[bytes]]:
+    """Where the intact records end, and their headers."""
+    heads: list[bytes] = []
+    last = view.header.first - 1
+    stop = SEGMENT_HEADER_BYTES
+    unit = stop
+    for offset, size in walk(view.view, end):
+        head = bytes(view.view[offset : offset + HEADER_BYTES])
+        if head[44] == RecordType.INDEX:
+            break
+        sequence = sequence_at(view.view, offset)
+        if sequence <= last:
+            problem(offset, f"sequence number {sequence} follows {last}")
+        last = sequence
+        stop = offset + (size + 7 & -8)
+        if head[45] & UNIT_END:
+            unit = stop
+        heads.append(head)
+    if unit != stop:
+        problem(unit, "the unit that begins here has no end")
+    return stop, heads
+
+
+def _compare_index(
+    index: Index, heads: bytes, view: SegmentView, problem: Callable[[int, str], None]
+) -> None:
+    expected = Index(memoryview(build_index(heads, SEGMENT_HEADER_BYTES, {})))
+    for name, _, _, _ in COLUMNS:
+        if index.columns[name] != expected.columns[name]:
+            problem(view.index_offset, f"the index has a column {name!r} that is not the records'")
+    expected.close()
+
+
+def _check_liveness(directory: Path, identity: bytes, report: Report) -> None:
+    for attempt in range(ATTEMPTS):
+        before = list_snapshots(directory)
+        try:
+            recovery = Recovery(directory, identity, verify=False, mend=False)
+        except (JournalDamaged, FileNotFoundError) as error:
+            if attempt + 1 < ATTEMPTS and list_snapshots(directory) != before:
+                continue
+            report.problems.append(Problem(str(directory), 0, str(error)))
+            return
+        report.live = recovery.report["live"]
+        for part in recovery.parts:
+            segment = part.segment
+            known = set(part.table.sequences.tolist())
+            for index, left in enumerate(segment.live):
+                if left and segment.base + index not in known:
+                    text = f"number {segment.base + index} is live, but there is no such record"
+                    report.problems.append(Problem(str(part.view.path), 0, text))
+                    break
+        recovery.done()
+        return
+
+
+class Entry(NamedTuple):
+    """One record, as `dump` shows it.
+
+    address  its destination, if it has one that is known
+    """
+
+    file: Path
+    offset: int
+    record: Record
+    address: Address | None
+
+    @property
+    def message(self) -> Message | None:
+        """The message in it, if it is one. Raises JournalDamaged."""
+        if self.record.is_message and self.address is not None:
+            return decode_message(self.record, self.address)
+        return None
+
+
+def dump(
+    directory: Path,
+    *,
+    sequence: int = 0,
+    types: Collection[int] = (),
+    address: Address | None = None,
+    reference: int = 0,
+) -> Iterator[Entry]:
+    """Durable records in order, from a sequence number on.
+
+    `types` and `address` restrict them; `reference` asks for one record and what is about it.
+    Raises JournalDamaged at the first record that is not intact.
+    """
+    names: dict[int, Address] = {}
+    snapshot = newest_snapshot(directory)
+    for number, kind, name in snapshot.addresses if snapshot else ():
+        names[number] = Address(Kind(kind), decode_name(name))
+    seen: SegmentView | None = None
+    for view, offset, record in read_records(directory, sequence=sequence):
+        if view is not seen:
+            seen = view
+            for number, kind, text in view.index.summary["destinations"] if view.index else ():
+                names[number] = Address(Kind(kind), text)
+        if record.type in (RecordType.DESTINATION, RecordType.DESTINATION_GONE):
+            names[record.destination] = record.address
+        destination = names.get(record.destination)
+        if types and record.type not in types:
+            continue
+        if address is not None and destination != address:
+            continue
+        if reference and not _concerns(record, reference):
+            continue
+        yield Entry(view.path, offset, record, destination)
+
+
+def _concerns(record: Record, sequence: int) -> bool:
+    if sequence in (record.sequence, record.reference):
+        return True
+    return record.type == RecordType.SETTLED and sequence in record.sequences

@@ -1,0 +1,287 @@
+"""HTTP as far as the gateway speaks it: one request per connection, answered in HTTP/1.0.
+
+Request (msglite protocol notes, HTTP gateway): HEAD, GET, POST, PUT or DELETE in HTTP/1.0 or 1.1;
+lines end in CR LF or LF; folded header lines are joined; a body has Content-Length bytes, and
+without that header none for HEAD and GET and everything up to the end of input for the others.
+No chunked bodies, no interim answers. It is meant to sit behind a web server that knows the rest.
+"""
+
+from __future__ import annotations
+
+from typing import Final, NamedTuple
+
+from sluicemq.model.errors import FrameTooLarge, ProtocolError
+
+METHODS: Final = frozenset({b"HEAD", b"GET", b"POST", b"PUT", b"DELETE"})
+VERSIONS: Final = frozenset({b"HTTP/1.0", b"HTTP/1.1"})
+
+REASONS: Final = {
+    "100": "Continue",
+    "101": "Switching Protocols",
+    "200": "OK",
+    "201": "Created",
+    "202": "Accepted",
+    "203": "Non-Authoritative Information",
+    "204": "No Content",
+    "205": "Reset Content",
+    "206": "Partial Content",
+    "300": "Multiple Choices",
+    "301": "Moved Permanently",
+    "302": "Found",
+    "303": "See Other",
+    "304": "Not Modified",
+    "305": "Use Proxy",
+    "307": "Temporary Redirect",
+    "400": "Bad Request",
+    "401": "Unauthorized",
+    "402": "Payment Required",
+    "403": "Forbidden",
+    "404": "Not Found",
+    "405": "Method Not Allowed",
+    "406": "Not Acceptable",
+    "407": "Proxy Authentication Required",
+    "408": "Request Time-out",
+    "409": "Conflict",
+    "410": "Gone",
+    "411": "Length Required",
+    "412": "Precondition Failed",
+    "413": "Request Entity Too Large",
+    "414": "Request-URI Too Large",
+    "415": "Unsupported Media Type",
+    "416": "Requested range not satisfiable",
+    "417": "Expectation Failed",
+    "500": "Internal Server Error",
+    "501": "Not Implemented",
+    "502": "Bad Gateway",
+    "503": "Service Unavailable",
+    "504": "Gateway Time-out",
+    "505": "HTTP Version not supported",
+}
+"""The codes of RFC 2616 section 6.1.1, less 306 and with no others."""
+
+
+class HttpLimits(NamedTuple):
+    """Largest request accepted.
+
+    line   bytes of a line without its end; one more is refused
+    lines  header lines
+    body   bytes
+    """
+
+    line: int = 4095
+    lines: int = 1023
+    body: int = 64 * 1024 * 1024
+
+
+class Request(NamedTuple):
+    """A request as the gateway passes it on.
+
+    headers  by canonical name (`X-Test-Header`); repeated ones joined with ","
+    """
+
+    method: str
+    url: str
+    protocol: str
+    headers: dict[str, str]
+    body: bytes
+
+
+_DEFAULT_LIMITS: Final = HttpLimits()
+_TOKEN: Final = frozenset(
+    b"!#$%&'*+-.^_`|~0123456789ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz"
+)
+_UP_TO_THE_END: Final = -1
+
+
+class RequestReader:
+    """Collects one request. `error` is None until the client breaks a rule."""
+
+    __slots__ = ("_body", "_fields", "_first", "_left", "_limits", "_rest", "error", "request")
+
+    def __init__(self, limits: HttpLimits = _DEFAULT_LIMITS) -> None:
+        self.error: ProtocolError | None = None
+        self.request: Request | None = None
+        """The request, once it is complete."""
+        self._limits = limits
+        self._rest = bytearray()
+        self._first: list[bytes] | None = None
+        """Method, URL and version, once the request line is there."""
+        self._fields: list[list[bytes]] = []
+        self._body: bytearray | None = None
+        self._left = 0
+        """Bytes of the body that are to come, or _UP_TO_THE_END."""
+
+    @property
+    def begun(self) -> bool:
+        """Whether anything has come."""
+        return bool(self._rest or self._first)
+
+    def feed(self, data: bytes) -> None:
+        """Take what was received; look at `request` and `error` afterwards. Never raises."""
+        if self.error is not None or self.request is not None:
+            return
+        try:
+            if self._body is None:
+                self._read_lines(data)
+            else:
+                self._read_body(data)
+        except ProtocolError as error:
+            self.error = error
+
+    def end(self) -> None:
+        """No more will come: the end of a body without a length, or of half a request."""
+        if self.error is not None or self.request is not None:
+            return
+        if self._body is not None and self._left == _UP_TO_THE_END:
+            self._finish()
+        else:
+            self.error = ProtocolError("the request is not complete")
+
+    def _read_lines(self, data: bytes) -> None:
+        rest = self._rest
+        if rest and b"\n" not in data:
+            rest += data
+            self._check_line(len(rest) - rest.endswith(b"\r"))
+            return
+        data = bytes(rest) + data
+        rest.clear()
+        position = 0
+        while self._body is None:
+            end = data.find(b"\n", position)
+            if end < 0:
+                rest += data[position:]
+                self._check_line(len(rest) - rest.endswith(b"\r"))
+                return
+            line = data[position : end - 1 if data[end - 1 : end] == b"\r" else end]
+            position = end + 1
+            self._check_line(len(line))
+            self._read_line(line)
+        self._read_body(data[position:])
+
+    def _check_line(self, length: int) -> None:
+        if length > self._limits.line:
+            raise FrameTooLarge(f"a line is longer than {self._limits.line} bytes")
+
+    def _read_line(self, line: bytes) -> None:
+        if self._first is None:
+            self._first = _request_line(line)
+        elif not line:
+            self._begin_body()
+        elif len(self._fields) >= self._limits.lines:
+            raise FrameTooLarge(f"there are more than {self._limits.lines} header lines")
+        elif line[:1] in (b" ", b"\t"):
+            if not self._fields:
+                raise ProtocolError("the first header line is folded")
+            # an empty field keeps count of the lines
+            self._fields.append([b"", line.strip(b" \t")])
+        else:
+            name, colon, value = line.partition(b":")
+            if not colon or not name or not _TOKEN.issuperset(name):
+                raise ProtocolError("a header line is not a name, a colon and a value")
+            self._fields.append([_canonical(name), value.strip(b" \t")])
+
+    def _headers(self) -> dict[bytes, bytes]:
+        headers: dict[bytes, bytes] = {}
+        parts: list[tuple[bytes, bytes]] = []
+        for name, value in self._fields:
+            if name:
+                parts.append((name, value))
+            else:
+                name, before = parts.pop()
+                parts.append((name, before + b" " + value))
+        for name, value in parts:
+            headers[name] = headers[name] + b"," + value if name in headers else value
+        return headers
+
+    def _begin_body(self) -> None:
+        assert self._first is not None
+        headers = self._headers()
+        self._fields = [[name, value] for name, value in headers.items()]
+        if b"Transfer-Encoding" in headers:
+            raise ProtocolError("transfer codings are not supported")
+        length = headers.get(b"Content-Length")
+        if length is None:
+            self._left = 0 if self._first[0] in (b"GET", b"HEAD") else _UP_TO_THE_END
+        elif not length.isdigit() or len(length) > 19:
+            raise ProtocolError("the Content-Length is not a number")
+        else:
+            self._left = int(length)
+            self._check_body(self._left)
+        self._body = bytearray()
+
+    def _check_body(self, length: int) -> None:
+        if length > self._limits.body:
+            raise FrameTooLarge(f"the body is larger than {self._limits.body} bytes")
+
+    def _read_body(self, data: bytes) -> None:
+        body = self._body
+        assert body is not None
+        if self._left == _UP_TO_THE_END:
+            body += data
+            self._check_body(len(body))
+            return
+        body += data[: self._left - len(body)]
+        if len(body) == self._left:
+            self._finish()
+
+    def _finish(self) -> None:
+        assert self._first is not None
+        assert self._body is not None
+        method, url, protocol = self._first
+        headers = {_text(name): _text(value) for name, value in self._fields}
+        body = bytes(self._body)
+        self._body.clear()
+        self.request = Request(_text(method), _text(url), _text(protocol), headers, body)
+
+
+def _request_line(line: bytes) -> list[bytes]:
+    parts = line.split(b" ")
+    if len(parts) != 3 or not parts[1]:
+        raise ProtocolError("the request line is not a method, a URL and a version")
+    if parts[0] not in METHODS:
+        raise ProtocolError("the method is not HEAD, GET, POST, PUT or DELETE")
+    if parts[2] not in VERSIONS:
+        raise ProtocolError("the version is not HTTP/1.0 or HTTP/1.1")
+    return parts
+
+
+def _canonical(name: bytes) -> bytes:
+    """`x-test-HEADER` as `X-Test-Header`."""
+    return b"-".join(part[:1].upper() + part[1:].lower() for part in name.split(b"-"))
+
+
+def _text(raw: bytes) -> str:
+    """Header bytes as text: UTF-8 where it is, else each byte the character of that number."""
+    try:
+        return raw.decode()
+    except UnicodeDecodeError:
+        return raw.decode("latin-1")
+
+
+def encode_head(status: str, headers: list[str]) -> bytes:
+    """Status line and headers; `headers` is name, value, name, value …; `Connection` is ours.
+
+    Raises ProtocolError for a status that does not exist, and for what would not be a header.
+    """
+    reason = REASONS.get(status)
+    if reason is None:
+        raise ProtocolError("the status is not one of HTTP/1.1")
+    if len(headers) % 2:
+        raise ProtocolError("a header has no value")
+    lines = [f"HTTP/1.0 {status} {reason}", "Connection: close"]
+    for name, value in zip(headers[::2], headers[1::2], strict=True):
+        if not name or not _TOKEN.issuperset(name.encode("utf-8", "replace")):
+            raise ProtocolError("a header's name is not a token")
+        if any(c < " " and c != "\t" for c in value):
+            # a line break would let one header become two
+            raise ProtocolError("a header's value has control characters")
+        if name.lower() != "connection":
+            lines.append(f"{name}: {value}")
+    return ("\r\n".join(lines) + "\r\n\r\n").encode("utf-8", "replace")
+
+
+def encode_failure(reason: str) -> bytes:
+    """What the gateway itself answers: always 500, as the original does."""
+    body = reason.encode("utf-8", "replace") + b"\n"
+    headers = ["Content-Type", "text/plain; charset=utf-8", "Content-Length", str(len(body))]
+    return encode_head("500", headers) + body

@@ -1,0 +1,157 @@
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+
+from sluicemq.journal import Cause, FileJournal, JournalOptions
+from sluicemq.model.destination import Address, Kind
+from sluicemq.model.message import BodyKind, Durability, Message, Origin
+from tests.cli.conftest import Run
+
+ORDERS = Address(Kind.QUEUE, "orders")
+NEWS = Address(Kind.TOPIC, "news")
+TIME = 1_700_000_000_000
+
+
+def message(address: Address, body: bytes, **fields: object) -> Message:
+    return Message(address, body, BodyKind.TEXT, Origin.PHPMQ, Durability.SYNC, TIME, **fields)  # type: ignore[arg-type]
+
+
+@pytest.fixture
+def data_dir(tmp_path: Path) -> Path:
+    """Three messages, the first of them acknowledged."""
+    directory = tmp_path / "data"
+    directory.mkdir()
+    journal = FileJournal.open(directory / "journal", JournalOptions())
+    orders, news = journal.destination(ORDERS), journal.destination(NEWS)
+    first = journal.append_message(message(ORDERS, b"one\n\x1b[2J", correlation_id="c-1"), orders)
+    journal.append_message(message(ORDERS, b"\xff"), orders)
+    journal.append_message(message(NEWS, b"x" * 500, properties={"a": b"\xff", "b": 3}), news)
+    journal.append_settled(0, orders, Cause.ACKNOWLEDGED, [first], TIME)
+    journal.sync()
+    journal.close()
+    return directory
+
+
+def dumped(run: Run, *arguments: str) -> list[dict[str, object]]:
+    result = run("journal", "dump", *arguments, "--json")
+    assert result.code == 0
+    return [json.loads(line) for line in result.out.splitlines()]
+
+
+def test_check_of_an_intact_journal(run: Run, data_dir: Path) -> None:
+    result = run("journal", "check", str(data_dir))
+    assert (result.code, result.err) == (0, "")
+    assert "2 live" in result.out
+    assert "No damage." in result.out
+    report = json.loads(run("journal", "check", str(data_dir / "journal"), "--json").out)
+    assert (report["live"], report["problems"]) == (2, [])
+    assert report["types"]["MESSAGE"] == 3
+
+
+def test_check_finds_damage(run: Run, data_dir: Path) -> None:
+    (segment,) = (data_dir / "journal").glob("*.segment")
+    content = bytearray(segment.read_bytes())
+    at = content.index(b"xxxx")
+    content[at] ^= 1
+    segment.write_bytes(content)
+    result = run("journal", "check", str(data_dir))
+    assert result.code == 1
+    assert f"error: {segment}, offset" in result.err
+    assert run("journal", "check", str(data_dir), "--json").code == 1
+
+
+def test_the_configured_directory_is_the_default(
+    run: Run, data_dir: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("SLUICEMQ_BROKER__DATA_DIR", str(data_dir))
+    assert str(data_dir / "journal") in run("journal", "check").out
+
+
+def test_dump_shows_each_record_on_a_line(run: Run, data_dir: Path) -> None:
+    lines = run("journal", "dump", str(data_dir), "--type", "message").out.splitlines()
+    assert [line.split("  ")[-1] for line in lines] == [
+        "8 bytes: one\\n\\x1b[2J",
+        "1 bytes: \\xff",
+        "500 bytes: " + "x" * 60 + "…",
+    ]
+    assert "2023-11-14 22:13:20.000  message       topic:news" in lines[2]
+
+
+def test_dump_as_json_has_the_whole_message(run: Run, data_dir: Path) -> None:
+    first, second, third = dumped(run, str(data_dir), "--type", "message")
+    assert first["body"] == "one\n\x1b[2J"
+    assert first["correlation_id"] == "c-1"
+    assert first["destination"] == "orders"
+    assert second["body_base64"] == "/w=="
+    assert third["properties"] == {"a": {"base64": "/w=="}, "b": 3}
+
+
+def test_dump_by_destination_number_and_limit(run: Run, data_dir: Path) -> None:
+    first, second = dumped(run, str(data_dir), "--queue", "orders", "--type", "message")
+    assert len(dumped(run, str(data_dir), "--topic", "news", "--type", "message")) == 1
+    number = first["sequence"]
+    about = dumped(run, str(data_dir), "--about", str(number))
+    assert [record["type"] for record in about] == ["message", "settled"]
+    assert (about[1]["cause"], about[1]["sequences"]) == ("acknowledged", [number])
+    later = dumped(run, str(data_dir), "--from", str(second["sequence"]), "--limit", "1")
+    assert [record["sequence"] for record in later] == [second["sequence"]]
+
+
+def test_slots(run: Run, data_dir: Path) -> None:
+    where = str(data_dir)
+    assert run("journal", "slots", where).err == "There are no slots.\n"
+    run("journal", "slots", where, "--create", "spark", "--position", "7", "--limit", "5GiB")
+    slots = json.loads(run("journal", "slots", where, "--json").out)
+    assert (slots["spark"]["position"], slots["spark"]["limit_bytes"]) == (7, 5 * 1024**3)
+    assert run("journal", "slots", where).out.splitlines()[1].split()[:4] == [
+        "spark",
+        "7",
+        "5.0",
+        "GiB",
+    ]
+    again = run("journal", "slots", where, "--create", "spark")
+    assert again.code == 1
+    assert "already" in again.err
+    assert run("journal", "slots", where, "--drop", "spark").code == 0
+    assert run("journal", "slots", where, "--drop", "spark").code == 1
+
+
+def test_compact_keeps_what_is_live(run: Run, data_dir: Path) -> None:
+    assert run("journal", "compact", str(data_dir)).code == 0
+    report = json.loads(run("journal", "check", str(data_dir), "--json").out)
+    assert (report["live"], report["problems"]) == (2, [])
+
+
+def test_compact_beside_a_broker_is_refused(run: Run, data_dir: Path) -> None:
+    journal = FileJournal.open(data_dir / "journal", JournalOptions())
+    try:
+        result = run("journal", "compact", str(data_dir))
+    finally:
+        journal.close()
+    assert result.code == 1
+    assert "Stop the other process" in result.err
+
+
+@pytest.mark.parametrize(
+    ("arguments", "code", "says"),
+    [
+        (["check", "none"], 1, "there is no directory none"),
+        (["check", "."], 1, "there is no journal in"),
+        (["compact", "."], 1, "there is no journal in"),
+        (["dump", "data", "--type", "mesage"], 2, "did you mean message?"),
+        (["dump", "data", "--queue", "a", "--topic", "b"], 2, "either --queue or --topic"),
+        (["slots", "data", "--position", "3"], 2, "go with --create"),
+        (["slots", "data", "--create", "a", "--drop", "b"], 2, "either --create or --drop"),
+        (["slots", "data", "--create", "a", "--limit", "much"], 2, "not a number of bytes"),
+        (["slots", "data", "--create", "../a"], 1, "no name for a slot"),
+    ],
+)
+@pytest.mark.usefixtures("data_dir")
+def test_mistakes(run: Run, arguments: list[str], code: int, says: str) -> None:
+    result = run("journal", *arguments)
+    assert result.code == code
+    assert says in result.err
+    assert "Traceback" not in result.err

@@ -1,0 +1,56 @@
+"""Shared by the tests of the journal."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from sluicemq.journal import FileJournal, JournalOptions, Row
+from sluicemq.journal.segment import list_segments, segment_path
+from sluicemq.model.destination import Address, Kind
+from sluicemq.model.message import BodyKind, Durability, Message, Origin
+
+ORDERS = Address(Kind.QUEUE, "orders")
+TINY = JournalOptions(segment_bytes=2000)
+T0 = 1_700_000_000_000
+
+
+def make_message(body: bytes = b"hello", *, address: Address = ORDERS, **fields: object) -> Message:
+    message = Message(address, body, BodyKind.BYTES, Origin.PHPMQ, Durability.SYNC, T0, 0, 4)
+    for name, value in fields.items():
+        setattr(message, name, value)
+    return message
+
+
+def put(journal: FileJournal, body: bytes = b"hello", references: int = 1) -> int:
+    """Append one message to the queue `orders`."""
+    number = journal.destination(ORDERS)
+    return journal.append_message(make_message(body), number, references)
+
+
+def take(journal: FileJournal, *sequences: int) -> int:
+    return journal.append_settled(1, journal.destination(ORDERS), 1, list(sequences), T0)
+
+
+def reopen(directory: Path, options: JournalOptions = TINY) -> FileJournal:
+    return FileJournal.open(directory, options)
+
+
+def rows_of(journal: FileJournal) -> list[Row]:
+    return list(journal.recovery.rows())
+
+
+def live_of(journal: FileJournal) -> dict[int, bytes]:
+    """Every live message that recovery reports, by sequence number, with its body."""
+    return {row.sequence: journal.fetch(row.sequence).body for row in rows_of(journal)}
+
+
+def segments_of(directory: Path) -> list[Path]:
+    return [segment_path(directory, first) for first in list_segments(directory)]
+
+
+def crash(journal: FileJournal) -> None:
+    """Let go of the directory without writing anything more, as a killed process does."""
+    journal.fence()
+    journal._failed = True
+    journal._parts = []
+    journal.close()

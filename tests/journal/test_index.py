@@ -1,0 +1,113 @@
+"""A sealed segment read the way its documentation says, without the package's own reader."""
+
+from __future__ import annotations
+
+import json
+import struct
+import zlib
+from array import array
+from pathlib import Path
+
+from hypothesis import given
+from hypothesis import strategies as st
+
+from sluicemq.journal.format import encode_record
+from sluicemq.journal.index import Index, build_index
+from sluicemq.journal.segment import SegmentView
+from sluicemq.model.errors import JournalDamaged
+from tests.journal.support import ORDERS, make_message, put, reopen, segments_of
+
+LAYOUT = [
+    ("sequence", "Q"), ("time", "q"), ("expiration", "q"), ("reference", "Q"), ("offset", "Q"),
+    ("size", "I"), ("body", "I"), ("destination", "I"), ("references", "H"), ("type", "B"),
+    ("flags", "B"), ("priority", "B"), ("origin", "B"), ("kind", "B"), ("durability", "B"),
+]  # fmt: skip
+
+
+def read_columns(data: bytes) -> tuple[dict[str, object], dict[str, array[int]]]:
+    """A foreign reader: summary and columns of a sealed segment, one call per column."""
+    magic, index, records, crc, _ = struct.unpack("<8sQQII", data[-32:])
+    assert magic == b"SLUICEND"
+    assert zlib.crc32(data[:-32]) == crc
+    place = index + 56
+    (length,) = struct.unpack_from("<I", data, place)
+    summary = json.loads(data[place + 4 : place + 4 + length])
+    place += 4 + length + (-(4 + length) & 7)
+    columns = {}
+    for name, code in LAYOUT:
+        assert place % 8 == 0
+        column = array(code)
+        size = column.itemsize * records
+        column.frombytes(data[place : place + size])
+        columns[name] = column
+        place += size + (-size & 7)
+    assert place + 32 == len(data)
+    return summary, columns
+
+
+def test_the_columns_say_what_the_records_say(tmp_path: Path) -> None:
+    journal = reopen(tmp_path)
+    first = put(journal, b"one")
+    number = journal.destination(ORDERS)
+    message = make_message(b"twotwo", priority=7, expiration=99, message_id="id", timestamp=12)
+    second = journal.append_message(message, number, 3)
+    journal.append_settled(5, number, 1, [first], 13)
+    journal.seal()
+    journal.sync()
+    path = segments_of(tmp_path)[0]
+    journal.close()
+
+    data = path.read_bytes()
+    summary, columns = read_columns(data)
+    row = list(columns["sequence"]).index(second)
+    assert columns["time"][row] == 12_000
+    assert columns["expiration"][row] == 99
+    assert columns["priority"][row] == 7
+    assert columns["references"][row] == 3
+    assert columns["destination"][row] == number
+    start = columns["offset"][row]
+    body = data[start + columns["body"][row] : start + columns["size"][row]]
+    assert body == b"twotwo"
+    assert summary["destinations"] == [[number, 1, "orders"]]
+    assert summary["first_sequence"] == columns["sequence"][0]
+    assert summary["last_sequence"] == columns["sequence"][-1]
+    assert summary["records"] == len(columns["type"])
+    assert summary["types"]["1"] == 2
+    for row, offset in enumerate(columns["offset"]):
+        size, _, sequence = struct.unpack_from("<IIQ", data, offset)
+        assert (size, sequence) == (columns["size"][row], columns["sequence"][row])
+
+
+@given(st.lists(st.integers(1, 40), min_size=1, max_size=40), st.integers(0, 2000))
+def test_rows_are_found_by_sequence_number(gaps: list[int], wanted: int) -> None:
+    sequences = []
+    last = 0
+    for gap in gaps:
+        last += gap
+        sequences.append(last)
+    heads = b"".join(encode_record(1, s, 0, b"")[0] for s in sequences)
+    index = Index(memoryview(build_index(heads, 64, {})))
+    expected = next((i for i, s in enumerate(sequences) if s >= wanted), len(sequences))
+    assert index.row(wanted) == expected
+
+
+@given(st.binary(max_size=200))
+def test_a_payload_that_is_no_index_is_damage(payload: bytes) -> None:
+    try:
+        Index(memoryview(payload))
+    except JournalDamaged:
+        return
+    raise AssertionError("random bytes passed for an index")
+
+
+def test_a_sealed_segment_is_recognised_and_others_are_not(tmp_path: Path) -> None:
+    journal = reopen(tmp_path)
+    put(journal)
+    journal.seal()
+    journal.sync()
+    sealed, growing = (SegmentView(path) for path in segments_of(tmp_path))
+    assert sealed.index is not None
+    assert growing.index is None
+    sealed.close()
+    growing.close()
+    journal.close()

@@ -1,0 +1,204 @@
+"""What every journal does: the same tests on disk and in memory."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+
+from sluicemq.journal import Cause, FileJournal, Journal, MemoryJournal, RecordType
+from sluicemq.model.destination import Address, Kind
+from sluicemq.model.errors import JournalError, JournalFailed, RecordNotFound
+from tests.journal.support import ORDERS, T0, TINY, make_message
+
+Flush = Callable[[], None]
+
+
+@pytest.fixture(params=["file", "memory"])
+def journal(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Journal]:
+    made: Journal = (
+        FileJournal.open(tmp_path, TINY) if request.param == "file" else MemoryJournal(history=True)
+    )
+    yield made
+    made.close()
+
+
+def flush(journal: Journal) -> None:
+    if isinstance(journal, FileJournal):
+        journal.sync()
+    else:
+        journal.commit()
+
+
+def put(journal: Journal, body: bytes = b"x", references: int = 1) -> int:
+    number = journal.destination(ORDERS)
+    return journal.append_message(make_message(body), number, references)
+
+
+def test_sequence_numbers_ascend_over_everything(journal: Journal) -> None:
+    numbers = [put(journal), journal.next_sequence(), put(journal)]
+    numbers.append(journal.append_entry(RecordType.SETTINGS, b"s", T0))
+    numbers.append(journal.append_settled(1, 1, Cause.ACKNOWLEDGED, numbers[:1], T0))
+    assert numbers == sorted(set(numbers))
+
+
+def test_a_message_is_told_its_number_and_read_back(journal: Journal) -> None:
+    message = make_message(b"body", properties={"a": 1}, correlation_id="c", priority=9)
+    sequence = journal.append_message(message, journal.destination(ORDERS))
+    assert message.sequence == sequence
+    for _ in range(2):  # once before it is durable, once after
+        back = journal.fetch(sequence)
+        assert (back.sequence, back.body, back.destination) == (sequence, b"body", ORDERS)
+        assert (back.properties, back.correlation_id, back.priority) == ({"a": 1}, "c", 9)
+        flush(journal)
+
+
+def test_durable_moves_forward_and_is_reported_with_every_group(journal: Journal) -> None:
+    seen: list[int] = []
+    journal.on_durable = seen.append
+    for _ in range(3):
+        sequence = put(journal)
+        assert journal.durable < sequence
+        flush(journal)
+        assert journal.durable >= sequence
+        assert seen[-1] == journal.durable
+    assert seen == sorted(set(seen))
+
+
+def test_numbers_without_records_become_durable_too(journal: Journal) -> None:
+    sequence = journal.next_sequence()
+    flush(journal)
+    assert journal.durable >= sequence
+
+
+def test_a_unit_is_not_handed_over_before_its_end(journal: Journal) -> None:
+    number = journal.destination(ORDERS)
+    flush(journal)
+    first = journal.append_message(make_message(), number, last=False)
+    flush(journal)
+    assert journal.durable < first
+    journal.destination(Address(Kind.QUEUE, "made within the unit"))
+    flush(journal)
+    assert journal.durable < first
+    last = journal.append_message(make_message(), number)
+    flush(journal)
+    assert journal.durable >= last
+
+
+def test_destinations_keep_their_number_and_give_it_up_for_good(journal: Journal) -> None:
+    topic = Address(Kind.TOPIC, "orders")
+    number = journal.destination(ORDERS)
+    assert journal.destination(topic) != number
+    assert journal.destination(ORDERS) == number
+    assert journal.addresses[number] == ORDERS
+    journal.forget_destination(ORDERS)
+    assert number not in journal.addresses
+    assert journal.destination(ORDERS) not in (number, journal.destination(topic))
+    journal.forget_destination(Address(Kind.QUEUE, "never seen"))
+
+
+def test_what_is_retained_outlives_its_settlement(journal: Journal) -> None:
+    sequence = put(journal)
+    flush(journal)
+    journal.retain(sequence, 2)
+    journal.append_settled(1, 1, Cause.ACKNOWLEDGED, [sequence], T0)
+    assert journal.release(sequence) is False
+    assert journal.fetch(sequence).body == b"x"
+    assert journal.release(sequence) is True
+    assert journal.release(sequence) is False
+
+
+def test_release_is_not_the_last_while_a_settlement_is_awaited(journal: Journal) -> None:
+    sequence = put(journal)
+    journal.retain(sequence)
+    assert journal.release(sequence) is False
+    assert journal.fetch(sequence).body == b"x"
+
+
+def test_a_message_nobody_settles_may_still_be_retained(journal: Journal) -> None:
+    sequence = put(journal, references=0)
+    journal.on_durable = lambda _: journal.retain(sequence)
+    flush(journal)
+    assert journal.fetch(sequence).body == b"x"
+    assert journal.release(sequence) is True
+
+
+def test_unknown_numbers(journal: Journal) -> None:
+    with pytest.raises(RecordNotFound):
+        journal.fetch(10**12)
+    with pytest.raises(RecordNotFound):
+        journal.retain(10**12)
+    with pytest.raises(RecordNotFound):
+        journal.fetch(journal.next_sequence())
+    assert journal.release(10**12) is False
+    journal.append_settled(1, 1, Cause.ACKNOWLEDGED, [10**12], T0)
+
+
+def test_a_prepared_entry_is_live_until_it_is_resolved(journal: Journal) -> None:
+    prepared = journal.append_entry(RecordType.PREPARED, b"xid", T0, references=1)
+    flush(journal)
+    assert journal.entry(prepared).payload == b"xid"
+    with pytest.raises(RecordNotFound):
+        journal.fetch(prepared)
+    before = journal.stats().live
+    journal.append_entry(RecordType.RESOLVED, b"", T0, reference=prepared)
+    assert journal.stats().live == before - 1
+
+
+def test_reading_gives_what_is_durable_in_order(journal: Journal) -> None:
+    start = put(journal, b"a")
+    put(journal, b"b", references=300)
+    journal.append_settled(7, 1, Cause.EXPIRED, [start], T0)
+    flush(journal)
+    put(journal, b"not yet durable")
+    records = [r for r in journal.read_from(start) if r.type != RecordType.SNAPSHOT]
+    assert [r.type for r in records] == [
+        RecordType.MESSAGE,
+        RecordType.MESSAGE,
+        RecordType.SETTLED,
+    ]
+    assert [r.body for r in records[:2]] == [b"a", b"b"]
+    assert records[1].references == 300
+    assert (records[2].kind, records[2].subscription) == (Cause.EXPIRED, 7)
+    assert records[2].sequences == [start]
+
+
+def test_a_purge_larger_than_one_record(journal: Journal) -> None:
+    sequences = [put(journal, b"") for _ in range(66_000)]
+    journal.append_settled(1, 1, Cause.PURGED, sequences, T0)
+    assert journal.stats().live == 0
+    flush(journal)
+    settled = [
+        s
+        for r in journal.read_from(sequences[-1] + 1)
+        if r.type == RecordType.SETTLED
+        for s in r.sequences
+    ]
+    assert settled == sequences
+
+
+def test_a_fenced_journal_refuses_everything_and_keeps_what_it_has(journal: Journal) -> None:
+    sequence = put(journal)
+    journal.fence()
+    with pytest.raises(JournalFailed, match="fenced"):
+        put(journal)
+    with pytest.raises(JournalFailed, match="fenced"):
+        journal.append_settled(1, 1, Cause.ACKNOWLEDGED, [sequence], T0)
+    flush(journal)
+    assert journal.durable >= sequence
+
+
+def test_too_many_references_are_refused_and_leave_nothing_behind(journal: Journal) -> None:
+    before = journal.stats().live
+    with pytest.raises(JournalError, match="references"):
+        put(journal, references=70_000)
+    assert journal.stats().live == before
+
+
+def test_closing_twice_is_closing_once(journal: Journal) -> None:
+    put(journal)
+    journal.close()
+    journal.close()
+    with pytest.raises(JournalFailed):
+        put(journal)

@@ -1,0 +1,57 @@
+"""Retention slots as files."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from sluicemq.journal import Slots
+from sluicemq.model.errors import JournalDamaged, JournalError, RecordNotFound
+
+
+def test_a_slot_is_created_advanced_listed_and_dropped(tmp_path: Path) -> None:
+    slots = Slots(tmp_path, 77)
+    assert slots.list() == {}
+    slots.create("spark", 5)
+    slots.create("audit", limit_bytes=1000)
+    slots.advance("spark", 9)
+    assert {name: slot.position for name, slot in Slots(tmp_path).list().items()} == {
+        "audit": 0,
+        "spark": 9,
+    }
+    assert slots.get("spark").limit_bytes == 77
+    slots.drop("audit")
+    assert list(slots.list()) == ["spark"]
+
+
+@pytest.mark.parametrize("name", ["", "../lock", "Upper", "a" * 64, "-x", "a/b", "ü"])
+def test_names_that_are_no_file_names_are_refused(tmp_path: Path, name: str) -> None:
+    with pytest.raises(JournalError, match="no name"):
+        Slots(tmp_path).create(name)
+
+
+def test_mistakes_are_named(tmp_path: Path) -> None:
+    slots = Slots(tmp_path)
+    slots.create("a", 10)
+    with pytest.raises(JournalError, match="already"):
+        slots.create("a")
+    with pytest.raises(JournalError, match="back"):
+        slots.advance("a", 9)
+    with pytest.raises(JournalError, match="at least"):
+        slots.create("b", -1)
+    with pytest.raises(RecordNotFound):
+        slots.advance("nobody", 1)
+    with pytest.raises(RecordNotFound):
+        slots.drop("nobody")
+    slots.lose("a")
+    with pytest.raises(JournalError, match="lost"):
+        slots.advance("a", 11)
+
+
+def test_a_slot_file_that_is_none_is_reported_with_its_path(tmp_path: Path) -> None:
+    slots = Slots(tmp_path)
+    slots.create("a")
+    (tmp_path / "slots" / "a.json").write_text("{")
+    with pytest.raises(JournalDamaged, match=r"a\.json"):
+        slots.list()

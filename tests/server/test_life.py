@@ -1,0 +1,111 @@
+"""Starting, stopping, and what must not be survived."""
+
+from __future__ import annotations
+
+import resource
+import socket
+import time
+from pathlib import Path
+
+import pytest
+
+from sluicemq.cli.local import LocalBroker
+from sluicemq.model.errors import ClientError, ConnectionLost, RequestTimeout
+from sluicemq.protocols.phpmq.client import BlockingPhpmqClient
+from tests.server.conftest import Start
+
+PHPMQ = "phpmq://127.0.0.1:0"
+
+
+def take(port: int, queue: str, timeout: float = 1.0) -> list[bytes]:
+    """Everything that a queue holds, acknowledged."""
+    bodies = []
+    with BlockingPhpmqClient.connect(port=port) as client:
+        client.subscribe(queue, 1000)
+        while True:
+            try:
+                message = client.receive(timeout)
+            except RequestTimeout:
+                return bodies
+            bodies.append(message.body)
+            message.ack()
+
+
+def test_a_stop_keeps_what_was_sent_and_gives_back_what_was_held(start: Start) -> None:
+    broker = start(PHPMQ)
+    client = BlockingPhpmqClient.connect(port=broker.port("phpmq"))
+    for number in range(10):
+        client.send("a", b"%d" % number)
+    client.subscribe("a", 4)
+    for number in range(4):
+        message = client.receive(5)
+        if number < 2:
+            message.ack()
+    assert broker.stop() == 0
+    with pytest.raises(ConnectionLost):
+        while True:
+            client.receive(5)
+    client.close()
+    broker.start()
+    assert take(broker.port("phpmq"), "a") == [b"%d" % number for number in range(2, 10)]
+
+
+def test_a_stop_does_not_wait_for_a_peer_that_does_not_read(start: Start) -> None:
+    broker = start(PHPMQ, environment={"SLUICEMQ_BROKER__STOP_DEADLINE": "1"})
+    port = broker.port("phpmq")
+    with (
+        BlockingPhpmqClient.connect(port=port) as sender,
+        socket.create_connection(("127.0.0.1", port)) as deaf,
+    ):
+        for _ in range(40):
+            sender.send("a", bytes(1 << 20))
+        deaf.sendall(b"H0100202P01%029daP04%029d1000000" % (1, 7))
+        deaf.recv(1)
+        before = time.monotonic()
+        assert broker.stop() == 0
+        assert time.monotonic() - before < 10
+
+
+def test_one_directory_has_one_broker(start: Start, tmp_path: Path) -> None:
+    broker = start(PHPMQ)
+    second = LocalBroker(broker.directory, [PHPMQ])
+    with pytest.raises(ConnectionLost, match=f"{broker.pid}"):
+        second.start()
+    assert broker.status()["pid"] == broker.pid
+
+
+def test_a_public_address_is_refused_unless_told_otherwise(start: Start, tmp_path: Path) -> None:
+    with pytest.raises(ConnectionLost, match="insecure"):
+        LocalBroker(tmp_path / "b", ["phpmq://0.0.0.0:0"]).start()
+    broker = start("phpmq://0.0.0.0:0", options=("--insecure-public",))
+    assert take(broker.port("phpmq"), "a", 0.3) == []
+
+
+def test_a_disk_that_refuses_a_write_ends_the_broker_and_loses_nothing_confirmed(
+    start: Start,
+) -> None:
+    broker = start(PHPMQ)
+    port = broker.port("phpmq")
+    seen: list[bytes] = []
+    client = BlockingPhpmqClient.connect(port=port)
+    client.subscribe("a", 100_000)
+    # from here on the journal cannot grow beyond 2 MB: as on a full disk, a write fails
+    resource.prlimit(broker.pid, resource.RLIMIT_FSIZE, (2_000_000, 2_000_000))
+    sent = 0
+    with pytest.raises(ClientError):
+        while sent < 10_000:
+            client.send("a", b"%d " % sent + bytes(1000))
+            sent += 1
+            if sent % 100 == 0:
+                while len(seen) < sent:
+                    seen.append(client.receive(10).body)
+    client.close()
+    assert broker.wait() == 74
+    assert 1000 < len(seen) < 2000
+    log = broker.log.read_text()
+    assert "Traceback" not in log
+    assert "File too large" in log
+    broker.start()
+    found = take(broker.port("phpmq"), "a")
+    assert found[: len(seen)] == seen
+    assert [int(body.split()[0]) for body in found] == list(range(len(found)))

@@ -1,0 +1,146 @@
+"""Addresses that clients connect to: TCP, Unix sockets, TLS, recognition of the protocol."""
+
+from __future__ import annotations
+
+import socket
+import ssl
+import stat
+from pathlib import Path
+
+import pytest
+import trustme
+
+from sluicemq.cli.local import LocalBroker
+from sluicemq.model.errors import ConnectionLost
+from sluicemq.protocols.msglite.client import BlockingMsgliteClient
+from sluicemq.protocols.phpmq.client import BlockingPhpmqClient
+from sluicemq.server.recognise import recognise
+from tests.server.conftest import Start
+
+
+@pytest.mark.parametrize(
+    ("first", "protocol"),
+    [
+        (b"", None),
+        (b"H", None),
+        (b"H0100102", "phpmq"),
+        (b"HEAD / HTTP/1.0", ""),
+        (b"GET / HTTP/1.0", ""),
+        (b"> 5 1 a\r\n", "msglite"),
+        (b"< 1 a\r\n", "msglite"),
+        (b"? 0 1 a\r\n", "msglite"),
+        (b".\r\n", "msglite"),
+        (b"\r\n< 1 a\r\n", "msglite"),
+        (b"\x1b\xff\xe3\xc2", "jmq"),
+        (b"101\n", "jmq-portmapper"),
+        (b"\x00\x00\x00\x50\x00", "vibemq"),
+        (b"\xff", ""),
+        (b"0", ""),
+    ],
+)
+def test_protocols_are_told_apart_by_their_first_bytes(first: bytes, protocol: str | None) -> None:
+    assert recognise(first) == protocol
+
+
+def test_one_port_serves_both_protocols(start: Start) -> None:
+    broker = start("auto://127.0.0.1:0")
+    port = broker.port("auto")
+    with BlockingMsgliteClient.connect(port=port) as sender:
+        sender.send("a", b"hello", timeout=60)
+        with BlockingPhpmqClient.connect(port=port) as consumer:
+            consumer.subscribe("a", 1)
+            message = consumer.receive(5)
+            assert message.body == b"hello"
+            message.ack()
+
+
+def test_an_auto_listener_closes_what_it_does_not_know(start: Start) -> None:
+    port = start("auto://127.0.0.1:0").port("auto")
+    for first in (b"GET / HTTP/1.0\r\n\r\n", b"\x1b\xff\xe3\xc2" + bytes(68), b"\xff" * 100):
+        with socket.create_connection(("127.0.0.1", port), timeout=5) as client:
+            client.sendall(first)
+            assert client.recv(100) == b""
+
+
+def test_a_first_byte_may_come_alone(start: Start) -> None:
+    port = start("auto://127.0.0.1:0").port("auto")
+    with socket.create_connection(("127.0.0.1", port), timeout=5) as client:
+        client.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+        for byte in b"> 1 9 a\r\nx\r\n< 1 a\r\n":
+            client.sendall(bytes([byte]))
+        assert client.recv(100) == b"> 1 9 a\r\nx\r\n"
+
+
+def test_unix_sockets_have_a_mode_and_go_with_the_broker(start: Start, tmp_path: Path) -> None:
+    path = tmp_path / "p.sock"
+    # a socket file that a killed broker has left behind must not stop the next one
+    with socket.socket(socket.AF_UNIX) as stale:
+        stale.bind(str(path))
+    broker = start(f"phpmq+unix://{path}?mode=0600")
+    assert stat.S_IMODE(path.stat().st_mode) == 0o600
+    with BlockingPhpmqClient.connect(path=str(path)) as client:
+        client.send("a", b"x")
+        client.subscribe("a", 1)
+        assert client.receive(5).body == b"x"
+    assert broker.stop() == 0
+    assert not path.exists()
+
+
+def test_a_socket_in_use_and_a_file_that_is_no_socket_are_left_alone(
+    start: Start, tmp_path: Path
+) -> None:
+    used, plain = tmp_path / "used.sock", tmp_path / "notes.txt"
+    plain.write_text("mine")
+    with socket.socket(socket.AF_UNIX) as other:
+        other.bind(str(used))
+        other.listen()
+        for path in (used, plain):
+            broker = LocalBroker(tmp_path / "second", [f"phpmq+unix://{path}"])
+            with pytest.raises(ConnectionLost, match="error: "):
+                broker.start()
+    assert plain.read_text() == "mine"
+    assert used.exists()
+
+
+@pytest.fixture
+def authority() -> trustme.CA:
+    return trustme.CA()
+
+
+def test_tls(start: Start, tmp_path: Path, authority: trustme.CA) -> None:
+    chain = tmp_path / "chain.pem"
+    authority.issue_cert("localhost").private_key_and_cert_chain_pem.write_to_path(str(chain))
+    broker = start(f"phpmq+tls://127.0.0.1:0?certificate={chain}")
+    port = broker.port("phpmq+tls")
+    context = ssl.create_default_context()
+    authority.configure_trust(context)
+    body = bytes(range(256)) * 4096
+    with BlockingPhpmqClient.connect("localhost", port, ssl_context=context) as client:
+        client.send("a", body)
+        client.subscribe("a", 1)
+        message = client.receive(10)
+        assert message.body == body
+        message.ack()
+    # somebody who does not speak TLS is turned away and disturbs nobody
+    with socket.create_connection(("127.0.0.1", port), timeout=5) as plain:
+        plain.sendall(b"H0100102" * 10)
+        try:
+            assert plain.recv(100)[:1] in (b"", b"\x15")
+        except ConnectionResetError:
+            pass
+    with BlockingPhpmqClient.connect("localhost", port, ssl_context=context) as client:
+        client.send("b", b"still there")
+        client.subscribe("b", 1)
+        assert client.receive(5).body == b"still there"
+
+
+def test_a_certificate_that_cannot_be_used_stops_the_start(
+    tmp_path: Path, authority: trustme.CA
+) -> None:
+    chain = tmp_path / "chain.pem"
+    chain.write_text("this is no certificate")
+    broker = LocalBroker(tmp_path / "b", [f"phpmq+tls://127.0.0.1:0?certificate={chain}"])
+    with pytest.raises(ConnectionLost, match="exit code 2") as caught:
+        broker.start()
+    assert "Traceback" not in str(caught.value)
+    assert str(chain) in str(caught.value)

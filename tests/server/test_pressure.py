@@ -1,0 +1,135 @@
+"""Slow readers, limits and floods: what one connection does must not be felt by another."""
+
+from __future__ import annotations
+
+import os
+import socket
+import time
+
+from sluicemq.protocols.phpmq.client import BlockingPhpmqClient
+from sluicemq.protocols.phpmq.wire import encode_consume, encode_send
+from tests.server.conftest import Start
+
+PHPMQ = "phpmq://127.0.0.1:0"
+
+
+def closed_by_peer(connection: socket.socket) -> bool:
+    """Read to the end; True when the broker closes within the socket's timeout."""
+    try:
+        while connection.recv(1 << 16):
+            pass
+    except TimeoutError:
+        return False
+    except ConnectionResetError:
+        pass
+    return True
+
+
+def test_a_consumer_that_does_not_read_holds_up_nobody(start: Start) -> None:
+    broker = start(f"{PHPMQ}?output_high_water=65536&output_timeout=0")
+    port = broker.port("phpmq")
+    with (
+        BlockingPhpmqClient.connect(port=port) as client,
+        socket.create_connection(("127.0.0.1", port)) as deaf,
+    ):
+        deaf.sendall(encode_consume(b"shared", 1_000_000))
+        # The deaf one takes what its buffers hold, then no more: the rest goes to the other.
+        for _ in range(300):
+            client.send("shared", bytes(65536))
+        client.subscribe("shared", 10)
+        received = 0
+        end = time.monotonic() + 20
+        while time.monotonic() < end and received < 100:
+            client.receive(10).ack()
+            received += 1
+        assert received == 100
+        # and none of it is lost: the deaf one's share comes back when it goes
+        deaf.close()
+        while received < 300:
+            client.receive(10).ack()
+            received += 1
+
+
+def test_a_peer_that_takes_nothing_is_cut_off(start: Start) -> None:
+    broker = start(f"{PHPMQ}?output_timeout=0.3")
+    port = broker.port("phpmq")
+    with (
+        BlockingPhpmqClient.connect(port=port) as client,
+        socket.create_connection(("127.0.0.1", port)) as deaf,
+    ):
+        for _ in range(200):
+            client.send("a", bytes(65536))
+        deaf.sendall(encode_consume(b"a", 1_000_000))
+        end = time.monotonic() + 20
+        while broker.status()["listeners"][0]["connections"] > 1:
+            assert time.monotonic() < end, "the deaf connection is still there"
+            time.sleep(0.02)
+        client.subscribe("a", 200)
+        for _ in range(200):
+            client.receive(10).ack()
+
+
+def test_connections_beyond_the_limit_are_closed_and_the_others_live(start: Start) -> None:
+    broker = start(f"{PHPMQ}?max_connections=2")
+    port = broker.port("phpmq")
+    with BlockingPhpmqClient.connect(port=port) as first:
+        first.send("a", b"x")
+        with socket.create_connection(("127.0.0.1", port), timeout=5) as second:
+            second.sendall(encode_send(b"a", b"y", 0))
+            with socket.create_connection(("127.0.0.1", port), timeout=5) as third:
+                assert closed_by_peer(third)
+        first.subscribe("a", 2)
+        assert {first.receive(5).body, first.receive(5).body} == {b"x", b"y"}
+
+
+def test_a_frame_over_the_limit_is_refused_by_its_length_alone(start: Start) -> None:
+    broker = start(f"{PHPMQ}?max_frame_bytes=1000")
+    port = broker.port("phpmq")
+    with socket.create_connection(("127.0.0.1", port), timeout=5) as big:
+        big.sendall(b"H0100102P01%029daP02%029d" % (1, 10**28))
+        assert closed_by_peer(big)
+    with BlockingPhpmqClient.connect(port=port) as client:
+        client.send("a", bytes(1000))
+        client.subscribe("a", 1)
+        assert len(client.receive(5).body) == 1000
+
+
+def test_silent_connections_are_closed_after_the_idle_time(start: Start) -> None:
+    broker = start(f"{PHPMQ}?idle_timeout=0.2")
+    with socket.create_connection(("127.0.0.1", broker.port("phpmq")), timeout=10) as silent:
+        assert closed_by_peer(silent)
+
+
+def test_random_bytes_disturb_no_witness(start: Start) -> None:
+    broker = start("auto://127.0.0.1:0", PHPMQ, "msglite://127.0.0.1:0", "phpmq-maintenance://127.0.0.1:0")
+    port = broker.port("phpmq")
+    with BlockingPhpmqClient.connect(port=port) as witness:
+        witness.subscribe("w", 10)
+        for scheme in ("auto", "phpmq", "msglite", "phpmq-maintenance"):
+            for start_with in (b"", b"H0100102P01", b"> 5 ", b"? ", b"< 1 "):
+                with socket.create_connection(
+                    ("127.0.0.1", broker.port(scheme)), timeout=5
+                ) as noisy:
+                    try:
+                        noisy.sendall(start_with + os.urandom(100_000))
+                    except (BrokenPipeError, ConnectionResetError):
+                        pass
+                witness.send("w", b"there")
+                message = witness.receive(5)
+                assert message.body == b"there"
+                message.ack()
+    assert "internal error" not in broker.log.read_text()
+
+
+def test_hasty_connections_leave_nothing_behind(start: Start) -> None:
+    broker = start(PHPMQ)
+    port = broker.port("phpmq")
+    for number in range(500):
+        with socket.create_connection(("127.0.0.1", port)) as hasty:
+            if number % 3:
+                hasty.sendall(encode_consume(b"a", number % 5))
+    end = time.monotonic() + 10
+    while broker.status()["listeners"][0]["connections"]:
+        assert time.monotonic() < end
+        time.sleep(0.02)
+    assert sum(d["consumers"] for d in broker.status()["destinations"]) == 0
