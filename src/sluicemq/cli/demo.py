@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import Annotated, Final
 
 import typer
+from rich.box import SIMPLE_HEAD
 from rich.console import Console
 from rich.panel import Panel
 from rich.table import Table
@@ -75,38 +76,27 @@ class Story:
     def __init__(self, console: Console, broker: LocalBroker) -> None:
         self._console = console
         self._broker = broker
-        self._table = Table(title="What happened", title_justify="left", header_style="bold")
-        self._table.add_column("step")
-        self._table.add_column("by")
-        self._table.add_column("result")
+        self._table = Table(
+            title="What happened", title_justify="left", header_style="bold", box=SIMPLE_HEAD
+        )
+        self._table.add_column("step", ratio=5)
+        self._table.add_column("result", ratio=4)
         self._table.add_column("ms", justify="right")
 
     def tell(self) -> None:
         """Run every step. Raises StepFailed, ClientError."""
-        self._step("start the broker", "sluicemq serve", self._start)
+        self._step("start a broker", self._start)
+        self._step(f"{ORDERS} messages from msglite to PHPMQ", self._msglite_to_phpmq)
+        self._step(f"{ORDERS} messages from PHPMQ to msglite", self._phpmq_to_msglite)
+        self._step("msglite: a query, answered by a worker", self._query)
+        self._step("PHPMQ: a message is given up", self._dead_letter)
         self._step(
-            f"{ORDERS} orders: sent by msglite, consumed by PHPMQ",
-            "msglite → PHPMQ",
-            self._msglite_to_phpmq,
+            f"PHPMQ: {BACKLOG} messages, {SETTLED} acknowledged, kill -9", self._backlog_and_kill
         )
-        self._step(
-            f"{ORDERS} orders: sent by PHPMQ, received by msglite",
-            "PHPMQ → msglite",
-            self._phpmq_to_msglite,
-        )
-        self._step("a query answered by a worker", "msglite", self._query)
-        self._step("a message given up lands in the dead-letter queue", "PHPMQ", self._dead_letter)
-        self._step(
-            f"{BACKLOG} messages waiting, {SETTLED} of them acknowledged, then kill -9",
-            "PHPMQ",
-            self._backlog_and_kill,
-        )
-        self._step("start again on the same journal", "sluicemq serve", self._restart)
-        self._step("consume the rest: none lost, none twice, in order", "PHPMQ", self._consume_rest)
-        self._step(
-            f"{FLOOD:,} messages of 1 KB, on disk before they are delivered", "PHPMQ", self._flood
-        )
-        self._step("check every record of the journal", "sluicemq journal check", self._check)
+        self._step("start again on the same journal", self._restart)
+        self._step("PHPMQ: consume what is left", self._consume_rest)
+        self._step(f"PHPMQ: {FLOOD:,} messages of 1 KB, persistent", self._flood)
+        self._step("check the journal, record by record", self._check)
 
     def summary(self) -> None:
         """Print the table, and what to type next."""
@@ -123,21 +113,19 @@ class Story:
             )
         )
 
-    def _step(self, what: str, by: str, action: Callable[[], str]) -> None:
+    def _step(self, what: str, action: Callable[[], str]) -> None:
         before = time.perf_counter()
         with self._console.status(what):
             result = action()
         elapsed = (time.perf_counter() - before) * 1000
-        self._table.add_row(what, by, result, f"{elapsed:,.0f}")
+        self._table.add_row(what, result, f"{elapsed:,.0f}")
 
     # --- the steps ---------------------------------------------------------------------------
 
     def _start(self) -> str:
         self._broker.start()
-        ports = ", ".join(
-            f"{name} {self._broker.port(name)}" for name in ("msglite", "phpmq", "phpmq-maintenance")
-        )
-        return f"loopback ports: {ports}"
+        msglite, phpmq = self._broker.port("msglite"), self._broker.port("phpmq")
+        return f"msglite on {msglite}, PHPMQ on {phpmq}"
 
     def _msglite_to_phpmq(self) -> str:
         with self._msglite() as sender, self._phpmq() as consumer:
@@ -148,7 +136,7 @@ class Story:
                 message = consumer.receive(PATIENCE)
                 _expect(message.body, b"order %d" % number)
                 message.ack()
-        return f"{ORDERS} in order, all acknowledged"
+        return "all, in order, acknowledged"
 
     def _phpmq_to_msglite(self) -> str:
         with self._phpmq() as sender, self._msglite() as receiver:
@@ -157,7 +145,7 @@ class Story:
             for number in range(ORDERS):
                 message = receiver.ready("invoices", timeout=int(PATIENCE))
                 _expect(message.body if message else None, b"invoice %d" % number)
-        return f"{ORDERS} in order"
+        return "all, in order"
 
     def _query(self) -> str:
         def work() -> None:
@@ -172,7 +160,7 @@ class Story:
             reply = client.query("capitals", b"Burkina Faso?", timeout=int(PATIENCE))
         _expect(reply.body if reply else None, b"Ouagadougou")
         thread.join(PATIENCE)
-        return "Burkina Faso? Ouagadougou"
+        return "Burkina Faso? Ouagadougou."
 
     def _dead_letter(self) -> str:
         with self._phpmq() as client:
@@ -183,7 +171,7 @@ class Story:
             message = client.receive(PATIENCE)
             _expect(message.body, b"cannot be read")
             message.ack()
-        return "found in letters.dlq"
+        return "found in its dead-letter queue"
 
     def _backlog_and_kill(self) -> str:
         with self._phpmq() as client:
@@ -201,11 +189,11 @@ class Story:
             client.subscribe("fence", 1)
             client.receive(PATIENCE)
         self._broker.kill()
-        return "SIGKILL; the process had no chance to write anything"
+        return "the broker is gone"
 
     def _restart(self) -> str:
         self._broker.start()
-        return f"serving after {self._broker.started_in * 1000:.0f} ms"
+        return f"serves after {self._broker.started_in * 1000:.0f} ms"
 
     def _consume_rest(self) -> str:
         with self._phpmq() as client:
@@ -220,7 +208,7 @@ class Story:
                 surplus = None
             if surplus is not None:
                 raise StepFailed(f"{surplus.body!r} came although everything had been consumed")
-        return f"{BACKLOG - SETTLED} messages"
+        return f"{BACKLOG - SETTLED}: none lost, none twice, in order"
 
     def _flood(self) -> str:
         bench = load.Bench(
@@ -233,14 +221,14 @@ class Story:
         )
         result = bench.flood()
         bench.close()
-        return f"{result.rate:,} messages/s, sent, stored, consumed and acknowledged"
+        return f"{result.rate:,}/s, sent to acknowledged"
 
     def _check(self) -> str:
         self._until(lambda: self._waiting("bench") == 0)
         report = check(self._broker.directory / "journal")
         if report.problems:
             raise StepFailed(f"the journal is damaged: {report.problems[0]}")
-        return f"{report.records:,} records in {report.segments} segments, no problem"
+        return f"{report.records:,} records, no problem"
 
     # --- helpers -----------------------------------------------------------------------------
 

@@ -73,8 +73,9 @@ class Connection(asyncio.Protocol):
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         self._transport = cast(asyncio.Transport, transport)
-        # any byte left in the event loop's buffer is reported, and so is its leaving
-        self._transport.set_write_buffer_limits(high=0, low=0)
+        # What is left in the event loop's buffer is reported, and so is its leaving. (With a mark
+        # of 0 TLS connections are paused for ever: their buffer is always "at" it.)
+        self._transport.set_write_buffer_limits(high=1, low=0)
         name = transport.get_extra_info("peername")
         self.peer = f"{name[0]}:{name[1]}" if isinstance(name, tuple) else "unix"
         self._turns.begin()
@@ -274,6 +275,9 @@ class Connection(asyncio.Protocol):
 
     def _release(self) -> None:
         session, self._session = self._session, None
-        if session is not None:
+        if session is not None and not self._turns.dead:
             self._turns.begin()
-            session.closed()
+            try:
+                session.closed()
+            except Exception as error:
+                self._fault(error)

@@ -17,7 +17,8 @@ if TYPE_CHECKING:
 class Turns:
     """Begins and ends turns, and wakes the engine when time demands.
 
-    `failed` is called with whatever the engine could not survive; nothing is sent afterwards.
+    `failed` is called with whatever the engine could not survive; then `dead` is set, and nothing
+    is sent, acknowledged or given back any more.
     """
 
     def __init__(
@@ -30,7 +31,7 @@ class Turns:
         self.broker = broker
         self._failed = failed
         self._open = False
-        self._dead = False
+        self.dead = False
         self._outgoing: dict[Connection, None] = {}
         self._alarm: asyncio.TimerHandle | None = None
         self._alarm_at = NEVER
@@ -51,18 +52,18 @@ class Turns:
 
     def halt(self) -> None:
         """Send and acknowledge nothing any more."""
-        self._dead = True
+        self.dead = True
         self._outgoing.clear()
 
     def fail(self, error: Exception) -> None:
         """The broker cannot go on."""
-        if not self._dead:
+        if not self.dead:
             self.halt()
             self._failed(error)
 
     def _end(self) -> None:
         self._open = False
-        if self._dead:
+        if self.dead:
             return
         try:
             self.broker.flush()
@@ -88,7 +89,7 @@ class Turns:
     def _ring(self) -> None:
         self._alarm = None
         self._alarm_at = NEVER
-        if self._dead:
+        if self.dead:
             return
         self.begin()
         try:

@@ -1,26 +1,26 @@
 """msglite clients: one for asyncio, one that blocks. Public.
 
     async with await MsgliteClient.connect("127.0.0.1", 9813) as client:
-        await client.send("jobs", b"one pizza", 60)
-        message = await client.ready("jobs", "urgent", timeout=30)     # None if nothing came
-        reply = await client.query("oven", b"temperature?", 5)         # None if nobody answered
+        await client.send("orders", b"one pizza", timeout=3600)
+        message = await client.ready("orders", "returns", timeout=30)
 
     with BlockingMsgliteClient.connect(path="/tmp/msglite.socket") as client:
-        while (request := client.ready("oven", timeout=60)) is None:
-            pass
-        client.send(request.reply_to, b"220", 5)
+        reply = client.query("capitals", b"Burkina Faso?", timeout=5)
 
-Timeouts are whole seconds, 0 or more: how long a message waits for somebody who is ready, and how
-long a client is ready. Messages with 0 reach only those who wait already; with 0, `ready` takes
-what is there and does not wait.
+Timeouts of messages, of `ready` and of `query` are whole seconds and are kept by the broker, which
+answers None when one is over. The `timeout` of `connect` is this side's patience with the broker:
+for connecting, for each write, for closing, and for how much later than promised an answer comes.
 
-The protocol confirms nothing. `close` waits until the broker has carried out everything and closed
-the connection; only after that is it certain that the last message was accepted. Delivery is at
-most once: a message that `ready` returned is gone from the broker.
+The broker carries out one command of a connection after the other, so a `ready` that waits holds
+up all that is sent behind it. Work that must not wait needs a connection of its own.
 
-What these clients raise: ConnectionLost, the connection cannot be made or broke; RequestRefused,
-the broker answered with an error, which always ends the connection; RequestTimeout, the broker did
-not answer although it should have. An address without a form in the protocol is a ValueError.
+A call that is cancelled, interrupted or out of patience leaves its command with the broker. If a
+message comes in answer to a `ready` that nobody waits for any more, it is kept for the next `ready`
+that names its address; a reply to such a query is dropped.
+
+The protocol confirms nothing and answers bad data with an error, after which it closes: that shows
+as RequestRefused in the call that waits, in the next one, or in `close`. Messages that have been
+sent are known to be accepted when `close` returns.
 """
 
 from __future__ import annotations
@@ -30,9 +30,8 @@ import socket
 import ssl
 import time
 from collections import deque
-from math import ceil
 from types import TracebackType
-from typing import Final, NamedTuple, Self, cast
+from typing import Self, cast
 
 from sluicemq.model.destination import decode_name, encode_name
 from sluicemq.model.errors import ClientError, ConnectionLost, RequestRefused, RequestTimeout
@@ -52,41 +51,41 @@ from sluicemq.protocols.msglite.wire import (
     is_address,
 )
 
-DEFAULT_PORT: Final = 9813
-_READ_SIZE: Final = 1 << 18
-_LONGEST_WAIT: Final = 86_400.0
-"""Seconds that sockets and event loops can surely wait; a longer wait is several of these."""
-_QUICKACK: Final[int | None] = getattr(socket, "TCP_QUICKACK", None)
-
-_Names = tuple[bytes, ...]
+DEFAULT_PORT = 9813
+_READ_SIZE = 1 << 18
 
 
-class MsgliteMessage(NamedTuple):
-    """A message as it came.
+class MsgliteMessage:
+    """A message that has been received; the broker has forgotten it.
 
-    address   the address that it was sent to: of several, which one had it
-    body      its content
-    timeout   seconds its sender gave it, not what is left
-    reply_to  where an answer is expected, or None
+    address  the one it was sent to; of a query's reply, the reply address
+    body     its content
+    timeout  seconds, the number its sender gave
+    reply_to where the sender wants an answer, or None
     """
 
-    address: str
-    body: bytes
-    timeout: int
-    reply_to: str | None
+    __slots__ = ("address", "body", "reply_to", "timeout")
+
+    def __init__(self, frame: Frame) -> None:
+        _, self.timeout, addresses, self.body = frame
+        self.address = decode_name(addresses[0])
+        self.reply_to = decode_name(addresses[1]) if len(addresses) > 1 else None
+
+    def __repr__(self) -> str:
+        return f"<MsgliteMessage to {self.address}, {len(self.body)} bytes>"
 
 
-def _name(address: str) -> bytes:
-    raw = encode_name(address)
+def _address(name: str) -> bytes:
+    raw = encode_name(name)
     if not is_address(raw):
-        raise ValueError(f"an address is not empty and has no white space: {address!r}")
+        raise ValueError(f"{name!r} is no address: it is empty or has white space")
     return raw
 
 
-def _names(addresses: tuple[str, ...]) -> _Names:
-    if not 1 <= len(addresses) <= MAX_ADDRESSES:
-        raise ValueError(f"one is ready on 1 to {MAX_ADDRESSES} addresses, not {len(addresses)}")
-    return tuple(_name(address) for address in addresses)
+def _addresses(names: tuple[str, ...]) -> tuple[bytes, ...]:
+    if not 1 <= len(names) <= MAX_ADDRESSES:
+        raise ValueError(f"ready takes 1 to {MAX_ADDRESSES} addresses, not {len(names)}")
+    return tuple(_address(name) for name in names)
 
 
 def _seconds(timeout: int) -> int:
@@ -95,65 +94,84 @@ def _seconds(timeout: int) -> int:
     return timeout
 
 
-def _message(address: str, body: bytes, timeout: int, reply_to: str | None) -> bytes:
-    reply = b"" if reply_to is None else _name(reply_to)
-    return encode_message(_seconds(timeout), _name(address), body, reply)
+def _message_command(address: str, body: bytes, timeout: int, reply_to: str | None) -> bytes:
+    reply = b"" if reply_to is None else _address(reply_to)
+    return encode_message(_seconds(timeout), _address(address), body, reply)
 
 
-def _received(frame: Frame) -> MsgliteMessage | None:
-    """The message, or None for a time-out. Raises RequestRefused."""
-    kind, timeout, addresses, body = frame
-    if kind == ERROR:
-        raise RequestRefused(body.decode("utf-8", "backslashreplace"))
-    if kind != MESSAGE:
+class _Kept:
+    """Messages that came in answer to a ready nobody waited for any more."""
+
+    __slots__ = ("_messages",)
+
+    def __init__(self) -> None:
+        self._messages: deque[MsgliteMessage] = deque()
+
+    def add(self, message: MsgliteMessage) -> None:
+        self._messages.append(message)
+
+    def take(self, names: tuple[str, ...]) -> MsgliteMessage | None:
+        for message in self._messages:
+            if message.address in names:
+                self._messages.remove(message)
+                return message
         return None
-    reply = decode_name(addresses[1]) if len(addresses) > 1 else None
-    return MsgliteMessage(decode_name(addresses[0]), body, timeout, reply)
 
 
-class _Endpoint(NamedTuple):
-    """Where a client connects, and how. `timeout` in seconds."""
+class _Request:
+    """A command the broker owes an answer to. `names` are a ready's addresses, () of a query."""
 
-    host: str
-    port: int
-    path: str | None
-    ssl_context: ssl.SSLContext | None
-    timeout: float
-    limits: Limits
+    __slots__ = ("answer", "names")
 
-    def __str__(self) -> str:
-        return self.path or f"{self.host}:{self.port}"
+    def __init__(self, names: tuple[str, ...], answer: asyncio.Future[MsgliteMessage | None]):
+        self.names = names
+        self.answer = answer
 
 
 class _Connection(asyncio.Protocol):
-    """Moves bytes between a transport and a decoder; wakes whoever waits for either direction."""
+    """Gives each answer to the request it belongs to: they come in the order of the requests."""
 
     def __init__(self, limits: Limits) -> None:
-        self.decoder = Decoder(limits, FROM_SERVER)
-        self.frames: deque[Frame] = deque()
-        self.lost: str | None = None
-        self.reported = False
-        """The user has been told that it is lost."""
+        self.requests: deque[_Request] = deque()
+        self.kept = _Kept()
+        self.lost: ClientError | None = None
+        self._decoder = Decoder(limits, FROM_SERVER)
         self._transport: asyncio.Transport | None = None
-        self._arrived: asyncio.Future[None] | None = None
         self._writable = asyncio.Event()
         self._writable.set()
+        self._ended = asyncio.Event()
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         self._transport = cast(asyncio.Transport, transport)
 
     def data_received(self, data: bytes) -> None:
-        self.frames.extend(self.decoder.feed(data))
-        if self.decoder.error is not None:
-            self._lose(f"the broker broke the protocol: {self.decoder.error}")
+        for frame in self._decoder.feed(data):
+            if frame[0] == ERROR:
+                self._lose(RequestRefused(frame[3].decode("utf-8", "replace")))
+            elif not self.requests:
+                self._lose(ConnectionLost("the broker answered what was not asked"))
+                self.abort()
+            else:
+                self._answer(
+                    self.requests.popleft(), MsgliteMessage(frame) if frame[0] == MESSAGE else None
+                )
+        if self._decoder.error is not None:
+            self._lose(ConnectionLost(f"the broker broke the protocol: {self._decoder.error}"))
             self.abort()
-        self._wake()
+
+    def _answer(self, request: _Request, message: MsgliteMessage | None) -> None:
+        if not request.answer.done():
+            request.answer.set_result(message)
+        elif message is not None and request.names:
+            self.kept.add(message)
 
     def eof_received(self) -> None:
-        self._lose("the broker closed the connection")
+        self._lose(ConnectionLost("the broker closed the connection"))
 
     def connection_lost(self, exc: Exception | None) -> None:
-        self._lose(str(exc) if exc else "the connection is closed")
+        self._lose(ConnectionLost(str(exc) if exc else "the connection is closed"))
+        self._ended.set()
+        self._writable.set()
 
     def pause_writing(self) -> None:
         self._writable.clear()
@@ -161,24 +179,17 @@ class _Connection(asyncio.Protocol):
     def resume_writing(self) -> None:
         self._writable.set()
 
-    def _lose(self, reason: str) -> None:
+    def _lose(self, reason: ClientError) -> None:
         if self.lost is None:
             self.lost = reason
-        self._writable.set()
-        self._wake()
-
-    def _wake(self) -> None:
-        if self._arrived is not None and not self._arrived.done():
-            self._arrived.set_result(None)
+        for request in self.requests:
+            if not request.answer.done():
+                request.answer.set_exception(type(reason)(str(reason)))
+        self.requests.clear()
 
     def check(self) -> None:
-        """Raise RequestRefused or ConnectionLost if there is no use in going on."""
-        if self.frames and self.frames[0][0] == ERROR:
-            self.reported = True
-            _received(self.frames.popleft())
         if self.lost is not None:
-            self.reported = True
-            raise ConnectionLost(self.lost)
+            raise type(self.lost)(str(self.lost))
 
     def write(self, data: bytes) -> None:
         self.check()
@@ -190,71 +201,39 @@ class _Connection(asyncio.Protocol):
             await self._writable.wait()
             self.check()
 
-    async def arrival(self) -> None:
-        """Wait until there is a frame, or raise ConnectionLost."""
-        while not self.frames:
-            self.check()
-            self._arrived = asyncio.get_running_loop().create_future()
-            await self._arrived
-
-    def end_writing(self) -> None:
-        """Say that nothing more will be sent."""
+    async def finish(self) -> None:
+        """Quit, and wait until the broker has carried out everything and closed."""
         transport = self._transport
-        if transport is None or transport.is_closing():
+        if transport is None or self._ended.is_set():
             return
-        if transport.can_write_eof():
-            transport.write_eof()
-        else:  # TLS: closing sends what is queued and tells the peer
-            transport.close()
+        known = self.lost
+        if known is None:
+            transport.write(QUIT_LINE)
+            if transport.can_write_eof():
+                transport.write_eof()  # ends a ready that nobody waits for any more
+            elif self.requests:  # TLS has no half-close, and the quit would wait behind it
+                transport.close()
+        await self._ended.wait()
+        if known is None and isinstance(self.lost, RequestRefused):
+            self.check()
+        self.lost = self.lost or ConnectionLost("the client is closed")
 
     def abort(self) -> None:
         if self._transport is not None:
             self._transport.abort()
 
 
-async def _dial(to: _Endpoint) -> _Connection:
-    """Raises ConnectionLost, RequestTimeout."""
-    loop = asyncio.get_running_loop()
-    connection = _Connection(to.limits)
-    name = to.host if to.ssl_context is not None else None
-    try:
-        async with asyncio.timeout(to.timeout):
-            if to.path is not None:
-                await loop.create_unix_connection(
-                    lambda: connection, to.path, ssl=to.ssl_context, server_hostname=name
-                )
-            else:
-                await loop.create_connection(
-                    lambda: connection, to.host, to.port, ssl=to.ssl_context, server_hostname=name
-                )
-    except TimeoutError:
-        raise RequestTimeout(f"no connection to {to} in {to.timeout} s") from None
-    except OSError as error:
-        raise ConnectionLost(f"cannot connect to {to}: {error}") from error
-    return connection
-
-
 class MsgliteClient:
     """One connection to a msglite broker, for asyncio. Made by `connect`.
 
-    Several tasks may use it; their calls are carried out one after the other, as the protocol
-    demands, so one that waits in `ready` or `query` holds up the others.
-
-    Cancelling `ready` loses no message. The broker still takes the connection for ready, and the
-    next `ready` on the same addresses goes on waiting for its answer. Any other call first calls
-    it off, which needs a new connection; a message that was already on its way then is kept for the
-    next `ready` that names its address, and sent back by `close`. Over TLS, which cannot be closed
-    in one direction, such a message is lost. A reply to a cancelled `query` is dropped.
+    Several tasks may use it; their commands are carried out in the order of the calls.
     """
 
-    def __init__(self, endpoint: _Endpoint, connection: _Connection) -> None:
-        self._endpoint = endpoint
+    def __init__(self, connection: _Connection, timeout: float) -> None:
         self._connection = connection
-        self._lock = asyncio.Lock()
-        self._outstanding: _Names | None = None
-        """Addresses of a cancelled `ready`, () for a cancelled `query`; None if all is answered."""
-        self._kept: list[MsgliteMessage] = []
-        self._closed = False
+        self._timeout = timeout
+        self._free_at = 0.0
+        """When the broker will have answered everything asked so far, at the latest."""
 
     @classmethod
     async def connect(
@@ -269,76 +248,86 @@ class MsgliteClient:
     ) -> Self:
         """Connect to `host` and `port`, or to the unix socket `path`.
 
-        `timeout` (seconds, > 0) bounds connecting, each wait for the broker to take what is sent,
-        the delay of its answers, and closing. Raises ConnectionLost, RequestTimeout.
+        `timeout` in seconds, > 0: see the module. Raises ConnectionLost, RequestTimeout.
         """
-        endpoint = _Endpoint(host, port, path, ssl_context, timeout, limits or Limits())
-        return cls(endpoint, await _dial(endpoint))
+        loop = asyncio.get_running_loop()
+        connection = _Connection(limits or Limits())
+        name = host if ssl_context is not None else None
+        try:
+            async with asyncio.timeout(timeout):
+                if path is not None:
+                    await loop.create_unix_connection(
+                        lambda: connection, path, ssl=ssl_context, server_hostname=name
+                    )
+                else:
+                    await loop.create_connection(
+                        lambda: connection, host, port, ssl=ssl_context, server_hostname=name
+                    )
+        except TimeoutError:
+            raise RequestTimeout(f"no connection to {path or host} in {timeout} s") from None
+        except OSError as error:
+            raise ConnectionLost(
+                f"cannot connect to {path or f'{host}:{port}'}: {error}"
+            ) from error
+        return cls(connection, timeout)
 
     async def send(
         self, address: str, body: bytes, timeout: int, reply_to: str | None = None
     ) -> None:
-        """Send a message that waits for `timeout` seconds at most.
+        """Send a message that waits up to `timeout` seconds for a receiver.
 
-        Returns when the connection has taken it. Raises ConnectionLost, RequestRefused (which
-        may be about an earlier message), RequestTimeout, ValueError.
+        With 0 it is for somebody who waits already, or nobody. Returns when the connection has
+        taken it; the protocol has no confirmation. Raises ConnectionLost, RequestRefused,
+        RequestTimeout; ValueError for what has no form in the protocol.
         """
-        data = _message(address, body, timeout, reply_to)
-        async with self._lock:
-            await self._call_off()
-            await self._write(data)
+        await self._write(_message_command(address, body, timeout, reply_to))
 
     async def ready(self, *addresses: str, timeout: int) -> MsgliteMessage | None:
-        """One message from the first of 1 to 8 addresses that has one, or None in `timeout` s.
+        """One message from the first of 1 to 8 addresses that has one.
 
-        Raises ConnectionLost, RequestRefused, RequestTimeout, ValueError.
+        Waits up to `timeout` seconds, 0 = not at all; None if none came. Cancellation loses no
+        message: see the module. Raises as `send`.
         """
-        names = _names(addresses)
-        left: float = _seconds(timeout)
-        async with self._lock:
-            for place, message in enumerate(self._kept):
-                if message.address in addresses:
-                    return self._kept.pop(place)
-            if self._outstanding == names:
-                started = time.monotonic()
-                try:
-                    async with asyncio.timeout(min(left, _LONGEST_WAIT)):
-                        message_or_none = await self._answer(names)
-                except TimeoutError:
-                    return None
-                left -= time.monotonic() - started
-                if message_or_none is not None or left <= 0:
-                    return message_or_none
-            await self._call_off()
-            return await self._request(encode_ready(ceil(left), names), names, left)
+        raw = _addresses(addresses)
+        command = encode_ready(_seconds(timeout), raw)
+        connection = self._connection
+        message = connection.kept.take(addresses)
+        if message is not None:
+            return message
+        until = time.monotonic() + timeout
+        for request in connection.requests:
+            # the command of a cancelled call still waits: its answer may as well be ours
+            if request.answer.cancelled() and request.names == addresses:
+                request.answer = asyncio.get_running_loop().create_future()
+                message = await self._wait(request)
+                left = int(until - time.monotonic())
+                if message is not None or left <= 0:
+                    return message
+                command = encode_ready(left, raw)
+                timeout = left
+                break
+        return await self._ask(command, timeout, addresses)
 
     async def query(self, address: str, body: bytes, timeout: int) -> MsgliteMessage | None:
-        """Send a message and wait for the reply to it; None if there is none in `timeout` s.
+        """Send a message and wait up to `timeout` seconds for the reply; None if none came.
 
-        Raises ConnectionLost, RequestRefused, RequestTimeout, ValueError.
+        Raises as `send`.
         """
-        data = encode_query(_seconds(timeout), _name(address), body)
-        async with self._lock:
-            await self._call_off()
-            return await self._request(data, (), timeout)
+        command = encode_query(_seconds(timeout), _address(address), body)
+        return await self._ask(command, timeout, ())
 
     async def close(self) -> None:
-        """Wait until the broker has carried out everything and closed the connection.
+        """Send what is queued, and wait until the broker has carried it out and closed.
 
-        Raises RequestRefused if it refused something, ConnectionLost if the connection broke
-        before, and RequestTimeout: then it is not known what the broker accepted.
+        Raises RequestRefused if the broker took exception to something sent before, and
+        RequestTimeout, when it is not known what the broker received.
         """
-        async with self._lock:
-            if self._closed:
-                return
-            self._closed = True
-            try:
-                async with asyncio.timeout(self._endpoint.timeout):
-                    await self._finish()
-            except TimeoutError:
-                raise RequestTimeout("the broker did not close the connection") from None
-            finally:
-                self._connection.abort()
+        try:
+            async with asyncio.timeout(self._timeout):
+                await self._connection.finish()
+        except TimeoutError:
+            self._connection.abort()
+            raise RequestTimeout("the broker did not close the connection") from None
 
     async def __aenter__(self) -> Self:
         return self
@@ -349,97 +338,56 @@ class MsgliteClient:
         error: BaseException | None,
         traceback: TracebackType | None,
     ) -> None:
+        await self.close()
+
+    async def _ask(
+        self, command: bytes, timeout: int, names: tuple[str, ...]
+    ) -> MsgliteMessage | None:
+        connection = self._connection
+        connection.write(command)
+        request = _Request(names, asyncio.get_running_loop().create_future())
+        connection.requests.append(request)
+        self._free_at = max(self._free_at, time.monotonic()) + timeout
+        return await self._wait(request)
+
+    async def _wait(self, request: _Request) -> MsgliteMessage | None:
+        patience = max(0.0, self._free_at - time.monotonic()) + self._timeout
+        answer = request.answer
         try:
-            await self.close()
-        except ClientError:
-            if kind is None:
-                raise
-
-    async def _finish(self) -> None:
-        await self._call_off()
-        connection = self._connection
-        if connection.reported:
-            return
-        for message in self._kept:
-            connection.write(_message(*message))
-        connection.write(QUIT_LINE)
-        await self._drain_frames(connection)
-
-    async def _request(self, data: bytes, key: _Names, timeout: float) -> MsgliteMessage | None:
-        self._outstanding = key
-        await self._write(data)
-        limit = timeout + self._endpoint.timeout
-        until = time.monotonic() + limit
-        while True:
-            try:
-                async with asyncio.timeout(min(until - time.monotonic(), _LONGEST_WAIT)):
-                    return await self._answer(key)
-            except TimeoutError:
-                if time.monotonic() >= until:
-                    self._connection.abort()
-                    raise RequestTimeout(f"no answer in {limit} s") from None
-
-    async def _answer(self, key: _Names) -> MsgliteMessage | None:
-        """The answer to the outstanding request. Cancelled, it stays outstanding."""
-        connection = self._connection
-        await connection.arrival()
-        connection.check()  # an error is the last that comes
-        self._outstanding = None
-        return _received(connection.frames.popleft())
+            async with asyncio.timeout(patience):
+                return await answer
+        except TimeoutError:
+            raise RequestTimeout(f"no answer in {patience:.0f} s") from None
+        except asyncio.CancelledError:
+            # cancelled together with the message's arrival: it belongs to the next ready
+            if answer.done() and not answer.cancelled() and request.names:
+                message = None if answer.exception() else answer.result()
+                if message is not None:
+                    self._connection.kept.add(message)
+            raise
 
     async def _write(self, data: bytes) -> None:
         connection = self._connection
         connection.write(data)
         try:
-            async with asyncio.timeout(self._endpoint.timeout):
+            async with asyncio.timeout(self._timeout):
                 await connection.drain()
         except TimeoutError:
-            connection.abort()
-            raise RequestTimeout(
-                f"the broker takes nothing since {self._endpoint.timeout} s"
-            ) from None
-
-    async def _call_off(self) -> None:
-        """End a cancelled request, if there is one, and begin again with a new connection."""
-        if self._outstanding is None:
-            return
-        connection = self._connection
-        connection.end_writing()
-        try:
-            async with asyncio.timeout(self._endpoint.timeout):
-                await self._drain_frames(connection)
-        except (TimeoutError, ConnectionLost):
-            connection.abort()
-        # the request was answered, or died with its connection
-        self._outstanding = None
-        self._connection = await _dial(self._endpoint)
-
-    async def _drain_frames(self, connection: _Connection) -> None:
-        """Read until the broker has closed. Raises RequestRefused."""
-        while connection.frames or connection.lost is None:
-            try:
-                await connection.arrival()
-            except ConnectionLost:
-                break
-            message = _received(connection.frames.popleft())
-            if message is not None and self._outstanding:
-                self._kept.append(message)
+            raise RequestTimeout(f"the broker takes nothing since {self._timeout} s") from None
 
 
 class BlockingMsgliteClient:
-    """One connection to a msglite broker, for one thread. Made by `connect`.
+    """One connection to a msglite broker, for one thread. Made by `connect`."""
 
-    A call that ends with an exception other than ValueError ends the connection too.
-    """
-
-    def __init__(self, endpoint: _Endpoint, connection: socket.socket) -> None:
+    def __init__(self, connection: socket.socket, timeout: float, limits: Limits) -> None:
         self._socket = connection
-        self._timeout = endpoint.timeout
-        self._decoder = Decoder(endpoint.limits, FROM_SERVER)
+        self._quick = connection.family != socket.AF_UNIX and hasattr(socket, "TCP_QUICKACK")
+        self._timeout = timeout
+        self._decoder = Decoder(limits, FROM_SERVER)
         self._frames: deque[Frame] = deque()
-        self._quick_ack = (
-            _QUICKACK if connection.family in (socket.AF_INET, socket.AF_INET6) else None
-        )
+        self._owed: deque[tuple[str, ...]] = deque()
+        """The addresses of each ready that is not answered yet, () for a query."""
+        self._kept = _Kept()
 
     @classmethod
     def connect(
@@ -453,7 +401,7 @@ class BlockingMsgliteClient:
         limits: Limits | None = None,
     ) -> Self:
         """As MsgliteClient.connect. Raises ConnectionLost, RequestTimeout."""
-        endpoint = _Endpoint(host, port, path, ssl_context, timeout, limits or Limits())
+        where = path or f"{host}:{port}"
         connection: socket.socket | None = None
         try:
             if path is not None:
@@ -469,33 +417,44 @@ class BlockingMsgliteClient:
             if connection is not None:
                 connection.close()
             if isinstance(error, TimeoutError):
-                raise RequestTimeout(f"no connection to {endpoint} in {timeout} s") from None
-            raise ConnectionLost(f"cannot connect to {endpoint}: {error}") from error
-        return cls(endpoint, connection)
+                raise RequestTimeout(f"no connection to {where} in {timeout} s") from None
+            raise ConnectionLost(f"cannot connect to {where}: {error}") from error
+        return cls(connection, timeout, limits or Limits())
 
     def send(self, address: str, body: bytes, timeout: int, reply_to: str | None = None) -> None:
-        """As MsgliteClient.send. Raises ConnectionLost, RequestRefused, RequestTimeout."""
-        self._write(_message(address, body, timeout, reply_to))
+        """As MsgliteClient.send. Raises ConnectionLost, RequestTimeout, ValueError."""
+        self._write(_message_command(address, body, timeout, reply_to))
 
     def ready(self, *addresses: str, timeout: int) -> MsgliteMessage | None:
-        """As MsgliteClient.ready. Raises ConnectionLost, RequestRefused, RequestTimeout."""
-        return self._request(encode_ready(_seconds(timeout), _names(addresses)), timeout)
+        """As MsgliteClient.ready. Raises as `query`."""
+        command = encode_ready(_seconds(timeout), _addresses(addresses))
+        message = self._kept.take(addresses)
+        return message or self._ask(command, timeout, addresses)
 
     def query(self, address: str, body: bytes, timeout: int) -> MsgliteMessage | None:
-        """As MsgliteClient.query. Raises ConnectionLost, RequestRefused, RequestTimeout."""
-        return self._request(encode_query(_seconds(timeout), _name(address), body), timeout)
+        """As MsgliteClient.query.
+
+        Raises ConnectionLost, RequestRefused, RequestTimeout, ValueError.
+        """
+        command = encode_query(_seconds(timeout), _address(address), body)
+        return self._ask(command, timeout, ())
 
     def close(self) -> None:
-        """As MsgliteClient.close. Raises ConnectionLost, RequestRefused, RequestTimeout."""
+        """As MsgliteClient.close. Raises RequestRefused, RequestTimeout."""
         if self._socket.fileno() < 0:
             return
+        until = time.monotonic() + self._timeout
         try:
-            self._write(QUIT_LINE)
-            until = time.monotonic() + self._timeout
-            while self._read(until):
-                pass
-            for frame in self._frames:
-                _received(frame)
+            self._socket.settimeout(self._timeout)
+            self._socket.sendall(QUIT_LINE)
+            if not isinstance(self._socket, ssl.SSLSocket):
+                self._socket.shutdown(socket.SHUT_WR)
+            while True:
+                self._frame(until)
+        except (RequestTimeout, TimeoutError):
+            raise RequestTimeout("the broker did not close the connection") from None
+        except (ConnectionLost, OSError):
+            pass
         finally:
             self._socket.close()
 
@@ -508,24 +467,33 @@ class BlockingMsgliteClient:
         error: BaseException | None,
         traceback: TracebackType | None,
     ) -> None:
-        try:
-            self.close()
-        except ClientError:
-            if kind is None:
-                raise
+        self.close()
 
-    def _request(self, data: bytes, timeout: int) -> MsgliteMessage | None:
-        self._write(data)
+    def _ask(self, command: bytes, timeout: int, names: tuple[str, ...]) -> MsgliteMessage | None:
+        self._write(command)
+        self._owed.append(names)
         until = time.monotonic() + timeout + self._timeout
-        try:
-            while not self._frames:
-                if not self._read(until):
-                    raise ConnectionLost("the broker closed the connection")
-            return _received(self._frames.popleft())
-        except BaseException:
-            # an answer that comes later would be taken for that to the next request
+        while True:
+            frame = self._frame(until)
+            if not self._owed:
+                self._socket.close()
+                raise ConnectionLost("the broker answered what was not asked")
+            asked = self._owed.popleft()
+            message = MsgliteMessage(frame) if frame[0] == MESSAGE else None
+            if not self._owed:
+                return message
+            if message is not None and asked:  # the answer to a call that was interrupted
+                self._kept.add(message)
+
+    def _frame(self, until: float) -> Frame:
+        """The next answer. `until` on the monotonic clock."""
+        while not self._frames:
+            self._read(until)
+        frame = self._frames.popleft()
+        if frame[0] == ERROR:
             self._socket.close()
-            raise
+            raise RequestRefused(frame[3].decode("utf-8", "replace"))
+        return frame
 
     def _write(self, data: bytes) -> None:
         try:
@@ -536,39 +504,34 @@ class BlockingMsgliteClient:
             self._socket.close()
             raise RequestTimeout(f"the broker takes nothing since {self._timeout} s") from None
         except OSError as error:
-            self._refused()
-            self._socket.close()
-            raise ConnectionLost(str(error)) from error
+            self._lose(error)
 
-    def _refused(self) -> None:
-        """Raise RequestRefused if the broker has said why it closed the connection."""
+    def _lose(self, error: OSError) -> None:
+        """Writing failed. If the broker has said why, that is the better error."""
         try:
-            while self._read(time.monotonic()):
-                pass
-        except ClientError:
+            while self._socket.fileno() >= 0:
+                self._frame(time.monotonic() + self._timeout)
+        except (ConnectionLost, RequestTimeout):
             pass
-        error = next((frame for frame in self._frames if frame[0] == ERROR), None)
-        if error is not None:
+        finally:
             self._socket.close()
-            _received(error)
+        raise ConnectionLost(str(error)) from error
 
-    def _read(self, until: float) -> bool:
-        """Read once; False at the end. `until` on the monotonic clock."""
-        while True:
-            left = until - time.monotonic()
-            try:
-                # 0 would mean "do not block", which raises BlockingIOError
-                self._socket.settimeout(min(max(0.001, left), _LONGEST_WAIT))
-                data = self._socket.recv(_READ_SIZE)
-                if self._quick_ack is not None:
-                    self._socket.setsockopt(socket.IPPROTO_TCP, self._quick_ack, 1)
-                break
-            except TimeoutError:
-                if time.monotonic() >= until:
-                    raise RequestTimeout("no answer in the given time") from None
-            except OSError as error:
-                raise ConnectionLost(str(error)) from error
-        self._frames.extend(self._decoder.feed(data))
+    def _read(self, until: float) -> None:
+        """Read once. `until` on the monotonic clock."""
         if self._decoder.error is not None:
             raise ConnectionLost(f"the broker broke the protocol: {self._decoder.error}")
-        return bool(data)
+        try:
+            # 0 would mean "do not block", which raises BlockingIOError
+            self._socket.settimeout(max(0.001, until - time.monotonic()))
+            data = self._socket.recv(_READ_SIZE)
+            if self._quick:
+                # another program's server may write an answer in two pieces
+                self._socket.setsockopt(socket.IPPROTO_TCP, socket.TCP_QUICKACK, 1)
+        except TimeoutError:
+            raise RequestTimeout("no answer in the given time") from None
+        except OSError as error:
+            raise ConnectionLost(str(error)) from error
+        if not data:
+            raise ConnectionLost("the broker closed the connection")
+        self._frames.extend(self._decoder.feed(data))

@@ -1,24 +1,30 @@
-"""The broker's side of one HTTP connection: a request becomes messages, messages the response.
+"""The HTTP gateway: a request becomes two messages, and messages become the response.
 
-    to the request address     JSON: method, url, protocol, headers, bodyAddr; reply address R
-    to bodyAddr                the body of the request, maybe empty
-    from R                     JSON: ["200", ["Name", "value", …]], written at once
-    from R, again and again    the body of the response, piece by piece; an empty message ends it
+    request  ──> to ADDRESS, with reply address R:
+                 {"method", "url", "protocol", "headers": {name: value}, "bodyAddr": B}
+             ──> to B: the body, maybe empty
+    response <── on R: ["200", ["Name", "value", "Name", "value", ...]]
+             <── on R: pieces of the body, until an empty one
 
-Whoever sends to R answers; it need not be who took the request. R lives until the response has
-ended, bodyAddr too; if the client goes away before, bodyAddr is kept until its message expires.
-No step may take longer than 180 s.
+(The original server's gateway.) One request per connection; the end of the body is the end of the
+connection. Whatever goes wrong - a bad request, a bad reply, none in time - is answered with
+status 500 and a reason, or ends the response that has begun.
+
+    READING ──> WAITING ──> STREAMING ──> CLOSED
+       └───────────┴────── 500 ──────────────┘
 """
 
 from __future__ import annotations
 
+from enum import Enum
 from typing import Final
 
 import msgspec
 
 from sluicemq.broker import Broker, Consumer, Delivery, Destination, Window
+from sluicemq.model.destination import encode_name
 from sluicemq.model.errors import BrokerError, ProtocolError
-from sluicemq.model.message import BodyKind, Durability
+from sluicemq.model.message import BodyKind, Durability, Message
 from sluicemq.protocols.link import Link, Timer
 from sluicemq.protocols.msglite.http import (
     HttpLimits,
@@ -30,41 +36,35 @@ from sluicemq.protocols.msglite.http import (
 from sluicemq.protocols.msglite.mapping import shown_body, to_message
 from sluicemq.protocols.msglite.replies import ReplyAddresses
 
-REQUEST_ADDRESS: Final = "msglite.httpRequests"
+ADDRESS: Final = "msglite.httpRequests"
 TIMEOUT: Final = 180
-"""Seconds, of messages and of each wait."""
+"""Seconds: for the request to arrive, for its messages, for the reply and between its pieces."""
 
-_BODYLESS: Final = frozenset({"204", "304"})
+_WINDOW: Final = 16
+"""Pieces of a body on their way to the client at a time."""
 
 
-class _RequestMessage(msgspec.Struct, rename="camel"):
-    """What a worker gets."""
-
-    method: str
-    url: str
-    protocol: str
-    headers: dict[str, str]
-    body_addr: str
+class _State(Enum):
+    READING = 1
+    WAITING = 2
+    STREAMING = 3
+    CLOSED = 4
 
 
 class GatewaySession:
     """See the module, and `sluicemq.protocols.link.Session` for the contract."""
 
     __slots__ = (
+        "_address",
         "_alarm",
-        "_body",
         "_broker",
-        "_closed",
-        "_consumer",
+        "_deadline",
         "_link",
+        "_owned",
         "_reader",
         "_replies",
-        "_reply",
-        "_request_address",
-        "_silent",
-        "_started",
+        "_state",
         "_unsettled",
-        "_window",
     )
 
     def __init__(
@@ -73,182 +73,177 @@ class GatewaySession:
         broker: Broker,
         replies: ReplyAddresses,
         *,
-        request_address: str = REQUEST_ADDRESS,
+        address: str = ADDRESS,
         limits: HttpLimits | None = None,
     ) -> None:
-        """`replies` is shared with the msglite sessions of the broker."""
+        """Requests go to `address`. `replies` is shared by all sessions of the broker."""
         self._link = link
         self._broker = broker
         self._replies = replies
-        self._request_address = request_address
+        self._address = address
         self._reader = RequestReader(limits or HttpLimits())
-        self._reply: Destination | None = None
-        self._body: Destination | None = None
-        self._window = Window(0, False)
-        self._consumer: Consumer | None = None
-        self._unsettled: Delivery | None = None
-        self._started = False
-        """The head of the response has been written."""
-        self._silent = False
-        """The response to this request has no body (RFC 2616 section 4.4)."""
-        self._closed = False
-        self._alarm: Timer = link.call_later(TIMEOUT, self._too_late)
+        self._state = _State.READING
+        self._owned: list[Destination] = []
+        """R and B."""
+        self._unsettled: list[tuple[Consumer, Delivery]] = []
+        self._alarm: Timer
+        self._put_off()
+        self._set_alarm()
 
     # --- from the connection -----------------------------------------------------------------
 
     def receive(self, data: bytes) -> None:
-        """The request; what comes after it is ignored."""
-        if self._closed or self._reply is not None:
-            return
-        self._reader.feed(data)
-        self._look()
+        """The request; what comes behind it is ignored."""
+        if self._state is _State.READING:
+            self._reader.feed(data)
+            self._advance()
 
     def end_of_input(self) -> None:
-        """The request is complete, or never will be. The client still reads."""
-        if self._closed or self._reply is not None:
+        """Ends a body without a length. The client may still wait for its response."""
+        if self._state is not _State.READING:
             return
         if not self._reader.begun:
-            self._close()
+            self._close("")
             return
         self._reader.end()
-        self._look()
+        self._advance()
 
     def flushed(self) -> None:
-        """The piece that was delivered has been sent; the next may come."""
-        delivery, self._unsettled = self._unsettled, None
-        if delivery is None or self._consumer is None:
-            return
-        self._broker.settle(self._consumer, delivery.sequence)
-        if not self._closed:
-            self._broker.grant(self._window, 1)
+        """What was delivered has been sent: it is settled, which makes room for more."""
+        if self._unsettled:
+            for consumer, delivery in self._unsettled:
+                self._broker.settle(consumer, delivery.sequence)
+            self._unsettled.clear()
+            self._put_off()
+            # this turn's flush is over, and there may be more to deliver
+            self._broker.wake()
 
     def congest(self) -> None:
-        """Nothing to do: one piece at a time is written."""
+        """Nothing to do: the window bounds what is unsent."""
 
     def relieve(self) -> None:
         """Nothing to do; `flushed` follows."""
 
     def closed(self) -> None:
-        """Nobody reads the response any more."""
-        finished = self._closed
-        self._closed = True
+        """What is sent to the reply address from now on is dropped."""
+        self._state = _State.CLOSED
         self._alarm.cancel()
-        if self._reply is not None:
-            self._broker.remove(self._reply, force=True)
-        body = self._body
-        if body is not None:
-            if finished:
-                self._remove(body)
-            else:  # a worker that has taken the request will ask for its body
-                self._link.call_later(TIMEOUT, lambda: self._remove(body))
+        self._unsettled.clear()
+        owned, self._owned = self._owned, []
+        for destination in owned:
+            if not destination.removed:
+                self._broker.remove(destination, force=True)
 
     def shutdown(self) -> None:
-        """A response that has begun is cut off; else a client that has asked is told."""
-        if self._closed:
-            return
-        if self._reader.begun:
-            self._fail("the broker stops")
-        else:
-            self._close("the broker stops")
+        """Say so, unless the response has begun."""
+        self._fail("the broker stops")
 
     # --- the request -------------------------------------------------------------------------
 
-    def _look(self) -> None:
-        if self._reader.error is not None:
-            self._fail(f"bad request: {self._reader.error}")
-        elif self._reader.request is not None:
+    def _advance(self) -> None:
+        reader = self._reader
+        if reader.error is not None:
+            self._fail(str(reader.error))
+        elif reader.request is not None:
             try:
-                self._pass_on(self._reader.request)
+                self._forward(reader.request)
             except BrokerError as error:
                 self._fail(str(error))
 
-    def _pass_on(self, request: Request) -> None:
-        """Raises BrokerError."""
+    def _forward(self, request: Request) -> None:
+        """Send the two messages and wait for the reply. Raises BrokerError."""
         broker = self._broker
-        self._silent = request.method == "HEAD"
-        worker = broker.queue(self._request_address)
-        self._reply = self._replies.create(broker)
-        self._body = self._replies.create(broker)
-        self._consumer = broker.attach(self._reply.queue, self, self._window)
-        content = msgspec.json.encode(
-            _RequestMessage(
-                request.method, request.url, request.protocol, request.headers, self._body.name
-            )
-        )
-        now = broker.clock.wall
-        none = Durability.NONE  # the connection would not survive a restart
-        reply = self._reply.name.encode()
-        message = to_message(worker.address, content, TIMEOUT, reply, none, now)
-        message.kind = BodyKind.JSON
-        broker.publish(worker, message, _accepted)
-        body = to_message(self._body.address, request.body, TIMEOUT, b"", none, now)
-        broker.publish(self._body, body, _accepted)
-        broker.grant(self._window, 1)
-        self._wait()
+        target = broker.queue(self._address)
+        reply = self._create()
+        content = self._create()
+        announcement = {
+            "method": request.method,
+            "url": request.url,
+            "protocol": request.protocol,
+            "headers": request.headers,
+            "bodyAddr": content.name,
+        }
+        head = self._message(target, msgspec.json.encode(announcement), encode_name(reply.name))
+        head.kind = BodyKind.JSON
+        self._state = _State.WAITING
+        self._put_off()
+        broker.attach(reply.queue, self, Window(_WINDOW, True))
+        broker.publish(content, self._message(content, request.body))
+        broker.publish(target, head, _nothing)
+
+    def _create(self) -> Destination:
+        destination = self._replies.create(self._broker)
+        self._owned.append(destination)
+        return destination
+
+    def _message(self, to: Destination, body: bytes, reply: bytes = b"") -> Message:
+        now = self._broker.clock.wall
+        return to_message(to.address, body, TIMEOUT, reply, Durability.NONE, now)
 
     # --- the response ------------------------------------------------------------------------
 
     def deliver(self, consumer: Consumer, deliveries: list[Delivery]) -> None:
-        """The head of the response, or a piece of its body; one at a time."""
+        """The reply, then the pieces of the body. What follows the last goes with its queue."""
         for delivery in deliveries:
+            if self._state is _State.CLOSED:
+                return
             assert delivery.message is not None  # in flight
-            self._unsettled = delivery
-            content = shown_body(delivery.message)
-            if not self._started:
-                self._begin(content)
-            elif not content:
-                self._close()
+            self._unsettled.append((consumer, delivery))
+            body = shown_body(delivery.message)
+            if self._state is _State.WAITING:
+                self._begin(body)
+            elif body:
+                self._link.write((body,))
             else:
-                self._wait()
-                # an empty write: `flushed` has to come even if there is nothing to show
-                self._link.write((b"" if self._silent else content,))
+                self._close("")
+
+    def _begin(self, reply: bytes) -> None:
+        try:
+            status, headers = msgspec.json.decode(reply, type=tuple[str, list[str]])
+            head = encode_head(status, headers)
+        except ProtocolError as error:
+            self._fail(f"bad reply: {error}")
+        except (msgspec.DecodeError, UnicodeDecodeError):
+            self._fail("bad reply: it is not a JSON array of a status and a list of headers")
+        else:
+            self._link.write((head,))
+            self._state = _State.STREAMING
 
     def detached(self, consumer: Consumer) -> None:
-        """Somebody has removed R: no answer can come any more."""
-        self._consumer = None
-        if not self._closed:
-            self._fail("the reply address was removed")
+        """Somebody has removed the reply address: the response cannot be completed."""
+        self._fail("the reply address was removed")
 
-    def _begin(self, content: bytes) -> None:
-        try:
-            status, headers = msgspec.json.decode(content, type=tuple[str, list[str]])
-            head = encode_head(status, headers)
-        except (msgspec.DecodeError, ProtocolError) as error:
-            self._fail(f"bad reply: {error}")
+    # --- time and the end --------------------------------------------------------------------
+
+    def _put_off(self) -> None:
+        self._deadline = self._broker.clock.steady + TIMEOUT * 1000
+
+    def _set_alarm(self) -> None:
+        left = self._deadline - self._broker.clock.steady
+        self._alarm = self._link.call_later(left / 1000, self._ring)
+
+    def _ring(self) -> None:
+        if self._state is _State.CLOSED:
             return
-        self._started = True
-        self._silent = self._silent or status in _BODYLESS
-        self._link.write((head,))
-        self._wait()
-
-    # --- time, and the end -------------------------------------------------------------------
-
-    def _wait(self) -> None:
-        self._alarm.cancel()
-        self._alarm = self._link.call_later(TIMEOUT, self._too_late)
-
-    def _too_late(self) -> None:
-        if self._closed:
-            return
-        what = "request" if self._reply is None else "reply"
-        self._fail(f"no {what} in {TIMEOUT} seconds")
+        if self._broker.clock.steady < self._deadline:
+            self._set_alarm()
+        elif self._state is _State.READING:
+            self._fail(f"the request was not complete in {TIMEOUT} s")
+        else:
+            self._fail(f"no reply in {TIMEOUT} s")
 
     def _fail(self, reason: str) -> None:
-        """Say so, if nothing has been said yet."""
-        if not self._started:
+        if self._state is _State.CLOSED:
+            return
+        if self._state is not _State.STREAMING:
             self._link.write((encode_failure(reason),))
         self._close(reason)
 
-    def _close(self, reason: str = "") -> None:
-        self._closed = True
+    def _close(self, reason: str) -> None:
+        self._state = _State.CLOSED
         self._alarm.cancel()
-        self._broker.revoke(self._window)
         self._link.close(reason)
 
-    def _remove(self, destination: Destination) -> None:
-        if not destination.removed:
-            self._broker.remove(destination, force=True)
 
-
-def _accepted() -> None:
-    """A full queue that blocks its producers has taken the request: the reply is awaited anyway."""
+def _nothing() -> None:
+    """The request is accepted late; its reply is waited for anyway."""

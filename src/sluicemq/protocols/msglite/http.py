@@ -181,17 +181,18 @@ class RequestReader:
             self._fields.append([_canonical(name), value.strip(b" \t")])
 
     def _headers(self) -> dict[bytes, bytes]:
-        headers: dict[bytes, bytes] = {}
-        parts: list[tuple[bytes, bytes]] = []
+        """By name; folded lines joined with a blank, repeated headers with a comma."""
+        headers: dict[bytes, list[bytes]] = {}
+        values: list[bytes] = []
         for name, value in self._fields:
             if name:
-                parts.append((name, value))
+                values = headers.setdefault(name, [])
+                if values:
+                    values.append(b",")
             else:
-                name, before = parts.pop()
-                parts.append((name, before + b" " + value))
-        for name, value in parts:
-            headers[name] = headers[name] + b"," + value if name in headers else value
-        return headers
+                values.append(b" ")
+            values.append(value)
+        return {name: b"".join(values) for name, values in headers.items()}
 
     def _begin_body(self) -> None:
         assert self._first is not None

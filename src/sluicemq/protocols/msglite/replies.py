@@ -29,9 +29,12 @@ class ReplyAddresses:
 
     def create(self, broker: Broker) -> Destination:
         """A new temporary queue; whoever asked for it removes it. Raises LimitExceeded."""
-        self._issued += 1
-        name = b"%b%X" % (self._prefix, self._issued)
-        return broker.declare(Address(Kind.QUEUE, name.decode()), owner=self)
+        while True:
+            self._issued += 1
+            address = Address(Kind.QUEUE, (b"%b%X" % (self._prefix, self._issued)).decode())
+            # somebody may have guessed the name and be waiting on it
+            if broker.find(address) is None:
+                return broker.declare(address, owner=self)
 
     def issued(self, address: bytes) -> bool:
         """Whether `create` has made this address, and not somebody else who likes hex digits."""

@@ -64,12 +64,8 @@ class Limits(NamedTuple):
     body: int = 64 * 1024 * 1024
 
 
-class _Head(NamedTuple):
-    """What a command line says; `frame` has the body still missing if `length` is not 0."""
-
-    length: int
-    frame: Frame
-
+_Head = tuple[int, Frame]
+"""What a command line says: the length of the body, and the frame, which still lacks it."""
 
 _DEFAULT_LIMITS: Final = Limits()
 _BLANKS: Final = b" \t\r\n"
@@ -186,8 +182,10 @@ class Decoder:
 
     def _read_line(self, line: bytes) -> _Head | None:
         """What the line says; None if it is blank. Raises ProtocolError, FrameTooLarge."""
-        self._check_line(len(line))
-        tokens = _split(line)
+        if len(line) > self._line_limit:
+            self._check_line(len(line))
+        # bytes.split() takes these two for blanks as well
+        tokens = line.split() if b"\x0b" not in line and b"\x0c" not in line else _split(line)
         if not tokens:
             return None
         sigil = tokens[0]
@@ -206,7 +204,10 @@ class Decoder:
                 raise FrameTooLarge(
                     f"a body of {length} bytes is announced, the limit is {self._body_limit}"
                 )
-            frame: Frame = (kind, max(0, _number(tokens[2], "timeout")), tuple(tokens[3:]), b"")
+            timeout = _number(tokens[2], "timeout")
+            frame: Frame = (kind, timeout if timeout > 0 else 0, tuple(tokens[3:]), b"")
+            if count == 4:
+                return length, frame  # with a reply address, which is another each time
         elif kind == READY:
             if not 2 <= count <= 1 + MAX_ADDRESSES:
                 raise _wrong_count(kind, count, b"a timeout and 1 to 8 addresses")
@@ -215,7 +216,7 @@ class Decoder:
             frame = (kind, 0, (), line.strip(_BLANKS)[1:].strip(_BLANKS))
         else:  # whatever follows "." or "*" is ignored, as the original does
             frame = (kind, 0, (), b"")
-        head = _Head(length, frame)
+        head = length, frame
         if len(line) <= _LONGEST_KEPT:
             if len(self._lines) >= _MOST_LINES:
                 self._lines.clear()
@@ -224,15 +225,14 @@ class Decoder:
 
 
 def _split(line: bytes) -> list[bytes]:
-    if b"\x0b" in line or b"\x0c" in line:
-        # bytes.split() would take these two for blanks as well
-        return [token for token in line.translate(_TO_BLANK).split(b" ") if token]
-    return line.split()
+    return [token for token in line.translate(_TO_BLANK).split(b" ") if token]
 
 
 def _number(token: bytes, name: str) -> int:
     """A decimal number that fits 64 bits with sign. Raises ProtocolError."""
     # bytes.isdigit() is true for ASCII digits only; int() alone would let underscores pass
+    if token.isdigit() and len(token) < 19:
+        return int(token)
     digits = token[1:] if token[:1] in (b"-", b"+") else token
     if not digits.isdigit():
         raise ProtocolError(f"the {name} {_show(token)} is not a number")

@@ -1,0 +1,215 @@
+"""Space is given back, and nothing that somebody needs goes with it."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from sluicemq.journal import FileJournal, JournalOptions, RecordType
+from sluicemq.journal.compact import compact
+from sluicemq.journal.inspect import check
+from sluicemq.journal.snapshot import list_snapshots
+from sluicemq.model.errors import RecordNotFound
+from tests.journal.support import T0, crash, live_of, put, reopen, segments_of, take
+
+OPTIONS = JournalOptions(segment_bytes=4000)
+
+
+@pytest.fixture
+def journal(tmp_path: Path) -> FileJournal:
+    made = FileJournal.open(tmp_path, OPTIONS)
+    made.recovery.done()
+    made.snapshot_source = lambda: b"state"
+    return made
+
+
+def turnover(journal: FileJournal, rounds: int) -> None:
+    """Traffic that fills one segment per round and leaves nothing live."""
+    for _ in range(rounds):
+        sequences = [put(journal, b"x" * 400) for _ in range(10)]
+        take(journal, *sequences)
+        journal.sync()
+
+
+def test_dead_segments_go(journal: FileJournal, tmp_path: Path) -> None:
+    turnover(journal, 20)
+    assert len(segments_of(tmp_path)) <= 3
+    assert journal.stats().segments == len(segments_of(tmp_path))
+    assert len(list_snapshots(tmp_path)) == 1
+    journal.close()
+
+
+def test_nothing_goes_before_a_snapshot_that_does_not_need_it(
+    journal: FileJournal, tmp_path: Path
+) -> None:
+    sequence = put(journal)
+    journal.seal()
+    journal.sync()
+    first = segments_of(tmp_path)[0]
+    take(journal, sequence)
+    journal.sync()  # dead now, but live for the snapshot on disk
+    assert first.exists()
+    crash(journal)
+    journal = reopen(tmp_path)
+    assert live_of(journal) == {}
+    journal.close()
+
+
+def test_an_old_message_moves_forward_and_keeps_its_name(
+    journal: FileJournal, tmp_path: Path
+) -> None:
+    old = put(journal, b"old")
+    older_entry = journal.append_entry(RecordType.PREPARED, b"xid", T0, references=1)
+    twice = put(journal, b"twice", references=2)
+    first = segments_of(tmp_path)[0]
+    turnover(journal, 12)  # far enough to be moved more than once
+    assert not first.exists()
+    assert journal.stats().carried == 3
+    assert journal.fetch(old).body == b"old"
+    assert journal.fetch(old).sequence == old
+    assert journal.entry(older_entry).payload == b"xid"
+    take(journal, twice)
+    crash_and_live = {old: b"old", twice: b"twice"}
+    journal.sync()
+    crash(journal)
+
+    journal = FileJournal.open(tmp_path, OPTIONS)
+    assert live_of(journal) == crash_and_live
+    assert [row.references for row in journal.recovery.rows()] == [1, 1]
+    assert journal.entry(older_entry).payload == b"xid"
+    journal.snapshot_source = lambda: b"state"
+    journal.recovery.done()
+    take(journal, old, twice)
+    journal.append_entry(RecordType.RESOLVED, b"", T0, reference=older_entry)
+    assert journal.stats().carried == 0
+    turnover(journal, 6)
+    assert journal.stats().live == 0
+    assert len(segments_of(tmp_path)) <= 3
+    journal.close()
+    assert check(tmp_path).problems == []
+
+
+def test_what_is_only_retained_moves_too_and_does_not_survive_a_restart(
+    journal: FileJournal, tmp_path: Path
+) -> None:
+    sequence = put(journal, b"held", references=0)
+    journal.retain(sequence, 300)
+    first = segments_of(tmp_path)[0]
+    turnover(journal, 8)
+    assert not first.exists()
+    assert journal.fetch(sequence).body == b"held"
+    for _ in range(299):
+        assert journal.release(sequence) is False
+    assert journal.release(sequence) is True
+    turnover(journal, 6)
+    with pytest.raises(RecordNotFound):
+        journal.fetch(sequence)
+    journal.close()
+    journal = FileJournal.open(tmp_path, OPTIONS)
+    assert live_of(journal) == {}
+    journal.close()
+
+
+def test_a_retained_record_keeps_its_segment(tmp_path: Path) -> None:
+    journal = FileJournal.open(tmp_path, JournalOptions(segment_bytes=4000, leftover_fraction=0))
+    journal.recovery.done()
+    journal.snapshot_source = bytes
+    sequence = put(journal, b"held", references=0)
+    journal.retain(sequence)
+    first = segments_of(tmp_path)[0]
+    turnover(journal, 6)
+    assert first.exists()
+    assert journal.release(sequence) is True
+    turnover(journal, 3)
+    assert not first.exists()
+    journal.close()
+
+
+def test_a_full_backlog_is_not_moved(journal: FileJournal, tmp_path: Path) -> None:
+    sequences = [put(journal, b"x" * 400) for _ in range(40)]
+    journal.sync()
+    turnover(journal, 8)
+    assert journal.stats().carried == 0
+    assert all(journal.fetch(s).body == b"x" * 400 for s in sequences)
+    journal.close()
+
+
+def test_a_slot_holds_segments_until_it_is_advanced(journal: FileJournal, tmp_path: Path) -> None:
+    journal.slots.create("reader", limit_bytes=10**9)
+    first = put(journal, b"0")
+    take(journal, first)
+    turnover(journal, 5)
+    held = len(segments_of(tmp_path))
+    assert held > 5
+    bodies = [r.body for r in journal.read_from(1) if r.type == RecordType.MESSAGE]
+    assert len(bodies) == 51
+    journal.slots.advance("reader", journal.durable)
+    turnover(journal, 2)
+    assert len(segments_of(tmp_path)) <= 4
+    journal.close()
+
+
+def test_a_slot_that_would_hold_too_much_is_lost(journal: FileJournal, tmp_path: Path) -> None:
+    journal.slots.create("slow", limit_bytes=12_000)
+    turnover(journal, 2)
+    assert not journal.slots.get("slow").lost
+    turnover(journal, 8)
+    assert journal.slots.get("slow").lost
+    assert len(segments_of(tmp_path)) <= 3
+    journal.close()
+
+
+def test_a_slot_file_that_cannot_be_read_holds_everything(
+    journal: FileJournal, tmp_path: Path
+) -> None:
+    journal.slots.create("a")
+    (tmp_path / "slots" / "a.json").write_text("{}")
+    turnover(journal, 6)
+    assert len(segments_of(tmp_path)) > 6
+    assert "a.json" in str(check(tmp_path).problems)
+    journal.close()
+
+
+def test_restarts_alone_do_not_pile_up_segments(tmp_path: Path) -> None:
+    for _ in range(6):
+        journal = FileJournal.open(tmp_path, OPTIONS)
+        journal.recovery.done()
+        journal.snapshot_source = lambda: b"state"
+        journal.commit()
+        journal.sync()
+        journal.close()
+    assert len(segments_of(tmp_path)) <= 2
+
+
+def test_numbers_without_records_take_no_memory_for_long(
+    journal: FileJournal, tmp_path: Path
+) -> None:
+    for _ in range(3):
+        for _ in range(1 << 21):
+            journal.next_sequence()
+        journal.sync()
+    assert sum(len(s.live) for s in journal._liveness.segments) < 5 << 20
+    assert live_of(journal) == {}
+    journal.close()
+
+
+def test_compacting_leaves_only_what_is_live(tmp_path: Path) -> None:
+    options = JournalOptions(segment_bytes=4000, leftover_fraction=0)
+    journal = FileJournal.open(tmp_path, options)
+    journal.recovery.done()
+    journal.snapshot_source = lambda: b"state"
+    kept = {}
+    for n in range(10):
+        kept[put(journal, b"kept %d" % n)] = b"kept %d" % n
+        turnover(journal, 1)
+    journal.close()
+    size = sum(path.stat().st_size for path in segments_of(tmp_path))
+    before, after = compact(tmp_path, options)
+    assert before.live == after.live == 10
+    assert sum(path.stat().st_size for path in segments_of(tmp_path)) < size / 3
+    journal = FileJournal.open(tmp_path, options)
+    assert live_of(journal) == kept
+    assert journal.recovery.state == b"state"
+    journal.close()
+    assert check(tmp_path).problems == []

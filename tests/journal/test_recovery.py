@@ -1,0 +1,456 @@
+"""What a start finds after a crash, and what it refuses to start with."""
+
+from __future__ import annotations
+
+import shutil
+from pathlib import Path
+
+import pytest
+
+from sluicemq.journal import FileJournal, JournalOptions, RecordType, Recovery
+from sluicemq.journal.format import HEADER_BYTES, encode_record
+from sluicemq.journal.segment import SegmentView, walk
+from sluicemq.journal.snapshot import list_snapshots
+from sluicemq.journal.writer import read_durable
+from sluicemq.model.destination import Address, Kind
+from sluicemq.model.errors import JournalDamaged, JournalError, JournalLocked
+from tests.journal.support import (
+    ORDERS,
+    T0,
+    TINY,
+    crash,
+    live_of,
+    make_message,
+    put,
+    reopen,
+    rows_of,
+    segments_of,
+    take,
+)
+
+
+def recover(directory: Path) -> Recovery:
+    identity = bytes.fromhex((directory / "identity").read_text())
+    return Recovery(directory, identity, verify=True, mend=True)
+
+
+def bodies(recovery: Recovery) -> list[bytes]:
+    """Bodies of the live messages, read from the files."""
+    found = []
+    live = {row.sequence for row in recovery.rows()}
+    for part in recovery.parts:
+        for row, sequence in enumerate(part.table.sequences):
+            if sequence in live:
+                start = part.table.columns["offset"][row]
+                body = start + part.table.columns["body"][row]
+                found.append(bytes(part.view.view[body : start + part.table.columns["size"][row]]))
+    recovery.done()
+    return found
+
+
+@pytest.fixture
+def written(tmp_path: Path) -> Path:
+    """A killed journal: one segment, a group each for a, the unit b+c, d and the unit e+f."""
+    directory = tmp_path / "written"
+    journal = reopen(directory)
+    put(journal, b"a")
+    journal.sync()
+    number = journal.destination(ORDERS)
+    for unit in (b"bc", b"d", b"ef"):
+        for index, letter in enumerate(unit):
+            last = index == len(unit) - 1
+            journal.append_message(make_message(bytes([letter])), number, last=last)
+        journal.sync()
+    crash(journal)
+    return directory
+
+
+def test_a_tail_torn_anywhere_is_cut_at_the_last_whole_unit(written: Path, tmp_path: Path) -> None:
+    path = segments_of(written)[0]
+    data = path.read_bytes()
+    view = SegmentView(path)
+    ends = [offset + (size + 7 & -8) for offset, size in walk(view.view, view.size)]
+    view.close()
+    assert ends[-1] == len(data)
+    # STARTED, DESTINATION, a, b, c, d, e, f: where each unit ends, and what is live then
+    units = [
+        (64, b""),
+        (ends[2], b"a"),
+        (ends[4], b"abc"),
+        (ends[5], b"abcd"),
+        (ends[7], b"abcdef"),
+    ]
+    for cut in range(len(data) + 1):
+        directory = tmp_path / str(cut)
+        shutil.copytree(written, directory)
+        (directory / "durable").unlink()
+        (directory / path.name).write_bytes(data[:cut])
+        recovery = recover(directory)
+        expected = max((unit for unit in units if unit[0] <= cut), default=(0, b""))
+        assert b"".join(bodies(recovery)) == expected[1], cut
+        whole = max([64, *(e for i, e in enumerate(ends) if e <= cut and i not in (3, 6))])
+        assert recovery.report["torn_bytes"] == (cut - whole if cut >= 64 else cut), cut
+        shutil.rmtree(directory)
+
+
+def test_a_last_write_whose_pages_are_missing_is_torn_too(written: Path) -> None:
+    path = segments_of(written)[0]
+    (written / "durable").unlink()
+    data = bytearray(path.read_bytes())
+    data[-128:-64] = bytes(64)  # e is blank, f behind it is intact but not the first of a write
+    path.write_bytes(data)
+    assert b"".join(bodies(recover(written))) == b"abcd"
+
+
+def test_bytes_lost_below_the_durable_end_are_reported(written: Path) -> None:
+    path = segments_of(written)[0]
+    path.write_bytes(path.read_bytes()[:-1])
+    recovery = recover(written)
+    assert b"".join(bodies(recovery)) == b"abcd"
+    assert recovery.report["lost_bytes"] == 128
+
+
+def test_garbage_behind_the_last_record_is_cut(written: Path) -> None:
+    path = segments_of(written)[0]
+    with path.open("ab") as file:
+        file.write(b"garbage" * 40)
+    recovery = recover(written)
+    assert b"".join(bodies(recovery)) == b"abcdef"
+    assert recovery.report["torn_bytes"] == 280
+    assert recovery.report["lost_bytes"] == 0
+
+
+def test_a_bit_flipped_in_what_was_durable_stops_the_start(written: Path) -> None:
+    path = segments_of(written)[0]
+    data = path.read_bytes()
+    for place in range(len(data)):
+        flipped = bytearray(data)
+        flipped[place] ^= 1 << place % 8
+        path.write_bytes(flipped)
+        with pytest.raises(JournalError, match=path.name):
+            recover(written)
+    path.write_bytes(data)
+    assert b"".join(bodies(recover(written))) == b"abcdef"
+
+
+def test_without_the_durable_file_later_groups_give_damage_away(written: Path) -> None:
+    path = segments_of(written)[0]
+    (written / "durable").unlink()
+    data = path.read_bytes()
+    for place in range(64, len(data) - 128):
+        flipped = bytearray(data)
+        flipped[place] ^= 1 << place % 8
+        path.write_bytes(flipped)
+        with pytest.raises(JournalDamaged, match="sluicemq journal check"):
+            recover(written)
+
+
+def test_a_bit_flipped_in_a_sealed_segment_stops_the_start(tmp_path: Path) -> None:
+    journal = reopen(tmp_path)
+    put(journal, b"sealed")
+    journal.seal()
+    put(journal, b"open")
+    journal.sync()
+    crash(journal)
+    path = segments_of(tmp_path)[0]
+    data = path.read_bytes()
+    for place in range(len(data)):
+        flipped = bytearray(data)
+        flipped[place] ^= 1 << place % 8
+        path.write_bytes(flipped)
+        with pytest.raises(JournalError, match=path.name):
+            recover(tmp_path)
+
+
+def test_a_crash_while_sealing_costs_nothing(tmp_path: Path) -> None:
+    journal = reopen(tmp_path / "a")
+    put(journal, b"sealed")
+    journal.sync()
+    durable = (tmp_path / "a" / "durable").read_bytes()
+    before = segments_of(tmp_path / "a")[0].stat().st_size
+    journal.seal()
+    journal.sync()
+    crash(journal)
+    for path in segments_of(tmp_path / "a")[1:]:
+        path.unlink()
+    path = segments_of(tmp_path / "a")[0]
+    data = path.read_bytes()
+    (tmp_path / "a" / "durable").write_bytes(durable)
+    for _, snapshot in list_snapshots(tmp_path / "a"):
+        snapshot.unlink()
+    for cut in range(before, len(data) + 1, 7):
+        directory = tmp_path / str(cut)
+        shutil.copytree(tmp_path / "a", directory)
+        (directory / path.name).write_bytes(data[:cut])
+        assert bodies(recover(directory)) == [b"sealed"]
+        view = SegmentView(directory / path.name)
+        assert view.index is not None
+        view.verify()
+        view.close()
+
+
+def test_records_inside_a_body_are_no_sign_of_damage_for_whole_tails(tmp_path: Path) -> None:
+    journal = reopen(tmp_path)
+    inner = b"".join(encode_record(1, 10**6, 0, b"inner", flags=3))
+    put(journal, inner)
+    journal.sync()
+    crash(journal)
+    assert bodies(recover(tmp_path)) == [inner]
+
+
+def test_a_reservation_behind_the_records_is_no_torn_tail(tmp_path: Path) -> None:
+    options = JournalOptions(segment_bytes=4096, preallocate=True)
+    journal = FileJournal.open(tmp_path, options)
+    put(journal, b"x")
+    journal.sync()
+    crash(journal)
+    assert segments_of(tmp_path)[0].stat().st_size == 4096
+    recovery = recover(tmp_path)
+    assert recovery.report["torn_bytes"] == recovery.report["lost_bytes"] == 0
+    assert bodies(recovery) == [b"x"]
+    assert segments_of(tmp_path)[0].stat().st_size < 4096
+
+
+def test_missing_segments(tmp_path: Path) -> None:
+    journal = reopen(tmp_path / "a")
+    for body in (b"1", b"2", b"3"):
+        put(journal, body)
+        journal.seal()
+        journal.sync()
+    put(journal, b"4")
+    journal.sync()
+    crash(journal)
+    for number, path in enumerate(segments_of(tmp_path / "a")):
+        directory = tmp_path / str(number)
+        shutil.copytree(tmp_path / "a", directory)
+        (directory / path.name).unlink()
+        with pytest.raises(JournalDamaged, match="missing"):
+            recover(directory)
+
+
+def test_a_missing_segment_in_a_journal_without_a_snapshot(tmp_path: Path) -> None:
+    for body in (b"1", b"2", b"3"):
+        journal = reopen(tmp_path)
+        put(journal, body)
+        journal.close()
+        for _, snapshot in list_snapshots(tmp_path):
+            snapshot.unlink()
+    segments_of(tmp_path)[1].unlink()
+    with pytest.raises(JournalDamaged, match="missing"):
+        reopen(tmp_path)
+
+
+def test_snapshots_are_checked(tmp_path: Path) -> None:
+    journal = reopen(tmp_path)
+    journal.snapshot_source = lambda: b"state"
+    journal.recovery.done()
+    put(journal)
+    journal.seal()
+    put(journal)
+    journal.sync()
+    journal.close()
+    ((_, path),) = list_snapshots(tmp_path)
+    data = path.read_bytes()
+    for place in range(0, len(data), 3):
+        flipped = bytearray(data)
+        flipped[place] ^= 1
+        path.write_bytes(flipped)
+        with pytest.raises(JournalError, match=path.name):
+            recover(tmp_path)
+    path.write_bytes(data[:10])
+    with pytest.raises(JournalDamaged, match="incomplete"):
+        recover(tmp_path)
+
+
+def test_files_from_the_future_are_refused_by_version(tmp_path: Path) -> None:
+    journal = reopen(tmp_path)
+    put(journal)
+    journal.close()
+    path = segments_of(tmp_path)[0]
+    data = bytearray(path.read_bytes())
+    data[8] = 2
+    path.write_bytes(data)
+    with pytest.raises(JournalError, match="format version 2"):
+        reopen(tmp_path)
+
+
+def test_segments_of_another_directory_are_refused(tmp_path: Path) -> None:
+    for name in ("a", "b"):
+        journal = reopen(tmp_path / name)
+        put(journal)
+        journal.close()
+    shutil.copy(segments_of(tmp_path / "a")[0], segments_of(tmp_path / "b")[0])
+    with pytest.raises(JournalDamaged, match="another"):
+        reopen(tmp_path / "b")
+    (tmp_path / "a" / "identity").write_text("no digits")
+    with pytest.raises(JournalDamaged, match="identity"):
+        reopen(tmp_path / "a")
+    (tmp_path / "a" / "identity").unlink()
+    with pytest.raises(JournalDamaged, match="identity"):
+        reopen(tmp_path / "a")
+
+
+def test_a_second_process_is_told_who_has_the_directory(tmp_path: Path) -> None:
+    journal = reopen(tmp_path)
+    with pytest.raises(JournalLocked, match=r"process \d+"):
+        reopen(tmp_path)
+    journal.close()
+    reopen(tmp_path).close()
+
+
+def test_the_identity_stays_and_numbers_are_never_given_again(tmp_path: Path) -> None:
+    journal = reopen(tmp_path)
+    identity = journal.identity
+    highest = put(journal)
+    for _ in range(600_000):  # more than the gap would cover with the 600,000 that follow
+        highest = journal.next_sequence()
+    journal.sync()
+    for _ in range(600_000):
+        highest = journal.next_sequence()
+    journal.sync()
+    crash(journal)
+    journal = reopen(tmp_path)
+    assert journal.identity == identity
+    assert len(identity) == 8
+    assert journal.next_sequence() > highest
+    journal.close()
+
+
+def test_rows_tell_what_the_broker_needs(tmp_path: Path) -> None:
+    journal = reopen(tmp_path)
+    topic = Address(Kind.TOPIC, "news")
+    number = journal.destination(topic)
+    message = make_message(
+        b"12345", address=topic, priority=9, expiration=T0 + 5, deliver_at=T0 + 1, routes=(4, 5, 6)
+    )
+    sequence = journal.append_message(message, number, 3)
+    journal.append_settled(4, number, 1, [sequence], T0)
+    many = journal.append_message(make_message(b"", address=topic), number, 1000)
+    gone = journal.append_message(make_message(b"", address=topic), number)
+    journal.append_settled(4, number, 1, [gone, many], T0)
+    journal.close()
+    journal = reopen(tmp_path)
+    first, second = rows_of(journal)
+    assert first == (sequence, number, 9, T0 + 5, T0, 5, 2, True)
+    assert (second.sequence, second.references, second.delayed) == (many, 999, False)
+    assert journal.addresses[number] == topic
+    assert journal.fetch(sequence).routes == (4, 5, 6)
+    journal.close()
+
+
+def test_events_come_in_order_and_only_those_after_the_snapshot(tmp_path: Path) -> None:
+    journal = reopen(tmp_path)
+    journal.recovery.done()
+    journal.snapshot_source = lambda: b"the broker's state"
+    number = journal.destination(ORDERS)
+    journal.append_entry(RecordType.SETTINGS, b"before", T0)
+    journal.seal()
+    journal.commit()
+    journal.sync()
+    journal.append_entry(RecordType.SETTINGS, b"after", T0)
+    sequence = put(journal)
+    take(journal, sequence)
+    journal.forget_destination(ORDERS)
+    journal.close()
+    journal = reopen(tmp_path)
+    recovery = journal.recovery
+    assert recovery.state == b"the broker's state"
+    events = list(recovery.events())
+    assert [e.type for e in events] == [
+        RecordType.SETTINGS,
+        RecordType.SETTLED,
+        RecordType.DESTINATION_GONE,
+        RecordType.STOPPED,
+    ]
+    assert events[0].payload == b"after"
+    assert (events[1].subscription, events[1].sequences) == (1, [sequence])
+    assert recovery.address_of(events[2]) == ORDERS
+    assert all(e.sequence > recovery.position for e in events)
+    assert number not in journal.addresses
+    assert journal.destination(ORDERS) > number
+    journal.close()
+
+
+def test_a_tool_that_opens_the_journal_keeps_the_brokers_state(tmp_path: Path) -> None:
+    journal = reopen(tmp_path)
+    journal.recovery.done()
+    journal.snapshot_source = lambda: b"state"
+    journal.seal()
+    journal.sync()
+    journal.append_entry(RecordType.SETTINGS, b"after", T0)
+    journal.close()
+    for _ in range(2):
+        journal = reopen(tmp_path)
+        assert journal.recovery.state == b"state"
+        assert b"after" in [e.payload for e in journal.recovery.events()]
+        journal.seal()
+        journal.sync()
+        journal.close()
+
+
+def test_no_snapshot_is_asked_for_before_the_broker_has_recovered(tmp_path: Path) -> None:
+    journal = reopen(tmp_path)
+    put(journal)
+    journal.close()
+    journal = reopen(tmp_path)
+    asked: list[int] = []
+    journal.snapshot_source = lambda: bytes(asked.append(1) or 0)
+    journal.sync()
+    assert not asked
+    journal.recovery.done()
+    journal.sync()
+    assert asked == [1]
+    journal.close()
+
+
+def test_the_published_end_follows_the_groups(tmp_path: Path) -> None:
+    journal = reopen(tmp_path)
+    sequence = put(journal)
+    journal.sync()
+    end = read_durable(tmp_path)
+    assert end is not None
+    assert (end.sequence, end.offset) == (sequence, segments_of(tmp_path)[0].stat().st_size)
+    (tmp_path / "durable").write_bytes(b"x" * 28)
+    assert read_durable(tmp_path) is None
+    journal.close()
+
+
+def test_a_large_message_is_read_back_from_an_open_and_a_sealed_segment(tmp_path: Path) -> None:
+    journal = reopen(tmp_path, JournalOptions())
+    body = bytes(range(256)) * 1000
+    sequence = put(journal, body)
+    journal.sync()
+    assert journal.fetch(sequence).body == body
+    journal.seal()
+    journal.sync()
+    assert journal.fetch(sequence).body == body
+    journal.close()
+
+
+def test_damage_found_while_reading_back_is_not_passed_on(tmp_path: Path) -> None:
+    journal = reopen(tmp_path)
+    sequence = put(journal, b"x" * 100)
+    journal.sync()
+    path = segments_of(tmp_path)[0]
+    data = bytearray(path.read_bytes())
+    data[-20] ^= 1
+    path.write_bytes(data)
+    with pytest.raises(JournalDamaged, match=path.name):
+        journal.fetch(sequence)
+    crash(journal)
+
+
+def test_the_header_size_is_what_the_format_says() -> None:
+    assert HEADER_BYTES == 56
+
+
+def test_live_messages_come_back_after_a_clean_stop(tmp_path: Path) -> None:
+    journal = reopen(tmp_path)
+    sequences = [put(journal, b"%d" % n) for n in range(100)]
+    journal.sync()
+    take(journal, *sequences[::2])
+    journal.close()
+    journal = reopen(tmp_path)
+    assert live_of(journal) == {s: b"%d" % n for n, s in enumerate(sequences) if n % 2}
+    journal.close()
+    assert TINY.segment_bytes == 2000
