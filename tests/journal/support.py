@@ -50,7 +50,6 @@ def segments_of(directory: Path) -> list[Path]:
 
 def crash(journal: FileJournal) -> None:
     """Let go of the directory without writing anything more, as a killed process does."""
-    journal.fence()
     journal._failed = True
-    journal._parts = []
+    journal._refusal = "killed"
     journal.close()

@@ -35,11 +35,7 @@ def test_nothing_given_serves_every_protocol_on_loopback() -> None:
         "phpmq://127.0.0.1:9100",
         "phpmq-maintenance://127.0.0.1:9101",
     ]
-    assert [listener.durability for listener in config.listeners] == [
-        Durability.NONE,
-        Durability.SYNC,
-        Durability.SYNC,
-    ]
+    assert [listener.durability for listener in config.listeners] == [None, None, None]
     config.check()
     assert config == Config()
 

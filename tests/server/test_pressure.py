@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import socket
 import time
+from contextlib import suppress
 
 from sluicemq.protocols.phpmq.client import BlockingPhpmqClient
 from sluicemq.protocols.phpmq.wire import encode_consume, encode_send
@@ -101,19 +102,21 @@ def test_silent_connections_are_closed_after_the_idle_time(start: Start) -> None
 
 
 def test_random_bytes_disturb_no_witness(start: Start) -> None:
-    broker = start("auto://127.0.0.1:0", PHPMQ, "msglite://127.0.0.1:0", "phpmq-maintenance://127.0.0.1:0")
+    broker = start(
+        "auto://127.0.0.1:0", PHPMQ, "msglite://127.0.0.1:0", "phpmq-maintenance://127.0.0.1:0"
+    )
     port = broker.port("phpmq")
     with BlockingPhpmqClient.connect(port=port) as witness:
         witness.subscribe("w", 10)
         for scheme in ("auto", "phpmq", "msglite", "phpmq-maintenance"):
             for start_with in (b"", b"H0100102P01", b"> 5 ", b"? ", b"< 1 "):
-                with socket.create_connection(
-                    ("127.0.0.1", broker.port(scheme)), timeout=5
-                ) as noisy:
-                    try:
-                        noisy.sendall(start_with + os.urandom(100_000))
-                    except (BrokenPipeError, ConnectionResetError):
-                        pass
+                with (
+                    socket.create_connection(
+                        ("127.0.0.1", broker.port(scheme)), timeout=5
+                    ) as noisy,
+                    suppress(BrokenPipeError, ConnectionResetError),
+                ):
+                    noisy.sendall(start_with + os.urandom(100_000))
                 witness.send("w", b"there")
                 message = witness.receive(5)
                 assert message.body == b"there"

@@ -16,9 +16,7 @@ TIME: Final = "failedAt"
 """ISO 8601, UTC."""
 
 
-def dead_letter_of(
-    message: Message, origin: str, reason: str, attempts: int, wall: int
-) -> Message:
+def dead_letter_of(message: Message, origin: str, reason: str, attempts: int, wall: int) -> Message:
     """A copy for the dead-letter queue. It never expires; its destination is set by the broker."""
     properties = dict(message.properties or {})
     properties[REASON] = reason

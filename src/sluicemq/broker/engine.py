@@ -301,7 +301,9 @@ class Broker:
             if target is not destination:
                 return target is not None
         if not message.durability and self.core.memory > self.settings.memory_limit:
-            raise LimitExceeded("the broker's memory for messages that are not journaled is used up")
+            raise LimitExceeded(
+                "the broker's memory for messages that are not journaled is used up"
+            )
         self.accept(destination, message)
         return True
 
@@ -375,7 +377,9 @@ class Broker:
         """Accept the messages of blocked producers for which there is room now."""
         waiting, self.core.unblocking = self.core.unblocking, {}
         for destination in waiting:
-            while destination.parked and not destination.full(len(destination.parked[0].message.body)):
+            while destination.parked and not destination.full(
+                len(destination.parked[0].message.body)
+            ):
                 parked = destination.parked.popleft()
                 self.accept(destination, parked.message)
                 parked.unblocked()

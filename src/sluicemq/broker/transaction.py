@@ -74,9 +74,7 @@ class Transactions:
         self.open[transaction.number] = transaction
         return transaction
 
-    def publish(
-        self, transaction: Transaction, destination: Destination, message: Message
-    ) -> None:
+    def publish(self, transaction: Transaction, destination: Destination, message: Message) -> None:
         """Send as part of the transaction. Raises as Broker.publish, and TransactionError."""
         self._expect(transaction, TransactionState.OPEN)
         if destination.limited or destination.parked:

@@ -54,7 +54,7 @@ class LocalBroker:
         return self._process.pid
 
     def start(self) -> Self:
-        """Start and wait until it serves. Raises ConnectionLost with what it said if it does not."""
+        """Start and wait until it serves. Raises ConnectionLost with what it said otherwise."""
         self.directory.mkdir(parents=True, exist_ok=True)
         command = [sys.executable, "-m", "sluicemq.cli", "serve", "--data-dir", str(self.directory)]
         for url in self._listen:

@@ -86,10 +86,12 @@ class Appender:
         self._open = False
         self._refusal = ""
         self._fill = SEGMENT_HEADER_BYTES
-        self._begin(0)
+        self._begin()
 
-    def _begin(self, previous: int) -> None:
+    def _begin(self) -> None:
         """Go on in a new segment."""
+        segments = self._liveness.segments
+        previous = segments[-1].first if segments else 0
         self._segment = segment = Segment(self._next, previous)
         self._liveness.add(segment)
         self._live = segment.live

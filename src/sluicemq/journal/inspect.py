@@ -186,7 +186,8 @@ def _check_liveness(directory: Path, identity: bytes, report: Report) -> None:
         try:
             recovery = Recovery(directory, identity, verify=False, mend=False)
         except (JournalDamaged, FileNotFoundError) as error:
-            if attempt + 1 < ATTEMPTS and list_snapshots(directory) != before:
+            moved = isinstance(error, FileNotFoundError) or list_snapshots(directory) != before
+            if moved and attempt + 1 < ATTEMPTS:
                 continue
             report.problems.append(Problem(str(directory), 0, str(error)))
             return

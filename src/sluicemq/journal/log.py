@@ -329,7 +329,7 @@ class FileJournal(Appender):
         self._writer.submit(
             partial(self._seal, file, sequence, names), partial(self._sealed, segment, file)
         )
-        self._begin(segment.first)
+        self._begin()
         self._create_segment()
         self._snapshot_due = True
 
@@ -381,7 +381,7 @@ class FileJournal(Appender):
                 segment
                 for segment in self._liveness.segments
                 if segment.sealed
-                and segment.last <= self._state_position
+                and segment.last < self._state_position
                 and segment.count_live() < segment.records
             ]
         )

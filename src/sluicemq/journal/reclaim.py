@@ -25,9 +25,10 @@ def removable(
     """Segments to remove, and slots to mark lost because they would hold too much.
 
     `finished` are those that the snapshot has nothing live in, `position` is that of the broker's
-    part of it.
+    part of it. The segment that has this position stays: recovery expects the one before each
+    segment that begins behind it.
     """
-    free = [s for s in finished if s.sealed and s.last <= position and not s.is_needed]
+    free = [s for s in finished if s.sealed and s.last < position and not s.is_needed]
     lost: list[str] = []
     held: set[int] = set()
     for name, slot in slots.list().items():
@@ -48,7 +49,7 @@ def stuck(segments: list[Segment], position: int, fraction: float) -> list[Segme
         segment
         for segment in segments
         if segment.sealed
-        and segment.last <= position
+        and segment.last < position
         and segment.is_needed
         and segment.alive < fraction * segment.records
         and segment.before >= 0

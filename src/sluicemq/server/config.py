@@ -33,9 +33,6 @@ from sluicemq.server.units import Unit
 SERVED: Final = frozenset({"auto", "msglite", "msglite-http", "phpmq", "phpmq-maintenance"})
 """Protocols that this version has a session for."""
 
-IMPLICIT_DURABILITY: Final = {"msglite": Durability.NONE, "msglite-http": Durability.NONE}
-"""Of protocols whose clients expect memory only; all others wait for the disk."""
-
 DEFAULT_LISTENERS: Final = ("msglite://", "phpmq://", "phpmq-maintenance://")
 
 
@@ -140,12 +137,12 @@ class Listener(Limits, frozen=True, kw_only=True):
 
     url: Url
     durability: Annotated[
-        Durability,
+        Durability | None,
         about(
             "What a sender waits for: `sync` = its message is on disk, `lazy` = it is on its way "
             "there, `none` = memory only. Without it: `none` for msglite, `sync` for the others."
         ),
-    ] = Durability.SYNC
+    ] = None
     generation: Annotated[
         int,
         about(
@@ -182,10 +179,7 @@ class LoggingSettings(msgspec.Struct, frozen=True, kw_only=True):
 
 def default_listeners() -> tuple[Listener, ...]:
     """Every served protocol on its traditional loopback port."""
-    return tuple(
-        Listener(url=url, durability=IMPLICIT_DURABILITY.get(url.protocol, Durability.SYNC))
-        for url in map(Url.parse, DEFAULT_LISTENERS)
-    )
+    return tuple(Listener(url=Url.parse(url)) for url in DEFAULT_LISTENERS)
 
 
 class Config(msgspec.Struct, frozen=True, kw_only=True):

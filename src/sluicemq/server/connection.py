@@ -182,15 +182,7 @@ class Connection(asyncio.Protocol):
         """Send what has been written; called at the end of a turn and when the peer reads on."""
         if self._ended:
             return
-        if self._blocked:
-            self._measure()
-            return
-        while self._out and not self._blocked:
-            out = self._out
-            data = out[0] if len(out) == 1 else b"".join(out)
-            self._out = []
-            self._send(data)
-        if self._blocked:
+        if not self._send() or self._ended:
             self._measure()
             return
         session = self._session
@@ -202,20 +194,26 @@ class Connection(asyncio.Protocol):
         if self._closing and not self._out:
             self._finish()
 
-    def _send(self, data: bytes) -> None:
+    def _send(self) -> bool:
+        """Hand over what there is; False if some of it has to wait for the peer."""
+        out = self._out
+        if self._blocked or not out:
+            return not self._blocked
+        data = out[0] if len(out) == 1 else b"".join(out)
+        self._out = []
         if self._descriptor >= 0:
             try:
                 sent = os.write(self._descriptor, data)
             except BlockingIOError:
                 sent = 0
             except OSError as error:
-                self._reason = self._reason or str(error)
-                self._abort()
-                return
+                self.abort(str(error))
+                return False
             if sent == len(data):
-                return
+                return True
             data = data[sent:]
         self._transport.write(data)
+        return not self._blocked
 
     def _fault(self, error: Exception) -> None:
         """An error of ours must cost one connection, unless the journal is at stake."""
@@ -227,7 +225,7 @@ class Connection(asyncio.Protocol):
 
     def _measure(self) -> None:
         """The peer is behind: by how much?"""
-        if self._congested or self._session is None:
+        if self._congested or self._ended or self._session is None:
             return
         waiting = self._transport.get_write_buffer_size() + sum(map(len, self._out))
         if waiting > self._listener.options.output_high_water:

@@ -19,10 +19,8 @@ import msgspec
 from sluicemq.journal import JournalOptions
 from sluicemq.model.destination import Address, DestinationSettings, Kind
 from sluicemq.model.errors import ConfigurationError
-from sluicemq.model.message import Durability
 from sluicemq.server.address import Url
 from sluicemq.server.config import (
-    IMPLICIT_DURABILITY,
     BrokerSettings,
     Config,
     Limits,
@@ -328,6 +326,4 @@ def _url_of_parts(parts: Mapping[str, Any]) -> Url:
 
 
 def _build_listener(values: Mapping[str, Any], limits: Limits) -> Listener:
-    url: Url = values["url"]
-    implicit = IMPLICIT_DURABILITY.get(url.protocol, Durability.SYNC)
-    return Listener(**{**msgspec.structs.asdict(limits), "durability": implicit, **values})
+    return Listener(**{**msgspec.structs.asdict(limits), **values})

@@ -198,7 +198,7 @@ def _table(settings: Any) -> str:
 
 
 def _default(setting: Setting) -> str:
-    if setting.name in ("data_dir", "durability"):
+    if setting.name in ("data_dir", "durability"):  # their meaning tells
         return "see there"
     if setting.default is None or setting.default == "":
         return ""

@@ -7,6 +7,7 @@ from typing import NamedTuple
 
 from sluicemq.broker import Broker
 from sluicemq.model.errors import ConfigurationError
+from sluicemq.model.message import Durability
 from sluicemq.protocols.link import Link, Session
 from sluicemq.protocols.msglite.gateway import GatewaySession
 from sluicemq.protocols.msglite.session import MsgliteSession, ReplyAddresses
@@ -59,7 +60,7 @@ class Rooms:
             link,
             self._broker,
             generation=options.generation,
-            durability=options.durability,
+            durability=_durability(options, Durability.SYNC),
             limits=PhpmqLimits(queue=options.max_name_bytes, body=options.max_frame_bytes),
         )
 
@@ -71,7 +72,7 @@ class Rooms:
             link,
             self._broker,
             self._replies,
-            durability=options.durability,
+            durability=_durability(options, Durability.NONE),
             limits=MsgliteLimits(line=options.max_header_bytes, body=options.max_frame_bytes),
         )
 
@@ -80,3 +81,8 @@ class Rooms:
 
     def _auto(self, link: Link, options: Listener) -> Session:
         return AutoSession(link, lambda protocol: self.of(protocol).open(link, options))
+
+
+def _durability(options: Listener, usual: Durability) -> Durability:
+    """What the listener says, or what the clients of the protocol expect."""
+    return usual if options.durability is None else options.durability

@@ -79,11 +79,15 @@ class Server:
         config = self.config
         if config.broker.ephemeral:
             return MemoryJournal()
+
+        def failed(error: JournalError) -> None:
+            loop.call_soon_threadsafe(self._fail, error)
+
         return FileJournal.open(
             config.broker.data_dir / "journal",
             config.journal,
             notify=loop.call_soon_threadsafe,
-            on_failure=lambda error: loop.call_soon_threadsafe(self._fail, error),
+            on_failure=failed,
         )
 
     def _build(self, journal: Journal) -> Broker:

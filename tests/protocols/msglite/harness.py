@@ -11,52 +11,49 @@ from sluicemq.model.message import Durability
 from sluicemq.protocols.link import Session
 from sluicemq.protocols.msglite import wire
 from sluicemq.protocols.msglite.gateway import GatewaySession
-from sluicemq.protocols.msglite.http import HttpLimits
 from sluicemq.protocols.msglite.session import MsgliteSession, ReplyAddresses
 
 
 class RecordedTimer:
     """A call that is made when the harness's clock gets there."""
 
-    def __init__(self, due: float, callback: Callable[[], None]) -> None:
-        self.due = due
+    def __init__(self, when: float, callback: Callable[[], None]) -> None:
+        self.when = when
         self.callback = callback
-        self.over = False
+        self.cancelled = False
 
     def cancel(self) -> None:
-        self.over = True
+        self.cancelled = True
 
 
 class RecordedLink:
     """Remembers what the session did with its connection."""
 
     def __init__(self, harness: Harness) -> None:
-        self.peer = "test"
         self.harness = harness
+        self.peer = "test"
+        self.session: Session | None = None
         self.written = b""
         self.unsent = False
         self.stalled = False
         self.closed_because: str | None = None
         self.paused = False
-        self.ended = False
 
     def write(self, chunks: Iterable[bytes]) -> None:
         assert self.closed_because is None, "written after close"
-        assert not self.ended, "written to a connection that has gone"
         self.written += b"".join(chunks)
         self.unsent = True
 
     def close(self, reason: str = "") -> None:
         assert self.closed_because is None, "closed twice"
-        assert not self.ended, "closed a connection that has gone"
         self.closed_because = reason
+        self.unsent = True
 
     def pause_reading(self) -> None:
-        assert not self.paused
         self.paused = True
 
     def resume_reading(self) -> None:
-        assert self.paused
+        assert self.closed_because is None, "resumed after close"
         self.paused = False
 
     def call_later(self, delay: float, callback: Callable[[], None]) -> RecordedTimer:
@@ -67,19 +64,20 @@ class RecordedLink:
 
 
 class Harness:
-    """A broker in memory, and connections to it."""
+    """A broker in memory, and connections to it; turns as the server has them."""
 
     def __init__(self, settings: BrokerSettings | None = None) -> None:
         self.clock = ManualClock()
-        self.broker = Broker(MemoryJournal(), self.clock, settings)
+        self.journal = MemoryJournal()
+        self.broker = Broker(self.journal, self.clock, settings)
+        self.broker.wake = self._wake
         self.replies = ReplyAddresses(self.clock.wall)
+        self.links: list[RecordedLink] = []
         self.timers: list[RecordedTimer] = []
-        self.peers: list[Peer] = []
-        self.waking = False
-        self.broker.wake = self.wake
+        self._woken = False
 
-    def wake(self) -> None:
-        self.waking = True
+    def _wake(self) -> None:
+        self._woken = True
 
     def connect(
         self, durability: Durability = Durability.NONE, limits: wire.Limits | None = None
@@ -90,98 +88,104 @@ class Harness:
         )
         return Peer(self, link, session)
 
-    def browser(self, limits: HttpLimits | None = None) -> Peer:
+    def request(self) -> Peer:
+        """A connection to the gateway."""
         link = RecordedLink(self)
-        return Peer(self, link, GatewaySession(link, self.broker, self.replies, limits=limits))
+        return Peer(self, link, GatewaySession(link, self.broker, self.replies))
 
     def turn(self, milliseconds: int = 0) -> None:
-        """Let time pass, the timers ring, the broker do what is due, and the bytes leave."""
-        until = self.clock.steady + milliseconds
+        """Let time pass, ring what is due, flush, and send, until nobody wants another turn."""
+        self.clock.advance(milliseconds)
+        self.broker.tick()
+        timers, self.timers = self.timers, []
+        for timer in timers:
+            if timer.cancelled:
+                continue
+            if timer.when <= self.clock.steady:
+                timer.callback()
+            else:
+                self.timers.append(timer)
+        turns = 0
         while True:
-            self.timers = [timer for timer in self.timers if not timer.over]
-            due = [timer for timer in self.timers if timer.due <= until]
-            if not due:
-                break
-            timer = min(due, key=lambda timer: timer.due)
-            self.clock.advance(max(0, int(timer.due) - self.clock.steady))
-            timer.over = True
-            timer.callback()
-            self.settle()
-        self.clock.advance(until - self.clock.steady)
-        self.settle()
-
-    def settle(self) -> None:
-        """Turns until nothing more happens."""
-        while True:
-            self.waking = False
-            self.broker.tick()
+            self._woken = False
             self.broker.flush()
-            busy = self.waking
-            for peer in list(self.peers):
-                busy = peer.flush() or busy
-            if not busy:
+            sending = [link for link in self.links if link.unsent and not link.stalled]
+            for link in sending:
+                link.unsent = False
+                assert link.session is not None
+                link.session.flushed()
+            if not sending and not self._woken:
                 return
+            turns += 1
+            assert turns < 1000, "the broker does not come to rest"
 
-    def limit(self, queue: str, settings: DestinationSettings) -> Destination:
-        return self.broker.declare(Address(Kind.QUEUE, queue), settings)
+    def limit(self, queue: str, settings: DestinationSettings) -> None:
+        self.broker.declare(Address(Kind.QUEUE, queue), settings)
 
     def find(self, queue: str) -> Destination | None:
         return self.broker.find(Address(Kind.QUEUE, queue))
 
     def bodies(self, queue: str) -> list[bytes]:
-        """What the queue holds, messages that are being sent included, in order."""
+        """What the queue holds, in order."""
         destination = self.find(queue)
         if destination is None:
             return []
         return [d.message.body for d in destination.queue.browse() if d.message is not None]
 
+    def temporary(self) -> list[str]:
+        """Names of the reply addresses that exist."""
+        return [d.name for d in self.broker.destinations.values() if d.temporary]
+
 
 class Peer:
     """A client's end of a connection. Each call is one turn of the broker."""
 
-    def __init__(self, harness: Harness, link: RecordedLink, session: Session) -> None:
+    def __init__(
+        self, harness: Harness, link: RecordedLink, session: MsgliteSession | GatewaySession
+    ) -> None:
         self.harness = harness
         self.link = link
         self.session = session
-        harness.peers.append(self)
+        self.decoder = wire.Decoder(kinds=wire.FROM_SERVER)
+        link.session = session
+        harness.links.append(link)
 
-    def flush(self) -> bool:
-        """What the connection does at the end of a turn."""
-        if not self.link.unsent or self.link.stalled or self.link.ended:
-            return False
-        self.link.unsent = False
-        self.session.flushed()
-        return True
+    @property
+    def open(self) -> bool:
+        return self.link.closed_because is None
 
     def put(self, data: bytes) -> None:
-        if self.link.closed_because is None:
-            self.session.receive(data)
+        self.session.receive(data)
         self.harness.turn()
 
-    def end(self) -> None:
-        """The peer half-closes."""
-        if self.link.closed_because is None:
-            self.session.end_of_input()
-        self.harness.turn()
-
-    def drop(self) -> None:
-        """The connection breaks."""
-        if not self.link.ended:
-            self.link.ended = True
-            self.session.closed()
-            self.harness.peers.remove(self)
-            self.harness.turn()
+    def ask(self, data: bytes) -> bytes:
+        """Send, and return what comes back at once."""
+        self.put(data)
+        return self.got()
 
     def got(self) -> bytes:
         """What was written since the last call."""
         written, self.link.written = self.link.written, b""
         return written
 
-    def ask(self, data: bytes) -> bytes:
-        """`put`, and what was written since the last call."""
-        self.put(data)
-        return self.got()
+    def end(self) -> None:
+        """Half-close."""
+        self.session.end_of_input()
+        self.harness.turn()
 
-    @property
-    def open(self) -> bool:
-        return self.link.closed_because is None
+    def drop(self) -> None:
+        """The connection breaks."""
+        self.harness.links.remove(self.link)
+        self.session.closed()
+        self.harness.turn()
+
+    def frames(self) -> list[wire.Frame]:
+        """Answers since the last call."""
+        frames = self.decoder.feed(self.got())
+        assert self.decoder.error is None
+        assert not self.decoder.incomplete
+        return frames
+
+    def bodies(self) -> list[bytes | None]:
+        """The same as bodies; None for a time-out."""
+        return [frame[3] if frame[0] == wire.MESSAGE else None for frame in self.frames()]

@@ -6,6 +6,7 @@ import select
 import socket
 import threading
 import time
+from contextlib import suppress
 from typing import Final
 
 from sluicemq.cli.bench.result import Latency, Result
@@ -58,10 +59,8 @@ def flood(
                 if not rest:
                     rest = memoryview(block)
                     sent += BLOCK
-                try:
+                with suppress(BlockingIOError):
                     rest = rest[sender.send(rest, socket.MSG_DONTWAIT) :]
-                except BlockingIOError:
-                    pass
         wanted = bool(rest) or (sent < messages and sent - received < outstanding)
         if wanted is not writing:
             writing = wanted

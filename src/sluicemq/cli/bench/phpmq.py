@@ -101,7 +101,7 @@ class Bench:
         started = time.perf_counter_ns()
         while received < total:
             now = time.perf_counter_ns()
-            chunks = []
+            chunks: list[bytes] = []
             while sent < total and (due := started + int(sent * step)) <= now:
                 chunks += (head, due.to_bytes(8, "little"), tail)
                 sent += 1

@@ -33,7 +33,7 @@ class Result(msgspec.Struct, frozen=True, omit_defaults=True):
     messages: int
     size: int
     seconds: float
-    rate: float
+    rate: int
     durability: str = ""
     consumers: int = 1
     paced: int = 0

@@ -170,7 +170,9 @@ class MsgliteSession:
             self._retired.clear()
         if self._spent:
             self._remove_spent()
-        if self._held_bytes or self._ended:
+        if not self._holds and (self._held_bytes or self._ended):
+            # this turn's flush is over, and what is pending may send to others
+            self._broker.wake()
             self._run()
 
     def congest(self) -> None:
@@ -374,7 +376,7 @@ class MsgliteSession:
                 head = message_head(len(body), shown_timeout(message), to, reply)
                 self._link.write((head, body, b"\r\n"))
             self._unsettled.append((consumer, delivery))
-            self._unsent += len(body)
+            self._unsent += len(to) + len(reply) + len(body)
         if self._query is not None:
             self._spent.append(self._query)
             self._query = None
@@ -474,7 +476,7 @@ class MsgliteSession:
     def _close(self, reason: str) -> None:
         if self._holds & CLOSED:
             return
-        self._holds |= CLOSED
+        self._holds = CLOSED
         self._pending.clear()
         self._set_no_alarm()
         self._leave_lines()

@@ -48,6 +48,7 @@ class PhpmqSession:
         "_closing",
         "_congested",
         "_consumer",
+        "_count",
         "_decoder",
         "_destinations",
         "_durability",
@@ -84,6 +85,7 @@ class PhpmqSession:
         self._destinations: dict[bytes, Destination] = {}
         self._consumer: Consumer | None = None
         self._queue = b""
+        self._count = 0
         self._encoder = DispatchEncoder(b"")
         self._held_back: list[Frame] | None = None
         """Frames behind a send that waits for room in its queue; None while none waits."""
@@ -195,6 +197,7 @@ class PhpmqSession:
             return
         destination = self._find_or_create(queue)
         self._queue = queue
+        self._count = count
         self._encoder = DispatchEncoder(
             queue, generation=self._generation, newline=self._decoder.newline
         )
@@ -292,3 +295,17 @@ class PhpmqSession:
                 seconds_left(expiration, now) if expiration else 0,
             )
         self._link.write(chunks)
+
+    def detached(self, consumer: Consumer) -> None:
+        """Somebody has removed the queue: the subscription stands on the one that takes its place.
+
+        What the connection held is gone with the old queue. If the queue may not be created again
+        the connection closes, as it would for a consume request.
+        """
+        if consumer is not self._consumer:
+            return
+        self._consumer = None
+        try:
+            self._subscribe(self._queue, self._count)
+        except BrokerError as error:
+            self._close(str(error))

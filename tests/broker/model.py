@@ -1,0 +1,592 @@
+"""The engine once more, naively: plain lists, everything searched, nothing clever.
+
+The model does not predict who gets which message. It follows the engine by what that reports
+(deliveries, durability, unblocked producers) and says whether each step was allowed; what was
+not reported but had to happen is found by comparing the two afterwards.
+
+One simplification about time: lives end 50 ms off the tenths of a second at which the tests look
+at the clock, so the engine's freedom to expire up to one slot late never shows.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+from sluicemq.model.destination import Address, DestinationSettings, Kind, Overflow
+from sluicemq.model.message import Durability
+
+READY, TAKEN, DELAYED = "ready", "taken", "delayed"
+
+
+class Letter:
+    """A message, as published or as copied to another destination."""
+
+    def __init__(
+        self,
+        name: str,
+        size: int,
+        priority: int,
+        durability: Durability,
+        expiration: int = 0,
+        deliver_at: int = 0,
+        sender: object = None,
+        dead: bool = False,
+    ) -> None:
+        self.name = name
+        self.size = size
+        self.priority = priority
+        self.durability = durability
+        self.expiration = expiration
+        self.deliver_at = deliver_at
+        self.sender = sender
+        self.dead = dead
+        self.sequence = 0
+
+
+class Entry:
+    """A letter in one subscription. `sequence` and `order` are the engine's, 0 until known."""
+
+    def __init__(self, letter: Letter, subscription: Subscription, now: int, wall: int) -> None:
+        self.letter = letter
+        self.subscription = subscription
+        self.sequence = letter.sequence
+        self.order = letter.sequence
+        self.expires = now + letter.expiration - wall if letter.expiration else 0
+        self.attempts = 0
+        self.failed = 0
+        self.state = READY
+        self.until = 0
+        self.delivered = 0
+        self.holder: object = None
+
+    def __repr__(self) -> str:
+        return f"{self.letter.name}#{self.sequence} {self.state} in {self.subscription}"
+
+    @property
+    def place(self) -> tuple[int, int]:
+        """Lower goes first."""
+        return (-self.letter.priority, self.order)
+
+
+class Window:
+    def __init__(self, credit: int, refill: bool) -> None:
+        self.credit = credit
+        self.refill = refill
+
+
+class Consumer:
+    def __init__(
+        self,
+        subscription: Subscription,
+        window: Window,
+        wants: Callable[[int], bool] | None,
+        rank: int,
+        ack_timeout: int,
+    ) -> None:
+        self.subscription = subscription
+        self.window = window
+        self.wants = wants
+        self.rank = rank
+        self.ack_timeout = ack_timeout
+        self.active = True
+        self.suspended = False
+
+    def held(self) -> list[Entry]:
+        mine = [e for e in self.subscription.entries if e.holder is self]
+        return sorted(mine, key=lambda entry: entry.delivered)
+
+    def may_take(self, entry: Entry) -> bool:
+        return self.wants is None or self.wants(entry.letter.priority)
+
+
+class Subscription:
+    def __init__(
+        self,
+        destination: Destination,
+        name: str = "",
+        durable: bool = False,
+        shared: bool = True,
+        wants: Callable[[int], bool] | None = None,
+        exclude: object = None,
+    ) -> None:
+        self.destination = destination
+        self.name = name
+        self.durable = durable
+        self.shared = shared
+        self.wants = wants
+        self.exclude = exclude
+        self.entries: list[Entry] = []
+        self.consumers: list[Consumer] = []
+        self.closed = False
+
+    def __repr__(self) -> str:
+        return f"{self.destination.address}/{self.name}"
+
+    def waiting(self) -> list[Entry]:
+        return [entry for entry in self.entries if entry.state != TAKEN]
+
+    def ready(self) -> list[Entry]:
+        return [entry for entry in self.entries if entry.state == READY]
+
+    def taken(self) -> list[Entry]:
+        return [entry for entry in self.entries if entry.state == TAKEN]
+
+    def accepts(self, letter: Letter) -> bool:
+        if self.exclude is not None and letter.sender == self.exclude:
+            return False
+        return self.wants is None or self.wants(letter.priority)
+
+    def elect(self) -> None:
+        limit = self.destination.settings.active_consumers or len(self.consumers)
+        ranked = sorted(self.consumers, key=lambda consumer: -consumer.rank)
+        for place, consumer in enumerate(ranked):
+            consumer.active = place < limit
+
+
+class Totals:
+    """What the statistics of a destination must say; `gone` are purged or moved elsewhere."""
+
+    def __init__(self) -> None:
+        self.published = 0
+        self.delivered = 0
+        self.redelivered = 0
+        self.settled = 0
+        self.expired = 0
+        self.dropped = 0
+        self.dead_lettered = 0
+        self.rejected = 0
+        self.bytes_in = 0
+        self.bytes_out = 0
+
+
+class Destination:
+    def __init__(self, address: Address, settings: DestinationSettings, owner: object) -> None:
+        self.address = address
+        self.settings = settings
+        self.owner = owner
+        self.automatic = False
+        self.paused = False
+        self.queue = Subscription(self)
+        self.subscriptions: dict[str, Subscription] = {}
+        self.parked: list[Letter] = []
+        self.totals = Totals()
+        self.removed = False
+
+    def every(self) -> list[Subscription]:
+        return [self.queue, *self.subscriptions.values()]
+
+
+class Transaction:
+    def __init__(self) -> None:
+        self.sends: list[tuple[Destination, Letter]] = []
+        self.acks: list[tuple[Entry, Consumer | None]] = []
+        self.prepared = False
+
+
+class Model:
+    """All destinations, and what may be done to them. Times are the engine's clock readings."""
+
+    def __init__(self, wall: int, steady: int) -> None:
+        self.wall = wall
+        self.steady = steady
+        self.destinations: dict[Address, Destination] = {}
+        self.staged: list[tuple[Letter, Destination, list[Subscription]]] = []
+        self.visible: dict[Subscription, list[Entry]] = {}
+        self.since: list[tuple[Consumer, Entry]] = []
+
+    def subscriptions(self) -> list[Subscription]:
+        return [s for d in self.destinations.values() for s in d.every()]
+
+    # --- destinations ---------------------------------------------------------------------------
+
+    def declare(
+        self, address: Address, settings: DestinationSettings, owner: object = None
+    ) -> Destination:
+        destination = self.destinations.get(address)
+        if destination is None:
+            destination = self.destinations[address] = Destination(address, settings, owner)
+        destination.settings = settings
+        destination.automatic = False
+        for subscription in destination.every():
+            subscription.elect()
+        return destination
+
+    def resolve(self, address: Address) -> Destination:
+        if address not in self.destinations:
+            self.declare(address, DestinationSettings()).automatic = True
+        return self.destinations[address]
+
+    def remove(self, destination: Destination) -> None:
+        for subscription in destination.every():
+            self.close(subscription)
+        destination.removed = True
+        del self.destinations[destination.address]
+
+    def close(self, subscription: Subscription) -> None:
+        """Its consumers and what it holds go; what transactions hold goes when they end."""
+        subscription.closed = True
+        self.purge(subscription, True)
+        for consumer in list(subscription.consumers):
+            self.detach(consumer)
+
+    def purge(self, subscription: Subscription, unacked: bool) -> int:
+        gone = 0
+        for entry in list(subscription.entries):
+            if entry.state != TAKEN:
+                subscription.entries.remove(entry)
+                gone += 1
+            elif unacked and isinstance(entry.holder, Consumer):
+                self.refund(entry.holder)
+                subscription.entries.remove(entry)
+                gone += 1
+        return gone
+
+    def staged_of(self, destination: Destination) -> list[Letter]:
+        return [letter for letter, where, _ in self.staged if where is destination]
+
+    def count_waiting(self, destination: Destination) -> int:
+        longest = max(len(s.waiting()) for s in destination.every())
+        return longest + len(self.staged_of(destination))
+
+    def bytes_waiting(self, destination: Destination) -> int:
+        largest = max(sum(e.letter.size for e in s.waiting()) for s in destination.every())
+        return largest + sum(letter.size for letter in self.staged_of(destination))
+
+    def full(self, destination: Destination, size: int) -> bool:
+        limits = destination.settings
+        if limits.max_messages and self.count_waiting(destination) >= limits.max_messages:
+            return True
+        return bool(
+            limits.max_bytes and self.bytes_waiting(destination) + size > limits.max_bytes
+        )
+
+    # --- arrival --------------------------------------------------------------------------------
+
+    def admit(self, destination: Destination, letter: Letter, may_wait: bool) -> str:
+        """What becomes of it: "accept", "park", "reject" or "redirect"."""
+        limits = destination.settings
+        if limits.max_message_bytes and letter.size > limits.max_message_bytes:
+            return "reject"
+        if limits.message_ttl:
+            latest = self.wall + limits.message_ttl
+            letter.expiration = min(letter.expiration or latest, latest)
+        if destination.parked or self.full(destination, letter.size):
+            if limits.overflow is Overflow.BLOCK and may_wait:
+                never = limits.max_bytes and letter.size > limits.max_bytes
+                return "reject" if never else "park"
+            if limits.overflow is Overflow.DEAD_LETTER and limits.dead_letter:
+                return "redirect"
+            if limits.overflow not in (Overflow.DROP_OLDEST, Overflow.DROP_LOWEST):
+                return "reject"
+        return "accept"
+
+    def targets(self, destination: Destination, letter: Letter) -> list[Subscription]:
+        if destination.address.kind is Kind.QUEUE:
+            return [destination.queue]
+        wanted = [s for s in destination.subscriptions.values() if s.accepts(letter)]
+        if not wanted and destination.settings.hold:
+            return [destination.queue]
+        return wanted
+
+    def accept(self, destination: Destination, letter: Letter) -> None:
+        destination.totals.published += 1
+        destination.totals.bytes_in += letter.size
+        targets = self.targets(destination, letter)
+        if letter.durability is Durability.SYNC:
+            self.staged.append((letter, destination, targets))
+        else:
+            self.show(letter, destination, targets)
+
+    def durable(self) -> None:
+        """Everything staged so far is on disk."""
+        self.look()
+        staged, self.staged = self.staged, []
+        # each leaves the staged ones only when it is shown: that decides what is full
+        while staged:
+            letter, destination, targets = staged.pop(0)
+            self.staged = staged + self.staged
+            self.show(letter, destination, targets)
+            self.staged = self.staged[len(staged) :]
+        self.look()
+
+    def show(self, letter: Letter, destination: Destination, targets: list[Subscription]) -> None:
+        if targets == [destination.queue]:
+            targets = self.targets(destination, letter)  # nobody wanted it then; perhaps now
+        for subscription in targets:
+            if subscription.closed:
+                continue
+            entry = Entry(letter, subscription, self.steady, self.wall)
+            if letter.deliver_at > self.wall:
+                entry.state = DELAYED
+                entry.until = self.steady + letter.deliver_at - self.wall
+            subscription.entries.append(entry)
+            self.shed(subscription)
+
+    def shed(self, subscription: Subscription) -> None:
+        limits = subscription.destination.settings
+        if limits.overflow not in (Overflow.DROP_OLDEST, Overflow.DROP_LOWEST):
+            return
+        while True:
+            waiting = subscription.waiting()
+            size = sum(entry.letter.size for entry in waiting)
+            if not (limits.max_messages and len(waiting) > limits.max_messages) and not (
+                limits.max_bytes and size > limits.max_bytes
+            ):
+                return
+            ready = subscription.ready()
+            if not ready:
+                return
+            if limits.overflow is Overflow.DROP_OLDEST:
+                victim = min(ready, key=lambda entry: entry.order or 1 << 60)
+            else:
+                victim = min(
+                    ready, key=lambda entry: (entry.letter.priority, entry.order or 1 << 60)
+                )
+            self.drop(victim)
+
+    # --- ends -----------------------------------------------------------------------------------
+
+    def drop(self, entry: Entry) -> None:
+        if not self.bury(entry):
+            entry.subscription.destination.totals.dropped += 1
+
+    def expire(self, entry: Entry) -> None:
+        entry.subscription.destination.totals.expired += 1
+        self.bury(entry)
+
+    def bury(self, entry: Entry, force: bool = False) -> bool:
+        """Out it goes; True if a dead letter of it was sent."""
+        entry.subscription.entries.remove(entry)
+        source = entry.subscription.destination
+        if not (force or source.settings.dead_letter) or source.owner is not None:
+            return False
+        if entry.letter.dead:
+            return False
+        source.totals.dead_lettered += 1
+        self.accept(self.dead_letter_queue(source), self.dead_letter_of(entry.letter))
+        return True
+
+    def dead_letter_queue(self, source: Destination) -> Destination:
+        name = source.settings.dead_letter_queue or f"{source.address.name}.dlq"
+        return self.resolve(Address(Kind.QUEUE, name))
+
+    def dead_letter_of(self, letter: Letter) -> Letter:
+        return Letter(letter.name, letter.size, letter.priority, letter.durability, dead=True)
+
+    # --- consumers ------------------------------------------------------------------------------
+
+    def attach(self, consumer: Consumer) -> None:
+        self.look()
+        consumer.subscription.consumers.append(consumer)
+        consumer.subscription.elect()
+
+    def detach(self, consumer: Consumer) -> None:
+        consumer.subscription.consumers.remove(consumer)
+        for entry in consumer.held():
+            self.give_back(entry, True)
+        consumer.subscription.elect()
+
+    def refund(self, consumer: Consumer) -> None:
+        if consumer.window.refill:
+            consumer.window.credit += 1
+
+    def look(self) -> None:
+        """Check the order of the deliveries since the last look: nothing that had been ready all
+        the time, and that the same consumer may take, was passed over."""
+        for consumer, entry in self.since:
+            for other in self.visible.get(consumer.subscription, []):
+                if other.state != READY or not other.order or other not in other.subscription.entries:
+                    continue
+                assert not consumer.may_take(other) or entry.place < other.place, (
+                    f"{entry} was delivered before {other}"
+                )
+        self.since = []
+        self.visible = {s: s.ready() for s in self.subscriptions()}
+
+    def deliver(self, consumer: Consumer, name: str, sequence: int, order: int) -> Entry:
+        """The engine gave a message to a consumer: was it allowed to?"""
+        subscription = consumer.subscription
+        assert consumer in subscription.consumers, "delivered to a detached consumer"
+        assert not subscription.destination.paused, "delivered from a paused destination"
+        assert consumer.active, "delivered to a consumer that stands by"
+        assert not consumer.suspended, "delivered to a suspended consumer"
+        assert consumer.window.credit > 0, "delivered without credit"
+        found = [e for e in subscription.ready() if e.sequence == sequence]
+        if not found:  # a copy, whose number only the engine knew so far
+            found = [e for e in subscription.ready() if not e.sequence and e.letter.name == name]
+        assert found, f"{name} #{sequence} was not ready in {subscription}"
+        entry = found[0]
+        assert entry.letter.name == name
+        assert consumer.may_take(entry), f"{entry} does not match the selector"
+        assert not entry.expires or entry.expires > self.steady, f"{entry} has expired"
+        entry.sequence, entry.order = sequence, order
+        consumer.window.credit -= 1
+        entry.state = TAKEN
+        entry.holder = consumer
+        entry.attempts += 1
+        entry.delivered = self.steady
+        totals = subscription.destination.totals
+        totals.delivered += 1
+        totals.redelivered += entry.attempts > 1
+        totals.bytes_out += entry.letter.size
+        self.since.append((consumer, entry))
+        return entry
+
+    def settle(self, entry: Entry) -> None:
+        if isinstance(entry.holder, Consumer):
+            self.refund(entry.holder)
+        entry.subscription.entries.remove(entry)
+        entry.subscription.destination.totals.settled += 1
+
+    def release(self, consumer: Consumer, entries: list[Entry], attempted: bool) -> None:
+        for entry in entries:
+            self.give_back(entry, attempted)
+            self.refund(consumer)
+
+    def give_back(self, entry: Entry, attempted: bool, delay: int = 0) -> None:
+        subscription = entry.subscription
+        limit = subscription.destination.settings.max_attempts
+        entry.holder = None
+        entry.state = READY
+        if subscription.closed:
+            subscription.entries.remove(entry)
+            return
+        if not attempted:
+            entry.attempts -= 1
+        if entry.expires and entry.expires <= self.steady:
+            self.expire(entry)
+        elif attempted and limit and entry.attempts >= limit:
+            self.drop(entry)
+        else:
+            if attempted:
+                entry.failed = entry.attempts
+            if delay:
+                entry.state = DELAYED
+                entry.until = self.steady + delay
+
+    def requeue(self, entry: Entry, expiration: int) -> None:
+        if isinstance(entry.holder, Consumer):
+            self.refund(entry.holder)
+        entry.holder = None
+        entry.state = READY
+        entry.expires = self.steady + expiration - self.wall if expiration else 0
+        entry.order = 0  # behind all others; the engine tells the number
+        self.shed(entry.subscription)
+
+    def dead_letter(self, entry: Entry, force: bool) -> None:
+        if isinstance(entry.holder, Consumer):
+            self.refund(entry.holder)
+        if not self.bury(entry, force):
+            entry.subscription.destination.totals.dropped += 1
+
+    def move(self, source: Subscription, target: Destination, limit: int) -> int:
+        moved = sorted(source.ready(), key=lambda entry: entry.place)[: limit or None]
+        for entry in moved:
+            source.entries.remove(entry)
+            letter = entry.letter
+            expiration = entry.expires - self.steady + self.wall if entry.expires else 0
+            copy = Letter(letter.name, letter.size, letter.priority, letter.durability, expiration)
+            copy.dead = letter.dead
+            self.accept(target, copy)
+        return len(moved)
+
+    # --- time -----------------------------------------------------------------------------------
+
+    def tick(self) -> None:
+        self.look()
+        for subscription in self.subscriptions():
+            for entry in subscription.waiting():
+                if entry.expires and entry.expires <= self.steady:
+                    self.expire(entry)
+        for subscription in self.subscriptions():
+            for entry in subscription.waiting():
+                if entry.state == DELAYED and entry.until <= self.steady:
+                    entry.state = READY
+        for subscription in self.subscriptions():
+            limits = subscription.destination.settings
+            for consumer in subscription.consumers:
+                for entry in consumer.held() if consumer.ack_timeout else []:
+                    if entry.delivered + consumer.ack_timeout <= self.steady:
+                        delay = limits.retry_delay * 2 ** (entry.attempts - 1)
+                        self.refund(consumer)
+                        self.give_back(entry, True, min(delay, limits.retry_delay_max or delay))
+        self.look()
+
+    # --- topics ---------------------------------------------------------------------------------
+
+    def subscribe(self, subscription: Subscription) -> None:
+        topic = subscription.destination
+        topic.subscriptions[subscription.name] = subscription
+        if topic.settings.hold:
+            held = sorted(topic.queue.waiting(), key=lambda entry: entry.place)
+            for entry in held:
+                if subscription.accepts(entry.letter):
+                    topic.queue.entries.remove(entry)
+                    entry.subscription = subscription
+                    subscription.entries.append(entry)
+                    self.shed(subscription)
+
+    def unsubscribe(self, subscription: Subscription) -> None:
+        self.close(subscription)
+        del subscription.destination.subscriptions[subscription.name]
+
+    # --- transactions ---------------------------------------------------------------------------
+
+    def settle_in(self, transaction: Transaction, entry: Entry) -> None:
+        consumer = entry.holder
+        assert isinstance(consumer, Consumer)
+        self.refund(consumer)
+        entry.holder = transaction
+        transaction.acks.append((entry, consumer))
+
+    def unsettle(self, entry: Entry, transaction: Transaction, consumer: Consumer) -> None:
+        transaction.acks.remove((entry, consumer))
+        entry.holder = consumer
+        entry.delivered = self.steady
+        if consumer.window.refill:
+            consumer.window.credit -= 1
+
+    def commit(self, transaction: Transaction) -> None:
+        for destination, letter in transaction.sends:
+            if destination.removed:
+                destination = self.resolve(destination.address)
+            self.accept(destination, letter)
+        for entry, _ in transaction.acks:
+            self.settle(entry)
+
+    def rollback(self, transaction: Transaction) -> None:
+        for entry, _ in transaction.acks:
+            self.give_back(entry, True)
+
+    # --- restart --------------------------------------------------------------------------------
+
+    def restart(self, open_transactions: list[Transaction]) -> None:
+        """What a crash leaves: the journal knows no consumers, no unfinished work, and nothing
+        that was not to be journaled."""
+        for transaction in open_transactions:
+            transaction.acks.clear()
+        for address, destination in list(self.destinations.items()):
+            if destination.owner is not None:
+                del self.destinations[address]
+            destination.paused = False
+            destination.parked = []
+            destination.totals = Totals()
+            for name, subscription in list(destination.subscriptions.items()):
+                if not subscription.durable:
+                    del destination.subscriptions[name]
+            for subscription in destination.every():
+                subscription.consumers = []
+                subscription.entries = [
+                    entry
+                    for entry in subscription.entries
+                    if entry.letter.durability is not Durability.NONE
+                ]
+                for entry in subscription.entries:
+                    if isinstance(entry.holder, Transaction) and entry.holder.prepared:
+                        continue
+                    entry.holder = None
+                    entry.state = READY
+                    entry.attempts = entry.failed
+                    if entry.letter.deliver_at > self.wall:
+                        entry.state = DELAYED
+                        entry.until = self.steady + entry.letter.deliver_at - self.wall

@@ -1,0 +1,206 @@
+"""Disks that fail: the journal stops at once, says so once, and never acknowledges more."""
+
+from __future__ import annotations
+
+import errno
+import os
+import threading
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from sluicemq.journal import FileJournal
+from sluicemq.journal import writer as writer_module
+from sluicemq.model.errors import JournalError, JournalFailed
+from tests.journal.support import TINY, live_of, put, reopen, segments_of, take
+
+
+class FailingDisk:
+    """Stands in for `os` in the writer; the named call fails from the given one on."""
+
+    def __init__(self, call: str, after: int, short: int = 0) -> None:
+        self._call = call
+        self._left = after
+        self._short = short
+        self.failures = 0
+
+    def __getattr__(self, name: str) -> object:
+        real = getattr(os, name)
+        return self._failing(real) if name == self._call else real
+
+    def _failing(self, real: Callable[..., object]) -> Callable[..., object]:
+        def call(*arguments: object) -> object:
+            if self._left > 0:
+                self._left -= 1
+                return real(*arguments)
+            self.failures += 1
+            if self._short and self.failures == 1:
+                fd, data, offset = arguments
+                return os.pwrite(fd, bytes(data)[: self._short], offset)  # type: ignore[arg-type]
+            raise OSError(errno.ENOSPC, "No space left on device")
+
+        return call
+
+
+@pytest.mark.parametrize("call", ["pwrite", "fdatasync"])
+@pytest.mark.parametrize("short", [0, 20])
+def test_a_failed_write_is_final(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, call: str, short: int
+) -> None:
+    told: list[JournalError] = []
+    journal = FileJournal.open(tmp_path, TINY, on_failure=told.append)
+    first = put(journal, b"kept")
+    journal.sync()
+    durable = journal.durable
+    seen: list[int] = []
+    journal.on_durable = seen.append
+
+    disk = FailingDisk(call, 0, short if call == "pwrite" else 0)
+    monkeypatch.setattr(writer_module, "os", disk)
+    put(journal, b"lost" * 100)
+    with pytest.raises(JournalFailed, match="No space left"):
+        journal.sync()
+    with pytest.raises(JournalFailed, match="No space left"):
+        put(journal)
+    with pytest.raises(JournalFailed, match="No space left"):
+        take(journal, first)
+    journal.commit()
+    assert disk.failures == (2 if short and call == "pwrite" else 1)  # never tried again
+    assert len(told) == 1
+    assert str(tmp_path) in str(told[0])
+    assert (journal.durable, seen) == (durable, [])
+    assert journal.fetch(first).body == b"kept"
+    journal.close()
+
+    monkeypatch.undo()
+    journal = reopen(tmp_path)
+    live = live_of(journal)
+    assert live.pop(first) == b"kept"
+    assert list(live.values()) in ([], [b"lost" * 100])  # written, though never acknowledged
+    journal.close()
+
+
+@pytest.mark.parametrize("call", ["fsync", "rename", "ftruncate", "open"])
+def test_a_failure_while_sealing_is_final_and_loses_nothing(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, call: str
+) -> None:
+    told: list[JournalError] = []
+    journal = FileJournal.open(tmp_path, TINY, on_failure=told.append)
+    sequence = put(journal, b"kept")
+    journal.sync()
+    monkeypatch.setattr(writer_module, "os", FailingDisk(call, 0))
+    journal.seal()
+    with pytest.raises(JournalFailed):
+        journal.sync()
+    assert len(told) == 1
+    journal.close()
+    monkeypatch.undo()
+    journal = reopen(tmp_path)
+    assert live_of(journal) == {sequence: b"kept"}
+    journal.close()
+
+
+def test_a_disk_full_at_the_start_is_reported(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    reopen(tmp_path).close()
+    monkeypatch.setattr(writer_module, "os", FailingDisk("pwrite", 1))
+    with pytest.raises((JournalFailed, OSError), match="No space left"):
+        reopen(tmp_path)
+    monkeypatch.undo()
+    reopen(tmp_path).close()
+
+
+def test_short_writes_are_completed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    class SlowDisk:
+        def __getattr__(self, name: str) -> object:
+            return getattr(os, name)
+
+        def pwrite(self, fd: int, data: bytes, offset: int) -> int:
+            return os.pwrite(fd, bytes(data)[:11], offset)
+
+    monkeypatch.setattr(writer_module, "os", SlowDisk())
+    journal = reopen(tmp_path)
+    sequence = put(journal, b"x" * 1000)
+    journal.seal()
+    journal.close()
+    monkeypatch.undo()
+    journal = reopen(tmp_path)
+    assert live_of(journal) == {sequence: b"x" * 1000}
+    journal.close()
+
+
+def test_what_arrives_while_a_group_is_written_goes_into_the_next(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    journal = reopen(tmp_path)
+    put(journal, b"first destination")
+    journal.sync()
+    entered = threading.Event()
+    proceed = threading.Event()
+    groups: list[int] = []
+    journal.on_durable = groups.append
+
+    class HeldDisk:
+        def __getattr__(self, name: str) -> object:
+            return getattr(os, name)
+
+        def fdatasync(self, fd: int) -> None:
+            entered.set()
+            assert proceed.wait(10)
+            os.fdatasync(fd)
+
+    monkeypatch.setattr(writer_module, "os", HeldDisk())
+    one = put(journal, b"one")
+    journal.commit()
+    assert entered.wait(10)
+    two = put(journal, b"two")
+    journal.commit()
+    three = put(journal, b"three")
+    assert journal.durable < one
+    assert journal.fetch(one).body == b"one"  # being written
+    assert journal.fetch(three).body == b"three"  # not handed over
+    proceed.set()
+    journal.sync()
+    assert groups == [one, three]
+    assert one < two < three
+    records = {r.sequence: r.flags for r in journal.read_from(one)}
+    assert [records[s] & 2 for s in (one, two, three)] == [2, 2, 0]  # GROUP_START
+    journal.close()
+
+
+def test_completions_are_announced_from_the_writers_thread(tmp_path: Path) -> None:
+    announced: list[Callable[[], None]] = []
+    threads: set[int] = set()
+    told = threading.Semaphore(0)
+
+    def notify(call: Callable[[], None]) -> None:
+        threads.add(threading.get_ident())
+        announced.append(call)
+        told.release()
+
+    journal = FileJournal.open(tmp_path, TINY, notify)
+    while told.acquire(blocking=False):
+        announced.clear()
+    sequence = put(journal)
+    journal.commit()
+    assert told.acquire(timeout=10)
+    assert journal.durable < sequence  # nothing happens on the owner's thread by itself
+    announced[-1]()
+    assert journal.durable == sequence
+    assert threading.get_ident() not in threads
+    journal.close()
+
+
+def test_a_loop_that_is_closed_does_not_matter(tmp_path: Path) -> None:
+    def notify(call: Callable[[], None]) -> None:
+        raise RuntimeError("Event loop is closed")
+
+    journal = FileJournal.open(tmp_path, TINY, notify)
+    sequence = put(journal)
+    journal.close()
+    journal = reopen(tmp_path)
+    assert list(live_of(journal)) == [sequence]
+    journal.close()
+    assert len(segments_of(tmp_path)) == 2

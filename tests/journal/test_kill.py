@@ -1,0 +1,74 @@
+"""A process that is killed while it writes loses nothing that it had reported durable."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from pathlib import Path
+
+from sluicemq.journal import FileJournal, JournalOptions
+from sluicemq.journal.inspect import check
+
+WRITER = """
+import sys
+from pathlib import Path
+from sluicemq.journal import FileJournal, JournalOptions
+from sluicemq.model.destination import Address, Kind
+from sluicemq.model.message import Message
+
+journal = FileJournal.open(Path(sys.argv[1]), JournalOptions(segment_bytes=20_000))
+journal.recovery.done()
+journal.snapshot_source = lambda: b"state"
+address = Address(Kind.QUEUE, "q")
+number = journal.destination(address)
+held = []
+while True:
+    unit = []
+    for last in (False, True):
+        message = Message(address, b"", timestamp=1)
+        message.body = b"%020d" % (journal._next,)
+        unit.append(journal.append_message(message, number, last=last))
+    held += unit
+    ended = []
+    if len(held) > 60:
+        ended, held = held[:40], held[40:]
+        journal.append_settled(1, number, 1, ended, 1)
+    journal.sync()
+    print("live", *unit)
+    if ended:
+        print("ended", *ended)
+    print("durable", journal.durable, flush=True)
+"""
+
+
+def test_kill_at_any_moment(tmp_path: Path) -> None:
+    live: set[int] = set()
+    for round in range(6):
+        with subprocess.Popen(
+            [sys.executable, "-c", WRITER, str(tmp_path)], stdout=subprocess.PIPE, text=True
+        ) as process:
+            assert process.stdout is not None
+            groups = 0
+            for line in process.stdout:
+                groups += line.startswith("durable")
+                if groups > 40 + 23 * round:
+                    process.kill()
+                word, *numbers = line.split()
+                reported = {int(number) for number in numbers if line.endswith("\n")}
+                if word == "live":
+                    live |= reported
+                elif word == "ended":
+                    live -= reported
+        assert check(tmp_path).problems == []
+        journal = FileJournal.open(tmp_path, JournalOptions(segment_bytes=20_000))
+        rows = [row.sequence for row in journal.recovery.rows()]
+        assert len(set(rows)) == len(rows)
+        found = set(rows)
+        for sequence in found:
+            assert journal.fetch(sequence).body == b"%020d" % sequence
+        # At most one group more than was reported: two messages more, or forty settled.
+        assert len(found - live) in (0, 2)
+        assert len(live - found) in (0, 40)
+        assert len(found) % 2 == 0
+        live = found
+        journal.close()

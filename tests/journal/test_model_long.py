@@ -1,0 +1,122 @@
+"""Random histories against a model: whatever the journal rolls, snapshots, moves, removes and
+replays, what is live afterwards is what the history says.
+"""
+
+from __future__ import annotations
+
+import json
+import tempfile
+from collections.abc import Callable
+from pathlib import Path
+
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from sluicemq.journal import FileJournal, JournalOptions, RecordType
+from sluicemq.journal.inspect import check
+from tests.journal.support import ORDERS, T0, crash, live_of, make_message
+
+OPTIONS = JournalOptions(segment_bytes=700, leftover_fraction=0.9)
+
+operations = st.one_of(
+    st.tuples(st.just("put"), st.integers(0, 300), st.sampled_from([1, 1, 1, 2, 300])),
+    st.tuples(st.just("settle"), st.integers(0, 10**6), st.integers(1, 4)),
+    st.tuples(st.just("setting"), st.integers(0, 99), st.just(0)),
+    st.tuples(st.just("number"), st.integers(1, 5), st.just(0)),
+    st.tuples(
+        st.sampled_from(["sync", "sync", "seal", "crash", "close", "fetch"]),
+        st.just(0),
+        st.just(0),
+    ),
+)
+
+
+class Model:
+    """A broker's worth of truth beside the journal: what should be live, and all settings."""
+
+    def __init__(self, directory: Path) -> None:
+        self.directory = directory
+        self.live: dict[int, tuple[bytes, int]] = {}
+        self.settings: list[int] = []
+        self.saved: tuple[dict[int, tuple[bytes, int]], list[int]] = ({}, [])
+        self.open()
+
+    def open(self) -> None:
+        self.journal = FileJournal.open(self.directory, OPTIONS)
+        recovery = self.journal.recovery
+        settings = json.loads(recovery.state or b"[]")
+        settings += [int(e.payload) for e in recovery.events() if e.type == RecordType.SETTINGS]
+        assert settings == self.settings
+        rows = list(recovery.rows())
+        assert [row.sequence for row in rows] == sorted(self.live)
+        assert {row.sequence: row.references for row in rows} == {
+            sequence: left for sequence, (_, left) in self.live.items()
+        }
+        assert {row.sequence: row.size for row in rows} == {
+            sequence: len(body) for sequence, (body, _) in self.live.items()
+        }
+        assert live_of(self.journal) == {s: body for s, (body, _) in self.live.items()}
+        self.journal.snapshot_source = lambda: json.dumps(self.settings).encode()
+        recovery.done()
+
+    def put(self, size: int, references: int) -> None:
+        body = bytes([size % 251]) * size
+        number = self.journal.destination(ORDERS)
+        sequence = self.journal.append_message(make_message(body), number, references)
+        self.live[sequence] = (body, references)
+
+    def settle(self, seed: int, count: int) -> None:
+        known = sorted(self.live)
+        chosen = [known[(seed + i * 7) % len(known)] for i in range(min(count, len(known)))]
+        self.journal.append_settled(1, 1, 1, chosen, T0)
+        for sequence in chosen:
+            body, left = self.live.get(sequence, (b"", 0))
+            if left > 1:
+                self.live[sequence] = (body, left - 1)
+            else:
+                self.live.pop(sequence, None)
+
+    def setting(self, value: int, _: int) -> None:
+        self.journal.append_entry(RecordType.SETTINGS, b"%d" % value, T0)
+        self.settings.append(value)
+
+    def number(self, count: int, _: int) -> None:
+        for _ in range(count):
+            self.journal.next_sequence()
+
+    def sync(self, *_: int) -> None:
+        self.journal.sync()
+        self.saved = (dict(self.live), list(self.settings))
+
+    def seal(self, *_: int) -> None:
+        self.journal.seal()
+        self.sync()
+
+    def crash(self, *_: int) -> None:
+        crash(self.journal)
+        self.live, self.settings = dict(self.saved[0]), list(self.saved[1])
+        self.open()
+
+    def close(self, *_: int) -> None:
+        self.journal.close()
+        self.saved = (dict(self.live), list(self.settings))
+        self.open()
+
+    def fetch(self, *_: int) -> None:
+        for sequence, (body, _) in self.live.items():
+            assert self.journal.fetch(sequence).body == body
+
+
+@settings(max_examples=1500, deadline=None)
+@given(st.lists(operations, max_size=60))
+def test_any_history_is_recovered(history: list[tuple[str, int, int]]) -> None:
+    with tempfile.TemporaryDirectory() as name:
+        model = Model(Path(name))
+        for operation, first, second in history:
+            action: Callable[[int, int], None] = getattr(model, operation)
+            action(first, second)
+        model.crash()
+        report = check(model.directory)
+        assert report.problems == []
+        model.close()
+        model.journal.close()

@@ -1,0 +1,672 @@
+from __future__ import annotations
+
+import pytest
+
+from sluicemq.broker import BrokerSettings
+from sluicemq.model.destination import Address, DestinationSettings, Kind, Overflow
+from sluicemq.model.message import BodyKind, Durability, Message, Origin
+from sluicemq.protocols.msglite import wire
+from tests.protocols.msglite.harness import Harness, Peer
+
+
+@pytest.fixture
+def harness() -> Harness:
+    return Harness()
+
+
+@pytest.fixture
+def client(harness: Harness) -> Peer:
+    return harness.connect()
+
+
+@pytest.fixture
+def worker(harness: Harness) -> Peer:
+    return harness.connect()
+
+
+def reply_address(request: bytes) -> bytes:
+    """Of a query as a worker gets it."""
+    return request.split(b"\r\n")[0].split(b" ")[4]
+
+
+# --- messages and ready commands -----------------------------------------------------------------
+
+
+def test_the_conversation_of_the_protocol_page(client: Peer) -> None:
+    assert client.ask(b"> 5 1 someAddress\r\nhello\r\n") == b""
+    assert client.ask(b"< 1 someAddress\r\n") == b"> 5 1 someAddress\r\nhello\r\n"
+
+
+def test_a_message_is_handed_to_who_waits_the_longest(harness: Harness, client: Peer) -> None:
+    waiting = [harness.connect() for _ in range(3)]
+    for peer in waiting:
+        peer.put(b"< 60 a\r\n")
+    client.put(b"> 1 9 a\r\n1\r\n")
+    assert [peer.got() for peer in waiting] == [b"> 1 9 a\r\n1\r\n", b"", b""]
+    waiting[0].put(b"< 60 a\r\n")
+    client.put(b"> 1 9 a\r\n2\r\n> 1 9 a\r\n3\r\n> 1 9 a\r\n4\r\n")
+    assert [peer.got()[-3:-2] for peer in waiting] == [b"4", b"2", b"3"]
+
+
+def test_a_ready_gets_one_message_however_many_there_are(client: Peer) -> None:
+    client.put(b"> 1 9 a\r\n1\r\n> 1 9 a\r\n2\r\n")
+    assert client.ask(b"< 9 a\r\n") == b"> 1 9 a\r\n1\r\n"
+    client.harness.turn(60_000)
+    assert client.got() == b""
+
+
+def test_addresses_are_tried_in_the_order_listed(client: Peer) -> None:
+    client.put(b"> 5 9 a\r\nolder\r\n> 5 9 b\r\nnewer\r\n")
+    assert client.ask(b"< 9 none b a\r\n") == b"> 5 9 b\r\nnewer\r\n"
+    assert client.ask(b"< 9 none b a\r\n") == b"> 5 9 a\r\nolder\r\n"
+
+
+def test_the_first_message_takes_the_client_out_of_all_lines(harness: Harness, client: Peer) -> None:
+    reader, other = harness.connect(), harness.connect()
+    reader.put(b"< 60 a b c d e f g h\r\n")
+    other.put(b"< 60 h\r\n")
+    client.put(b"> 0 9 c\r\n> 0 9 h\r\n")
+    assert (reader.got(), other.got()) == (b"> 0 9 c\r\n", b"> 0 9 h\r\n")
+    client.put(b"> 0 9 a\r\n")
+    assert reader.got() == b""
+    assert reader.ask(b"< 60 a b c d e f g h\r\n") == b"> 0 9 a\r\n"
+
+
+def test_the_same_address_twice_is_harmless(client: Peer, worker: Peer) -> None:
+    worker.put(b"< 60 a a b a\r\n")
+    client.put(b"> 0 9 a\r\n> 0 9 a\r\n")
+    assert worker.got() == b"> 0 9 a\r\n"
+    assert worker.ask(b"< 60 b a a\r\n") == b"> 0 9 a\r\n"
+
+
+def test_names_are_bytes_and_case_counts(client: Peer) -> None:
+    client.put(b"> 0 9 \xff\0\xc2\xa0\r\n> 0 9 A\r\n")
+    assert client.ask(b"< 0 a\r\n") == b"*\r\n"
+    assert client.ask(b"< 0 \xff\0\xc2\xa0\r\n") == b"> 0 9 \xff\0\xc2\xa0\r\n"
+
+
+def test_body_and_reply_address_come_out_as_they_went_in(client: Peer) -> None:
+    for size in (0, 1, 5000, 300_000):
+        command = wire.encode_message(7, b"a", b"\r\n\0\xff" * (size // 4 + 1), b"back")
+        client.put(command)
+        assert client.ask(b"< 0 a\r\n") == command
+
+
+def test_the_perl_clients_trailing_blank_and_bare_line_feeds(client: Peer) -> None:
+    assert client.ask(b"> 5 1 addr \r\nhello\r\n\n\r\n<  1\taddr\n") == b"> 5 1 addr\r\nhello\r\n"
+
+
+# --- time --------------------------------------------------------------------------------------
+
+
+def test_a_ready_times_out_exactly_and_is_no_longer_ready(harness: Harness, client: Peer) -> None:
+    client.put(b"< 2 a b\r\n")
+    harness.turn(1999)
+    assert client.got() == b""
+    harness.turn(1)
+    assert client.got() == b"*\r\n"
+    harness.connect().put(b"> 0 9 a\r\n> 0 9 b\r\n")
+    assert client.got() == b""
+    assert client.ask(b"< 9 b\r\n") == b"> 0 9 b\r\n"
+
+
+def test_each_ready_has_its_own_time(harness: Harness, client: Peer, worker: Peer) -> None:
+    worker.put(b"< 10 a\r\n")
+    harness.turn(9_000)
+    client.put(b"> 0 9 a\r\n")
+    worker.put(b"< 10 a\r\n")
+    assert worker.got() == b"> 0 9 a\r\n"
+    harness.turn(9_999)
+    assert worker.got() == b"", "timed out by the alarm of the ready before"
+    harness.turn(1)
+    assert worker.got() == b"*\r\n"
+    worker.put(b"< 100 a\r\n")
+    client.put(b"> 0 9 a\r\n")
+    worker.put(b"< 1 a\r\n")
+    worker.got()
+    harness.turn(1000)
+    assert worker.got() == b"*\r\n", "the alarm of the ready before was too late for this one"
+
+
+def test_ready_0_takes_what_is_there_or_times_out_at_once(client: Peer) -> None:
+    assert client.ask(b"< 0 a\r\n") == b"*\r\n"
+    assert client.ask(b"> 0 9 a\r\n< 0 a\r\n< -3 a\r\n") == b"> 0 9 a\r\n*\r\n"
+
+
+def test_message_0_is_for_who_waits_already(harness: Harness, client: Peer) -> None:
+    client.put(b"> 0 0 a\r\n> 0 -1 a\r\n")
+    assert client.ask(b"< 0 a\r\n") == b"*\r\n"
+    waiting = [harness.connect() for _ in range(2)]
+    for peer in waiting:
+        peer.put(b"< 9 a\r\n")
+    client.put(b"> 1 9 a\r\n1\r\n> 1 0 a\r\n2\r\n> 1 0 a\r\n3\r\n")
+    assert [peer.got() for peer in waiting] == [b"> 1 9 a\r\n1\r\n", b"> 1 0 a\r\n2\r\n"]
+    assert client.ask(b"< 0 a\r\n") == b"*\r\n"
+
+
+def test_a_message_lives_for_its_timeout_and_shows_it_unchanged(
+    harness: Harness, client: Peer
+) -> None:
+    client.put(b"> 0 5 a\r\n> 0 9 a\r\n")
+    harness.turn(4_999)
+    assert client.ask(b"< 0 a\r\n") == b"> 0 5 a\r\n"
+    client.put(b"> 0 5 b\r\n> 0 9 b\r\n")
+    harness.turn(5_000)
+    assert client.ask(b"< 0 b\r\n") == b"> 0 9 b\r\n"
+
+
+@pytest.mark.parametrize("seconds", [10**9, 7_400_000_000, 10**10, 2**53, 2**63 - 1])
+def test_large_timeouts_do_not_wrap(harness: Harness, client: Peer, seconds: int) -> None:
+    client.put(b"> 0 %d a\r\n" % seconds)
+    harness.turn(10**9)
+    assert client.ask(b"< 0 a\r\n") == b"> 0 %d a\r\n" % seconds
+    client.put(b"< %d a\r\n" % seconds)
+    for _ in range(40):
+        harness.turn(86_400_000)
+    assert client.got() == b""
+    harness.connect().put(b"> 0 1 a\r\n")
+    assert client.got() == b"> 0 1 a\r\n"
+
+
+# --- order -------------------------------------------------------------------------------------
+
+
+def test_a_waiting_ready_holds_up_all_behind_it(harness: Harness, client: Peer) -> None:
+    client.put(b"< 5 a\r\n> 1 9 b\r\nx\r\n< 5 c\r\n")
+    client.put(b"< 0 d\r\n.\r\n> 0 9 b\r\n")
+    assert harness.bodies("b") == []
+    harness.turn(5000)
+    assert client.got() == b"*\r\n"
+    assert harness.bodies("b") == [b"x"]
+    harness.connect().put(b"> 0 9 c\r\n")
+    assert client.got() == b"> 0 9 c\r\n*\r\n"
+    assert not client.open
+    assert harness.bodies("b") == [b"x"], "commands behind a quit were carried out"
+
+
+def test_many_ready_commands_at_once_are_answered_in_order(client: Peer) -> None:
+    client.put(b"".join(b"> %d 9 a\r\n%d\r\n" % (len(b"%d" % n), n) for n in range(3000)))
+    client.put(b"< 9 a\r\n" * 3000)
+    decoder = wire.Decoder(kinds=wire.FROM_SERVER)
+    assert [frame[3] for frame in decoder.feed(client.got())] == [b"%d" % n for n in range(3000)]
+
+
+def test_a_chain_of_sessions_that_wake_each_other(harness: Harness) -> None:
+    count = 300
+    for n in range(count):
+        harness.connect().put(b"< 99 c%d\r\n> 0 0 c%d\r\n" % (n, n + 1))
+    end = harness.connect()
+    end.put(b"< 99 c%d\r\n" % count)
+    harness.connect().put(b"> 0 9 c0\r\n")
+    assert end.got() == b"> 0 0 c%d\r\n" % count
+
+
+def test_too_much_behind_a_waiting_command_stops_reading(harness: Harness, client: Peer) -> None:
+    client.put(b"< 5 a\r\n" + b"> 1000 9 b\r\n" + bytes(1000) + b"\r\n")
+    assert not client.link.paused
+    for _ in range(300):
+        client.put(b"> 1000 9 b\r\n" + bytes(1000) + b"\r\n")
+    assert client.link.paused
+    harness.turn(5000)
+    assert not client.link.paused
+    assert len(harness.bodies("b")) == 301
+    assert client.ask(b"< 0 b\r\n")[:12] == b"*\r\n> 1000 9 "
+
+
+def test_a_client_that_does_not_read_is_not_served_more(harness: Harness, client: Peer) -> None:
+    for _ in range(20):
+        harness.connect().put(wire.encode_message(9, b"a", bytes(100_000)))
+    client.link.stalled = True
+    client.put(b"< 9 a\r\n" * 20)
+    client.session.congest()
+    assert len(client.got()) < 400_000
+    other = harness.connect()
+    assert other.ask(b"< 0 a\r\n")
+    client.link.stalled = False
+    client.session.relieve()
+    harness.turn()
+    assert len(client.got()) > 1_000_000
+    assert harness.bodies("a") == []
+
+
+# --- queries -----------------------------------------------------------------------------------
+
+
+def test_a_query_and_its_reply(harness: Harness, client: Peer, worker: Peer) -> None:
+    worker.put(b"< 60 oven\r\n")
+    client.put(b"? 4 7 oven\r\nhot?\r\n")
+    request = worker.got()
+    to = reply_address(request)
+    assert request == b"> 4 7 oven %b\r\nhot?\r\n" % to
+    assert to == b"%X.1" % (1_700_000_000)
+    worker.put(b"> 3 5 %b\r\n220\r\n< 60 oven\r\n" % to)
+    assert client.got() == b"> 3 5 %b\r\n220\r\n" % to
+    assert harness.find(to.decode()) is None
+
+
+def test_reply_addresses_count_up_in_upper_case_hex(client: Peer, worker: Peer) -> None:
+    client.put(b"? 0 0 a\r\n" * 30)
+    worker.put(b"< 60 oven\r\n")
+    client.put(b"? 0 7 oven\r\n")
+    assert reply_address(worker.got()).endswith(b".1F")
+
+
+def test_a_query_without_body_needs_no_line_break_but_may_have_one(
+    client: Peer, worker: Peer
+) -> None:
+    client.put(b"? 0 1 a\r\n\r\n")
+    assert worker.ask(b"< 0 a\r\n")[:8] == b"> 0 1 a "
+
+
+def test_a_query_times_out_like_a_ready(harness: Harness, client: Peer) -> None:
+    client.put(b"? 0 3 nobody\r\n")
+    harness.turn(2999)
+    assert client.got() == b""
+    harness.turn(1)
+    assert client.got() == b"*\r\n"
+    assert client.ask(b"? 0 0 nobody\r\n") == b"*\r\n"
+    assert len(harness.broker.destinations) == 1
+
+
+def test_surplus_and_late_replies_are_dropped(harness: Harness, client: Peer, worker: Peer) -> None:
+    for seconds, replies in ((9, 2), (1, 0)):
+        client.put(b"? 0 %d oven\r\n" % seconds)
+        to = reply_address(worker.ask(b"< 0 oven\r\n"))
+        worker.put(b"> 0 60 %b\r\n" % to * replies)
+        harness.turn(1000)
+        client.got()
+        worker.put(b"> 0 60 %b\r\n" % to * 2)
+        assert harness.find(to.decode()) is None
+        assert worker.ask(b"< 0 %b\r\n" % to) == b"*\r\n"
+
+
+def test_an_address_that_looks_like_a_reply_but_was_never_given_is_an_ordinary_one(
+    client: Peer,
+) -> None:
+    prefix = b"%X." % 1_700_000_000
+    for name in (prefix + b"FFFF", prefix + b"1f", prefix + b"01", prefix, b"0.1"):
+        command = b"> 0 9 %b\r\n" % name
+        client.put(command)
+        assert client.ask(b"< 0 %b\r\n" % name) == command
+
+
+def test_pipelined_queries_are_answered_in_order(harness: Harness, client: Peer) -> None:
+    worker = harness.connect()
+    client.put(b"? 1 9 a\r\n1\r\n? 1 9 a\r\n2\r\n< 0 a\r\n")
+    for number in (b"1", b"2"):
+        request = worker.ask(b"< 0 a\r\n")
+        worker.put(b"> 1 9 %b\r\n%b\r\n" % (reply_address(request), request[-3:-2]))
+        assert number in client.link.written
+    assert [line[-1:] for line in client.got().split(b"\r\n")[1::2]] == [b"1", b"2", b""]
+
+
+def test_anybody_may_wait_on_a_reply_address(harness: Harness, client: Peer, worker: Peer) -> None:
+    client.put(b"? 0 5 a\r\n")
+    to = reply_address(worker.ask(b"< 0 a\r\n"))
+    thief = harness.connect()
+    thief.put(b"< 9 %b\r\n" % to)
+    worker.put(b"> 1 5 %b\r\n1\r\n" % to)
+    assert client.got() == b"> 1 5 %b\r\n1\r\n" % to
+    assert thief.got() == b""
+    harness.turn(9000)
+    assert thief.got() == b"*\r\n"
+
+
+def test_a_query_of_a_client_that_has_gone_leaves_nothing_behind(
+    harness: Harness, client: Peer, worker: Peer
+) -> None:
+    client.put(b"? 0 60 a\r\n")
+    client.drop()
+    to = reply_address(worker.ask(b"< 0 a\r\n"))
+    worker.put(b"> 0 60 %b\r\n" % to)
+    assert list(map(str, harness.broker.destinations)) == ["a"]
+
+
+# --- at most once, and the end of connections ------------------------------------------------------
+
+
+def test_a_message_is_settled_when_it_has_left(harness: Harness, client: Peer) -> None:
+    harness.connect().put(b"> 1 9 a\r\nx\r\n")
+    client.link.stalled = True
+    client.put(b"< 0 a\r\n")
+    assert harness.bodies("a") == [b"x"]
+    client.link.stalled = False
+    harness.turn()
+    assert harness.bodies("a") == []
+    client.drop()
+    assert harness.bodies("a") == [], "came back after it was sent"
+
+
+def test_what_could_not_be_sent_goes_back_to_the_head(harness: Harness, client: Peer) -> None:
+    sender = harness.connect()
+    sender.put(b"> 1 9 a\r\n1\r\n> 1 9 a\r\n2\r\n> 1 9 b\r\n3\r\n")
+    client.link.stalled = True
+    client.put(b"< 0 a\r\n< 0 b\r\n")
+    assert harness.bodies("b") == [b"3"]
+    client.drop()
+    other = harness.connect()
+    assert other.ask(b"< 0 a\r\n< 0 a\r\n< 0 b\r\n") == (
+        b"> 1 9 a\r\n1\r\n> 1 9 a\r\n2\r\n> 1 9 b\r\n3\r\n"
+    )
+
+
+def test_a_change_of_addresses_does_not_give_back_what_is_being_sent(
+    harness: Harness, client: Peer
+) -> None:
+    harness.connect().put(b"> 1 9 a\r\n1\r\n> 1 9 b\r\n2\r\n")
+    assert client.ask(b"< 0 a\r\n< 0 b\r\n< 0 a b\r\n") == b"> 1 9 a\r\n1\r\n> 1 9 b\r\n2\r\n*\r\n"
+    assert harness.broker.queue("a").consumers == 1
+
+
+def test_who_has_gone_is_in_no_line(harness: Harness, client: Peer) -> None:
+    for leave in ("drop", "end"):
+        gone = harness.connect()
+        gone.put(b"< 60 a b\r\n")
+        if leave == "drop":
+            gone.drop()
+        else:
+            gone.end()
+        client.put(b"> 1 9 b\r\nx\r\n")
+        assert harness.bodies("b") == [b"x"], leave
+        assert client.ask(b"< 0 b\r\n") == b"> 1 9 b\r\nx\r\n"
+
+
+def test_half_close_answers_what_can_be_answered_at_once(harness: Harness, client: Peer) -> None:
+    client.put(b"> 5 1 a\r\nhello\r\n< 1 a\r\n")
+    client.end()
+    assert client.got() == b"> 5 1 a\r\nhello\r\n"
+    assert client.link.closed_because == ""
+    other = harness.connect()
+    other.put(b"< 9 a\r\n> 0 9 b\r\n? 0 9 b\r\n< 9 b\r\n")
+    other.end()
+    assert other.got() == b"*\r\n*\r\n> 0 9 b\r\n"
+    assert not other.open
+
+
+def test_end_of_input_within_a_command_is_an_error(client: Peer, worker: Peer) -> None:
+    client.put(b"> 5 1 a\r\nhel")
+    client.end()
+    assert client.got() == b"- the input ends within a command\r\n"
+    assert not client.open
+    worker.put(b" \r")
+    worker.end()
+    assert worker.got() == b""
+
+
+def test_messages_received_from_a_client_that_broke_off_are_kept(
+    harness: Harness, client: Peer
+) -> None:
+    client.put(b"< 60 a\r\n> 1 9 b\r\n1\r\n? 0 9 b\r\n> 1 9 b\r\n2\r\n.\r\n> 1 9 b\r\n3\r\n")
+    client.drop()
+    assert harness.bodies("b")[:2] == [b"1", b"2"]
+
+
+def test_quit_is_not_answered_and_nothing_behind_it_is_done(harness: Harness, client: Peer) -> None:
+    assert client.ask(b"< 0 a\r\n. bye\r\n> 1 9 a\r\nx\r\n") == b"*\r\n"
+    assert client.link.closed_because == ""
+    assert harness.find("a") is None or harness.bodies("a") == []
+    client.drop()
+
+
+def test_shutdown_closes_without_a_word_and_loses_nothing(harness: Harness, client: Peer) -> None:
+    client.put(b"< 60 a\r\n? 0 60 a\r\n")
+    client.session.shutdown()
+    client.session.shutdown()
+    assert (client.got(), client.open) == (b"", False)
+    harness.connect().put(b"> 1 9 a\r\nx\r\n")
+    client.drop()
+    assert harness.bodies("a") == [b"x"]
+
+
+# --- errors --------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    "bad",
+    [
+        b"HELLO\r\n",
+        b">5 1 a\r\nhello\r\n",
+        b"*\r\n",
+        b"- x\r\n",
+        b"> 1\r\n",
+        b"> 0 1 a b c\r\n",
+        b"? 0 1 a b\r\n",
+        b"? 0 1\r\n",
+        b"< 1\r\n",
+        b"< 1 1 2 3 4 5 6 7 8 9\r\n",
+        b"> x 1 a\r\n",
+        b"> 0 x a\r\n",
+        b"> 0 1e3 a\r\n",
+        b"> -1 1 a\r\n",
+        b"? -5 1 a\r\n",
+        b"> 99999999999999999999999 1 a\r\n",
+        b"> 0 99999999999999999999999 a\r\n",
+        b"> 100000000000 1 a\r\n",
+        b"> 1 1 a\r\nxyz",
+        b"< 1 " + b"a" * 66_000,
+    ],
+)
+def test_bad_data_is_one_error_line_then_the_end(
+    harness: Harness, client: Peer, bad: bytes
+) -> None:
+    answer = client.ask(b"> 1 9 kept\r\n1\r\n< 0 none\r\n" + bad + b"\r\n> 1 9 kept\r\n2\r\n")
+    assert answer.startswith(b"*\r\n- ")
+    assert answer.count(b"\n") == 2
+    assert answer.endswith(b"\r\n")
+    assert not client.open
+    assert harness.bodies("kept") == [b"1"]
+
+
+def test_an_error_waits_for_its_turn(harness: Harness, client: Peer) -> None:
+    client.put(b"< 3 a\r\nbad\r\n")
+    assert client.open
+    harness.turn(3000)
+    assert client.got().startswith(b"*\r\n- unknown command 'bad'")
+    other = harness.connect()
+    other.put(b"< 3 a\r\nbad\r\n")
+    harness.connect().put(b"> 0 9 a\r\n")
+    assert other.got().startswith(b"> 0 9 a\r\n- unknown")
+
+
+def test_an_error_after_much_output_is_not_forgotten(harness: Harness, client: Peer) -> None:
+    harness.connect().put(wire.encode_message(9, b"a", bytes(300_000)))
+    client.link.stalled = True
+    client.put(b"< 0 a\r\nbad\r\n")
+    assert client.open
+    client.link.stalled = False
+    harness.turn()
+    assert client.got().endswith(b"- unknown command 'bad'\r\n")
+
+
+def test_blank_lines_are_ignored(client: Peer) -> None:
+    assert client.ask(b"\r\n\n \t\r\n< 0 a\r\n") == b"*\r\n"
+    assert client.open
+
+
+def test_limits_are_options(harness: Harness) -> None:
+    client = harness.connect(limits=wire.Limits(line=30, body=3))
+    assert client.ask(b"> 3 9 a\r\nabc\r\n< 0 a\r\n") == b"> 3 9 a\r\nabc\r\n"
+    assert b"limit is 3" in client.ask(b"> 4 9 a\r\n")
+
+
+@pytest.mark.parametrize("command", [b"> 1 9 a\r\nx\r\n", b"< 9 a\r\n", b"? 0 9 a\r\n"])
+def test_what_the_broker_refuses_is_an_error(command: bytes) -> None:
+    harness = Harness(BrokerSettings(auto_create_queues=False))
+    client = harness.connect()
+    answer = client.ask(command + b"< 0 b\r\n")
+    assert answer.startswith(b"- a does not exist")
+    assert answer.count(b"\n") == 1
+    assert not client.open
+    client.drop()
+    assert not harness.broker.destinations
+
+
+def test_a_full_queue_is_an_error(harness: Harness, client: Peer) -> None:
+    harness.limit("a", DestinationSettings(max_messages=1))
+    assert client.ask(b"> 1 9 a\r\n1\r\n> 1 9 a\r\n2\r\n").startswith(b"- a is full")
+    assert harness.bodies("a") == [b"1"]
+
+
+def test_a_queue_that_blocks_makes_the_connection_wait(harness: Harness, client: Peer) -> None:
+    harness.limit("a", DestinationSettings(max_messages=1, overflow=Overflow.BLOCK))
+    client.put(b"> 1 9 a\r\n1\r\n> 1 9 a\r\n2\r\n> 1 9 a\r\n3\r\n< 0 none\r\n")
+    assert harness.bodies("a") == [b"1"]
+    other = harness.connect()
+    assert other.ask(b"< 0 a\r\n") == b"> 1 9 a\r\n1\r\n"
+    assert client.got() == b""
+    assert other.ask(b"< 0 a\r\n") == b"> 1 9 a\r\n2\r\n"
+    assert client.got() == b"*\r\n"
+    client.put(b"> 1 9 a\r\n4\r\n> 1 9 a\r\n5\r\n")
+    client.drop()
+    for body in (b"3", b"4", b"5"):
+        assert other.ask(b"< 0 a\r\n") == b"> 1 9 a\r\n%b\r\n" % body
+
+
+def test_a_blocked_query_still_times_out(harness: Harness, client: Peer) -> None:
+    harness.limit("a", DestinationSettings(max_messages=1, overflow=Overflow.BLOCK))
+    client.put(b"> 1 9 a\r\n1\r\n? 1 2 a\r\n2\r\n< 0 b\r\n")
+    harness.turn(2000)
+    assert client.got() == b"*\r\n"
+    harness.connect().put(b"< 0 a\r\n")
+    assert client.got() == b"*\r\n"
+
+
+def test_an_exclusive_queue_that_is_taken_is_an_error(harness: Harness, client: Peer) -> None:
+    harness.limit("a", DestinationSettings(max_consumers=1))
+    client.put(b"< 9 a\r\n")
+    other = harness.connect()
+    assert other.ask(b"< 9 b a\r\n").startswith(b"- a: all 1 consumers")
+    other.drop()
+    assert harness.broker.queue("b").consumers == 0
+
+
+def test_a_queue_that_is_removed_while_a_client_waits(harness: Harness, client: Peer) -> None:
+    for address in ("a", "b"):
+        client.put(b"< 60 a b\r\n")
+        queue = harness.find(address)
+        assert queue is not None
+        harness.broker.remove(queue, force=True)
+        sender = harness.connect()
+        sender.put(b"> 0 9 %b\r\n" % address.encode())
+        assert client.got() == b"> 0 9 %b\r\n" % address.encode()
+        harness.broker.remove(harness.broker.queue(address), force=True)
+    assert client.ask(b"> 0 9 b\r\n< 0 a b\r\n") == b"> 0 9 b\r\n"
+
+
+def test_a_queue_that_is_removed_keeps_nobody_in_the_lines_of_the_others(
+    harness: Harness, client: Peer, worker: Peer
+) -> None:
+    worker.put(b"< 60 a b\r\n")
+    harness.broker.remove(harness.broker.queue("a"), force=True)
+    client.put(b"> 1 9 b\r\n1\r\n> 1 9 a\r\n2\r\n> 1 9 b\r\n3\r\n")
+    assert worker.got() == b"> 1 9 b\r\n1\r\n"
+    # and the order of the list holds again
+    assert worker.ask(b"< 60 a b\r\n") == b"> 1 9 a\r\n2\r\n"
+
+
+def test_a_removed_queue_that_may_not_be_created_again_is_an_error() -> None:
+    harness = Harness(BrokerSettings(auto_create_queues=False))
+    harness.limit("a", DestinationSettings())
+    client = harness.connect()
+    client.put(b"< 60 a\r\n")
+    harness.broker.remove(harness.broker.queue("a"), force=True)
+    assert client.got().startswith(b"- a does not exist")
+    assert not client.open
+
+
+def test_a_query_whose_reply_address_is_removed_ends_in_time(
+    harness: Harness, client: Peer, worker: Peer
+) -> None:
+    client.put(b"? 0 9 a\r\n")
+    harness.broker.remove(harness.broker.queue(reply_address(worker.ask(b"< 0 a\r\n")).decode()), force=True)
+    assert client.got() == b""
+    harness.turn(9000)
+    assert client.got() == b"*\r\n"
+
+
+def test_a_reply_address_that_somebody_has_guessed_is_not_given_out(
+    harness: Harness, client: Peer, worker: Peer
+) -> None:
+    worker.put(b"< 60 %X.1\r\n" % 1_700_000_000)
+    client.put(b"? 0 9 a\r\n")
+    assert harness.temporary() == ["%X.2" % 1_700_000_000]
+
+
+# --- durability ----------------------------------------------------------------------------------
+
+
+def test_sync_a_client_finds_what_it_has_just_sent(harness: Harness) -> None:
+    client = harness.connect(Durability.SYNC)
+    client.put(b"> 1 9 a\r\nx\r\n< 0 a\r\n< 0 a\r\n")
+    assert client.got() == b"> 1 9 a\r\nx\r\n*\r\n"
+
+
+def test_sync_the_end_confirms_what_was_sent(harness: Harness) -> None:
+    for end in (b".\r\n", b""):
+        client = harness.connect(Durability.SYNC)
+        client.session.receive(b"> 1 9 a\r\nx\r\n" + end)
+        if not end:
+            client.session.end_of_input()
+        assert client.open, "closed before the message was on disk"
+        harness.turn()
+        assert not client.open
+
+
+@pytest.mark.parametrize("durability", list(Durability))
+def test_messages_are_as_durable_as_the_listener_says(
+    harness: Harness, durability: Durability
+) -> None:
+    client = harness.connect(durability)
+    client.put(b"> 1 9 a\r\nx\r\n? 0 9 a\r\n")
+    assert harness.broker.journal.stats().live == (2 if durability else 0)
+    other = harness.connect(durability)
+    other.ask(b"< 0 a\r\n")
+    to = reply_address(other.ask(b"< 0 a\r\n"))
+    assert harness.broker.journal.stats().live == 0, "settled only with the next turn"
+    other.put(b"> 1 9 %b\r\ny\r\n" % to)
+    assert client.got() == b"> 1 9 %b\r\ny\r\n" % to
+    assert Address(Kind.QUEUE, to.decode()) not in harness.broker.journal.addresses.values()
+
+
+# --- messages of other protocols ------------------------------------------------------------------
+
+
+def test_messages_of_other_protocols(harness: Harness, client: Peer) -> None:
+    queue = harness.broker.queue("a")
+    now = harness.clock.wall
+
+    def publish(**fields: object) -> None:
+        message = Message(queue.address, b"x", BodyKind.TEXT, Origin.JMQ, timestamp=now)
+        for name, value in fields.items():
+            setattr(message, name, value)
+        harness.broker.publish(queue, message)
+
+    publish()
+    publish(expiration=now + 1500, priority=3, reply_to=Address(Kind.QUEUE, "back"))
+    publish(priority=2, reply_to=Address(Kind.TOPIC, "news"), properties={"k": 1})
+    publish(priority=1, reply_to=Address(Kind.QUEUE, "a b\r\n> 0 1 forged"))
+    publish(priority=0, kind=BodyKind.OBJECT, body=b"\xac\xed")
+    harness.turn()
+    assert client.ask(b"< 0 a\r\n" * 5).split(b"\r\n") == [
+        b"> 1 2147483647 a",
+        b"x",
+        b"> 1 2 a back",
+        b"x",
+        b"> 1 2147483647 a",
+        b"x",
+        b"> 1 2147483647 a",
+        b"x",
+        b"> 4 2147483647 a",
+        b"rO0=",
+        b"",
+    ]
+
+
+def test_what_comes_in_is_a_message_like_any_other(harness: Harness, client: Peer) -> None:
+    client.put(b"> 1 9 a back\r\nx\r\n")
+    (delivery,) = harness.broker.queue("a").queue.browse()
+    message = delivery.message
+    assert message is not None
+    assert message.reply_to == Address(Kind.QUEUE, "back")
+    assert (message.origin, message.kind) == (Origin.MSGLITE, BodyKind.BYTES)
+    assert message.expiration == message.timestamp + 9000

@@ -1,0 +1,215 @@
+from __future__ import annotations
+
+from collections import deque
+
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, rule
+
+from sluicemq.protocols.msglite import wire
+from tests.protocols.msglite.harness import Harness, Peer
+
+ADDRESSES = [b"a", b"b", b"c"]
+PEERS = 3
+addresses = st.sampled_from(ADDRESSES)
+lists = st.lists(addresses, min_size=1, max_size=4).map(tuple)
+peers = st.integers(0, PEERS - 1)
+
+
+class Client:
+    """What a connection must show: computed from the rules, not from the program."""
+
+    def __init__(self) -> None:
+        self.commands: deque[tuple[str, int, tuple[bytes, ...], bytes]] = deque()
+        self.ready: tuple[int, tuple[bytes, ...]] | None = None
+        """Deadline and addresses of the ready command it waits in."""
+        self.expected = b""
+
+
+class Model(RuleBasedStateMachine):
+    """Three connections and three addresses against a broker written in the simplest way.
+
+    Every step is one command of one connection and one turn, so that the model need not know
+    what comes first within a turn.
+    """
+
+    @initialize()
+    def start(self) -> None:
+        self.harness = Harness()
+        self.peers = [self.harness.connect() for _ in range(PEERS)]
+        self.clients = [Client() for _ in range(PEERS)]
+        self.now = 0
+        self.queues: dict[bytes, list[tuple[int, bytes, int]]] = {a: [] for a in ADDRESSES}
+        self.line: list[Client] = []
+        """Who waits, the longest first."""
+        self.sent = 0
+
+    # --- the model ---------------------------------------------------------------------------
+
+    def execute(self, client: Client) -> None:
+        while client.commands and client.ready is None:
+            what, timeout, names, body = client.commands.popleft()
+            if what == "send":
+                self.execute_send(names[0], body, timeout)
+                continue
+            for name in names:
+                queue = [m for m in self.queues[name] if m[0] > self.now]
+                self.queues[name] = queue
+                if queue:
+                    _, text, seconds = queue.pop(0)
+                    client.expected += wire.encode_message(seconds, name, text)
+                    break
+            else:
+                if timeout:
+                    client.ready = (self.now + timeout, names)
+                    self.line.append(client)
+                else:
+                    client.expected += wire.TIMEOUT_LINE
+
+    def execute_send(self, name: bytes, body: bytes, timeout: int) -> None:
+        for client in self.line:
+            assert client.ready is not None
+            if name in client.ready[1]:
+                client.expected += wire.encode_message(timeout, name, body)
+                self.leave(client)
+                return
+        if timeout:
+            self.queues[name].append((self.now + timeout, body, timeout))
+
+    def leave(self, client: Client) -> None:
+        self.line.remove(client)
+        client.ready = None
+
+    def execute_all(self) -> None:
+        while True:
+            busy = [c for c in self.clients if c.commands and c.ready is None]
+            if not busy:
+                return
+            for client in busy:
+                self.execute(client)
+
+    def compare(self) -> None:
+        self.execute_all()
+        for peer, client in zip(self.peers, self.clients, strict=True):
+            assert peer.got() == client.expected
+            client.expected = b""
+
+    # --- steps -------------------------------------------------------------------------------
+
+    def held_up(self, peer: int) -> bool:
+        return self.clients[peer].ready is not None
+
+    @rule(peer=peers, name=addresses, timeout=st.integers(0, 5))
+    def send(self, peer: int, name: bytes, timeout: int) -> None:
+        body = b"%d" % self.sent
+        self.sent += 1
+        self.clients[peer].commands.append(("send", timeout, (name,), body))
+        self.peers[peer].put(wire.encode_message(timeout, name, body))
+        self.compare()
+
+    @rule(peer=peers, names=lists, timeout=st.integers(0, 5))
+    def become_ready(self, peer: int, names: tuple[bytes, ...], timeout: int) -> None:
+        if self.held_up(peer) and self.clients[peer].commands:
+            return  # one command behind a waiting one keeps the order within a turn obvious
+        self.clients[peer].commands.append(("ready", timeout, names, b""))
+        self.peers[peer].put(wire.encode_ready(timeout, names))
+        self.compare()
+
+    @rule(seconds=st.integers(1, 3))
+    def wait(self, seconds: int) -> None:
+        for _ in range(seconds):
+            self.now += 1
+            self.harness.turn(1000)
+            for client in list(self.line):
+                assert client.ready is not None
+                if client.ready[0] <= self.now:
+                    self.leave(client)
+                    client.expected += wire.TIMEOUT_LINE
+            self.compare()
+
+    @rule(peer=peers)
+    def break_off(self, peer: int) -> None:
+        client = self.clients[peer]
+        if client in self.line:
+            self.leave(client)
+        for what, timeout, names, body in client.commands:
+            if what == "send":
+                self.execute_send(names[0], body, timeout)
+        self.clients[peer] = Client()
+        self.peers[peer].drop()
+        self.peers[peer] = self.harness.connect()
+        self.compare()
+
+    @rule(peer=peers)
+    def half_close(self, peer: int) -> None:
+        client, old = self.clients[peer], self.peers[peer]
+        if client in self.line:
+            self.leave(client)
+            client.expected += wire.TIMEOUT_LINE
+        client.commands = deque(
+            (what, 0 if what == "ready" else timeout, names, body)
+            for what, timeout, names, body in client.commands
+        )
+        old.end()
+        self.compare()
+        assert not old.open
+        old.drop()
+        self.clients[peer] = Client()
+        self.peers[peer] = self.harness.connect()
+
+    @invariant()
+    def books_balance(self) -> None:
+        if not hasattr(self, "harness"):
+            return
+        for name, queue in self.queues.items():
+            alive = [body for until, body, _ in queue if until > self.now]
+            now = self.harness.clock.wall
+            destination = self.harness.find(name.decode())
+            waiting = [] if destination is None else list(destination.queue.browse())
+            assert [
+                d.message.body for d in waiting if d.message is not None and d.expiration > now
+            ] == alive
+
+
+Model.TestCase.settings = settings(max_examples=80, stateful_step_count=30, deadline=None)
+TestSession = Model.TestCase
+
+
+names = st.sampled_from([b"a", b"b", b"6553F100.1", b"6553F100.2", b"6553F100.FF"])
+pieces = st.one_of(
+    st.binary(max_size=20),
+    st.sampled_from([b"\r\n", b".\r\n", b"> 0 0 a\r\n", b"? 0 0 a\r\n", b"< 0 a a a\r\n"]),
+    st.builds(wire.encode_message, st.integers(0, 3), names, st.binary(max_size=5), names),
+    st.builds(wire.encode_query, st.integers(0, 3), names, st.binary(max_size=5)),
+    st.builds(wire.encode_ready, st.integers(0, 3), st.lists(names, min_size=1).map(tuple)),
+)
+steps = st.tuples(
+    st.integers(0, 2), st.lists(pieces, max_size=6), st.sampled_from(["", "", "", "end", "drop"])
+)
+
+
+@given(st.lists(st.tuples(steps, st.integers(0, 2000)), max_size=12))
+@settings(deadline=None)
+def test_whatever_is_said_nothing_raises_and_nothing_is_left_behind(
+    script: list[tuple[tuple[int, list[bytes], str], int]],
+) -> None:
+    harness = Harness()
+    peers: list[Peer] = [harness.connect() for _ in range(3)]
+    for (which, parts, then), milliseconds in script:
+        peer = peers[which]
+        peer.put(b"".join(parts))
+        if then == "end":
+            peer.end()
+        elif then == "drop":
+            peer.drop()
+            peers[which] = harness.connect()
+        harness.turn(milliseconds)
+    for peer in peers:
+        peer.drop()
+    harness.turn(10_000)
+    assert all(timer.over for timer in harness.timers)
+    for destination in harness.broker.destinations.values():
+        assert not destination.temporary
+        assert (destination.consumers, destination.unacked, destination.waiting) == (0, 0, 0)
+    other = harness.connect()
+    assert other.ask(b"> 5 9 still\r\nalive\r\n< 0 still\r\n") == b"> 5 9 still\r\nalive\r\n"
