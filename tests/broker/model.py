@@ -219,8 +219,10 @@ class Model:
     def remove(self, destination: Destination) -> None:
         for subscription in destination.every():
             self.close(subscription)
-        destination.removed = True
-        del self.destinations[destination.address]
+        self.forget(destination.address)
+
+    def forget(self, address: Address) -> None:
+        self.destinations.pop(address).removed = True
 
     def close(self, subscription: Subscription) -> None:
         """Its consumers and what it holds go; what transactions hold goes when they end."""
@@ -300,13 +302,8 @@ class Model:
     def durable(self) -> None:
         """Everything staged so far is on disk."""
         self.look()
-        staged, self.staged = self.staged, []
-        # each leaves the staged ones only when it is shown: that decides what is full
-        while staged:
-            letter, destination, targets = staged.pop(0)
-            self.staged = staged + self.staged
-            self.show(letter, destination, targets)
-            self.staged = self.staged[len(staged) :]
+        for _ in range(len(self.staged)):
+            self.show(*self.staged.pop(0))
         self.look()
 
     def show(self, letter: Letter, destination: Destination, targets: list[Subscription]) -> None:
@@ -567,7 +564,7 @@ class Model:
             transaction.acks.clear()
         for address, destination in list(self.destinations.items()):
             if destination.owner is not None:
-                del self.destinations[address]
+                self.forget(address)
             destination.paused = False
             destination.parked = []
             destination.totals = Totals()

@@ -55,7 +55,11 @@ def test_a_reply_address_comes_out_as_it_went_in(raw: bytes) -> None:
 
 @pytest.mark.parametrize(
     "address",
-    [None, Address(Kind.TOPIC, "t"), *(Address(Kind.QUEUE, n) for n in ("", "a b", "a\r\nb", "\t"))],
+    [
+        None,
+        Address(Kind.TOPIC, "t"),
+        *(Address(Kind.QUEUE, n) for n in ("", "a b", "a\r\nb", "\t")),
+    ],
 )
 def test_a_reply_address_that_cannot_be_said_is_not_shown(address: Address | None) -> None:
     message = made(1)

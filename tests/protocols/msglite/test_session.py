@@ -61,7 +61,9 @@ def test_addresses_are_tried_in_the_order_listed(client: Peer) -> None:
     assert client.ask(b"< 9 none b a\r\n") == b"> 5 9 a\r\nolder\r\n"
 
 
-def test_the_first_message_takes_the_client_out_of_all_lines(harness: Harness, client: Peer) -> None:
+def test_the_first_message_takes_the_client_out_of_all_lines(
+    harness: Harness, client: Peer
+) -> None:
     reader, other = harness.connect(), harness.connect()
     reader.put(b"< 60 a b c d e f g h\r\n")
     other.put(b"< 60 h\r\n")
@@ -322,7 +324,7 @@ def test_a_query_of_a_client_that_has_gone_leaves_nothing_behind(
     assert list(map(str, harness.broker.destinations)) == ["a"]
 
 
-# --- at most once, and the end of connections ------------------------------------------------------
+# --- at most once, and the end of connections --------------------------------------------------
 
 
 def test_a_message_is_settled_when_it_has_left(harness: Harness, client: Peer) -> None:
@@ -578,7 +580,9 @@ def test_a_query_whose_reply_address_is_removed_ends_in_time(
     harness: Harness, client: Peer, worker: Peer
 ) -> None:
     client.put(b"? 0 9 a\r\n")
-    harness.broker.remove(harness.broker.queue(reply_address(worker.ask(b"< 0 a\r\n")).decode()), force=True)
+    harness.broker.remove(
+        harness.broker.queue(reply_address(worker.ask(b"< 0 a\r\n")).decode()), force=True
+    )
     assert client.got() == b""
     harness.turn(9000)
     assert client.got() == b"*\r\n"
@@ -589,7 +593,7 @@ def test_a_reply_address_that_somebody_has_guessed_is_not_given_out(
 ) -> None:
     worker.put(b"< 60 %X.1\r\n" % 1_700_000_000)
     client.put(b"? 0 9 a\r\n")
-    assert harness.temporary() == ["%X.2" % 1_700_000_000]
+    assert harness.temporary() == [f"{1_700_000_000:X}.2"]
 
 
 # --- durability ----------------------------------------------------------------------------------

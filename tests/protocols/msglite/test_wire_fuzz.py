@@ -84,7 +84,8 @@ pieces = st.one_of(
 
 
 @given(
-    st.lists(pieces, max_size=20).map(b"".join), st.lists(st.integers(1, 60), min_size=1, max_size=5)
+    st.lists(pieces, max_size=20).map(b"".join),
+    st.lists(st.integers(1, 60), min_size=1, max_size=5),
 )
 @example(b"> " + b"9" * 5000 + b" 1 a\r\n", [7])
 @example(b"> " + b"0" * 5000 + b" 1 a\r\n", [9999])

@@ -635,6 +635,50 @@ def test_a_queue_that_was_removed_is_created_again_by_the_next_send(harness: Har
     assert consumer.bodies() == [b"2"]
 
 
+def test_a_subscription_stands_when_its_queue_is_removed(harness: Harness) -> None:
+    producer, consumer = harness.connect(), harness.connect()
+    producer.send(b"q", b"1", b"2")
+    consumer.consume(b"q", 2)
+    assert consumer.bodies() == [b"1", b"2"]
+    for _ in range(2):
+        destination = harness.find("q")
+        assert destination is not None
+        harness.broker.remove(destination, force=True)
+        producer.send(b"q", b"3", b"4", b"5")
+        frames = consumer.frames()
+        assert [frame[2] for frame in frames] == [b"3", b"4"], "not the window it asked for"
+        consumer.acknowledge(frames[0])
+        assert consumer.bodies() == [b"5"]
+
+
+def test_the_subscription_of_a_stalled_consumer_waits_on_the_new_queue(harness: Harness) -> None:
+    producer, consumer = harness.connect(), harness.connect()
+    consumer.consume(b"q", 2)
+    consumer.session.congest()
+    destination = harness.find("q")
+    assert destination is not None
+    harness.broker.remove(destination, force=True)
+    producer.send(b"q", b"1")
+    assert consumer.bodies() == []
+    consumer.session.relieve()
+    harness.turn()
+    assert consumer.bodies() == [b"1"]
+
+
+def test_a_removed_queue_that_may_not_be_created_again_closes_its_consumers() -> None:
+    harness = Harness(BrokerSettings(auto_create_queues=False))
+    harness.limit("q", DestinationSettings())
+    consumer, left = harness.connect(), harness.connect()
+    consumer.consume(b"q", 1)
+    left.consume(b"q", 1)
+    left.drop()
+    destination = harness.find("q")
+    assert destination is not None
+    harness.broker.remove(destination, force=True)
+    assert not consumer.link.open
+    assert left.link.open
+
+
 def test_a_connection_remembers_a_bounded_number_of_queues(harness: Harness) -> None:
     peer = harness.connect()
     for number in range(1500):

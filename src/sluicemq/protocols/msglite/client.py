@@ -30,6 +30,7 @@ import socket
 import ssl
 import time
 from collections import deque
+from math import ceil
 from types import TracebackType
 from typing import Self, cast
 
@@ -300,7 +301,7 @@ class MsgliteClient:
             if request.answer.cancelled() and request.names == addresses:
                 request.answer = asyncio.get_running_loop().create_future()
                 message = await self._wait(request)
-                left = int(until - time.monotonic())
+                left = ceil(until - time.monotonic())
                 if message is not None or left <= 0:
                     return message
                 command = encode_ready(left, raw)
@@ -470,14 +471,15 @@ class BlockingMsgliteClient:
         self.close()
 
     def _ask(self, command: bytes, timeout: int, names: tuple[str, ...]) -> MsgliteMessage | None:
+        if self._frames and not self._owed:
+            self._frame(0)
+            self._socket.close()
+            raise ConnectionLost("the broker answered what was not asked")
         self._write(command)
         self._owed.append(names)
         until = time.monotonic() + timeout + self._timeout
         while True:
             frame = self._frame(until)
-            if not self._owed:
-                self._socket.close()
-                raise ConnectionLost("the broker answered what was not asked")
             asked = self._owed.popleft()
             message = MsgliteMessage(frame) if frame[0] == MESSAGE else None
             if not self._owed:

@@ -1,0 +1,532 @@
+"""A broker and its naive model in lockstep: each method does the same to both.
+
+`check` compares them. Destinations and subscriptions are found by name on both sides; consumers,
+and transactions, come as pairs.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+from itertools import count
+
+from sluicemq import broker as engine
+from sluicemq.broker.clock import ManualClock
+from sluicemq.broker.delivery import DELAYED, READY, TAKEN
+from sluicemq.journal import FileJournal
+from sluicemq.journal.port import Journal
+from sluicemq.model.destination import Address, DestinationSettings
+from sluicemq.model.errors import LimitExceeded, SubscriptionInUse
+from sluicemq.model.message import BodyKind, Durability, Message, Origin
+from tests.broker import model
+
+STATES = {READY: model.READY, TAKEN: model.TAKEN, DELAYED: model.DELAYED}
+
+
+class AtLeast:
+    """A selector: priority at or above a threshold."""
+
+    def __init__(self, text: str) -> None:
+        self.text = text
+        self.threshold = int(text.removeprefix("priority >= "))
+
+    def __call__(self, message: Message) -> bool:
+        return self.wants(message.priority)
+
+    def wants(self, priority: int) -> bool:
+        return priority >= self.threshold
+
+
+class WindowPair:
+    def __init__(self, credit: int, refill: bool) -> None:
+        self.engine = engine.Window(credit, refill)
+        self.model = model.Window(credit, refill)
+        self.overdrawn = False
+
+
+class ConsumerPair:
+    """A consumer on both sides, and the sink of the engine's."""
+
+    def __init__(self, world: World, window: WindowPair, twin: model.Consumer) -> None:
+        self.world = world
+        self.window = window
+        self.model = twin
+        self.engine: engine.Consumer | None = None
+
+    def deliver(self, consumer: engine.Consumer, deliveries: list[engine.Delivery]) -> None:
+        assert self.engine is None or consumer is self.engine
+        for delivery in deliveries:
+            name = self.world.name_of(delivery)
+            entry = self.world.model.deliver(
+                self.model, name, delivery.sequence, delivery.order
+            )
+            assert delivery.attempts == entry.attempts, f"attempts of {entry}"
+            assert delivery.message is not None
+
+    def detached(self, consumer: engine.Consumer) -> None:
+        assert self.engine is consumer
+        self.world.consumers.remove(self)
+
+
+class TransactionPair:
+    def __init__(self, transaction: engine.Transaction) -> None:
+        self.engine = transaction
+        self.model = model.Transaction()
+
+
+class World:
+    def __init__(self, journal: Journal, clock: ManualClock, budget: int = 1 << 30) -> None:
+        self.clock = clock
+        self.model = model.Model(clock.wall, clock.steady)
+        self.consumers: list[ConsumerPair] = []
+        self.transactions: list[TransactionPair] = []
+        self.budget = budget
+        self.names = count(1)
+        self.start(journal)
+
+    def start(self, journal: Journal) -> None:
+        """Put a new broker over the journal."""
+        self.journal = journal
+        settings = engine.BrokerSettings(memory_budget=self.budget)
+        self.broker = engine.Broker(journal, self.clock, settings, AtLeast)
+        self.confirm = journal.on_durable
+        journal.on_durable = self.durable
+
+    def durable(self, sequence: int) -> None:
+        self.model.durable()
+        self.confirm(sequence)
+
+    # --- finding --------------------------------------------------------------------------------
+
+    def find(self, destination: model.Destination) -> engine.Destination:
+        return self.broker.destinations[destination.address]
+
+    def subscription(self, twin: model.Subscription) -> engine.Subscription:
+        destination = self.find(twin.destination)
+        return destination.subscriptions[twin.name] if twin.name else destination.queue
+
+    def name_of(self, delivery: engine.Delivery) -> str:
+        message = delivery.message or self.journal.fetch(delivery.sequence)
+        return message.message_id
+
+    # --- destinations ---------------------------------------------------------------------------
+
+    def declare(
+        self, address: Address, settings: DestinationSettings, owner: object = None
+    ) -> None:
+        self.broker.declare(address, settings, owner=owner)
+        self.model.declare(address, settings, owner)
+
+    def remove(self, destination: model.Destination) -> None:
+        target = self.find(destination)
+        self.model.remove(destination)
+        self.broker.remove(target, force=True)
+
+    def purge(self, destination: model.Destination, unacked: bool) -> None:
+        expected = sum(self.model.purge(s, unacked) for s in destination.every())
+        assert self.broker.purge(self.find(destination), unacked=unacked) == expected
+
+    def pause(self, destination: model.Destination, paused: bool) -> None:
+        destination.paused = paused
+        target = self.find(destination)
+        (self.broker.pause if paused else self.broker.unpause)(target)
+
+    # --- publishing -----------------------------------------------------------------------------
+
+    def letter(
+        self,
+        size: int = 1,
+        priority: int = 4,
+        durability: Durability = Durability.SYNC,
+        ttl: int = 0,
+        delay: int = 0,
+        sender: object = None,
+    ) -> model.Letter:
+        return model.Letter(
+            f"m{next(self.names)}",
+            size,
+            priority,
+            durability,
+            self.clock.wall + ttl if ttl else 0,
+            self.clock.wall + delay if delay else 0,
+            sender,
+        )
+
+    def message(self, address: Address, letter: model.Letter) -> Message:
+        return Message(
+            address,
+            bytes(letter.size),
+            BodyKind.BYTES,
+            Origin.INTERNAL,
+            letter.durability,
+            self.clock.wall,
+            letter.expiration,
+            letter.priority,
+            letter.deliver_at,
+            letter.name,
+            sender=letter.sender,
+        )
+
+    def publish(
+        self, destination: model.Destination, letter: model.Letter, may_wait: bool = False
+    ) -> None:
+        target = self.find(destination)
+        message = self.message(destination.address, letter)
+        verdict = self.model.admit(destination, letter, may_wait)
+        unblocked = self.unblocked(destination, letter, message) if may_wait else None
+        try:
+            accepted = self.broker.publish(target, message, unblocked)
+        except LimitExceeded:
+            assert verdict == "reject"
+            destination.totals.rejected += 1
+            return
+        letter.sequence = message.sequence
+        assert accepted == (verdict != "park")
+        if verdict == "accept":
+            self.model.accept(destination, letter)
+        elif verdict == "park":
+            destination.parked.append(letter)
+        else:
+            assert verdict == "redirect"
+            destination.totals.dead_lettered += 1
+            self.model.accept(
+                self.model.dead_letter_queue(destination), self.model.dead_letter_of(letter)
+            )
+
+    def unblocked(
+        self, destination: model.Destination, letter: model.Letter, message: Message
+    ) -> Callable[[], None]:
+        def accepted() -> None:
+            if destination.removed:
+                return
+            self.model.look()
+            assert destination.parked.pop(0) is letter
+            letter.sequence = message.sequence
+            assert not self.model.full(destination, letter.size), "unblocked too early"
+            self.model.accept(destination, letter)
+
+        return accepted
+
+    # --- consuming ------------------------------------------------------------------------------
+
+    def attach(
+        self,
+        twin: model.Subscription,
+        window: WindowPair,
+        selector: AtLeast | None = None,
+        rank: int = 0,
+        ack_timeout: int = 0,
+    ) -> ConsumerPair | None:
+        wants = selector.wants if selector else None
+        consumer = model.Consumer(twin, window.model, wants, rank, ack_timeout)
+        pair = ConsumerPair(self, window, consumer)
+        limit = twin.destination.settings.max_consumers if twin.shared else 1
+        subscription = self.subscription(twin)
+        if limit and len(twin.consumers) >= limit:
+            try:
+                self.broker.attach(subscription, pair, window.engine)
+            except SubscriptionInUse:
+                return None
+            raise AssertionError("more consumers than allowed")
+        self.model.attach(consumer)
+        pair.engine = self.broker.attach(
+            subscription,
+            pair,
+            window.engine,
+            selector=selector,
+            rank=rank,
+            ack_timeout=ack_timeout,
+        )
+        self.consumers.append(pair)
+        return pair
+
+    def detach(self, pair: ConsumerPair) -> None:
+        assert pair.engine is not None
+        self.consumers.remove(pair)
+        self.model.look()
+        self.model.detach(pair.model)
+        self.broker.detach(pair.engine)
+
+    def grant(self, window: WindowPair, credit: int) -> None:
+        self.model.look()
+        window.model.credit += credit
+        self.broker.grant(window.engine, credit)
+
+    def revoke(self, window: WindowPair) -> None:
+        window.model.credit = 0
+        window.overdrawn = False
+        self.broker.revoke(window.engine)
+
+    def suspend(self, pair: ConsumerPair, suspended: bool) -> None:
+        assert pair.engine is not None
+        pair.model.suspended = suspended
+        (self.broker.suspend if suspended else self.broker.resume)(pair.engine)
+
+    def settle(self, pair: ConsumerPair, entry: model.Entry) -> None:
+        assert pair.engine is not None
+        self.model.look()
+        self.model.settle(entry)
+        assert self.broker.settle(pair.engine, entry.sequence)
+        assert not self.broker.settle(pair.engine, entry.sequence), "settled twice"
+
+    def settle_any(self, entry: model.Entry) -> None:
+        self.model.look()
+        subscription = self.subscription(entry.subscription)
+        self.model.settle(entry)
+        assert self.broker.settle_any(subscription, entry.sequence)
+        assert not self.broker.settle_any(subscription, entry.sequence), "settled twice"
+
+    def release(self, pair: ConsumerPair, entries: list[model.Entry], attempted: bool) -> None:
+        assert pair.engine is not None
+        self.model.look()
+        self.model.release(pair.model, entries, attempted)
+        self.broker.release(pair.engine, [e.sequence for e in entries], attempted=attempted)
+
+    def requeue(self, entry: model.Entry, ttl: int) -> None:
+        self.model.look()
+        subscription = self.subscription(entry.subscription)
+        expiration = self.clock.wall + ttl if ttl else 0
+        self.model.requeue(entry, expiration)
+        assert self.broker.requeue(subscription, entry.sequence, expiration)
+
+    def dead_letter(self, entry: model.Entry, force: bool) -> None:
+        self.model.look()
+        subscription = self.subscription(entry.subscription)
+        self.model.dead_letter(entry, force)
+        assert self.broker.dead_letter(subscription, entry.sequence, "rejected", force=force)
+
+    def move(self, source: model.Subscription, target: model.Destination, limit: int) -> None:
+        self.model.look()
+        expected = self.model.move(source, target, limit)
+        where = self.find(target)
+        assert self.broker.move(self.subscription(source), where, None, limit) == expected
+
+    # --- topics ---------------------------------------------------------------------------------
+
+    def subscribe(
+        self,
+        topic: model.Destination,
+        name: str,
+        durable: bool,
+        shared: bool,
+        selector: AtLeast | None,
+        exclude: object,
+    ) -> None:
+        self.model.look()
+        wants = selector.wants if selector else None
+        twin = model.Subscription(topic, name, durable, shared, wants, exclude)
+        self.model.subscribe(twin)
+        self.broker.subscribe(
+            self.find(topic),
+            name,
+            durable=durable,
+            shared=shared,
+            selector=selector,
+            exclude=exclude,
+        )
+
+    def unsubscribe(self, twin: model.Subscription) -> None:
+        subscription = self.subscription(twin)
+        self.model.unsubscribe(twin)
+        self.broker.unsubscribe(subscription)
+
+    # --- transactions ---------------------------------------------------------------------------
+
+    def begin(self) -> TransactionPair:
+        pair = TransactionPair(self.broker.transactions.begin())
+        self.transactions.append(pair)
+        return pair
+
+    def publish_in(
+        self, pair: TransactionPair, destination: model.Destination, letter: model.Letter
+    ) -> None:
+        message = self.message(destination.address, letter)
+        verdict = self.model.admit(destination, letter, False)
+        try:
+            self.broker.transactions.publish(pair.engine, self.find(destination), message)
+        except LimitExceeded:
+            assert verdict == "reject"
+            destination.totals.rejected += 1
+            return
+        if verdict == "redirect":
+            destination.totals.dead_lettered += 1
+            destination = self.model.dead_letter_queue(destination)
+            letter = self.model.dead_letter_of(letter)
+        pair.model.sends.append((destination, letter))
+
+    def settle_in(
+        self, transaction: TransactionPair, pair: ConsumerPair, entry: model.Entry
+    ) -> None:
+        assert pair.engine is not None
+        self.model.look()
+        self.model.settle_in(transaction.model, entry)
+        transactions = self.broker.transactions
+        assert transactions.settle(transaction.engine, pair.engine, entry.sequence)
+        assert not transactions.settle(transaction.engine, pair.engine, entry.sequence)
+
+    def unsettle(
+        self, transaction: TransactionPair, pair: ConsumerPair, entry: model.Entry
+    ) -> None:
+        assert pair.engine is not None
+        self.model.look()
+        self.model.unsettle(entry, transaction.model, pair.model)
+        pair.window.overdrawn = True
+        transactions = self.broker.transactions
+        assert transactions.unsettle(transaction.engine, pair.engine, entry.sequence)
+
+    def prepare(self, pair: TransactionPair) -> None:
+        xid = b"xid of " + str(pair.engine.number).encode()
+        self.broker.transactions.prepare(pair.engine, xid)
+        pair.model.prepared = True
+        assert self.broker.transactions.find_prepared(xid) is pair.engine
+
+    def commit(self, pair: TransactionPair) -> None:
+        self.transactions.remove(pair)
+        self.model.look()
+        self.model.commit(pair.model)
+        self.broker.transactions.commit(pair.engine)
+
+    def rollback(self, pair: TransactionPair) -> None:
+        self.transactions.remove(pair)
+        self.model.look()
+        self.model.rollback(pair.model)
+        self.broker.transactions.rollback(pair.engine)
+
+    # --- turns ----------------------------------------------------------------------------------
+
+    def advance(self, milliseconds: int) -> None:
+        self.clock.advance(milliseconds)
+        self.model.wall, self.model.steady = self.clock.wall, self.clock.steady
+        self.model.tick()
+        self.broker.tick()
+
+    def flush(self) -> None:
+        """End the turn, and those that have to follow."""
+        self.model.look()
+        core = self.broker.core
+        while True:
+            self.broker.flush()
+            if isinstance(self.journal, FileJournal):
+                self.journal.sync()
+            if not (core.dirty or core.again or core.unblocking or self.broker.staged):
+                break
+        self.model.look()
+        self.check()
+        self.check_rest()
+
+    # --- comparing ------------------------------------------------------------------------------
+
+    def check(self) -> None:
+        """Whatever has happened, both sides hold the same."""
+        assert set(self.broker.destinations) == set(self.model.destinations)
+        in_memory: dict[int, int] = {}
+        for destination in self.model.destinations.values():
+            there = self.find(destination)
+            assert set(there.subscriptions) == set(destination.subscriptions)
+            for twin in destination.every():
+                deliveries = self.check_subscription(twin, self.subscription(twin))
+                in_memory |= {id(d.message): d.size for d in deliveries if d.message is not None}
+            assert there.staged == len(self.model.staged_of(destination))
+            assert there.waiting == self.model.count_waiting(destination)
+            assert there.waiting_bytes == self.model.bytes_waiting(destination)
+            assert [p.message.message_id for p in there.parked] == [
+                letter.name for letter in destination.parked
+            ]
+            for name, expected in vars(destination.totals).items():
+                found = getattr(there.statistics, name)
+                assert found == expected, f"{destination.address}: {name} {found} != {expected}"
+        for transaction in self.transactions:
+            for delivery, _ in transaction.engine.acks:
+                if delivery.message is not None:
+                    in_memory[id(delivery.message)] = delivery.size
+        assert self.broker.core.memory == sum(in_memory.values()), "bytes in memory"
+        for pair in self.consumers:
+            assert pair.window.engine.credit == pair.window.model.credit
+            assert pair.window.engine.credit >= 0 or pair.window.overdrawn
+            assert pair.engine is not None
+            assert pair.engine.active == pair.model.active
+
+    def check_subscription(
+        self, twin: model.Subscription, subscription: engine.Subscription
+    ) -> list[engine.Delivery]:
+        deliveries = list(subscription.browse())
+        by_sequence = {delivery.sequence: delivery for delivery in deliveries}
+        assert len(by_sequence) == len(deliveries), f"{twin} shows a message twice"
+        mine = [e for e in twin.entries if not isinstance(e.holder, model.Transaction)]
+        self.bind(mine, deliveries)
+        assert sorted(by_sequence) == sorted(e.sequence for e in mine), f"{twin}: lost or invented"
+        for entry in mine:
+            delivery = by_sequence[entry.sequence]
+            assert STATES[delivery.state] == entry.state, f"state of {entry}"
+            assert delivery.attempts == entry.attempts, f"attempts of {entry}"
+            assert delivery.expires == entry.expires, f"expiry of {entry}"
+            assert self.name_of(delivery) == entry.letter.name
+        for consumer in subscription.consumers:
+            held = [e.sequence for e in mine if getattr(e.holder, "subscription", None) is twin]
+            assert set(consumer.unacked) <= set(held)
+        in_line = [d.sequence for d in subscription.browse(unacked=False) if d.state == READY]
+        assert in_line == [e.sequence for e in sorted(twin.ready(), key=lambda e: e.place)]
+        assert subscription.waiting == len(twin.waiting())
+        assert subscription.waiting_bytes == sum(e.letter.size for e in twin.waiting())
+        assert subscription.unacked == len(twin.taken())
+        assert subscription.unacked_bytes == sum(e.letter.size for e in twin.taken())
+        return deliveries
+
+    def bind(self, entries: Iterable[model.Entry], deliveries: list[engine.Delivery]) -> None:
+        """Learn the numbers of copies and the new places of what was requeued."""
+        known = {entry.sequence for entry in entries}
+        last = max((entry.order for entry in entries), default=0)
+        free = sorted((d for d in deliveries if d.sequence not in known), key=lambda d: d.sequence)
+        by_sequence = {delivery.sequence: delivery for delivery in deliveries}
+        for entry in entries:
+            if not entry.sequence:
+                match = [d for d in free if self.name_of(d) == entry.letter.name]
+                assert match, f"{entry} is missing"
+                free.remove(match[0])
+                entry.sequence, entry.order = match[0].sequence, match[0].order
+            elif not entry.order:
+                assert entry.sequence in by_sequence, f"{entry} is missing"
+                entry.order = by_sequence[entry.sequence].order
+                assert entry.order > last, f"{entry} is not at the tail"
+
+    def check_rest(self) -> None:
+        """At the end of all turns, nothing that could be done is left."""
+        for twin in self.model.subscriptions():
+            if twin.destination.paused:
+                continue
+            for consumer in twin.consumers:
+                if consumer.active and not consumer.suspended and consumer.window.credit > 0:
+                    passed = [e for e in twin.ready() if consumer.may_take(e)]
+                    assert not passed, f"{passed} could have been delivered"
+        for destination in self.model.destinations.values():
+            if destination.parked:
+                size = destination.parked[0].size
+                assert self.model.full(destination, size), f"{destination.address} blocks for nothing"
+
+    # --- restart --------------------------------------------------------------------------------
+
+    def restart(self, journal: Journal, restore: Callable[[engine.Broker], int]) -> None:
+        """A new broker fills itself from what the old one left in the journal."""
+        open_ones = [pair.model for pair in self.transactions if not pair.model.prepared]
+        self.model.restart(open_ones)
+        self.consumers.clear()
+        prepared = {p.engine.xid: p for p in self.transactions if p.model.prepared}
+        self.transactions = list(prepared.values())
+        self.start(journal)
+        restore(self.broker)
+        assert set(self.broker.transactions.prepared) == set(prepared)
+        for xid, pair in prepared.items():
+            pair.engine = self.broker.transactions.find_prepared(xid)
+            kept = [
+                (entry, None)
+                for entry, _ in pair.model.acks
+                if entry.letter.durability is not Durability.NONE
+                and (entry.subscription.durable or not entry.subscription.name)
+            ]
+            pair.model.acks[:] = kept
+            for destination, _ in pair.model.sends:
+                self.model.resolve(destination.address)
+        for address, destination in list(self.model.destinations.items()):
+            if destination.automatic and address not in self.broker.destinations:
+                assert not any(s.entries for s in destination.every())
+                self.model.forget(address)
+        self.flush()

@@ -1,0 +1,65 @@
+"""Clients in another language, against a broker in its own process: no code is shared."""
+
+from __future__ import annotations
+
+import subprocess
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from sluicemq.cli.local import LocalBroker
+from sluicemq.protocols.msglite.client import BlockingMsgliteClient
+from sluicemq.protocols.phpmq.client import BlockingPhpmqClient
+
+SCRIPT = Path(__file__).with_name("worker.pl")
+
+
+@pytest.fixture
+def broker(tmp_path: Path) -> Iterator[LocalBroker]:
+    with LocalBroker(tmp_path, ["msglite://127.0.0.1:0", "phpmq://127.0.0.1:0"]) as running:
+        yield running
+
+
+def perl(broker: LocalBroker, role: str, count: int) -> subprocess.Popen[str]:
+    command = ["perl", str(SCRIPT), str(broker.port("msglite")), role, str(count)]
+    return subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True)
+
+
+def finish(process: subprocess.Popen[str]) -> str:
+    output, _ = process.communicate(timeout=60)
+    return output.strip()
+
+
+def test_perl_asks_perl(broker: LocalBroker) -> None:
+    worker = perl(broker, "worker", 300)
+    asker = perl(broker, "asker", 300)
+    assert finish(asker) == "done"
+    assert finish(worker) == "done"
+
+
+def test_python_asks_perl_and_perl_asks_python(broker: LocalBroker) -> None:
+    worker = perl(broker, "worker", 50)
+    with BlockingMsgliteClient.connect(port=broker.port("msglite")) as client:
+        for number in range(50):
+            reply = client.query("jobs", b"ask %d" % number, timeout=20)
+            assert reply is not None
+            assert reply.body == (b"ask %d" % number)[::-1]
+        assert finish(worker) == "done"
+        asker = perl(broker, "asker", 50)
+        for _ in range(50):
+            request = client.ready("jobs", timeout=20)
+            assert request is not None
+            assert request.reply_to is not None
+            client.send(request.reply_to, request.body[::-1], timeout=20)
+        assert finish(asker) == "done"
+
+
+def test_perl_sends_and_phpmq_consumes(broker: LocalBroker) -> None:
+    assert finish(perl(broker, "sender", 100)) == "done"
+    with BlockingPhpmqClient.connect(port=broker.port("phpmq")) as client:
+        client.subscribe("letters", 10)
+        for number in range(1, 101):
+            message = client.receive(10)
+            assert message.body == b"body %d" % number
+            message.ack()
