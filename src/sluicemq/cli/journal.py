@@ -111,6 +111,11 @@ def compact(directory: DirectoryArgument = None, as_json: JsonFlag = False) -> N
         print_json({"before": before, "after": after})
     else:
         print(f"{size(before.bytes)} before, {size(after.bytes)} now")
+        if after.bytes >= before.bytes:
+            err().print(
+                "Nothing could be given back: all of it is live, held by a slot, or newer than "
+                "the broker's last snapshot (it takes one whenever a segment is full)."
+            )
 
 
 @app.command()
