@@ -135,6 +135,40 @@ def test_a_full_backlog_is_not_moved(journal: FileJournal, tmp_path: Path) -> No
     journal.close()
 
 
+def test_an_idle_journal_comes_to_rest(tmp_path: Path) -> None:
+    options = JournalOptions(segment_bytes=700, leftover_fraction=0.9)
+    journal = FileJournal.open(tmp_path, options)
+    journal.recovery.done()
+    journal.snapshot_source = bytes
+    for _ in range(10):
+        live = [put(journal, b"x" * 150) for _ in range(3)]
+        take(journal, live[0])
+        journal.commit()
+        for _ in range(200):  # jobs of the writer; every one may lead to another
+            if not journal._writer.outstanding:
+                break
+            journal._writer.wait()
+            journal._move()
+            journal.commit()
+        assert not journal._writer.outstanding
+    journal.close()
+
+
+def test_a_large_body_is_not_moved_for_the_few_bytes_beside_it(
+    journal: FileJournal, tmp_path: Path
+) -> None:
+    big = put(journal, b"x" * 3500)  # one record of eight, but most of the segment
+    take(journal, *[put(journal, b"") for _ in range(6)])
+    journal.seal()
+    journal.sync()
+    first = segments_of(tmp_path)[0]
+    turnover(journal, 8)
+    assert journal.stats().carried == 0
+    assert first.exists()
+    assert journal.fetch(big).body == b"x" * 3500
+    journal.close()
+
+
 def test_a_slot_holds_segments_until_it_is_advanced(journal: FileJournal, tmp_path: Path) -> None:
     journal.slots.create("reader", limit_bytes=10**9)
     first = put(journal, b"0")

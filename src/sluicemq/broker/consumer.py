@@ -25,7 +25,8 @@ class Sink(Protocol):
 class Window:
     """Credit: how many more deliveries its consumers may be given.
 
-    credit    deliveries allowed now, >= 0
+    credit    deliveries allowed now, >= 0; below 0 only if acknowledgements were taken back in a
+              transaction after the credit they gave had been used
     refill    True: each settled delivery gives one back (prefetch); False: only a grant adds
     consumers that share it: msglite's ready command waits on several addresses with one credit
     """

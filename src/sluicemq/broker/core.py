@@ -3,9 +3,11 @@ before the turn ends."""
 
 from __future__ import annotations
 
+from collections import deque
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Final
 
+from sluicemq.broker.delivery import DELAYED, GONE, READY
 from sluicemq.broker.timers import ExpiryWheel, Timers
 
 if TYPE_CHECKING:
@@ -19,6 +21,8 @@ if TYPE_CHECKING:
 TURN_DELIVERIES: Final = 1000
 TURN_BYTES: Final = 1 << 20
 """What one consumer may be given per turn, so that no backlog holds up the other connections."""
+REQUEUED_LIMIT: Final = 1024
+"""Requeued deliveries remembered before those that have gone are looked for."""
 
 
 class Core:
@@ -30,7 +34,8 @@ class Core:
     again           those that used up their share of this turn
     settling        those with acknowledgements not yet given to the journal
     requeued        deliveries whose place is not the one their sequence gives them, by
-                    (subscription, sequence)
+                    (subscription, sequence), and some that have gone since
+    unpaged         deliveries over the budget that cannot be paged out before they are durable
     unblocking      destinations with parked messages and perhaps room for them
     bury            moves a delivery to its dead-letter queue; False when there is none
     """
@@ -44,9 +49,11 @@ class Core:
         "memory",
         "memory_budget",
         "requeued",
+        "requeued_limit",
         "settling",
         "timers",
         "unblocking",
+        "unpaged",
         "wheel",
     )
 
@@ -68,15 +75,18 @@ class Core:
         self.again: dict[Subscription, None] = {}
         self.settling: dict[Subscription, None] = {}
         self.requeued: dict[tuple[int, int], Delivery] = {}
+        self.requeued_limit = REQUEUED_LIMIT
+        self.unpaged: deque[Delivery] = deque()
         self.unblocking: dict[Destination, None] = {}
 
     def load(self, delivery: Delivery) -> Message:
         """Bring a paged-out message back. Raises JournalDamaged or RecordNotFound."""
         message = self.journal.fetch(delivery.sequence)
         message.sequence = delivery.sequence
-        message.references = 1
+        if not message.references:
+            self.memory += delivery.size
+        message.references += 1
         delivery.message = message
-        self.memory += delivery.size
         return message
 
     def page_out(self, delivery: Delivery) -> None:
@@ -87,3 +97,19 @@ class Core:
         if message.references == 0:
             self.memory -= delivery.size
         delivery.message = None
+
+    def page_out_until(self, durable: int) -> None:
+        """Drop bodies that were over the budget and have become durable meanwhile."""
+        unpaged = self.unpaged
+        while unpaged and unpaged[0].sequence <= durable:
+            delivery = unpaged.popleft()
+            waits = delivery.state == READY or delivery.state == DELAYED
+            if waits and delivery.message is not None and self.memory > self.memory_budget:
+                self.page_out(delivery)
+
+    def note_requeued(self, delivery: Delivery) -> None:
+        """Remember a delivery that is out of its place for the next snapshot."""
+        self.requeued[delivery.subscription.number, delivery.sequence] = delivery
+        if len(self.requeued) > self.requeued_limit:
+            self.requeued = {key: d for key, d in self.requeued.items() if d.state != GONE}
+            self.requeued_limit = 2 * len(self.requeued) + REQUEUED_LIMIT

@@ -190,6 +190,9 @@ class Destination:
     def fan_out(self, message: Message, targets: list[Subscription]) -> None:
         """Give a visible message to its subscriptions."""
         hold = self.settings.hold
+        if hold and (not targets or targets == [self.queue]):
+            # nobody wanted it when it was sent; somebody may now that it is visible
+            targets = self.targets(message)
         if hold and targets != [self.queue]:
             journaled = HELD if message.durability else UNJOURNALED
             if journaled:

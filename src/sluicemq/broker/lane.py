@@ -50,11 +50,17 @@ class Lane:
         """Deliveries older than the lane, not yet tried against its selector."""
 
     def push(self, delivery: Delivery) -> None:
-        """Add a delivery whose order is the highest of its priority."""
+        """Add a delivery; at once if its order is the highest of its priority.
+
+        It is not if others overtook it while it was staged.
+        """
         priority = delivery.priority
         fifo = self.fifos[priority]
         if fifo is None:
             fifo = self.fifos[priority] = deque()
+        elif fifo and fifo[-1].order > delivery.order:
+            self.restore(delivery)
+            return
         fifo.append(delivery)
         self.mask |= 1 << priority
         self.length += 1
@@ -133,13 +139,18 @@ class Lane:
         return delivery
 
     def __iter__(self) -> Iterator[Delivery]:
-        """READY deliveries in the order in which they would be taken."""
+        """READY deliveries in the order in which they would be taken.
+
+        One that was taken through another lane and came back stands here twice.
+        """
+        last: Delivery | None = None
         for priority in range(PRIORITIES - 1, -1, -1):
             fifo = self.fifos[priority] or ()
             heap = sorted(self.returned[priority] or ())
             first = ((delivery.order, delivery.sequence, delivery) for delivery in fifo)
             for _, _, delivery in merge(first, heap):
-                if delivery.state == READY:
+                if delivery.state == READY and delivery is not last:
+                    last = delivery
                     yield delivery
 
     def compact(self) -> None:

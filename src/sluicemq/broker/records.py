@@ -21,18 +21,22 @@ class Attempts(msgspec.Struct, array_like=True):
 
 
 class Requeue(msgspec.Struct, array_like=True):
-    """RecordType.REQUEUED: `reference` goes to the tail with a new expiration (wall ms)."""
+    """RecordType.REQUEUED: `reference` goes to the tail with a new expiration (wall ms), after
+    so many attempts."""
 
     subscription: int
     expiration: int
+    attempts: int = 0
 
 
 class Settings(msgspec.Struct, array_like=True):
-    """RecordType.SETTINGS: a destination was declared with these settings."""
+    """RecordType.SETTINGS: a destination was declared with these settings, or is temporary and
+    so not to be seen again after a restart."""
 
     kind: Kind
     name: str
     settings: DestinationSettings
+    temporary: bool = False
 
 
 class SubscriptionEntry(msgspec.Struct, array_like=True):
@@ -131,6 +135,7 @@ class State(msgspec.Struct, array_like=True):
     attempts   (subscription, [(sequence, attempts)])
     requeued   (subscription, sequence, order, expiration)
     prepared   (sequence of the PREPARED record, its payload)
+    next_subscription   number for the next durable subscription; none is given twice
     """
 
     settings: list[Settings]
@@ -139,6 +144,7 @@ class State(msgspec.Struct, array_like=True):
     attempts: list[Attempts]
     requeued: list[tuple[int, int, int, int]]
     prepared: list[tuple[int, bytes]]
+    next_subscription: int = 1
 
 
 _encoder = msgspec.msgpack.Encoder()
@@ -157,6 +163,6 @@ def encode_attempts(subscription: int, counts: list[tuple[int, int]]) -> bytes:
     return encode(Attempts(subscription, counts))
 
 
-def encode_requeue(subscription: int, expiration: int) -> bytes:
+def encode_requeue(subscription: int, expiration: int, attempts: int) -> bytes:
     """Payload of a REQUEUED entry."""
-    return encode(Requeue(subscription, expiration))
+    return encode(Requeue(subscription, expiration, attempts))

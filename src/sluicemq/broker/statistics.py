@@ -13,7 +13,8 @@ class Statistics:
 
     published      messages accepted                delivered      deliveries, redeliveries included
     redelivered    deliveries after the first       settled        acknowledged
-    expired        by their time to live            dropped        by a limit of the destination
+    expired        by their time to live            dropped        by a limit, or given up, and not
+                                                                   moved to a dead-letter queue
     dead_lettered  moved to a dead-letter queue     rejected       refused to the producer
     bytes_in       body bytes accepted              bytes_out      body bytes delivered
     rate_in        messages/s, smoothed             rate_out       deliveries/s, smoothed

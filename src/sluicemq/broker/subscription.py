@@ -53,11 +53,13 @@ class Subscription:
     unacked   TAKEN deliveries; unacked_bytes their bodies
     back      READY and DELAYED deliveries that a consumer has seen, by sequence: it may still
               settle them by their id
+    closed    True once it is gone: what still comes back to it is dropped
     """
 
     __slots__ = (
         "acked",
         "back",
+        "closed",
         "consumers",
         "core",
         "delayed",
@@ -98,6 +100,7 @@ class Subscription:
         self.delayed: dict[int, Delivery] = {}
         self.back: dict[int, Delivery] = {}
         self.acked: list[int] = []
+        self.closed = False
         self.waiting = 0
         self.waiting_bytes = 0
         self.unacked = 0
@@ -132,9 +135,11 @@ class Subscription:
             core.memory > core.memory_budget
             and journaled
             and delivery.state != GONE
-            and message.sequence <= core.journal.durable
         ):
-            core.page_out(delivery)
+            if message.sequence <= core.journal.durable:
+                core.page_out(delivery)
+            else:
+                core.unpaged.append(delivery)
 
     def restore(self, delivery: Delivery, deliver_at: int = 0) -> None:
         """A delivery found in the journal at start; in ascending order."""
@@ -190,9 +195,15 @@ class Subscription:
             for lane in self.lanes.values():
                 if lane.selector is not None and lane.selector(self._message(delivery)):
                     lane.restore(delivery)
-            if self.everything.length > 2 * self.waiting + 64:
-                self.everything.compact()
+            self._tidy()
         self.core.dirty[self] = None
+
+    def _tidy(self) -> None:
+        """Let go of what was taken through other lanes, when it is most of a lane."""
+        limit = 2 * self.waiting + 64
+        for lane in self.lanes.values():
+            if lane.length > limit:
+                lane.compact()
 
     def _message(self, delivery: Delivery) -> Message:
         return delivery.message or self.core.journal.fetch(delivery.sequence)
@@ -224,8 +235,7 @@ class Subscription:
             if delivery is None:
                 return
             self._leave_waiting(delivery)
-            self.destination.statistics.dropped += 1
-            self._bury_or_end(delivery, "overflow", Cause.DROPPED)
+            self._drop(delivery, "overflow", False)
 
     # --- consumers ---------------------------------------------------------------------------
 
@@ -257,7 +267,7 @@ class Subscription:
         self.consumers[consumer] = None
         window.consumers.append(consumer)
         if settings.active_consumers:
-            self._elect()
+            self.elect()
         self.enter_line(consumer)
         self.dispatch()
         return consumer
@@ -275,7 +285,7 @@ class Subscription:
             del self.lanes[lane.selector.text]
         self.release(consumer)
         if self.destination.settings.active_consumers:
-            self._elect()
+            self.elect()
         self.destination.touch()
 
     def _lane(self, selector: Selector | None) -> Lane:
@@ -305,9 +315,9 @@ class Subscription:
             lane.backlog = None
         self.core.dirty[self] = None
 
-    def _elect(self) -> None:
+    def elect(self) -> None:
         """Failover: the consumers of highest rank, then longest attached, are served."""
-        limit = self.destination.settings.active_consumers
+        limit = self.destination.settings.active_consumers or len(self.consumers)
         ranked = sorted(self.consumers, key=lambda consumer: -consumer.rank)
         for place, consumer in enumerate(ranked):
             consumer.active = place < limit
@@ -339,6 +349,8 @@ class Subscription:
         if len(self.lanes) == 1:
             self._serve(self.everything, TURN_DELIVERIES)
             return
+        statistics = self.destination.statistics
+        enough = statistics.bytes_out + TURN_BYTES
         total = 0
         served = True
         while served:
@@ -347,11 +359,10 @@ class Subscription:
                 if lane.line and lane.mask and self._serve(lane, 1):
                     served = True
             total += 1
-            if total >= TURN_DELIVERIES:
+            if total >= TURN_DELIVERIES or statistics.bytes_out > enough:
                 self.core.again[self] = None
                 break
-        if self.everything.length > 2 * self.waiting + 64:
-            self.everything.compact()
+        self._tidy()
 
     def _serve(self, lane: Lane, limit: int) -> int:
         """Give up to `limit` deliveries per consumer. Returns how many were given."""
@@ -421,8 +432,7 @@ class Subscription:
             elif len(line) > 1:
                 line.move_to_end(consumer)
             if consumer.ack_timeout and taken and not consumer.watched:
-                consumer.watched = True
-                core.timers.add(now + consumer.ack_timeout, self._check_acks, consumer)
+                self.watch(consumer)
         if given:
             self.waiting -= given
             self.waiting_bytes -= size
@@ -508,6 +518,7 @@ class Subscription:
         delivery = self.back.pop(sequence, None)
         if delivery is not None:
             self._leave_waiting(delivery)
+            self._tidy()
         return delivery
 
     def seize(self, sequence: int) -> Delivery | None:
@@ -571,7 +582,7 @@ class Subscription:
                 self._expire(delivery)
                 continue
             if attempted and limit and delivery.attempts >= limit:
-                self._bury_or_end(delivery, "max-attempts", Cause.DROPPED)
+                self._drop(delivery, "max-attempts", False)
                 continue
             if attempted and delivery.journaled == RECORDED:
                 counted.append((delivery.sequence, delivery.attempts))
@@ -589,6 +600,14 @@ class Subscription:
             core.journal.append_entry(
                 RecordType.ATTEMPTED, encode_attempts(self.number, counted), core.clock.wall
             )
+        if self.closed:
+            self.purge(False, Cause.DISCARDED)
+
+    def watch(self, consumer: Consumer) -> None:
+        """Run a timer for a delivery that the consumer has just got."""
+        consumer.watched = True
+        core = self.core
+        core.timers.add(core.clock.steady + consumer.ack_timeout, self._check_acks, consumer)
 
     def _check_acks(self, consumer: Consumer) -> None:
         """Take back what has been unacknowledged for too long."""
@@ -632,15 +651,16 @@ class Subscription:
         if old.journaled == RECORDED:
             new.order = core.journal.append_entry(
                 RecordType.REQUEUED,
-                encode_requeue(self.number, expiration),
+                encode_requeue(self.number, expiration, old.attempts),
                 clock.wall,
                 reference=sequence,
                 destination=self.destination.number,
             )
-            core.requeued[self.number, sequence] = new
+            core.note_requeued(new)
         else:
             new.order = core.journal.next_sequence()
         new.attempts = old.attempts
+        self.back[sequence] = new
         self._enter(new, 0)
         return True
 
@@ -687,25 +707,24 @@ class Subscription:
         """A waiting delivery has outlived its time."""
         self._leave_waiting(delivery)
         self._expire(delivery)
-        if self.everything.length > 2 * self.waiting + 64:
-            for lane in self.lanes.values():
-                lane.compact()
+        self._tidy()
 
     def _expire(self, delivery: Delivery) -> None:
         self.destination.statistics.expired += 1
-        self._bury_or_end(delivery, "expired", Cause.EXPIRED)
+        if not self.core.bury(delivery, "expired", False):
+            self.end(delivery, Cause.EXPIRED)
 
-    def _bury_or_end(self, delivery: Delivery, reason: str, cause: Cause) -> None:
-        if not self.core.bury(delivery, reason, False):
-            self.end(delivery, cause)
+    def _drop(self, delivery: Delivery, reason: str, force: bool) -> None:
+        if not self.core.bury(delivery, reason, force):
+            self.destination.statistics.dropped += 1
+            self.end(delivery, Cause.DROPPED)
 
     def dead_letter(self, sequence: int, reason: str, force: bool) -> bool:
         """Take a delivered message out for good; False when nobody holds it."""
         delivery = self.seize(sequence)
         if delivery is None:
             return False
-        if not self.core.bury(delivery, reason, force):
-            self.end(delivery, Cause.DROPPED)
+        self._drop(delivery, reason, force)
         return True
 
     def purge(self, unacked: bool, cause: Cause = Cause.PURGED) -> int:
@@ -744,9 +763,15 @@ class Subscription:
         everything.extend(self.delayed.values())
         return iter(everything)
 
-    def attempted(self) -> Iterator[Delivery]:
-        """Waiting deliveries that have failed at least once: only what came back can have."""
-        return iter(self.back.values())
+    def failures(self) -> Iterator[tuple[int, int]]:
+        """(sequence, failed attempts) of what is journaled and has failed at least once."""
+        for delivery in self.back.values():
+            if delivery.journaled == RECORDED:
+                yield delivery.sequence, delivery.attempts
+        for consumer in self.consumers:
+            for delivery in consumer.unacked.values():
+                if delivery.journaled == RECORDED and delivery.attempts > 1:
+                    yield delivery.sequence, delivery.attempts - 1
 
     def matching(self, predicate: Callable[[Message], bool]) -> Iterator[Delivery]:
         """READY deliveries whose message satisfies the predicate, in order."""
@@ -755,8 +780,10 @@ class Subscription:
                 yield delivery
 
     def withdraw(self, delivery: Delivery) -> None:
-        """Take a READY delivery out of the line without giving it to a consumer."""
+        """Take a waiting delivery out of the line without giving it to a consumer."""
         self._leave_waiting(delivery)
+        if delivery.state == DELAYED:
+            del self.delayed[delivery.sequence]
         delivery.state = TAKEN
 
     def oldest(self) -> int:

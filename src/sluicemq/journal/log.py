@@ -51,6 +51,8 @@ from sluicemq.model.errors import (
 )
 from sluicemq.model.message import Message
 
+ALLOWANCE_SEGMENTS: Final = 4
+"""Segments' worth of bytes that may be saved up for moving leftovers."""
 SPAN_LIMIT: Final = 1 << 22
 """Sequence numbers per segment: there are five bytes of memory for each, used or not."""
 
@@ -166,6 +168,7 @@ class FileJournal(Appender):
             self.slots,
             self._writer,
             options.leftover_fraction,
+            ALLOWANCE_SEGMENTS * options.segment_bytes,
             self._carry,
             self._fail,
         )
@@ -255,7 +258,7 @@ class FileJournal(Appender):
         self._last_bytes = sum(map(len, group.parts))
         self.durable = durable = group.end.sequence
         self.on_durable(durable)
-        self._upkeep.durable(durable)
+        self._upkeep.durable(durable, self._last_bytes)
         self._move()
         if self._wanted and not self._open:
             self._wanted = False

@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Final
 
 from sluicemq.journal.format import Record, decode_record, record_size
+from sluicemq.journal.index import Index
 from sluicemq.journal.liveness import Segment
 from sluicemq.journal.segment import SegmentView, damaged, segment_path, sequence_at
 from sluicemq.journal.writer import SegmentFile
@@ -43,16 +44,34 @@ class Lookup:
             data += os.pread(fd, size + 7 - len(data), place + len(data))
         return self._decode(memoryview(data), 0, segment, sequence, place)
 
-    def _read_sealed(self, segment: Segment, sequence: int) -> Record:
+    def _open(self, segment: Segment) -> tuple[SegmentView, Index]:
         view = self._views.get(segment.first)
         if view is None:
             view = SegmentView(segment_path(self._directory, segment.first))
             self._views[segment.first] = view
             if len(self._views) > OPEN_VIEWS:
                 self._views.popitem(last=False)[1].close()
-        index = view.index
-        if index is None:
+        if view.index is None:
             raise damaged(view.path, view.size, "the index is not intact")
+        return view, view.index
+
+    def needed_bytes(self, segment: Segment) -> int:
+        """Size of the records of a sealed segment that are live or retained."""
+        _, index = self._open(segment)
+        live = segment.live
+        held = segment.held
+        base = segment.base
+        needed = 0
+        for sequence, size in zip(
+            index.sequences.tolist(), index.columns["size"].tolist(), strict=True
+        ):
+            place = sequence - base
+            if live[place] or (place < len(held) and held[place]):
+                needed += size
+        return needed
+
+    def _read_sealed(self, segment: Segment, sequence: int) -> Record:
+        view, index = self._open(segment)
         row = index.row(sequence)
         if row == index.count or index.sequences[row] != sequence:
             raise RecordNotFound(f"number {sequence} was given without a record")

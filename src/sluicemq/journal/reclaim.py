@@ -42,9 +42,17 @@ def removable(
     return [s for s in free if s.first not in held], lost
 
 
-def stuck(segments: list[Segment], position: int, fraction: float) -> list[Segment]:
+def stuck(
+    segments: list[Segment],
+    position: int,
+    fraction: float,
+    needed_bytes: Callable[[Segment], int],
+) -> list[Segment]:
     """Sealed segments worth emptying: little of them is live, and that little does not go by
-    itself: at least half of it was there at the snapshot before."""
+    itself: at least half of it was there at the snapshot before.
+
+    Counting records is cheap and comes first, but what a move costs and gains are bytes.
+    """
     return [
         segment
         for segment in segments
@@ -54,7 +62,39 @@ def stuck(segments: list[Segment], position: int, fraction: float) -> list[Segme
         and segment.alive < fraction * segment.records
         and segment.before >= 0
         and 2 * segment.alive >= segment.before
+        and needed_bytes(segment) < fraction * segment.size
     ]
+
+
+class Allowance:
+    """Moves are paid for with what the broker itself has written, byte for byte.
+
+    Moved records fill segments, full segments lead to snapshots, and snapshots to moves. Without
+    this an idle journal could go on rewriting its leftovers for ever; with it, moving at most
+    doubles what is written. `limit` bytes are saved up at most, or owed.
+    """
+
+    __slots__ = ("_bytes", "_limit")
+
+    def __init__(self, limit: int) -> None:
+        self._bytes = 0
+        self._limit = limit
+
+    def written(self, size: int) -> None:
+        """A group of that many bytes is on disk, whatever was in it."""
+        self._bytes = min(self._bytes + size, self._limit)
+
+    def spend(self, size: int) -> None:
+        """A record was moved: once for its cost, once because `written` will count it."""
+        self._bytes = max(self._bytes - 2 * size, -self._limit)
+
+    def discount(self, size: int) -> None:
+        """`written` will count that many bytes which are the journal's own."""
+        self._bytes = max(self._bytes - size, -self._limit)
+
+    @property
+    def left(self) -> bool:
+        return self._bytes > 0
 
 
 class Mover:

@@ -8,10 +8,10 @@ from contextlib import suppress
 from functools import partial
 from pathlib import Path
 
-from sluicemq.journal.format import Record
+from sluicemq.journal.format import HEADER_BYTES, Record
 from sluicemq.journal.liveness import Liveness, Segment
 from sluicemq.journal.lookup import Lookup
-from sluicemq.journal.reclaim import Mover, removable, stuck
+from sluicemq.journal.reclaim import Allowance, Mover, removable, stuck
 from sluicemq.journal.segment import segment_path
 from sluicemq.journal.slots import Slots
 from sluicemq.journal.snapshot import Capture, capture_segments, write_snapshot
@@ -27,9 +27,11 @@ class Upkeep:
              segment, sequence number and bytes
     failed   called when something shows that the journal cannot be trusted
     fraction segments with less live are emptied
+    allowance bytes that may be saved up for moving, see `reclaim.Allowance`
     """
 
     __slots__ = (
+        "_allowance",
         "_capture",
         "_carry",
         "_directory",
@@ -50,6 +52,7 @@ class Upkeep:
         slots: Slots,
         writer: Writer,
         fraction: float,
+        allowance: int,
         carry: Callable[[Record, int], tuple[Segment, int, int]],
         failed: Callable[[BaseException], None],
     ) -> None:
@@ -62,6 +65,7 @@ class Upkeep:
         self._failed = failed
         self._capture: Capture | None = None
         self._mover = Mover(self._move)
+        self._allowance = Allowance(allowance)
         self.fraction = fraction
 
     @property
@@ -98,9 +102,11 @@ class Upkeep:
             pairs.extend(pair)
         snapshot.carried = pairs.tobytes()
         self._capture = capture
+        self._allowance.discount(HEADER_BYTES)
 
-    def durable(self, sequence: int) -> None:
-        """Everything up to there is on disk now."""
+    def durable(self, sequence: int, size: int) -> None:
+        """Everything up to there is on disk now, with a group of `size` bytes."""
+        self._allowance.written(size)
         capture = self._capture
         if capture is not None and capture.waits and capture.snapshot.position <= sequence:
             capture.waits = False
@@ -123,7 +129,16 @@ class Upkeep:
             self._lookup.forget(segment)
         if gone or lost:
             self._writer.submit(partial(self._remove, gone, lost), nothing)
-        self._mover.take(stuck(self._liveness.segments, position, self.fraction))
+        if self._allowance.left and self._mover.idle:
+            self._choose(position)
+
+    def _choose(self, position: int) -> None:
+        try:
+            self._mover.take(
+                stuck(self._liveness.segments, position, self.fraction, self._lookup.needed_bytes)
+            )
+        except (JournalError, OSError) as error:
+            self._failed(error)
 
     def _remove(self, gone: list[Segment], lost: list[str]) -> None:
         """On the writer's thread."""
@@ -151,5 +166,6 @@ class Upkeep:
             return 0
         record = self._lookup.read(segment, sequence)
         target, place, size = self._carry(record, left)
+        self._allowance.spend(size)
         liveness.move(segment, sequence, record.identity, target, place)
         return size

@@ -114,7 +114,7 @@ class Harness:
                 link.unsent = False
                 assert link.session is not None
                 link.session.flushed()
-            if not sending and not self._woken:
+            if not self._woken and not any(link.unsent and not link.stalled for link in self.links):
                 return
             turns += 1
             assert turns < 1000, "the broker does not come to rest"

@@ -203,6 +203,18 @@ def test_a_chain_of_sessions_that_wake_each_other(harness: Harness) -> None:
     assert end.got() == b"> 0 0 c%d\r\n" % count
 
 
+def test_what_was_held_up_by_output_reaches_others_at_once(
+    harness: Harness, client: Peer, worker: Peer
+) -> None:
+    harness.connect().put(wire.encode_message(9, b"a", bytes(300_000)))
+    client.link.stalled = True
+    client.put(b"< 60 a\r\n> 1 9 b\r\nx\r\n")
+    worker.put(b"< 60 b\r\n")
+    client.link.stalled = False
+    harness.turn()
+    assert worker.got() == b"> 1 9 b\r\nx\r\n"
+
+
 def test_too_much_behind_a_waiting_command_stops_reading(harness: Harness, client: Peer) -> None:
     client.put(b"< 5 a\r\n" + b"> 1000 9 b\r\n" + bytes(1000) + b"\r\n")
     assert not client.link.paused
@@ -229,6 +241,15 @@ def test_a_client_that_does_not_read_is_not_served_more(harness: Harness, client
     harness.turn()
     assert len(client.got()) > 1_000_000
     assert harness.bodies("a") == []
+
+
+def test_long_reply_addresses_count_as_output_too(harness: Harness, client: Peer) -> None:
+    sender = harness.connect()
+    for _ in range(20):
+        sender.put(wire.encode_message(9, b"a", b"", b"r" * 60_000))
+    client.link.stalled = True
+    client.put(b"< 9 a\r\n" * 20)
+    assert len(client.got()) < 400_000
 
 
 # --- queries -----------------------------------------------------------------------------------
