@@ -118,3 +118,12 @@ def test_a_name_the_protocol_cannot_say(
     assert (sent.code, received.code) == (2, 2)
     assert "cannot be sent to" in sent.err
     assert "cannot be read" in received.err
+
+
+def test_a_name_that_the_protocol_cannot_carry_is_explained(
+    run: Run, broker: RunningBroker
+) -> None:
+    result = run("send", f"{broker.msglite}?queue=two%20words", "x")
+    assert result.code == 2
+    assert "two words" in result.err
+    assert "Traceback" not in result.err

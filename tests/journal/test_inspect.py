@@ -23,7 +23,10 @@ def journal(tmp_path: Path) -> FileJournal:
 
 
 def fill(journal: FileJournal) -> tuple[int, int]:
-    """Two sealed segments, the first without anything live, and one that grows. Returns an ended message and a live one."""
+    """Two sealed segments, the first without anything live, and one that grows.
+
+    Returns an ended message and a live one.
+    """
     ended = put(journal, b"ended")
     journal.seal()
     journal.sync()

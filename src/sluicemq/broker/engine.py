@@ -19,7 +19,7 @@ from sluicemq.broker.clock import Clock
 from sluicemq.broker.consumer import Consumer, Sink, Window
 from sluicemq.broker.core import Core
 from sluicemq.broker.deadletter import dead_letter_of, is_dead_letter
-from sluicemq.broker.delivery import RECORDED, UNJOURNALED, Delivery
+from sluicemq.broker.delivery import GONE, RECORDED, UNJOURNALED, Delivery
 from sluicemq.broker.destination import Destination, Parked
 from sluicemq.broker.lane import Selector
 from sluicemq.broker.records import Settings, SubscriptionEntry, encode
@@ -86,8 +86,9 @@ class Broker:
         self.wake: Callable[[], None] = _nothing
         self.stopping = False
         self.staged: deque[tuple[Message, Destination, list[Subscription] | None]] = deque()
+        self._unit: list[tuple[Message, Destination, list[Subscription] | None]] = []
         self._confirmations: deque[tuple[int, Callable[[], None]]] = deque()
-        self._next_subscription = 1
+        self.next_subscription = 1
         journal.on_durable = self._on_durable
 
     @property
@@ -124,6 +125,7 @@ class Broker:
             raise DestinationNotFound(
                 f"{address} does not exist and automatic creation is switched off"
             )
+        self._make_room(address)
         return self._create(address, settings.defaults, None, True)
 
     def declare(
@@ -141,6 +143,7 @@ class Broker:
         settings = settings or DestinationSettings()
         destination = self.destinations.get(address)
         if destination is None:
+            self._make_room(address)
             destination = self._create(address, settings, owner, False)
             if owner is not None:
                 return destination
@@ -149,21 +152,29 @@ class Broker:
         elif destination.settings == settings and not destination.automatic:
             return destination
         destination.automatic = False
+        served = destination.settings.active_consumers
         destination.apply(settings)
+        if settings.active_consumers != served:
+            for subscription in (destination.queue, *destination.subscriptions.values()):
+                subscription.elect()
+        if destination.parked:
+            self.core.unblocking[destination] = None
         self.journal.append_entry(
             RecordType.SETTINGS,
-            encode(Settings(address.kind, address.name, settings)),
+            encode(settings_of(destination)),
             self.clock.wall,
             destination=self.number(destination),
         )
         return destination
 
-    def _create(
-        self, address: Address, settings: DestinationSettings, owner: object, automatic: bool
-    ) -> Destination:
+    def _make_room(self, address: Address) -> None:
         limit = self.settings.max_destinations
         if limit and len(self.destinations) >= limit:
             raise LimitExceeded(f"{address}: there are {limit} destinations already, the limit")
+
+    def _create(
+        self, address: Address, settings: DestinationSettings, owner: object, automatic: bool
+    ) -> Destination:
         destination = Destination(self.core, address, settings, owner, automatic)
         self.destinations[address] = destination
         return destination
@@ -181,8 +192,6 @@ class Broker:
         """Take in a durable subscription that the journal knows already."""
         subscription.destination.subscriptions[subscription.name] = subscription
         self.durable_subscriptions[subscription.number] = subscription
-        index = subscription.number & ~DURABLE_SUBSCRIPTION
-        self._next_subscription = max(self._next_subscription, index + 1)
 
     def number(self, destination: Destination) -> int:
         """The journal's number of the destination, and so of its own subscription."""
@@ -190,6 +199,13 @@ class Broker:
         if not number:
             number = destination.number = self.journal.destination(destination.address)
             destination.queue.number = number
+            if destination.owner is not None:
+                self.journal.append_entry(
+                    RecordType.SETTINGS,
+                    encode(settings_of(destination)),
+                    self.clock.wall,
+                    destination=number,
+                )
         return number
 
     def remove(self, destination: Destination, *, force: bool = False) -> None:
@@ -203,10 +219,10 @@ class Broker:
             orphans += self._close(subscription)
             self.durable_subscriptions.pop(subscription.number, None)
         destination.removed = True
-        if destination.number:
-            self.journal.forget_destination(destination.address)
         if self.destinations.get(destination.address) is destination:
             del self.destinations[destination.address]
+            # the journal may know it from before a restart
+            self.journal.forget_destination(destination.address)
         parked = list(destination.parked)
         destination.parked.clear()
         for message, unblocked in parked:
@@ -220,6 +236,7 @@ class Broker:
 
     def _close(self, subscription: Subscription) -> list[Consumer]:
         """Drop what a subscription holds, and its consumers, which are returned."""
+        subscription.closed = True
         subscription.purge(True, Cause.DISCARDED)
         consumers = list(subscription.consumers)
         for consumer in consumers:
@@ -297,9 +314,14 @@ class Broker:
         if destination.removed:
             destination = self.resolve(destination.address)
         if destination.limited or destination.parked:
-            target = self.admit(destination, message, unblocked)
-            if target is not destination:
-                return target is not None
+            admitted = self.admit(destination, message, unblocked)
+            if admitted is None:
+                return False
+            target, taken = admitted
+            if taken is not message:
+                self.accept(target, taken)
+                message.sequence = taken.sequence
+                return True
         if not message.durability and self.core.memory > self.settings.memory_limit:
             raise LimitExceeded(
                 "the broker's memory for messages that are not journaled is used up"
@@ -308,7 +330,11 @@ class Broker:
         return True
 
     def accept(self, destination: Destination, message: Message, last: bool = True) -> None:
-        """Take a message without asking for limits; `last` ends the journal unit."""
+        """Take a message without asking for limits; `last` ends the journal unit.
+
+        Without `last` the message does not become visible before `show_unit`: to show one may
+        drop another, and that record would end the unit too early.
+        """
         statistics = destination.statistics
         statistics.published += 1
         statistics.bytes_in += len(message.body)
@@ -328,17 +354,29 @@ class Broker:
                 destination.staged_bytes += len(message.body)
                 self.staged.append((message, destination, targets))
                 return
-        if targets is None:
+        if not last:
+            self._unit.append((message, destination, targets))
+        elif targets is None:
             destination.queue.add(message, RECORDED if durability else UNJOURNALED)
         else:
             destination.fan_out(message, targets)
 
+    def show_unit(self) -> None:
+        """The journal unit is complete: what was accepted in it becomes visible."""
+        unit, self._unit = self._unit, []
+        for message, destination, targets in unit:
+            if targets is None:
+                journaled = RECORDED if message.durability else UNJOURNALED
+                destination.queue.add(message, journaled)
+            else:
+                destination.fan_out(message, targets)
+
     def admit(
         self, destination: Destination, message: Message, unblocked: Callable[[], None] | None
-    ) -> Destination | None:
-        """Apply the limits: the destination itself, another that took it, or None for parked.
+    ) -> tuple[Destination, Message] | None:
+        """Apply the limits: what to accept where, or None when the message was parked.
 
-        Raises as `publish`.
+        That is the message itself, or for Overflow.DEAD_LETTER a dead letter. Raises as `publish`.
         """
         settings = destination.settings
         size = len(message.body)
@@ -354,6 +392,12 @@ class Broker:
                 message.expiration = latest
         if destination.parked or destination.full(size):
             if settings.overflow is Overflow.BLOCK and unblocked is not None:
+                if settings.max_bytes and size > settings.max_bytes:
+                    destination.statistics.rejected += 1
+                    raise MessageTooLarge(
+                        f"{destination.address} holds up to {settings.max_bytes} bytes, "
+                        f"this body alone has {size}"
+                    )
                 destination.parked.append(Parked(message, unblocked))
                 return None
             if settings.overflow is Overflow.DEAD_LETTER and settings.dead_letter:
@@ -361,17 +405,15 @@ class Broker:
                 queue = self._dead_letter_queue(destination)
                 if queue is not destination:
                     dead.destination = queue.address
-                    self.accept(queue, dead)
-                    message.sequence = dead.sequence
                     destination.statistics.dead_lettered += 1
-                    return queue
+                    return queue, dead
             if settings.overflow not in (Overflow.DROP_OLDEST, Overflow.DROP_LOWEST):
                 destination.statistics.rejected += 1
                 raise LimitExceeded(
                     f"{destination.address} is full: {destination.waiting} messages, "
                     f"{destination.waiting_bytes} bytes are waiting"
                 )
-        return destination
+        return destination, message
 
     def _unpark(self) -> None:
         """Accept the messages of blocked producers for which there is room now."""
@@ -398,15 +440,42 @@ class Broker:
             destination.staged -= 1
             destination.staged_bytes -= len(message.body)
             if targets is not None:
-                destination.fan_out(message, targets)
-            else:
+                self._fan_out(message, destination, targets)
+            elif not destination.removed:
                 destination.queue.add(message, RECORDED)
-            if destination.removed:
-                self.purge(destination, unacked=True)
+            else:
+                self._discard(message, destination.queue)
+        if self.core.unpaged:
+            self.core.page_out_until(sequence)
         confirmations = self._confirmations
         while confirmations and confirmations[0][0] <= sequence:
             confirmations.popleft()[1]()
         self.wake()
+
+    def _fan_out(
+        self, message: Message, topic: Destination, targets: list[Subscription]
+    ) -> None:
+        """Show a message that was staged; some of its subscriptions may have gone since."""
+        if any(target.closed for target in targets):
+            if not topic.settings.hold:
+                for target in targets:
+                    if target.closed and target.number:
+                        self._discard(message, target)
+            elif topic.removed:
+                self._discard(message, topic.queue)
+            targets = [target for target in targets if not target.closed]
+        if not topic.removed:
+            topic.fan_out(message, targets)
+
+    def _discard(self, message: Message, subscription: Subscription) -> None:
+        """Tell the journal that nobody will ever settle the message there."""
+        self.journal.append_settled(
+            subscription.number,
+            subscription.destination.number,
+            Cause.DISCARDED,
+            [message.sequence],
+            self.clock.wall,
+        )
 
     # --- dead letters ------------------------------------------------------------------------
 
@@ -449,6 +518,7 @@ class Broker:
                 [delivery.sequence],
                 self.clock.wall,
             )
+            self.show_unit()
         subscription.forget(delivery)
 
     # --- subscriptions of topics -------------------------------------------------------------
@@ -487,8 +557,8 @@ class Broker:
             raise LimitExceeded(f"{topic.address} has {limit} subscriptions, the limit")
         number = 0
         if durable:
-            number = DURABLE_SUBSCRIPTION | self._next_subscription
-            self._next_subscription += 1
+            number = DURABLE_SUBSCRIPTION | self.next_subscription
+            self.next_subscription += 1
         subscription = Subscription(self.core, topic, name, number, selector, exclude, shared)
         if durable:
             self.durable_subscriptions[number] = subscription
@@ -504,13 +574,16 @@ class Broker:
         return subscription
 
     def _hand_over(self, topic: Destination, subscription: Subscription) -> None:
-        """Give what was held for want of subscriptions to the first one."""
-        for delivery in list(topic.queue.everything):
+        """Give what was held for want of subscriptions to the first one that wants it."""
+        held = topic.queue
+        for delivery in [*held.everything, *held.delayed.values()]:
             message = delivery.message or self.journal.fetch(delivery.sequence)
             message.sequence = delivery.sequence
-            topic.queue.withdraw(delivery)
+            if not subscription.accepts(message):
+                continue
+            held.withdraw(delivery)
             journaled, delivery.journaled = delivery.journaled, UNJOURNALED
-            topic.queue.forget(delivery)
+            held.forget(delivery)
             if journaled:
                 message.durability = message.durability or Durability.SYNC
             topic.fan_out(message, [subscription])
@@ -632,7 +705,8 @@ class Broker:
         """Do what time demands: expiry, delays, acknowledgement timeouts. Then `flush`."""
         now = self.clock.steady
         for delivery in self.core.wheel.due(now):
-            delivery.subscription.expire(delivery)
+            if delivery.state != GONE:  # the end of one may be the end of another
+                delivery.subscription.expire(delivery)
         self.core.timers.run(now)
 
     def deadline(self) -> int:
@@ -643,6 +717,13 @@ class Broker:
         """Update all rates; call once per `seconds`."""
         for destination in self.destinations.values():
             destination.statistics.sample(seconds)
+
+
+def settings_of(destination: Destination) -> Settings:
+    """How the journal knows a destination that was declared, or is temporary."""
+    return Settings(
+        destination.address.kind, destination.name, destination.settings, destination.temporary
+    )
 
 
 def entry_of(subscription: Subscription) -> SubscriptionEntry:

@@ -10,8 +10,8 @@ from __future__ import annotations
 from array import array
 from typing import TYPE_CHECKING
 
-from sluicemq.broker.delivery import GONE, RECORDED, TAKEN, Delivery
-from sluicemq.broker.engine import DURABLE_SUBSCRIPTION, Broker, entry_of
+from sluicemq.broker.delivery import GONE, HELD, RECORDED, TAKEN, Delivery
+from sluicemq.broker.engine import DURABLE_SUBSCRIPTION, Broker, entry_of, settings_of
 from sluicemq.broker.records import (
     Attempts,
     Settings,
@@ -26,7 +26,7 @@ from sluicemq.broker.records import (
     encode,
 )
 from sluicemq.broker.subscription import Subscription
-from sluicemq.journal.format import RecordType
+from sluicemq.journal.format import Cause, RecordType
 from sluicemq.model.destination import Address, Kind
 from sluicemq.model.errors import ConfigurationError
 
@@ -52,23 +52,22 @@ def snapshot(broker: Broker) -> bytes:
     for destination in broker.destinations.values():
         for subscription in (destination.queue, *destination.subscriptions.values()):
             if subscription.number:
-                counts = [
-                    (d.sequence, d.attempts)
-                    for d in subscription.attempted()
-                    if d.journaled == RECORDED
-                ]
+                counts = list(subscription.failures())
                 if counts:
                     attempts.append(Attempts(subscription.number, counts))
     transactions = broker.transactions
     for transaction in (*transactions.open.values(), *transactions.prepared.values()):
         for delivery, _ in transaction.acks:
-            if delivery.subscription.number in pending:
-                pending[delivery.subscription.number].append(delivery.sequence)
+            number = delivery.subscription.number
+            if number in pending:
+                pending[number].append(delivery.sequence)
+            if delivery.journaled == RECORDED and delivery.attempts > 1:
+                attempts.append(Attempts(number, [(delivery.sequence, delivery.attempts - 1)]))
     state = State(
         [
-            Settings(d.address.kind, d.name, d.settings)
+            settings_of(d)
             for d in broker.destinations.values()
-            if not d.automatic and not d.temporary
+            if not d.automatic and (d.number or not d.temporary)
         ],
         [entry_of(s) for s in broker.durable_subscriptions.values()],
         [(number, sequences.tobytes()) for number, sequences in pending.items()],
@@ -79,6 +78,7 @@ def snapshot(broker: Broker) -> bytes:
             if d.state != GONE and d.journaled == RECORDED
         ],
         [(t.record, t.payload) for t in transactions.prepared.values()],
+        broker.next_subscription,
     )
     return encode(state)
 
@@ -106,6 +106,7 @@ class _Restoration:
         self.requeued: dict[tuple[int, int], tuple[int, int]] = {}
         self.prepared: dict[int, bytes] = {}
         self.declared: dict[Address, Settings] = {}
+        self.orphans: dict[int, list[int]] = {}
 
     def read(self) -> None:
         """Snapshot, then everything after it."""
@@ -127,6 +128,7 @@ class _Restoration:
             elif kind == RecordType.SUBSCRIPTION:
                 entry = decode_subscription(record.payload)
                 self.subscriptions[entry.number] = entry
+                self._skip_number(entry.number)
             elif kind == RecordType.SUBSCRIPTION_GONE:
                 self.subscriptions.pop(decode_subscription(record.payload).number, None)
             elif kind == RecordType.REQUEUED:
@@ -135,6 +137,9 @@ class _Restoration:
                     record.sequence,
                     requeue.expiration,
                 )
+                if requeue.attempts:
+                    key = (requeue.subscription, record.reference)
+                    self.attempts[key] = requeue.attempts
             elif kind == RecordType.ATTEMPTED:
                 self._attempted(decode_attempts(record.payload))
             elif kind == RecordType.PREPARED:
@@ -145,8 +150,10 @@ class _Restoration:
     def _take(self, state: State) -> None:
         for settings in state.settings:
             self.declared[Address(Kind(settings.kind), settings.name)] = settings
+        self.broker.next_subscription = state.next_subscription
         for entry in state.subscriptions:
             self.subscriptions[entry.number] = entry
+            self._skip_number(entry.number)
         for number, packed in state.pending:
             self.pending[number] = set(array("Q", packed))
         for attempts in state.attempts:
@@ -154,6 +161,13 @@ class _Restoration:
         for number, sequence, order, expiration in state.requeued:
             self.requeued[number, sequence] = (order, expiration)
         self.prepared.update(state.prepared)
+
+    def _skip_number(self, number: int) -> None:
+        """No later subscription gets it, or it would inherit what an earlier one left."""
+        broker = self.broker
+        broker.next_subscription = max(
+            broker.next_subscription, (number & ~DURABLE_SUBSCRIPTION) + 1
+        )
 
     def _settled(self, subscription: int, sequences: list[int]) -> None:
         if subscription & DURABLE_SUBSCRIPTION:
@@ -167,28 +181,52 @@ class _Restoration:
         """Build destinations, subscriptions and their deliveries."""
         broker = self.broker
         for address, settings in self.declared.items():
-            broker.adopt(address, settings.settings)
+            if not settings.temporary:
+                broker.adopt(address, settings.settings)
         for entry in self.subscriptions.values():
             self._subscribe(entry)
         held = self._held()
-        destinations: dict[int, Destination] = {}
+        destinations: dict[int, Destination | None] = {}
         count = 0
         for row in self.recovery.rows():
-            destination = destinations.get(row[1])
+            number = row[1]
+            if number in destinations:
+                destination = destinations[number]
+            else:
+                destination = destinations[number] = self._destination(number)
             if destination is None:
-                address = broker.journal.addresses[row[1]]
-                destination = broker.find(address) or broker.adopt(address, None)
-                destinations[row[1]] = destination
-                broker.number(destination)
-            if not destination.topic:
+                self.orphans.setdefault(number, []).extend([row.sequence] * row.references)
+            elif not destination.topic:
                 self._place(destination.queue, row, held)
                 count += 1
             else:
-                for subscription in self._takers(destination, row):
-                    self._place(subscription, row, held)
-                    count += 1
+                count += self._distribute(destination, row, held)
         self._adopt_prepared(held)
+        self._bury_orphans()
         return count
+
+    def _destination(self, number: int) -> Destination | None:
+        """None if it is gone, or was temporary: a crash came before its messages were settled."""
+        broker = self.broker
+        address = broker.journal.addresses.get(number)
+        if address is None:
+            return None
+        settings = self.declared.get(address)
+        if settings is not None and settings.temporary:
+            return None
+        destination = broker.find(address) or broker.adopt(address, None)
+        broker.number(destination)
+        return destination
+
+    def _bury_orphans(self) -> None:
+        """Settle what nobody will, and forget the temporary destinations."""
+        journal = self.broker.journal
+        wall = self.broker.clock.wall
+        for number, sequences in self.orphans.items():
+            journal.append_settled(number, number, Cause.DISCARDED, sequences, wall)
+        for address, settings in self.declared.items():
+            if settings.temporary:
+                journal.forget_destination(address)
 
     def _subscribe(self, entry: SubscriptionEntry) -> None:
         broker = self.broker
@@ -213,27 +251,54 @@ class _Restoration:
         )
         broker.adopt_subscription(subscription)
 
-    def _takers(self, topic: Destination, row: Row) -> list[Subscription]:
-        """The subscriptions of a topic that still have to deliver a message."""
-        sequence = row[0]
-        if topic.settings.hold:
-            return [topic.queue]
+    def _distribute(
+        self, topic: Destination, row: Row, held: dict[tuple[int, int], list[Delivery]]
+    ) -> int:
+        """Place a message of a topic where it still has to be delivered. Returns in how many."""
+        sequence = row.sequence
         if sequence <= self.recovery.position:
             chosen = [n for n, sequences in self.pending.items() if sequence in sequences]
         else:
             chosen = list(self.broker.journal.fetch(sequence).routes)
+        if not chosen and (topic.settings.hold or not self.broker.journal.fetch(sequence).routes):
+            return self._hold(topic, row, held)
         subscriptions = self.broker.durable_subscriptions
-        return [
+        takers = [
             subscriptions[number]
             for number in chosen
             if number in subscriptions and sequence not in self.settled.get(number, ())
         ]
+        for subscription in takers:
+            self._place(subscription, row, held)
+        excess = row.references - len(takers)
+        if excess > 0:
+            # of subscriptions that have gone, or have settled it without the journal's knowledge
+            self.orphans.setdefault(row.destination, []).extend([sequence] * excess)
+        return len(takers)
+
+    def _hold(
+        self, topic: Destination, row: Row, held: dict[tuple[int, int], list[Delivery]]
+    ) -> int:
+        """Place a message of a topic that holds them (see Destination.fan_out): who has settled
+        it is not known, so all who want it get it again."""
+        takers = []
+        if topic.subscriptions:
+            message = self.broker.journal.fetch(row.sequence)
+            takers = [s for s in topic.subscriptions.values() if s.accepts(message)]
+        if takers:
+            topic.held[row.sequence] = len(takers)
+            for subscription in takers:
+                self._place(subscription, row, held, HELD)
+        else:
+            self._place(topic.queue, row, held)
+        return max(1, len(takers))
 
     def _place(
         self,
         subscription: Subscription,
         row: Row,
         held: dict[tuple[int, int], list[Delivery]],
+        journaled: int = RECORDED,
     ) -> None:
         sequence, _, priority, expiration, _, size, _, delayed = row
         key = (subscription.number, sequence)
@@ -243,12 +308,13 @@ class _Restoration:
             expiration = place[1]
         expires = max(1, clock.steady + expiration - clock.wall) if expiration else 0
         delivery = Delivery(
-            subscription, sequence, None, priority, size, RECORDED, expiration, expires
+            subscription, sequence, None, priority, size, journaled, expiration, expires
         )
         if self.attempts:
             delivery.attempts = self.attempts.get(key, 0)
         if held and key in held:
             delivery.state = TAKEN
+            delivery.attempts += 1
             subscription.unacked += 1
             subscription.unacked_bytes += size
             held[key].append(delivery)

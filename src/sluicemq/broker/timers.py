@@ -41,54 +41,71 @@ class ExpiryWheel:
     """Waiting deliveries by the tenth of a second in which they expire.
 
     Dispatch checks expiry exactly; the wheel only clears what nobody asks for, so it may be up
-    to one slot late. A slot is cleaned when most of it has been consumed: a long time to live on
-    a fast queue would otherwise keep every delivery until its hour comes.
+    to one slot late. A delivery that goes before its time is taken out, so a long time to live on
+    a fast queue costs nothing. What expires later than in a minute or two waits in a coarse slot
+    of 1024 fine ones, which is spread out when its time comes: else the slots themselves would
+    add up, an empty one for each tenth of a second of the longest time to live.
     """
 
     SLOT_MS: Final = 100
+    COARSE_BITS: Final = 10
 
-    __slots__ = ("_dead", "_heap", "_slots")
+    __slots__ = ("_coarse", "_coarse_heap", "_fine", "_fine_heap", "_spread")
 
     def __init__(self) -> None:
-        self._slots: dict[int, list[Delivery]] = {}
-        self._dead: dict[int, int] = {}
-        self._heap: list[int] = []
+        self._fine: dict[int, dict[Delivery, None]] = {}
+        self._fine_heap: list[int] = []
+        self._coarse: dict[int, dict[Delivery, None]] = {}
+        self._coarse_heap: list[int] = []
+        self._spread = 0
+        """Coarse slots up to this one have been spread out."""
 
     def add(self, delivery: Delivery) -> None:
         """Watch a delivery whose `expires` is set."""
         key = delivery.expires // self.SLOT_MS + 1
-        slot = self._slots.get(key)
-        if slot is None:
-            self._slots[key] = [delivery]
-            self._dead[key] = 0
-            heappush(self._heap, key)
+        coarse = key >> self.COARSE_BITS
+        if coarse > self._spread:
+            slot = self._coarse.get(coarse)
+            if slot is None:
+                self._coarse[coarse] = {delivery: None}
+                heappush(self._coarse_heap, coarse)
+            else:
+                slot[delivery] = None
         else:
-            slot.append(delivery)
+            slot = self._fine.get(key)
+            if slot is None:
+                self._fine[key] = {delivery: None}
+                heappush(self._fine_heap, key)
+            else:
+                slot[delivery] = None
 
     def discard(self, delivery: Delivery) -> None:
         """The delivery is GONE before its time."""
         key = delivery.expires // self.SLOT_MS + 1
-        slot = self._slots.get(key)
-        if slot is None:
-            return
-        dead = self._dead[key] + 1
-        if dead > 64 and dead * 2 > len(slot):
-            # GONE is the only state a delivery never leaves
-            self._slots[key] = [d for d in slot if d.state <= DELAYED and d is not delivery]
-            dead = 0
-        self._dead[key] = dead
+        coarse = key >> self.COARSE_BITS
+        slot = self._coarse.get(coarse) if coarse > self._spread else self._fine.get(key)
+        if slot is not None:
+            slot.pop(delivery, None)
 
     def deadline(self) -> int:
         """Steady ms at which the next slot is due, or NEVER."""
-        return self._heap[0] * self.SLOT_MS if self._heap else NEVER
+        fine = self._fine_heap[0] if self._fine_heap else NEVER
+        coarse = self._coarse_heap[0] << self.COARSE_BITS if self._coarse_heap else NEVER
+        key = min(fine, coarse)
+        return key * self.SLOT_MS if key < NEVER else NEVER
 
     def due(self, now: int) -> list[Delivery]:
         """Remove and return deliveries that have expired while READY or DELAYED."""
+        key = now // self.SLOT_MS
+        coarse = self._coarse_heap
+        while coarse and coarse[0] <= key >> self.COARSE_BITS:
+            self._spread = heappop(coarse)
+            for delivery in self._coarse.pop(self._spread):
+                self.add(delivery)
+        self._spread = max(self._spread, key >> self.COARSE_BITS)
         expired: list[Delivery] = []
-        while self._heap and self._heap[0] * self.SLOT_MS <= now:
-            key = heappop(self._heap)
-            del self._dead[key]
-            for delivery in self._slots.pop(key):
+        while self._fine_heap and self._fine_heap[0] <= key:
+            for delivery in self._fine.pop(heappop(self._fine_heap)):
                 if delivery.state == READY or delivery.state == DELAYED:
                     expired.append(delivery)
         return expired

@@ -78,7 +78,9 @@ class Transactions:
         """Send as part of the transaction. Raises as Broker.publish, and TransactionError."""
         self._expect(transaction, TransactionState.OPEN)
         if destination.limited or destination.parked:
-            self._broker.admit(destination, message, None)
+            admitted = self._broker.admit(destination, message, None)
+            assert admitted is not None  # without a callback nothing is parked
+            destination, message = admitted
         transaction.sends.append((destination, message))
 
     def settle(self, transaction: Transaction, consumer: Consumer, sequence: int) -> bool:
@@ -103,11 +105,28 @@ class Transactions:
         for place, (delivery, holder) in enumerate(transaction.acks):
             if delivery.sequence == sequence and holder is consumer:
                 del transaction.acks[place]
-                consumer.unacked[sequence] = delivery
-                if consumer.window.refill:
-                    consumer.window.credit -= 1
+                self._hold_again(consumer, delivery)
                 return True
         return False
+
+    def _hold_again(self, consumer: Consumer, delivery: Delivery) -> None:
+        subscription = consumer.subscription
+        if consumer not in subscription.consumers:
+            self._give_back(delivery)
+            return
+        # the time for an acknowledgement begins anew, so the oldest delivery stays the first
+        delivery.delivered = self._broker.clock.steady
+        consumer.unacked[delivery.sequence] = delivery
+        if consumer.window.refill:
+            consumer.window.credit -= 1
+        if consumer.ack_timeout and not consumer.watched:
+            subscription.watch(consumer)
+
+    def _give_back(self, delivery: Delivery) -> None:
+        subscription = delivery.subscription
+        subscription.unacked -= 1
+        subscription.unacked_bytes -= delivery.size
+        subscription.give_back([delivery], True)
 
     def prepare(self, transaction: Transaction, xid: bytes) -> int:
         """First phase. Returns the sequence to wait for before answering."""
@@ -185,7 +204,7 @@ class Transactions:
                 broker.accept(destination, message, last=left == 0)
                 sequence = message.sequence
             else:
-                broker.accept(destination, message)
+                broker.accept(destination, message, last=False)
         wall = broker.clock.wall
         for subscription, sequences in acks.items():
             left -= 1
@@ -199,6 +218,7 @@ class Transactions:
             )
         if prepared:
             sequence = self._resolve(transaction, True)
+        broker.show_unit()
         for delivery, _ in transaction.acks:
             subscription = delivery.subscription
             subscription.unacked -= 1
@@ -219,10 +239,7 @@ class Transactions:
         if transaction.state is TransactionState.PREPARED:
             sequence = self._resolve(transaction, False)
         for delivery, _ in transaction.acks:
-            subscription = delivery.subscription
-            subscription.unacked -= 1
-            subscription.unacked_bytes -= delivery.size
-            subscription.give_back([delivery], True)
+            self._give_back(delivery)
         self._end(transaction)
         return sequence
 
@@ -237,7 +254,8 @@ class Transactions:
     def _end(self, transaction: Transaction) -> None:
         transaction.state = TransactionState.ENDED
         self.open.pop(transaction.number, None)
-        self.prepared.pop(transaction.xid, None)
+        if self.prepared.get(transaction.xid) is transaction:
+            del self.prepared[transaction.xid]
         transaction.sends.clear()
         transaction.acks.clear()
 

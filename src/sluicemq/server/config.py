@@ -152,6 +152,9 @@ class Listener(Limits, frozen=True, kw_only=True):
             le=2,
         ),
     ] = 2
+    request_address: Annotated[
+        str, about("Of the msglite HTTP gateway: the queue that requests are sent to.")
+    ] = "msglite.httpRequests"
     certificate: Annotated[
         Path | None, about("PEM file with the certificate and its chain, for `+tls`.")
     ] = None

@@ -116,9 +116,13 @@ class Connection(asyncio.Protocol):
         if self._session is not None:
             try:
                 self._session.end_of_input()
+                if self._descriptor < 0:
+                    # TLS has no half-close: what is to be said must be said now
+                    self._turns.broker.flush()
+                    self.flush()
             except Exception as error:
                 self._fault(error)
-        return True
+        return self._descriptor >= 0
 
     def connection_lost(self, exc: Exception | None) -> None:
         self._turns.begin()

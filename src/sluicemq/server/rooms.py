@@ -10,6 +10,7 @@ from sluicemq.model.errors import ConfigurationError
 from sluicemq.model.message import Durability
 from sluicemq.protocols.link import Link, Session
 from sluicemq.protocols.msglite.gateway import GatewaySession
+from sluicemq.protocols.msglite.http import HttpLimits
 from sluicemq.protocols.msglite.session import MsgliteSession, ReplyAddresses
 from sluicemq.protocols.msglite.wire import Limits as MsgliteLimits
 from sluicemq.protocols.phpmq.maintenance import MaintenanceSession, Vitals
@@ -77,7 +78,10 @@ class Rooms:
         )
 
     def _gateway(self, link: Link, options: Listener) -> Session:
-        return GatewaySession(link, self._broker, self._replies)
+        limits = HttpLimits(body=options.max_frame_bytes)
+        return GatewaySession(
+            link, self._broker, self._replies, address=options.request_address, limits=limits
+        )
 
     def _auto(self, link: Link, options: Listener) -> Session:
         return AutoSession(link, lambda protocol: self.of(protocol).open(link, options))
