@@ -307,11 +307,11 @@ class Model:
         self.look()
 
     def show(self, letter: Letter, destination: Destination, targets: list[Subscription]) -> None:
-        if targets == [destination.queue]:
-            targets = self.targets(destination, letter)  # nobody wanted it then; perhaps now
+        targets = [subscription for subscription in targets if not subscription.closed]
+        if destination.settings.hold and not destination.removed:
+            if not targets or targets == [destination.queue]:
+                targets = self.targets(destination, letter)  # nobody wants it; perhaps now
         for subscription in targets:
-            if subscription.closed:
-                continue
             entry = Entry(letter, subscription, self.steady, self.wall)
             if letter.deliver_at > self.wall:
                 entry.state = DELAYED

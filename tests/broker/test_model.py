@@ -37,6 +37,8 @@ durabilities = st.sampled_from(Durability)
 lives = st.sampled_from([0, 0, 150, 350, 1050])
 delays = st.sampled_from([0, 0, 0, 200, 1000])
 selectors = st.sampled_from([None, None, AtLeast("priority >= 4"), AtLeast("priority >= 5")])
+seldom = st.sampled_from([False, False, False, True])
+"""Whether to do what leaves little to be tested afterwards."""
 ends = st.booleans()
 """Whether the turn ends with this step."""
 
@@ -183,9 +185,10 @@ class Machine(RuleBasedStateMachine):
         self.world.advance(tenths * 100)
         self.end(turn)
 
-    @rule(where=picks, unacked=st.booleans(), turn=ends)
-    def purge(self, where: int, unacked: bool, turn: bool) -> None:
-        self.world.purge(self.destination(where), unacked)
+    @rule(really=seldom, where=picks, unacked=st.booleans(), turn=ends)
+    def purge(self, really: bool, where: int, unacked: bool, turn: bool) -> None:
+        if really:
+            self.world.purge(self.destination(where), unacked)
         self.end(turn)
 
     @rule()
@@ -215,18 +218,21 @@ class QueueMachine(Machine):
         if address not in self.world.model.destinations:
             self.world.declare(address, declared, owner)
 
-    @rule(owner=st.sampled_from(["x", "y"]), turn=ends)
-    def disown(self, owner: str, turn: bool) -> None:
+    @rule(really=seldom, owner=st.sampled_from(["x", "y"]), turn=ends)
+    def disown(self, really: bool, owner: str, turn: bool) -> None:
+        if not really:
+            return
         for destination in list(self.world.model.destinations.values()):
             if destination.owner == owner:
                 self.world.model.remove(destination)
         self.world.broker.disown(owner)
         self.end(turn)
 
-    @precondition(lambda self: len(self.world.model.destinations) > 1)
-    @rule(where=picks, turn=ends)
-    def remove(self, where: int, turn: bool) -> None:
-        self.world.remove(self.destination(where))
+    @rule(really=seldom, where=picks, turn=ends)
+    def remove(self, really: bool, where: int, turn: bool) -> None:
+        destination = self.destination(where)
+        if really and destination.address != Address(Kind.QUEUE, "a"):
+            self.world.remove(destination)
         self.end(turn)
 
     @rule(first=picks, second=picks, credit=st.integers(0, 2), refill=st.booleans(), turn=ends)
@@ -331,13 +337,16 @@ class TopicMachine(Machine):
         return [s for s in self.world.model.subscriptions() if s.name]
 
     @precondition(lambda self: self.named())
-    @rule(which=picks, turn=ends)
-    def unsubscribe(self, which: int, turn: bool) -> None:
-        self.world.unsubscribe(self.pick(self.named(), which))
+    @rule(really=seldom, which=picks, turn=ends)
+    def unsubscribe(self, really: bool, which: int, turn: bool) -> None:
+        if really:
+            self.world.unsubscribe(self.pick(self.named(), which))
         self.end(turn)
 
-    @rule(where=st.sampled_from(["plain", "hold"]))
-    def remove(self, where: str) -> None:
+    @rule(really=seldom, where=st.sampled_from(["plain", "hold"]))
+    def remove(self, really: bool, where: str) -> None:
+        if not really:
+            return
         address = Address(Kind.TOPIC, where)
         self.world.remove(self.world.model.destinations[address])
         self.world.declare(address, DestinationSettings(hold=where == "hold"))
@@ -360,8 +369,10 @@ class TransactionMachine(Machine):
     def declare(self, declared: DestinationSettings) -> None:
         self.world.declare(Address(Kind.QUEUE, "a"), declared)
 
-    @rule()
-    def remove(self) -> None:
+    @rule(really=seldom)
+    def remove(self, really: bool) -> None:
+        if not really:
+            return
         address = Address(Kind.QUEUE, "a")
         self.world.remove(self.world.model.destinations[address])
         self.world.declare(address, DestinationSettings())

@@ -5,9 +5,11 @@ from pathlib import Path
 
 import pytest
 
+from sluicemq.cli.local import LocalBroker
 from sluicemq.journal import Cause, FileJournal, JournalOptions
 from sluicemq.model.destination import Address, Kind
 from sluicemq.model.message import BodyKind, Durability, Message, Origin
+from sluicemq.protocols.phpmq.client import BlockingPhpmqClient
 from tests.cli.conftest import Run
 
 ORDERS = Address(Kind.QUEUE, "orders")
@@ -122,9 +124,30 @@ def test_slots(run: Run, data_dir: Path) -> None:
 def test_compact_keeps_what_is_live(run: Run, data_dir: Path) -> None:
     result = run("journal", "compact", str(data_dir))
     assert result.code == 0
-    assert "Nothing could be given back" in result.err
+    again = run("journal", "compact", str(data_dir))
+    assert "Nothing could be given back" in again.err
     report = json.loads(run("journal", "check", str(data_dir), "--json").out)
     assert (report["live"], report["problems"]) == (2, [])
+
+
+def test_compact_gives_back_what_is_settled_and_the_broker_goes_on(
+    run: Run, tmp_path: Path
+) -> None:
+    data_dir = tmp_path / "used"
+    broker = LocalBroker(data_dir, ["phpmq://127.0.0.1:0"])
+    with broker, BlockingPhpmqClient.connect(port=broker.port("phpmq")) as client:
+        for number in range(2000):
+            client.send("a", b"%d" % number + bytes(1000))
+        client.subscribe("a", 100)
+        for _ in range(1990):
+            client.receive(10).ack()
+    result = run("journal", "compact", str(data_dir), "--json")
+    sizes = json.loads(result.out)
+    assert sizes["after"]["bytes"] < sizes["before"]["bytes"] / 20
+    with broker, BlockingPhpmqClient.connect(port=broker.port("phpmq")) as client:
+        client.subscribe("a", 100)
+        found = [client.receive(10).body.rstrip(bytes(1)) for _ in range(10)]
+    assert found == [b"%d" % number for number in range(1990, 2000)]
 
 
 def test_compact_beside_a_broker_is_refused(run: Run, data_dir: Path) -> None:

@@ -452,9 +452,7 @@ class Broker:
             confirmations.popleft()[1]()
         self.wake()
 
-    def _fan_out(
-        self, message: Message, topic: Destination, targets: list[Subscription]
-    ) -> None:
+    def _fan_out(self, message: Message, topic: Destination, targets: list[Subscription]) -> None:
         """Show a message that was staged; some of its subscriptions may have gone since."""
         if any(target.closed for target in targets):
             if not topic.settings.hold:

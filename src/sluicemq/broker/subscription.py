@@ -131,11 +131,7 @@ class Subscription:
             core.memory += size
         message.references += 1
         self._enter(delivery, message.deliver_at)
-        if (
-            core.memory > core.memory_budget
-            and journaled
-            and delivery.state != GONE
-        ):
+        if core.memory > core.memory_budget and journaled and delivery.state != GONE:
             if message.sequence <= core.journal.durable:
                 core.page_out(delivery)
             else:

@@ -8,6 +8,7 @@ from __future__ import annotations
 import base64
 from collections.abc import Iterator
 from datetime import UTC, datetime
+from functools import partial
 from itertools import islice
 from pathlib import Path
 from typing import Annotated, Any, Final
@@ -17,9 +18,12 @@ from rich.console import Console
 from rich.markup import escape
 from rich.table import Table
 
+from sluicemq.broker import Broker
+from sluicemq.broker.restore import restore, snapshot
 from sluicemq.cli.console import Exit, JsonFlag, complain, err, out, print_json, printable
 from sluicemq.cli.serve import load_flags
 from sluicemq.cli.status import size
+from sluicemq.journal import FileJournal
 from sluicemq.journal.compact import compact as compact_journal
 from sluicemq.journal.directory import read_identity
 from sluicemq.journal.format import Cause, RecordType
@@ -29,6 +33,7 @@ from sluicemq.journal.inspect import dump as dump_journal
 from sluicemq.journal.slots import DEFAULT_SLOT_LIMIT, Slot, Slots
 from sluicemq.model.destination import Address, Kind
 from sluicemq.model.errors import ConfigurationError, JournalError
+from sluicemq.server.clock import SystemClock
 from sluicemq.server.settings import unknown
 from sluicemq.server.units import Unit, parse_quantity
 
@@ -106,16 +111,20 @@ def compact(directory: DirectoryArgument = None, as_json: JsonFlag = False) -> N
     """Give back the space that nothing live needs. The broker must be stopped."""
     place = locate(directory)
     with err().status(f"compacting {escape(str(place))}"):
-        before, after = compact_journal(place, load_flags(None, None).config.journal)
+        before, after = compact_journal(place, load_flags(None, None).config.journal, _adopt)
     if as_json:
         print_json({"before": before, "after": after})
     else:
         print(f"{size(before.bytes)} before, {size(after.bytes)} now")
         if after.bytes >= before.bytes:
-            err().print(
-                "Nothing could be given back: all of it is live, held by a slot, or newer than "
-                "the broker's last snapshot (it takes one whenever a segment is full)."
-            )
+            err().print("Nothing could be given back: all of it is live or held by a slot.")
+
+
+def _adopt(journal: FileJournal) -> None:
+    """Read the journal as a broker would, so that a snapshot of now can be taken."""
+    broker = Broker(journal, SystemClock())
+    restore(broker, journal.recovery)
+    journal.snapshot_source = partial(snapshot, broker)
 
 
 @app.command()

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from pathlib import Path
 
 from sluicemq.journal.log import FileJournal
@@ -10,14 +11,19 @@ from sluicemq.journal.port import JournalStats
 
 
 def compact(
-    directory: Path, options: JournalOptions | None = None
+    directory: Path,
+    options: JournalOptions | None = None,
+    adopt: Callable[[FileJournal], None] | None = None,
 ) -> tuple[JournalStats, JournalStats]:
     """Move what is live out of old segments and remove them. Returns the sizes before and after.
 
-    Raises as `FileJournal.open`, and JournalFailed.
+    `adopt` reads the recovery as a broker does and sets `snapshot_source`; without it, what came
+    after the broker's last snapshot stays where it is. Raises as `FileJournal.open`, and JournalFailed.
     """
     journal = FileJournal.open(directory, options)
     try:
+        if adopt is not None:
+            adopt(journal)
         journal.recovery.done()
         before = journal.stats()
         journal.compact()
