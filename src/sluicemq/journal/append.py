@@ -1,6 +1,6 @@
 """Building records and counting what they make live: the owner's half of an append.
 
-Costs of a 1 KB message are about 1.2 µs, of which the CRC takes 0.45.
+A 1 KB message costs about 1.4 µs, of which the CRC takes 0.5.
 """
 
 from __future__ import annotations

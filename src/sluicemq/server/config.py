@@ -87,6 +87,14 @@ class BrokerSettings(msgspec.Struct, frozen=True, kw_only=True):
             ge=1024**2,
         ),
     ] = 256 * 1024**2
+    memory_limit: Annotated[
+        int,
+        about(
+            "Message bodies in memory at which messages that are not journaled are refused.",
+            Unit.BYTES,
+            ge=1024**2,
+        ),
+    ] = 1024**3
     stop_deadline: Annotated[
         float,
         about("Time for connections to finish when the broker stops.", Unit.SECONDS, le=3600),

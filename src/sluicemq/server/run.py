@@ -101,6 +101,7 @@ class Server:
                 max_destinations=settings.max_destinations,
                 idle_timeout=settings.idle_timeout,
                 memory_budget=settings.memory_budget,
+                memory_limit=settings.memory_limit,
                 defaults=settings.default_destination,
             ),
         )
