@@ -21,8 +21,8 @@ from tests.broker import model
 from tests.broker.world import AtLeast, ConsumerPair, TransactionPair, WindowPair, World
 
 PROFILE = settings(
-    max_examples=100,
-    stateful_step_count=40,
+    max_examples=250,
+    stateful_step_count=50,
     deadline=None,
     suppress_health_check=list(HealthCheck),
 )
@@ -34,7 +34,7 @@ picks = st.integers(0, 30)
 priorities = st.sampled_from([4, 4, 4, 0, 9, 5])
 sizes = st.sampled_from([1, 3, 0, 10])
 durabilities = st.sampled_from(Durability)
-lives = st.sampled_from([0, 0, 150, 350, 1050])
+lives = st.sampled_from([0, 0, 0, 150, 350, 1050])
 delays = st.sampled_from([0, 0, 0, 200, 1000])
 selectors = st.sampled_from([None, None, AtLeast("priority >= 4"), AtLeast("priority >= 5")])
 seldom = st.sampled_from([False, False, False, True])
@@ -151,6 +151,27 @@ class Machine(RuleBasedStateMachine):
         self.world.attach(subscription, window, selector, rank, ack_timeout)
         self.end(turn)
 
+    @rule(where=picks, letters=st.lists(st.tuples(priorities, durabilities), min_size=1, max_size=5))
+    def publish_several(self, where: int, letters: list[tuple[int, Durability]]) -> None:
+        destination = self.destination(where)
+        for priority, durability in letters:
+            self.world.publish(destination, self.world.letter(2, priority, durability))
+        self.world.flush()
+
+    @rule(where=picks, credit=st.integers(1, 4), selector=selectors)
+    def consume(self, where: int, credit: int, selector: AtLeast | None) -> None:
+        subscriptions = self.world.model.subscriptions()
+        full = [s for s in subscriptions if s.entries and len(s.consumers) < 3]
+        subscription = self.pick(full or subscriptions, where)
+        self.world.attach(subscription, WindowPair(credit, True), selector)
+
+    @precondition(lambda self: self.holders())
+    @rule(keep=st.integers(0, 3))
+    def settle_most(self, keep: int) -> None:
+        for pair, entry in self.holders()[keep:]:
+            self.world.settle(pair, entry)
+        self.world.flush()
+
     @precondition(lambda self: self.world.consumers)
     @rule(which=picks, turn=ends)
     def detach(self, which: int, turn: bool) -> None:
@@ -180,7 +201,7 @@ class Machine(RuleBasedStateMachine):
         self.world.release(pair, pair.model.held()[:count], attempted)
         self.end(turn)
 
-    @rule(tenths=st.sampled_from([1, 2, 5, 20]), turn=ends)
+    @rule(tenths=st.sampled_from([1, 1, 2, 5, 12]), turn=ends)
     def advance(self, tenths: int, turn: bool) -> None:
         self.world.advance(tenths * 100)
         self.end(turn)

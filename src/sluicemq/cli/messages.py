@@ -118,7 +118,7 @@ def receive(
         raise
     connection.close()
     if not received:
-        complain(f"nothing came from {url} in {timeout}")
+        complain(f"nothing came from {url} in {timeout} s")
         raise typer.Exit(Exit.REFUSED)
 
 

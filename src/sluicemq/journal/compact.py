@@ -15,10 +15,12 @@ def compact(
     options: JournalOptions | None = None,
     adopt: Callable[[FileJournal], None] | None = None,
 ) -> tuple[JournalStats, JournalStats]:
-    """Move what is live out of old segments and remove them. Returns the sizes before and after.
+    """Move what is live out of old segments and remove them. Returns sizes before and after.
 
     `adopt` reads the recovery as a broker does and sets `snapshot_source`; without it, what came
-    after the broker's last snapshot stays where it is. Raises as `FileJournal.open`, and JournalFailed.
+    after the broker's last snapshot stays where it is.
+
+    Raises as `FileJournal.open`, and JournalFailed.
     """
     journal = FileJournal.open(directory, options)
     try:

@@ -108,7 +108,20 @@ class Server:
         journal.snapshot_source = lambda: snapshot(broker)
         if isinstance(journal, FileJournal):
             waiting = restore(broker, journal.recovery)
-            log.info("recovered", waiting=waiting, **journal.recovery.report)
+            report = journal.recovery.report
+            log.info("recovered", waiting=waiting, **report)
+            if report["lost_bytes"]:
+                log.error(
+                    "the journal ends before the place up to which it was confirmed: the disk has "
+                    "lost what it said it had stored, or the file has been cut",
+                    lost_bytes=report["lost_bytes"],
+                )
+            elif report["torn_bytes"]:
+                log.warning(
+                    "cut off the incomplete end that a crash has left; nothing of it had been "
+                    "confirmed",
+                    torn_bytes=report["torn_bytes"],
+                )
         for address, destination_settings in self.config.destinations.items():
             broker.declare(address, destination_settings)
         return broker
