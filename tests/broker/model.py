@@ -258,9 +258,7 @@ class Model:
         limits = destination.settings
         if limits.max_messages and self.count_waiting(destination) >= limits.max_messages:
             return True
-        return bool(
-            limits.max_bytes and self.bytes_waiting(destination) + size > limits.max_bytes
-        )
+        return bool(limits.max_bytes and self.bytes_waiting(destination) + size > limits.max_bytes)
 
     # --- arrival --------------------------------------------------------------------------------
 
@@ -392,7 +390,11 @@ class Model:
         the time, and that the same consumer may take, was passed over."""
         for consumer, entry in self.since:
             for other in self.visible.get(consumer.subscription, []):
-                if other.state != READY or not other.order or other not in other.subscription.entries:
+                if (
+                    other.state != READY
+                    or not other.order
+                    or other not in other.subscription.entries
+                ):
                     continue
                 assert not consumer.may_take(other) or entry.place < other.place, (
                     f"{entry} was delivered before {other}"

@@ -80,6 +80,11 @@ class Machine(RuleBasedStateMachine):
     def destination(self, number: int) -> model.Destination:
         return self.pick(list(self.world.model.destinations.values()), number)
 
+    def consumable(self) -> list[model.Subscription]:
+        """A topic's own one only holds messages."""
+        subscriptions = self.world.model.subscriptions()
+        return [s for s in subscriptions if s.name or s.destination.address.kind is Kind.QUEUE]
+
     def holders(self) -> list[tuple[ConsumerPair, model.Entry]]:
         return [(pair, entry) for pair in self.world.consumers for entry in pair.model.held()]
 
@@ -146,12 +151,17 @@ class Machine(RuleBasedStateMachine):
         ack_timeout: int,
         turn: bool,
     ) -> None:
-        subscription = self.pick(self.world.model.subscriptions(), where)
+        subscriptions = self.consumable()
+        if not subscriptions:
+            return
+        subscription = self.pick(subscriptions, where)
         window = WindowPair(credit, refill)
         self.world.attach(subscription, window, selector, rank, ack_timeout)
         self.end(turn)
 
-    @rule(where=picks, letters=st.lists(st.tuples(priorities, durabilities), min_size=1, max_size=5))
+    @rule(
+        where=picks, letters=st.lists(st.tuples(priorities, durabilities), min_size=1, max_size=5)
+    )
     def publish_several(self, where: int, letters: list[tuple[int, Durability]]) -> None:
         destination = self.destination(where)
         for priority, durability in letters:
@@ -160,10 +170,11 @@ class Machine(RuleBasedStateMachine):
 
     @rule(where=picks, credit=st.integers(1, 4), selector=selectors)
     def consume(self, where: int, credit: int, selector: AtLeast | None) -> None:
-        subscriptions = self.world.model.subscriptions()
+        subscriptions = self.consumable()
         full = [s for s in subscriptions if s.entries and len(s.consumers) < 3]
-        subscription = self.pick(full or subscriptions, where)
-        self.world.attach(subscription, WindowPair(credit, True), selector)
+        if full or subscriptions:
+            subscription = self.pick(full or subscriptions, where)
+            self.world.attach(subscription, WindowPair(credit, True), selector)
 
     @precondition(lambda self: self.holders())
     @rule(keep=st.integers(0, 3))
@@ -405,9 +416,7 @@ class TransactionMachine(Machine):
 
     @precondition(lambda self: self.open_ones())
     @rule(which=picks, where=picks, priority=priorities, durability=durabilities)
-    def publish_in(
-        self, which: int, where: int, priority: int, durability: Durability
-    ) -> None:
+    def publish_in(self, which: int, where: int, priority: int, durability: Durability) -> None:
         letter = self.world.letter(3, priority, durability)
         self.world.publish_in(self.pick(self.open_ones(), which), self.destination(where), letter)
 

@@ -56,9 +56,7 @@ class ConsumerPair:
         assert self.engine is None or consumer is self.engine
         for delivery in deliveries:
             name = self.world.name_of(delivery)
-            entry = self.world.model.deliver(
-                self.model, name, delivery.sequence, delivery.order
-            )
+            entry = self.world.model.deliver(self.model, name, delivery.sequence, delivery.order)
             assert delivery.attempts == entry.attempts, f"attempts of {entry}"
             assert delivery.message is not None
 
@@ -500,7 +498,9 @@ class World:
         for destination in self.model.destinations.values():
             if destination.parked:
                 size = destination.parked[0].size
-                assert self.model.full(destination, size), f"{destination.address} blocks for nothing"
+                assert self.model.full(destination, size), (
+                    f"{destination.address} blocks for nothing"
+                )
 
     # --- restart --------------------------------------------------------------------------------
 

@@ -89,7 +89,9 @@ class Connection(asyncio.Protocol):
         if plain and raw is not None:
             self._descriptor = raw.fileno()
             if self._listener.room.quick_ack and raw.family != socket.AF_UNIX:
-                self._quick = raw
+                # The event loop's socket object makes a new one for every call: keep our own. It
+                # shares the descriptor, and lets go of it when the event loop closes it.
+                self._quick = socket.socket(fileno=self._descriptor)
         self._session = self._listener.room.open(self, self._listener.options)
         log.debug("connected", peer=self.peer, listener=str(self._listener.url))
 
@@ -125,6 +127,9 @@ class Connection(asyncio.Protocol):
         return self._descriptor >= 0
 
     def connection_lost(self, exc: Exception | None) -> None:
+        if self._quick is not None:
+            self._quick.detach()
+            self._quick = None
         self._turns.begin()
         self._release()
         self._listener.leave(self)

@@ -69,7 +69,7 @@ def flood(
     for connection in (sender, *ready):
         connection.close()
     return Result(
-        "msglite send, receive",
+        "msglite",
         received,
         size,
         round(seconds, 3),
@@ -104,7 +104,7 @@ def query(host: str, port: int, *, queries: int, size: int) -> Result:
     client.close()
     worker.close()
     return Result(
-        "msglite query, reply",
+        "msglite query",
         queries,
         size,
         round(seconds, 3),

@@ -78,7 +78,7 @@ class Bench:
                 poll.modify(self._producer, select.POLLOUT if wanted else 0)
         seconds = time.perf_counter() - started
         return Result(
-            "phpmq send, consume, acknowledge",
+            "phpmq",
             received,
             self.size,
             round(seconds, 3),
@@ -124,7 +124,7 @@ class Bench:
             buffer = buffer[count * self._stride :]
         seconds = (time.perf_counter_ns() - started) / 1e9
         return Result(
-            "phpmq send, consume, acknowledge",
+            "phpmq",
             received,
             self.size,
             round(seconds, 3),
