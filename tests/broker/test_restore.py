@@ -1,0 +1,63 @@
+"""What is there after a restart: all that the journal was told, and nothing else."""
+
+from __future__ import annotations
+
+import shutil
+import tempfile
+from pathlib import Path
+
+from hypothesis import HealthCheck, settings
+from hypothesis import strategies as st
+from hypothesis.stateful import rule
+
+from sluicemq.journal import FileJournal, JournalOptions
+from sluicemq.journal.port import Journal
+from tests.broker.machines import QueueMachine, TopicMachine, TransactionMachine
+
+OPTIONS = JournalOptions(segment_bytes=4096)
+"""Small segments, so that there are snapshots and segments go, now and then."""
+
+
+class RestartMachine(QueueMachine, TopicMachine, TransactionMachine):
+    """Everything that the other machines do, on disk, and restarts."""
+
+    def journal(self) -> Journal:
+        self.root = Path(tempfile.mkdtemp(prefix="restore-"))
+        self.directory = self.root / "0"
+        self.file_journal = FileJournal.open(self.directory, OPTIONS)
+        return self.file_journal
+
+    def teardown(self) -> None:
+        try:
+            super().teardown()
+        finally:
+            self.file_journal.close()
+            shutil.rmtree(self.root)
+
+    @rule(crash=st.booleans(), detach=st.booleans(), snapshot=st.booleans())
+    def restart(self, crash: bool, detach: bool, snapshot: bool) -> None:
+        if detach:
+            for pair in list(self.world.consumers):
+                self.world.detach(pair)
+        self.world.flush()
+        if snapshot:
+            self.file_journal.seal()
+            self.file_journal.sync()
+        if crash:
+            left = self.root / str(int(self.directory.name) + 1)
+            shutil.copytree(self.directory, left)
+            self.file_journal.close()
+            self.directory = left
+        else:
+            self.file_journal.close()
+        self.file_journal = FileJournal.open(self.directory, OPTIONS)
+        self.world.restart(self.file_journal)
+
+
+TestRestart = RestartMachine.TestCase
+TestRestart.settings = settings(
+    max_examples=100,
+    stateful_step_count=50,
+    deadline=None,
+    suppress_health_check=list(HealthCheck),
+)
