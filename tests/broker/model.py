@@ -41,6 +41,8 @@ class Letter:
         self.sender = sender
         self.dead = dead
         self.sequence = 0
+        self.born = 0
+        """Orders letters whose sequence is not known yet."""
 
 
 class Entry:
@@ -66,6 +68,11 @@ class Entry:
     def place(self) -> tuple[int, int]:
         """Lower goes first."""
         return (-self.letter.priority, self.order)
+
+    @property
+    def age(self) -> tuple[int, int]:
+        """Lower is older; what the engine has not numbered yet is youngest."""
+        return (self.order or 1 << 60, self.letter.born)
 
 
 class Window:
@@ -189,6 +196,7 @@ class Model:
     def __init__(self, wall: int, steady: int) -> None:
         self.wall = wall
         self.steady = steady
+        self.births = 0
         self.destinations: dict[Address, Destination] = {}
         self.staged: list[tuple[Letter, Destination, list[Subscription]]] = []
         self.visible: dict[Subscription, list[Entry]] = {}
@@ -220,6 +228,8 @@ class Model:
         for subscription in destination.every():
             self.close(subscription)
         self.forget(destination.address)
+        for letter in destination.parked:  # blocked producers send to whatever has the name now
+            self.accept(self.resolve(destination.address), letter)
 
     def forget(self, address: Address) -> None:
         self.destinations.pop(address).removed = True
@@ -291,6 +301,8 @@ class Model:
     def accept(self, destination: Destination, letter: Letter) -> None:
         destination.totals.published += 1
         destination.totals.bytes_in += letter.size
+        self.births += 1
+        letter.born = self.births
         targets = self.targets(destination, letter)
         if letter.durability is Durability.SYNC:
             self.staged.append((letter, destination, targets))
@@ -306,15 +318,17 @@ class Model:
 
     def show(self, letter: Letter, destination: Destination, targets: list[Subscription]) -> None:
         targets = [subscription for subscription in targets if not subscription.closed]
-        if destination.settings.hold and not destination.removed:
-            if not targets or targets == [destination.queue]:
-                targets = self.targets(destination, letter)  # nobody wants it; perhaps now
+        unwanted = not targets or targets == [destination.queue]
+        if unwanted and destination.settings.hold and not destination.removed:
+            targets = self.targets(destination, letter)  # somebody may want it now
         for subscription in targets:
             entry = Entry(letter, subscription, self.steady, self.wall)
             if letter.deliver_at > self.wall:
                 entry.state = DELAYED
                 entry.until = self.steady + letter.deliver_at - self.wall
             subscription.entries.append(entry)
+            if entry.expires and entry.expires <= self.steady:
+                self.expire(entry)
             self.shed(subscription)
 
     def shed(self, subscription: Subscription) -> None:
@@ -332,11 +346,9 @@ class Model:
             if not ready:
                 return
             if limits.overflow is Overflow.DROP_OLDEST:
-                victim = min(ready, key=lambda entry: entry.order or 1 << 60)
+                victim = min(ready, key=lambda entry: entry.age)
             else:
-                victim = min(
-                    ready, key=lambda entry: (entry.letter.priority, entry.order or 1 << 60)
-                )
+                victim = min(ready, key=lambda entry: (entry.letter.priority, entry.age))
             self.drop(victim)
 
     # --- ends -----------------------------------------------------------------------------------
@@ -377,8 +389,7 @@ class Model:
 
     def detach(self, consumer: Consumer) -> None:
         consumer.subscription.consumers.remove(consumer)
-        for entry in consumer.held():
-            self.give_back(entry, True)
+        self.release(consumer, consumer.held(), True)
         consumer.subscription.elect()
 
     def refund(self, consumer: Consumer) -> None:
@@ -469,6 +480,7 @@ class Model:
         entry.holder = None
         entry.state = READY
         entry.expires = self.steady + expiration - self.wall if expiration else 0
+        entry.failed = entry.attempts
         entry.order = 0  # behind all others; the engine tells the number
         self.shed(entry.subscription)
 
@@ -479,15 +491,20 @@ class Model:
             entry.subscription.destination.totals.dropped += 1
 
     def move(self, source: Subscription, target: Destination, limit: int) -> int:
-        moved = sorted(source.ready(), key=lambda entry: entry.place)[: limit or None]
-        for entry in moved:
+        moved = 0
+        for entry in sorted(source.ready(), key=lambda entry: entry.place):
+            if limit and moved >= limit:
+                break
+            if entry not in source.entries:
+                continue  # a copy displaced it
             source.entries.remove(entry)
             letter = entry.letter
             expiration = entry.expires - self.steady + self.wall if entry.expires else 0
             copy = Letter(letter.name, letter.size, letter.priority, letter.durability, expiration)
             copy.dead = letter.dead
             self.accept(target, copy)
-        return len(moved)
+            moved += 1
+        return moved
 
     # --- time -----------------------------------------------------------------------------------
 
@@ -559,33 +576,53 @@ class Model:
 
     # --- restart --------------------------------------------------------------------------------
 
-    def restart(self, open_transactions: list[Transaction]) -> None:
+    def restart(self) -> None:
         """What a crash leaves: the journal knows no consumers, no unfinished work, and nothing
         that was not to be journaled."""
-        for transaction in open_transactions:
-            transaction.acks.clear()
         for address, destination in list(self.destinations.items()):
             if destination.owner is not None:
                 self.forget(address)
             destination.paused = False
             destination.parked = []
             destination.totals = Totals()
+            everything = [entry for s in destination.every() for entry in s.entries]
             for name, subscription in list(destination.subscriptions.items()):
                 if not subscription.durable:
+                    subscription.closed = True
                     del destination.subscriptions[name]
             for subscription in destination.every():
                 subscription.consumers = []
-                subscription.entries = [
-                    entry
-                    for entry in subscription.entries
-                    if entry.letter.durability is not Durability.NONE
-                ]
-                for entry in subscription.entries:
-                    if isinstance(entry.holder, Transaction) and entry.holder.prepared:
-                        continue
-                    entry.holder = None
-                    entry.state = READY
-                    entry.attempts = entry.failed
-                    if entry.letter.deliver_at > self.wall:
-                        entry.state = DELAYED
-                        entry.until = self.steady + entry.letter.deliver_at - self.wall
+                for entry in list(subscription.entries):
+                    if entry.letter.durability is Durability.NONE:
+                        subscription.entries.remove(entry)
+                    elif not isinstance(entry.holder, Transaction) or not entry.holder.prepared:
+                        self.wake(entry)
+            if destination.settings.hold:
+                self.hold_again(destination, everything)
+
+    def wake(self, entry: Entry) -> None:
+        """It waits, as if nobody had held it at the moment of the crash."""
+        entry.letter.sender = None
+        entry.holder = None
+        entry.state = READY
+        entry.attempts = entry.failed
+        if entry.letter.deliver_at > self.wall:
+            entry.state = DELAYED
+            entry.until = self.steady + entry.letter.deliver_at - self.wall
+
+    def hold_again(self, topic: Destination, everything: list[Entry]) -> None:
+        """Of a held message the journal knows only that somebody still had it."""
+        held = {
+            entry.sequence: entry
+            for entry in everything
+            if entry.letter.durability is not Durability.NONE
+        }
+        for subscription in topic.every():
+            subscription.entries = []
+        for sequence, old in held.items():
+            old.letter.sender = None
+            for subscription in self.targets(topic, old.letter):
+                entry = Entry(old.letter, subscription, self.steady, self.wall)
+                entry.sequence = entry.order = sequence
+                subscription.entries.append(entry)
+                self.wake(entry)

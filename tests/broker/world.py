@@ -12,6 +12,8 @@ from itertools import count
 from sluicemq import broker as engine
 from sluicemq.broker.clock import ManualClock
 from sluicemq.broker.delivery import DELAYED, READY, TAKEN
+from sluicemq.broker.engine import DURABLE_SUBSCRIPTION
+from sluicemq.broker.restore import restore, snapshot
 from sluicemq.journal import FileJournal
 from sluicemq.journal.port import Journal
 from sluicemq.model.destination import Address, DestinationSettings
@@ -85,7 +87,8 @@ class World:
         """Put a new broker over the journal."""
         self.journal = journal
         settings = engine.BrokerSettings(memory_budget=self.budget)
-        self.broker = engine.Broker(journal, self.clock, settings, AtLeast)
+        self.broker = broker = engine.Broker(journal, self.clock, settings, AtLeast)
+        journal.snapshot_source = lambda: snapshot(broker)
         self.confirm = journal.on_durable
         journal.on_durable = self.durable
 
@@ -446,6 +449,10 @@ class World:
     def check_subscription(
         self, twin: model.Subscription, subscription: engine.Subscription
     ) -> list[engine.Delivery]:
+        assert bool(subscription.number & DURABLE_SUBSCRIPTION) == twin.durable
+        assert subscription.shared == twin.shared
+        assert subscription.exclude == twin.exclude
+        assert bool(subscription.selector) == bool(twin.wants)
         deliveries = list(subscription.browse())
         by_sequence = {delivery.sequence: delivery for delivery in deliveries}
         assert len(by_sequence) == len(deliveries), f"{twin} shows a message twice"
@@ -504,29 +511,27 @@ class World:
 
     # --- restart --------------------------------------------------------------------------------
 
-    def restart(self, journal: Journal, restore: Callable[[engine.Broker], int]) -> None:
-        """A new broker fills itself from what the old one left in the journal."""
-        open_ones = [pair.model for pair in self.transactions if not pair.model.prepared]
-        self.model.restart(open_ones)
+    def restart(self, journal: FileJournal) -> None:
+        """A new broker fills itself from what the old one left on disk."""
+        self.model.restart()
         self.consumers.clear()
         prepared = {p.engine.xid: p for p in self.transactions if p.model.prepared}
         self.transactions = list(prepared.values())
         self.start(journal)
-        restore(self.broker)
+        restore(self.broker, journal.recovery)
         assert set(self.broker.transactions.prepared) == set(prepared)
         for xid, pair in prepared.items():
             pair.engine = self.broker.transactions.find_prepared(xid)
-            kept = [
+            for destination, letter in pair.model.sends:
+                self.model.resolve(destination.address)
+                letter.sender = None
+            pair.model.acks[:] = [
                 (entry, None)
                 for entry, _ in pair.model.acks
-                if entry.letter.durability is not Durability.NONE
-                and (entry.subscription.durable or not entry.subscription.name)
+                if entry in entry.subscription.entries and not entry.subscription.closed
             ]
-            pair.model.acks[:] = kept
-            for destination, _ in pair.model.sends:
-                self.model.resolve(destination.address)
         for address, destination in list(self.model.destinations.items()):
             if destination.automatic and address not in self.broker.destinations:
-                assert not any(s.entries for s in destination.every())
+                assert not any(s.entries for s in destination.every()), f"{address} is lost"
                 self.model.forget(address)
         self.flush()

@@ -7,20 +7,29 @@ import os
 import random
 import threading
 import time
+from collections import deque
 from contextlib import ExitStack, suppress
 from pathlib import Path
 
 from sluicemq.cli.local import LocalBroker
 from sluicemq.model.errors import ClientError, RequestTimeout
-from sluicemq.protocols.phpmq.client import BlockingPhpmqClient
+from sluicemq.protocols.phpmq.client import BlockingPhpmqClient, BlockingPhpmqMessage
 from tests.faults.recorder import Recorder
 
 KILLS = int(os.environ.get("SLUICEMQ_KILLS", "20"))
 QUEUE = "load"
 FENCE = b"fence "
 BURST = 20
+WINDOW = 400
+MOST_HELD = 200
+"""Messages the consumer keeps unacknowledged; half its window, so that it goes on."""
 MOST_AHEAD = 5000
 """Messages the producer may be ahead of the consumer, so that the last round stays short."""
+
+
+def number_of(message: BlockingPhpmqMessage) -> int:
+    """The number that the producer gave it."""
+    return int(message.body.split(b" ", 1)[0])
 
 
 class Producer(threading.Thread):
@@ -51,7 +60,8 @@ class Producer(threading.Thread):
 
 
 class Consumer(threading.Thread):
-    """Receives, acknowledges most, and now and then sends a fence through the queue."""
+    """Receives, acknowledges most at once, some late and out of order, some never, and now and
+    then sends a fence through the queue."""
 
     def __init__(self, port: int, recorder: Recorder, chance: random.Random) -> None:
         super().__init__(daemon=True)
@@ -65,20 +75,28 @@ class Consumer(threading.Thread):
         recorder.connected()
         fences: dict[bytes, set[int]] = {}
         acknowledged: set[int] = set()
+        held: deque[BlockingPhpmqMessage] = deque()
+
+        def settle(message: BlockingPhpmqMessage) -> None:
+            message.ack()
+            number = number_of(message)
+            recorder.acknowledged(number)
+            acknowledged.add(number)
+
         try:
-            self._client.subscribe(QUEUE, 400)
+            self._client.subscribe(QUEUE, WINDOW)
             for count in range(1 << 40):
                 message = self._client.receive()
                 if message.body.startswith(FENCE):
                     recorder.fenced(fences.pop(message.body, set()))
                     message.ack()
                 else:
-                    number = int(message.body.split(b" ", 1)[0])
-                    recorder.delivered(number)
+                    recorder.delivered(number_of(message))
+                    held.append(message)
                     if self._chance.random() < 0.9:
-                        message.ack()
-                        recorder.acknowledged(number)
-                        acknowledged.add(number)
+                        settle(held.pop())
+                    elif len(held) > MOST_HELD:
+                        settle(held.popleft())
                 if count % 50 == 49:
                     fence = FENCE + self._chance.randbytes(8).hex().encode()
                     fences[fence], acknowledged = acknowledged, set()
@@ -103,7 +121,7 @@ def drain(port: int, recorder: Recorder) -> None:
             except RequestTimeout:
                 return
             if not message.body.startswith(FENCE):
-                recorder.delivered(int(message.body.split(b" ", 1)[0]))
+                recorder.delivered(number_of(message))
             message.ack()
 
 

@@ -454,16 +454,19 @@ class Broker:
 
     def _fan_out(self, message: Message, topic: Destination, targets: list[Subscription]) -> None:
         """Show a message that was staged; some of its subscriptions may have gone since."""
-        if any(target.closed for target in targets):
-            if not topic.settings.hold:
-                for target in targets:
-                    if target.closed and target.number:
-                        self._discard(message, target)
-            elif topic.removed:
-                self._discard(message, topic.queue)
+        if topic.parked:
+            self.core.unblocking[topic] = None  # perhaps nobody took what seemed to wait
+        closed = [target for target in targets if target.closed]
+        if closed:
             targets = [target for target in targets if not target.closed]
         if not topic.removed:
             topic.fan_out(message, targets)
+        elif topic.settings.hold:
+            self._discard(message, topic.queue)
+        if closed and not topic.settings.hold:
+            for target in closed:
+                if target.number:
+                    self._discard(message, target)
 
     def _discard(self, message: Message, subscription: Subscription) -> None:
         """Tell the journal that nobody will ever settle the message there."""

@@ -130,7 +130,12 @@ class Subscription:
         if not message.references:
             core.memory += size
         message.references += 1
+        if expires and expires <= clock.steady:
+            self._expire(delivery)  # it came too late to displace another
+            return
         self._enter(delivery, message.deliver_at)
+        if self.destination.limited:
+            self._shed()
         if core.memory > core.memory_budget and journaled and delivery.state != GONE:
             if message.sequence <= core.journal.durable:
                 core.page_out(delivery)
@@ -139,6 +144,8 @@ class Subscription:
 
     def restore(self, delivery: Delivery, deliver_at: int = 0) -> None:
         """A delivery found in the journal at start; in ascending order."""
+        if delivery.attempts:
+            self.back[delivery.sequence] = delivery
         self._enter(delivery, deliver_at)
 
     def restore_requeued(self, delivery: Delivery) -> None:
@@ -159,9 +166,6 @@ class Subscription:
             self._delay(delivery, deliver_at - clock.wall)
         else:
             self._line_up(delivery)
-        limits = self.destination.settings
-        if limits.max_messages or limits.max_bytes:
-            self._shed()
 
     def _line_up(self, delivery: Delivery) -> None:
         """Behind everything of its priority, in every lane it matches."""
@@ -658,6 +662,8 @@ class Subscription:
         new.attempts = old.attempts
         self.back[sequence] = new
         self._enter(new, 0)
+        if self.destination.limited:
+            self._shed()
         return True
 
     # --- the end of a delivery -----------------------------------------------------------------

@@ -3,139 +3,45 @@ from __future__ import annotations
 import asyncio
 import socket
 import threading
-from collections.abc import Callable, Coroutine, Iterable, Iterator
-from contextlib import suppress
-from pathlib import Path
-from typing import cast
+import time
+from collections.abc import Callable, Coroutine
 
 import pytest
 
 from sluicemq.model.errors import ConnectionLost, RequestRefused, RequestTimeout
 from sluicemq.protocols.msglite import wire
 from sluicemq.protocols.msglite.client import BlockingMsgliteClient, MsgliteClient
-from sluicemq.protocols.msglite.session import MsgliteSession
 from tests.protocols.msglite.harness import Harness
+from tests.protocols.sockets import port_of, run_against
 
 LONG = 60
 
 
-class SocketLink(asyncio.Protocol):
-    """A session behind a real socket; each read is a turn of the broker."""
-
-    def __init__(self, harness: Harness, links: list[SocketLink]) -> None:
-        self.harness = harness
-        self.links = links
-        self.peer = "test"
-        self.ended = False
-        self.closing = False
-
-    def connection_made(self, transport: asyncio.BaseTransport) -> None:
-        self.transport = cast(asyncio.Transport, transport)
-        self.session = MsgliteSession(self, self.harness.broker, self.harness.replies)
-        self.links.append(self)
-
-    def data_received(self, data: bytes) -> None:
-        if not self.closing:
-            self.session.receive(data)
-            self.turn()
-
-    def eof_received(self) -> bool:
-        self.ended = True
-        if self.closing:
-            return False
-        self.session.end_of_input()
-        self.turn()
-        return True
-
-    def connection_lost(self, exc: Exception | None) -> None:
-        self.links.remove(self)
-        self.session.closed()
-        self.turn()
-
-    def turn(self) -> None:
-        self.harness.turn()
-        for link in list(self.links):
-            link.session.flushed()
-        self.harness.turn()
-
-    def write(self, chunks: Iterable[bytes]) -> None:
-        self.transport.writelines(chunks)
-
-    def close(self, reason: str = "") -> None:
-        # closing with unread input would reset the connection and lose what was written last
-        self.closing = True
-        if self.ended:
-            self.transport.close()
-        else:
-            self.transport.write_eof()
-
-    def pause_reading(self) -> None:
-        self.transport.pause_reading()
-
-    def resume_reading(self) -> None:
-        self.transport.resume_reading()
-
-    def call_later(self, delay: float, callback: Callable[[], None]) -> asyncio.TimerHandle:
-        def call() -> None:
-            self.harness.clock.advance(round(delay * 1000))
-            callback()
-            self.turn()
-
-        return asyncio.get_running_loop().call_later(delay, call)
+def run(scenario: Callable[[Harness, int], Coroutine[None, None, None]]) -> None:
+    run_against(Harness(), scenario)
 
 
-async def serve(harness: Harness, path: str | None = None) -> tuple[asyncio.Server, int]:
-    loop = asyncio.get_running_loop()
-    links: list[SocketLink] = []
-    if path is not None:
-        return await loop.create_unix_server(lambda: SocketLink(harness, links), path), 0
-    server = await loop.create_server(lambda: SocketLink(harness, links), "127.0.0.1", 0)
-    return server, server.sockets[0].getsockname()[1]
-
-
-def run(scenario: Callable[[Harness, int], Coroutine[None, None, None]]) -> Harness:
-    """Run a scenario against a broker that listens on a port."""
-    harness = Harness()
+def face(
+    listener: socket.socket,
+    scenario: Callable[[MsgliteClient, socket.socket], Coroutine[None, None, None]],
+    timeout: float = 10.0,
+) -> None:
+    """Run a scenario in which the test says what the broker says."""
 
     async def main() -> None:
-        server, port = await serve(harness)
-        async with server:
+        client = await MsgliteClient.connect(port=port_of(listener), timeout=timeout)
+        peer, _ = listener.accept()
+        with peer:
             async with asyncio.timeout(30):
-                await scenario(harness, port)
+                await scenario(client, peer)
+        client._connection.abort()
 
     asyncio.run(main())
-    return harness
 
 
 @pytest.fixture
-def broker_in_a_thread() -> Iterator[tuple[Harness, int]]:
-    harness = Harness()
-    loop = asyncio.new_event_loop()
-    server, port = loop.run_until_complete(serve(harness))
-    thread = threading.Thread(target=loop.run_forever)
-    thread.start()
-    yield harness, port
-    loop.call_soon_threadsafe(server.close)
-    loop.call_soon_threadsafe(loop.stop)
-    thread.join()
-    loop.run_until_complete(server.wait_closed())
-    loop.close()
-
-
-@pytest.fixture
-def listener() -> Iterator[socket.socket]:
-    """A server that says only what the test makes it say."""
-    with socket.create_server(("127.0.0.1", 0)) as server:
-        yield server
-
-
-def port_of(listener: socket.socket) -> int:
-    return cast(int, listener.getsockname()[1])
-
-
-def unused_port() -> int:
-    with socket.create_server(("127.0.0.1", 0)) as server:
-        return cast(int, server.getsockname()[1])
+def harness() -> Harness:
+    return Harness()
 
 
 # --- asyncio -----------------------------------------------------------------------------------
@@ -266,50 +172,120 @@ def test_a_ready_takes_the_place_of_a_cancelled_one() -> None:
     run(scenario)
 
 
+async def begin_and_cancel(client: MsgliteClient, *addresses: str, timeout: int) -> None:
+    task = asyncio.create_task(client.ready(*addresses, timeout=timeout))
+    await asyncio.sleep(0)
+    task.cancel()
+    await asyncio.wait([task])
+
+
 def test_who_took_the_place_of_a_cancelled_ready_waits_on_after_its_end(
     listener: socket.socket,
 ) -> None:
-    async def main() -> None:
-        client = await MsgliteClient.connect(port=port_of(listener))
-        peer, _ = listener.accept()
-        with peer:
-            cancelled = asyncio.create_task(client.ready("a", timeout=1))
-            await asyncio.sleep(0)
-            cancelled.cancel()
-            await asyncio.wait([cancelled])
-            task = asyncio.create_task(client.ready("a", timeout=LONG))
-            await asyncio.sleep(0)
-            peer.sendall(b"*\r\n")
-            commands = b""
-            while commands.count(b"\n") < 2:
-                commands += await asyncio.to_thread(peer.recv, 100)
-            assert commands == b"< 1 a\r\n< 60 a\r\n"
-            peer.sendall(b"> 1 9 a\r\nx\r\n")
-            message = await task
-            assert message is not None
-            client._connection.abort()
+    async def scenario(client: MsgliteClient, peer: socket.socket) -> None:
+        await begin_and_cancel(client, "a", timeout=1)
+        task = asyncio.create_task(client.ready("a", timeout=LONG))
+        await asyncio.sleep(0)
+        peer.sendall(b"*\r\n")
+        commands = b""
+        while commands.count(b"\n") < 2:
+            commands += await asyncio.to_thread(peer.recv, 100)
+        assert commands == b"< 1 a\r\n< 60 a\r\n"
+        peer.sendall(b"> 1 9 a\r\nx\r\n")
+        message = await task
+        assert message is not None
 
-    asyncio.run(main())
+    face(listener, scenario)
+
+
+def test_who_took_the_place_of_a_cancelled_ready_waits_no_longer_than_its_own_timeout(
+    listener: socket.socket,
+) -> None:
+    async def scenario(client: MsgliteClient, peer: socket.socket) -> None:
+        await begin_and_cancel(client, "a", timeout=6)
+        started = time.monotonic()
+        assert await client.ready("a", timeout=1) is None
+        assert 0.9 < time.monotonic() - started < 3
+        task = asyncio.create_task(client.ready("a", timeout=LONG))
+        await asyncio.sleep(0)
+        assert peer.recv(100) == b"< 6 a\r\n", "it was not the same command"
+        peer.sendall(b"> 1 9 a\r\nx\r\n")
+        message = await task
+        assert message is not None
+        assert message.body == b"x"
+
+    face(listener, scenario)
+
+
+def test_a_message_that_comes_when_nobody_waits_any_more_is_kept(listener: socket.socket) -> None:
+    async def scenario(client: MsgliteClient, peer: socket.socket) -> None:
+        await begin_and_cancel(client, "a", timeout=LONG)
+        assert await client.ready("a", timeout=0) is None
+        client._connection.data_received(b"> 1 9 a\r\nx\r\n")
+        message = await client.ready("b", "a", timeout=0)
+        assert message is not None
+        assert message.body == b"x"
+
+    face(listener, scenario)
+
+
+def test_a_ready_that_does_not_wait_takes_what_a_cancelled_one_is_about_to_get(
+    listener: socket.socket,
+) -> None:
+    async def scenario(client: MsgliteClient, peer: socket.socket) -> None:
+        await begin_and_cancel(client, "a", timeout=LONG)
+        task = asyncio.create_task(client.ready("a", timeout=0))
+        done, _ = await asyncio.wait([task], timeout=0.02)
+        assert not done, "the answer may be on its way"
+        peer.sendall(b"> 1 9 a\r\nx\r\n")
+        message = await task
+        assert message is not None
+        assert message.body == b"x"
+
+    face(listener, scenario)
+
+
+def test_a_timer_that_rings_early_makes_no_other_command(listener: socket.socket) -> None:
+    async def scenario(client: MsgliteClient, peer: socket.socket) -> None:
+        await begin_and_cancel(client, "a", timeout=LONG)
+        task = asyncio.create_task(client.ready("a", timeout=1))
+        await asyncio.sleep(0)
+        client._connection.requests[0].answer.set_result(None)
+        assert await task is None
+        assert len(client._connection.requests) == 1
+
+    face(listener, scenario)
+
+
+def test_the_timeout_runs_from_when_the_broker_comes_to_it(listener: socket.socket) -> None:
+    async def scenario(client: MsgliteClient, peer: socket.socket) -> None:
+        first = asyncio.create_task(client.ready("a", timeout=LONG))
+        await asyncio.sleep(0)
+        await begin_and_cancel(client, "b", timeout=LONG)
+        second = asyncio.create_task(client.ready("b", timeout=0))
+        done, _ = await asyncio.wait([second], timeout=0.3)
+        assert not done, "the broker has not looked yet"
+        peer.sendall(b"*\r\n")
+        assert await first is None
+        assert await second is None
+
+    face(listener, scenario)
 
 
 def test_a_ready_cancelled_as_its_message_arrives_loses_nothing(listener: socket.socket) -> None:
-    async def main() -> None:
-        client = await MsgliteClient.connect(port=port_of(listener))
-        peer, _ = listener.accept()
-        with peer:
-            task = asyncio.create_task(client.ready("a", timeout=LONG))
-            await asyncio.sleep(0)
-            # the answer and the cancellation in the same round of the event loop
-            client._connection.data_received(b"> 1 9 a\r\nx\r\n")
-            task.cancel()
-            with pytest.raises(asyncio.CancelledError):
-                await task
-            message = await client.ready("a", timeout=0)
-            assert message is not None
-            assert message.body == b"x"
-            client._connection.abort()
+    async def scenario(client: MsgliteClient, peer: socket.socket) -> None:
+        task = asyncio.create_task(client.ready("a", timeout=LONG))
+        await asyncio.sleep(0)
+        # the answer and the cancellation in the same round of the event loop
+        client._connection.data_received(b"> 1 9 a\r\nx\r\n")
+        task.cancel()
+        with pytest.raises(asyncio.CancelledError):
+            await task
+        message = await client.ready("a", timeout=0)
+        assert message is not None
+        assert message.body == b"x"
 
-    asyncio.run(main())
+    face(listener, scenario)
 
 
 def test_the_reply_to_a_cancelled_query_is_dropped() -> None:
@@ -349,7 +325,7 @@ def test_close_ends_a_ready_that_was_cancelled_and_delivers_what_was_sent() -> N
 def test_what_the_broker_refuses(call: str) -> None:
     async def scenario(harness: Harness, port: int) -> None:
         client = await MsgliteClient.connect(port=port)
-        await client._write(b"bad data\r\n")
+        await client._connection.send(b"bad data\r\n")
         answer = (
             client.ready("a", timeout=LONG)
             if call == "ready"
@@ -367,92 +343,41 @@ def test_what_the_broker_refuses(call: str) -> None:
 def test_close_tells_what_the_broker_has_refused() -> None:
     async def scenario(harness: Harness, port: int) -> None:
         client = await MsgliteClient.connect(port=port)
-        await client._write(b"bad data\r\n")
+        await client._connection.send(b"bad data\r\n")
         with pytest.raises(RequestRefused):
             await client.close()
 
     run(scenario)
 
 
-@pytest.mark.parametrize(
-    ("said", "reason"),
-    [
-        (b"", "closed the connection"),
-        (b"what?\r\n", "broke the protocol"),
-        (b"*\r\n*\r\n", "asked"),
-    ],
-)
-def test_a_broker_that_goes_or_talks_nonsense(
-    listener: socket.socket, said: bytes, reason: str
-) -> None:
-    async def main() -> None:
-        client = await MsgliteClient.connect(port=port_of(listener))
-        peer, _ = listener.accept()
+def test_a_broker_that_answers_what_was_not_asked(listener: socket.socket) -> None:
+    async def scenario(client: MsgliteClient, peer: socket.socket) -> None:
         task = asyncio.create_task(client.ready("a", timeout=LONG))
-        await asyncio.sleep(0)
-        with peer:
-            peer.sendall(said)
-            peer.shutdown(socket.SHUT_WR)
-            with suppress(ConnectionLost):
-                await task
-            with pytest.raises(ConnectionLost, match=reason):
-                await client.send("a", b"", timeout=1)
-            await client.close()
+        await asyncio.to_thread(peer.recv, 100)
+        peer.sendall(b"*\r\n*\r\n")
+        assert await task is None
+        with pytest.raises(ConnectionLost, match="not asked"):
+            await client.send("a", b"", timeout=1)
 
-    asyncio.run(main())
+    face(listener, scenario)
 
 
 def test_a_broker_that_never_answers(listener: socket.socket) -> None:
-    async def main() -> None:
-        client = await MsgliteClient.connect(port=port_of(listener), timeout=0.05)
-        peer, _ = listener.accept()
-        with peer:
-            with pytest.raises(RequestTimeout):
-                await client.ready("a", timeout=0)
-            with pytest.raises(RequestTimeout):
-                await client.close()
+    async def scenario(client: MsgliteClient, peer: socket.socket) -> None:
+        with pytest.raises(RequestTimeout):
+            await client.ready("a", timeout=0)
+        # who takes the request over is not told that there is no message
+        with pytest.raises(RequestTimeout):
+            await client.ready("a", timeout=0)
+        assert peer.recv(100) == b"< 0 a\r\n"
 
-    asyncio.run(main())
-
-
-def test_nobody_listens(tmp_path: Path) -> None:
-    async def main() -> None:
-        with pytest.raises(ConnectionLost):
-            await MsgliteClient.connect(port=unused_port())
-        with pytest.raises(ConnectionLost):
-            await MsgliteClient.connect(path=str(tmp_path / "none"))
-
-    asyncio.run(main())
-    with pytest.raises(ConnectionLost):
-        BlockingMsgliteClient.connect(port=unused_port())
-    with pytest.raises(ConnectionLost):
-        BlockingMsgliteClient.connect(path=str(tmp_path / "none"))
-
-
-def test_a_unix_socket(tmp_path: Path) -> None:
-    path = str(tmp_path / "s")
-
-    def block() -> None:
-        with BlockingMsgliteClient.connect(path=path) as client:
-            message = client.ready("a", timeout=LONG)
-            assert message is not None
-            assert message.body == b"x"
-
-    async def main() -> None:
-        server, _ = await serve(Harness(), path)
-        async with server:
-            async with await MsgliteClient.connect(path=path) as client:
-                await client.send("a", b"x", timeout=LONG)
-            await asyncio.to_thread(block)
-
-    asyncio.run(main())
+    face(listener, scenario, timeout=0.3)
 
 
 # --- blocking ----------------------------------------------------------------------------------
 
 
-def test_blocking_send_ready_and_query(broker_in_a_thread: tuple[Harness, int]) -> None:
-    harness, port = broker_in_a_thread
+def test_blocking_send_ready_and_query(harness: Harness, port: int) -> None:
 
     def work() -> None:
         with BlockingMsgliteClient.connect(port=port) as worker:
@@ -478,18 +403,17 @@ def test_blocking_send_ready_and_query(broker_in_a_thread: tuple[Harness, int]) 
     client.close()
 
 
-def test_blocking_errors(broker_in_a_thread: tuple[Harness, int]) -> None:
-    _, port = broker_in_a_thread
+def test_blocking_errors(harness: Harness, port: int) -> None:
     client = BlockingMsgliteClient.connect(port=port)
     with pytest.raises(ValueError, match="no address"):
         client.send("a b", b"", timeout=1)
-    client._write(b"bad data\r\n")
+    client._connection.send(b"bad data\r\n")
     with pytest.raises(RequestRefused, match="unknown command 'bad'"):
         client.ready("a", timeout=LONG)
     with pytest.raises(ConnectionLost):
         client.send("a", b"", timeout=1)
     client = BlockingMsgliteClient.connect(port=port)
-    client._write(b"bad data\r\n")
+    client._connection.send(b"bad data\r\n")
     with pytest.raises(RequestRefused):
         client.close()
     with pytest.raises(ConnectionLost):
@@ -521,26 +445,6 @@ def test_blocking_an_answer_that_came_too_late_is_not_taken_for_the_next(
             client.close()
 
 
-@pytest.mark.parametrize(
-    ("said", "reason"),
-    [
-        (b"", "closed the connection"),
-        (b"what?\r\n", "broke the protocol"),
-    ],
-)
-def test_blocking_a_broker_that_goes_or_talks_nonsense(
-    listener: socket.socket, said: bytes, reason: str
-) -> None:
-    client = BlockingMsgliteClient.connect(port=port_of(listener))
-    peer, _ = listener.accept()
-    peer.sendall(said)
-    peer.shutdown(socket.SHUT_WR)
-    with pytest.raises(ConnectionLost, match=reason):
-        client.ready("a", timeout=LONG)
-    peer.close()
-    client.close()
-
-
 def test_blocking_a_broker_that_answers_what_was_not_asked(listener: socket.socket) -> None:
     client = BlockingMsgliteClient.connect(port=port_of(listener))
     peer, _ = listener.accept()
@@ -551,9 +455,17 @@ def test_blocking_a_broker_that_answers_what_was_not_asked(listener: socket.sock
             client.ready("a", timeout=LONG)
 
 
-def test_blocking_writes_to_a_broker_that_takes_nothing(listener: socket.socket) -> None:
-    client = BlockingMsgliteClient.connect(port=port_of(listener), timeout=0.05)
-    with pytest.raises(RequestTimeout):
-        client.send("a", bytes(32 << 20), timeout=1)
-    with pytest.raises(ConnectionLost):
-        client.send("a", b"", timeout=1)
+def test_blocking_what_the_broker_has_said_is_told_when_writing_fails(
+    listener: socket.socket,
+) -> None:
+    client = BlockingMsgliteClient.connect(port=port_of(listener))
+    peer, _ = listener.accept()
+    peer.sendall(wire.encode_error("enough"))
+    peer.close()
+
+    def send_until_it_fails() -> None:
+        for _ in range(1000):
+            client.send("a", bytes(10_000), timeout=1)
+
+    with pytest.raises(RequestRefused, match="enough"):
+        send_until_it_fails()

@@ -63,7 +63,7 @@ REFUSED: list[tuple[bytes, str]] = [
     (b"? 5 1\r\n", "3 arguments, not 2"),
     (b"? 5 1 a b\r\n", "3 arguments, not 4"),
     (b"<\r\n", "arguments, not 0"),
-    (b"< 1\r\n", "arguments, not 1"),
+    (b"< 1\r\n", "2 to 9 arguments, not 1: a timeout and 1 to 8 addresses"),
     (b"< 1 1 2 3 4 5 6 7 8 9\r\n", "arguments, not 10"),
     (b"> x 1 a\r\n", "length 'x' is not a number"),
     (b"> 1.5 1 a\r\n", "is not a number"),

@@ -11,7 +11,8 @@ from sluicemq.model.destination import Address, Kind
 from sluicemq.model.message import BodyKind, Durability, Message, Origin
 from sluicemq.protocols.phpmq import screen
 from sluicemq.protocols.phpmq.maintenance import MaintenanceSession
-from tests.protocols.phpmq.harness import Harness, RecordedLink
+from tests.protocols.harness import RecordedLink
+from tests.protocols.phpmq.harness import Harness
 
 
 class FixedVitals:
@@ -32,7 +33,7 @@ class Terminal:
 
     def __init__(self, harness: Harness) -> None:
         self.harness = harness
-        self.link = RecordedLink()
+        self.link = RecordedLink(harness)
         self.session = MaintenanceSession(self.link, harness.broker, FixedVitals())
         self.greeting = self.link.taken().decode()
 
@@ -43,15 +44,15 @@ class Terminal:
 
     def refresh(self) -> str:
         """Half a second passes."""
-        timer = self.link.timers[-1]
-        assert timer.delay == 0.5
-        assert not timer.cancelled
-        timer.callback()
+        assert self.refreshing
+        self.harness.turn(499)
+        assert not self.link.written
+        self.harness.turn(1)
         return self.link.taken().decode()
 
     @property
     def refreshing(self) -> bool:
-        return any(not timer.cancelled for timer in self.link.timers[-1:])
+        return any(not timer.cancelled for timer in self.harness.timers)
 
 
 @pytest.fixture
@@ -227,10 +228,11 @@ def test_show_without_a_name_is_the_overview(terminal: Terminal) -> None:
     assert "Uptime" in terminal.enter(b'show ""')
 
 
-def test_another_command_ends_a_refresh_too(terminal: Terminal) -> None:
+def test_another_command_ends_a_refresh_too(harness: Harness, terminal: Terminal) -> None:
     terminal.enter(b"monitor")
     terminal.enter(b"show a")
-    assert [timer.cancelled for timer in terminal.link.timers] == [True, False]
+    harness.turn()
+    assert [timer.cancelled for timer in harness.timers] == [False]
     terminal.enter(b"help")
     assert not terminal.refreshing
 

@@ -26,16 +26,21 @@ sent are known to be accepted when `close` returns.
 from __future__ import annotations
 
 import asyncio
-import socket
 import ssl
 import time
 from collections import deque
 from math import ceil
-from types import TracebackType
-from typing import Self, cast
+from typing import Self
 
 from sluicemq.model.destination import decode_name, encode_name
 from sluicemq.model.errors import ClientError, ConnectionLost, RequestRefused, RequestTimeout
+from sluicemq.protocols.dialing import (
+    AsyncClient,
+    BlockingClient,
+    BlockingConnection,
+    Connection,
+    open_socket,
+)
 from sluicemq.protocols.msglite.wire import (
     ERROR,
     FROM_SERVER,
@@ -53,7 +58,8 @@ from sluicemq.protocols.msglite.wire import (
 )
 
 DEFAULT_PORT = 9813
-_READ_SIZE = 1 << 18
+_ON_ITS_WAY = 0.2
+"""Seconds after which an answer that the broker gave at once should be here."""
 
 
 class MsgliteMessage:
@@ -120,119 +126,126 @@ class _Kept:
 
 
 class _Request:
-    """A command the broker owes an answer to. `names` are a ready's addresses, () of a query."""
+    """A command the broker owes an answer to. `names` are a ready's addresses, () of a query.
 
-    __slots__ = ("answer", "names")
+    When nobody waits for the answer any more, another call with the same addresses may take the
+    request over instead of sending its own, which would have to wait behind this one.
+    """
 
-    def __init__(self, names: tuple[str, ...], answer: asyncio.Future[MsgliteMessage | None]):
+    __slots__ = ("_begun", "_timeout", "answer", "names", "owed")
+
+    def __init__(self, names: tuple[str, ...]) -> None:
         self.names = names
-        self.answer = answer
+        self.answer: asyncio.Future[MsgliteMessage | None] = (
+            asyncio.get_running_loop().create_future()
+        )
+        self.owed = True
+        self._begun: float | None = None
+        """When the broker came to it, if it has."""
+        self._timeout: float | None = None
+        """How long whoever took it over waits from then on."""
+
+    def begin(self) -> None:
+        """The broker has answered everything before it."""
+        self._begun = time.monotonic()
+        if self._timeout is not None:
+            self._limit(self._begun, self._timeout)
+
+    def take_over(self, timeout: float) -> None:
+        """Wait for the answer anew, but no longer than `timeout`: then it is None.
+
+        The broker goes on with the command: it is still owed, and open to the next call.
+        """
+        self.answer = asyncio.get_running_loop().create_future()
+        self._timeout = timeout
+        if self._begun is not None:
+            self._limit(self._begun, timeout)
+
+    def _limit(self, begun: float, timeout: float) -> None:
+        # a command that has just begun may find a message that was there before it
+        seconds = max(timeout, begun + _ON_ITS_WAY - time.monotonic())
+        timer = asyncio.get_running_loop().call_later(seconds, _go_without, self.answer)
+        self.answer.add_done_callback(lambda _: timer.cancel())
 
 
-class _Connection(asyncio.Protocol):
+def _go_without(answer: asyncio.Future[MsgliteMessage | None]) -> None:
+    if not answer.done():
+        answer.set_result(None)
+
+
+class _Connection(Connection[Frame]):
     """Gives each answer to the request it belongs to: they come in the order of the requests."""
 
-    def __init__(self, limits: Limits) -> None:
+    def __init__(self, limits: Limits, timeout: float) -> None:
+        super().__init__(Decoder(limits, FROM_SERVER), timeout)
         self.requests: deque[_Request] = deque()
         self.kept = _Kept()
-        self.lost: ClientError | None = None
-        self._decoder = Decoder(limits, FROM_SERVER)
-        self._transport: asyncio.Transport | None = None
-        self._writable = asyncio.Event()
-        self._writable.set()
-        self._ended = asyncio.Event()
 
-    def connection_made(self, transport: asyncio.BaseTransport) -> None:
-        self._transport = cast(asyncio.Transport, transport)
+    def ask(self, command: bytes, names: tuple[str, ...]) -> _Request:
+        self.write(command)
+        request = _Request(names)
+        self.requests.append(request)
+        if len(self.requests) == 1:
+            request.begin()
+        return request
 
-    def data_received(self, data: bytes) -> None:
-        for frame in self._decoder.feed(data):
+    def left_alone(self, names: tuple[str, ...]) -> _Request | None:
+        """A ready for these addresses whose answer nobody waits for."""
+        for request in self.requests:
+            if request.answer.done() and request.names == names:
+                return request
+        return None
+
+    def arrived(self, frames: list[Frame]) -> None:
+        for frame in frames:
             if frame[0] == ERROR:
-                self._lose(RequestRefused(frame[3].decode("utf-8", "replace")))
+                self.lose(RequestRefused(frame[3].decode("utf-8", "replace")))
             elif not self.requests:
-                self._lose(ConnectionLost("the broker answered what was not asked"))
+                self.lose(ConnectionLost("the broker answered what was not asked"))
                 self.abort()
             else:
-                self._answer(
-                    self.requests.popleft(), MsgliteMessage(frame) if frame[0] == MESSAGE else None
-                )
-        if self._decoder.error is not None:
-            self._lose(ConnectionLost(f"the broker broke the protocol: {self._decoder.error}"))
-            self.abort()
+                self._answer(MsgliteMessage(frame) if frame[0] == MESSAGE else None)
 
-    def _answer(self, request: _Request, message: MsgliteMessage | None) -> None:
+    def _answer(self, message: MsgliteMessage | None) -> None:
+        request = self.requests.popleft()
+        request.owed = False
         if not request.answer.done():
             request.answer.set_result(message)
         elif message is not None and request.names:
             self.kept.add(message)
+        if self.requests:
+            self.requests[0].begin()
 
-    def eof_received(self) -> None:
-        self._lose(ConnectionLost("the broker closed the connection"))
-
-    def connection_lost(self, exc: Exception | None) -> None:
-        self._lose(ConnectionLost(str(exc) if exc else "the connection is closed"))
-        self._ended.set()
-        self._writable.set()
-
-    def pause_writing(self) -> None:
-        self._writable.clear()
-
-    def resume_writing(self) -> None:
-        self._writable.set()
-
-    def _lose(self, reason: ClientError) -> None:
-        if self.lost is None:
-            self.lost = reason
+    def release(self, reason: ClientError) -> None:
         for request in self.requests:
             if not request.answer.done():
                 request.answer.set_exception(type(reason)(str(reason)))
         self.requests.clear()
 
-    def check(self) -> None:
+    def leave(self, transport: asyncio.Transport) -> None:
         if self.lost is not None:
-            raise type(self.lost)(str(self.lost))
-
-    def write(self, data: bytes) -> None:
-        self.check()
-        assert self._transport is not None
-        self._transport.write(data)
-
-    async def drain(self) -> None:
-        if not self._writable.is_set():
-            await self._writable.wait()
-            self.check()
-
-    async def finish(self) -> None:
-        """Quit, and wait until the broker has carried out everything and closed."""
-        transport = self._transport
-        if transport is None or self._ended.is_set():
             return
+        transport.write(QUIT_LINE)
+        if transport.can_write_eof():
+            transport.write_eof()  # ends a ready that nobody waits for any more
+        elif self.requests:  # TLS has no half-close, and the quit would wait behind it
+            transport.close()
+
+    async def close(self) -> None:
         known = self.lost
-        if known is None:
-            transport.write(QUIT_LINE)
-            if transport.can_write_eof():
-                transport.write_eof()  # ends a ready that nobody waits for any more
-            elif self.requests:  # TLS has no half-close, and the quit would wait behind it
-                transport.close()
-        await self._ended.wait()
+        await super().close()
         if known is None and isinstance(self.lost, RequestRefused):
             self.check()
-        self.lost = self.lost or ConnectionLost("the client is closed")
-
-    def abort(self) -> None:
-        if self._transport is not None:
-            self._transport.abort()
 
 
-class MsgliteClient:
+class MsgliteClient(AsyncClient):
     """One connection to a msglite broker, for asyncio. Made by `connect`.
 
     Several tasks may use it; their commands are carried out in the order of the calls.
     """
 
-    def __init__(self, connection: _Connection, timeout: float) -> None:
+    def __init__(self, connection: _Connection) -> None:
         self._connection = connection
-        self._timeout = timeout
         self._free_at = 0.0
         """When the broker will have answered everything asked so far, at the latest."""
 
@@ -251,26 +264,9 @@ class MsgliteClient:
 
         `timeout` in seconds, > 0: see the module. Raises ConnectionLost, RequestTimeout.
         """
-        loop = asyncio.get_running_loop()
-        connection = _Connection(limits or Limits())
-        name = host if ssl_context is not None else None
-        try:
-            async with asyncio.timeout(timeout):
-                if path is not None:
-                    await loop.create_unix_connection(
-                        lambda: connection, path, ssl=ssl_context, server_hostname=name
-                    )
-                else:
-                    await loop.create_connection(
-                        lambda: connection, host, port, ssl=ssl_context, server_hostname=name
-                    )
-        except TimeoutError:
-            raise RequestTimeout(f"no connection to {path or host} in {timeout} s") from None
-        except OSError as error:
-            raise ConnectionLost(
-                f"cannot connect to {path or f'{host}:{port}'}: {error}"
-            ) from error
-        return cls(connection, timeout)
+        connection = _Connection(limits or Limits(), timeout)
+        await connection.dial(host, port, path, ssl_context)
+        return cls(connection)
 
     async def send(
         self, address: str, body: bytes, timeout: int, reply_to: str | None = None
@@ -281,7 +277,7 @@ class MsgliteClient:
         taken it; the protocol has no confirmation. Raises ConnectionLost, RequestRefused,
         RequestTimeout; ValueError for what has no form in the protocol.
         """
-        await self._write(_message_command(address, body, timeout, reply_to))
+        await self._connection.send(_message_command(address, body, timeout, reply_to))
 
     async def ready(self, *addresses: str, timeout: int) -> MsgliteMessage | None:
         """One message from the first of 1 to 8 addresses that has one.
@@ -295,18 +291,21 @@ class MsgliteClient:
         message = connection.kept.take(addresses)
         if message is not None:
             return message
-        until = time.monotonic() + timeout
-        for request in connection.requests:
+        request = connection.left_alone(addresses)
+        if request is not None:
             # the command of a cancelled call still waits: its answer may as well be ours
-            if request.answer.cancelled() and request.names == addresses:
-                request.answer = asyncio.get_running_loop().create_future()
-                message = await self._wait(request)
-                left = ceil(until - time.monotonic())
-                if message is not None or left <= 0:
-                    return message
-                command = encode_ready(left, raw)
-                timeout = left
-                break
+            until = time.monotonic() + timeout
+            request.take_over(timeout)
+            message = await self._wait(request)
+            now = time.monotonic()
+            if request.owed:  # our time is over, even if the timer rang a moment early
+                if now > self._free_at + connection.timeout:
+                    raise RequestTimeout("the broker does not answer")
+                return None
+            timeout = ceil(until - now)
+            if message is not None or timeout <= 0:
+                return message
+            command = encode_ready(timeout, raw)
         return await self._ask(command, timeout, addresses)
 
     async def query(self, address: str, body: bytes, timeout: int) -> MsgliteMessage | None:
@@ -323,36 +322,17 @@ class MsgliteClient:
         Raises RequestRefused if the broker took exception to something sent before, and
         RequestTimeout, when it is not known what the broker received.
         """
-        try:
-            async with asyncio.timeout(self._timeout):
-                await self._connection.finish()
-        except TimeoutError:
-            self._connection.abort()
-            raise RequestTimeout("the broker did not close the connection") from None
-
-    async def __aenter__(self) -> Self:
-        return self
-
-    async def __aexit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        traceback: TracebackType | None,
-    ) -> None:
-        await self.close()
+        await self._connection.close()
 
     async def _ask(
         self, command: bytes, timeout: int, names: tuple[str, ...]
     ) -> MsgliteMessage | None:
-        connection = self._connection
-        connection.write(command)
-        request = _Request(names, asyncio.get_running_loop().create_future())
-        connection.requests.append(request)
+        request = self._connection.ask(command, names)
         self._free_at = max(self._free_at, time.monotonic()) + timeout
         return await self._wait(request)
 
     async def _wait(self, request: _Request) -> MsgliteMessage | None:
-        patience = max(0.0, self._free_at - time.monotonic()) + self._timeout
+        patience = max(0.0, self._free_at - time.monotonic()) + self._connection.timeout
         answer = request.answer
         try:
             async with asyncio.timeout(patience):
@@ -367,25 +347,12 @@ class MsgliteClient:
                     self._connection.kept.add(message)
             raise
 
-    async def _write(self, data: bytes) -> None:
-        connection = self._connection
-        connection.write(data)
-        try:
-            async with asyncio.timeout(self._timeout):
-                await connection.drain()
-        except TimeoutError:
-            raise RequestTimeout(f"the broker takes nothing since {self._timeout} s") from None
 
-
-class BlockingMsgliteClient:
+class BlockingMsgliteClient(BlockingClient):
     """One connection to a msglite broker, for one thread. Made by `connect`."""
 
-    def __init__(self, connection: socket.socket, timeout: float, limits: Limits) -> None:
-        self._socket = connection
-        self._quick = connection.family != socket.AF_UNIX and hasattr(socket, "TCP_QUICKACK")
-        self._timeout = timeout
-        self._decoder = Decoder(limits, FROM_SERVER)
-        self._frames: deque[Frame] = deque()
+    def __init__(self, connection: BlockingConnection[Frame]) -> None:
+        self._connection = connection
         self._owed: deque[tuple[str, ...]] = deque()
         """The addresses of each ready that is not answered yet, () for a query."""
         self._kept = _Kept()
@@ -402,29 +369,18 @@ class BlockingMsgliteClient:
         limits: Limits | None = None,
     ) -> Self:
         """As MsgliteClient.connect. Raises ConnectionLost, RequestTimeout."""
-        where = path or f"{host}:{port}"
-        connection: socket.socket | None = None
-        try:
-            if path is not None:
-                connection = socket.socket(socket.AF_UNIX)
-                connection.settimeout(timeout)
-                connection.connect(path)
-            else:
-                connection = socket.create_connection((host, port), timeout)
-                connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
-            if ssl_context is not None:
-                connection = ssl_context.wrap_socket(connection, server_hostname=host)
-        except OSError as error:
-            if connection is not None:
-                connection.close()
-            if isinstance(error, TimeoutError):
-                raise RequestTimeout(f"no connection to {where} in {timeout} s") from None
-            raise ConnectionLost(f"cannot connect to {where}: {error}") from error
-        return cls(connection, timeout, limits or Limits())
+        connection = BlockingConnection(
+            open_socket(host, port, path, ssl_context, timeout),
+            Decoder(limits or Limits(), FROM_SERVER),
+            timeout,
+            awaited="answer",
+            quick=True,
+        )
+        return cls(connection)
 
     def send(self, address: str, body: bytes, timeout: int, reply_to: str | None = None) -> None:
         """As MsgliteClient.send. Raises ConnectionLost, RequestTimeout, ValueError."""
-        self._write(_message_command(address, body, timeout, reply_to))
+        self._send(_message_command(address, body, timeout, reply_to))
 
     def ready(self, *addresses: str, timeout: int) -> MsgliteMessage | None:
         """As MsgliteClient.ready. Raises as `query`."""
@@ -442,42 +398,17 @@ class BlockingMsgliteClient:
 
     def close(self) -> None:
         """As MsgliteClient.close. Raises RequestRefused, RequestTimeout."""
-        if self._socket.fileno() < 0:
-            return
-        until = time.monotonic() + self._timeout
-        try:
-            self._socket.settimeout(self._timeout)
-            self._socket.sendall(QUIT_LINE)
-            if not isinstance(self._socket, ssl.SSLSocket):
-                self._socket.shutdown(socket.SHUT_WR)
-            while True:
-                self._frame(until)
-        except (RequestTimeout, TimeoutError):
-            raise RequestTimeout("the broker did not close the connection") from None
-        except (ConnectionLost, OSError):
-            pass
-        finally:
-            self._socket.close()
-
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        traceback: TracebackType | None,
-    ) -> None:
-        self.close()
+        self._connection.close(self._frame, QUIT_LINE)
 
     def _ask(self, command: bytes, timeout: int, names: tuple[str, ...]) -> MsgliteMessage | None:
-        if self._frames and not self._owed:
+        connection = self._connection
+        if connection.frames and not self._owed:
             self._frame(0)
-            self._socket.close()
+            connection.drop()
             raise ConnectionLost("the broker answered what was not asked")
-        self._write(command)
+        self._send(command)
         self._owed.append(names)
-        until = time.monotonic() + timeout + self._timeout
+        until = time.monotonic() + timeout + connection.timeout
         while True:
             frame = self._frame(until)
             asked = self._owed.popleft()
@@ -489,51 +420,26 @@ class BlockingMsgliteClient:
 
     def _frame(self, until: float) -> Frame:
         """The next answer. `until` on the monotonic clock."""
-        while not self._frames:
-            self._read(until)
-        frame = self._frames.popleft()
+        frame = self._connection.take(until)
         if frame[0] == ERROR:
-            self._socket.close()
+            self._connection.drop()
             raise RequestRefused(frame[3].decode("utf-8", "replace"))
         return frame
 
-    def _write(self, data: bytes) -> None:
+    def _send(self, data: bytes) -> None:
         try:
-            self._socket.settimeout(self._timeout)
-            self._socket.sendall(data)
-        except TimeoutError:
-            # a part of the command may have been sent: nothing can follow it
-            self._socket.close()
-            raise RequestTimeout(f"the broker takes nothing since {self._timeout} s") from None
-        except OSError as error:
-            self._lose(error)
+            self._connection.send(data)
+        except ConnectionLost:
+            self._hear_out()
+            raise
 
-    def _lose(self, error: OSError) -> None:
+    def _hear_out(self) -> None:
         """Writing failed. If the broker has said why, that is the better error."""
+        connection = self._connection
         try:
-            while self._socket.fileno() >= 0:
-                self._frame(time.monotonic() + self._timeout)
+            while not connection.closed:
+                self._frame(time.monotonic() + connection.timeout)
         except (ConnectionLost, RequestTimeout):
             pass
         finally:
-            self._socket.close()
-        raise ConnectionLost(str(error)) from error
-
-    def _read(self, until: float) -> None:
-        """Read once. `until` on the monotonic clock."""
-        if self._decoder.error is not None:
-            raise ConnectionLost(f"the broker broke the protocol: {self._decoder.error}")
-        try:
-            # 0 would mean "do not block", which raises BlockingIOError
-            self._socket.settimeout(max(0.001, until - time.monotonic()))
-            data = self._socket.recv(_READ_SIZE)
-            if self._quick:
-                # another program's server may write an answer in two pieces
-                self._socket.setsockopt(socket.IPPROTO_TCP, socket.TCP_QUICKACK, 1)
-        except TimeoutError:
-            raise RequestTimeout("no answer in the given time") from None
-        except OSError as error:
-            raise ConnectionLost(str(error)) from error
-        if not data:
-            raise ConnectionLost("the broker closed the connection")
-        self._frames.extend(self._decoder.feed(data))
+            connection.drop()

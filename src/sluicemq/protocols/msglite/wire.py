@@ -196,7 +196,7 @@ class Decoder:
         length = 0
         if kind in (MESSAGE, QUERY):
             if count != 3 and (count != 4 or kind == QUERY):
-                raise _wrong_count(kind, count, b"3" if kind == QUERY else b"3 or 4")
+                raise _wrong_count(kind, count, "3" if kind == QUERY else "3 or 4")
             length = _number(tokens[1], "length")
             if length < 0:
                 raise ProtocolError("the length is negative")
@@ -210,7 +210,7 @@ class Decoder:
                 return length, frame  # with a reply address, which is another each time
         elif kind == READY:
             if not 2 <= count <= 1 + MAX_ADDRESSES:
-                raise _wrong_count(kind, count, b"a timeout and 1 to 8 addresses")
+                raise _wrong_count(kind, count, "2 to 9", ": a timeout and 1 to 8 addresses")
             frame = (kind, max(0, _number(tokens[1], "timeout")), tuple(tokens[2:]), b"")
         elif kind == ERROR:
             frame = (kind, 0, (), line.strip(_BLANKS)[1:].strip(_BLANKS))
@@ -245,9 +245,9 @@ def _number(token: bytes, name: str) -> int:
     return -value if token[:1] == b"-" else value
 
 
-def _wrong_count(kind: int, count: int, expected: bytes) -> ProtocolError:
+def _wrong_count(kind: int, count: int, expected: str, meaning: str = "") -> ProtocolError:
     return ProtocolError(
-        f"a {_NAMES[kind].decode()} command takes {expected.decode()} arguments, not {count}"
+        f"a {_NAMES[kind].decode()} command takes {expected} arguments, not {count}{meaning}"
     )
 
 

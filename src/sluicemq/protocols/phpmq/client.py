@@ -27,17 +27,21 @@ Dispatches of both generations are understood; `generation` says which sends are
 from __future__ import annotations
 
 import asyncio
-import socket
 import ssl
 import time
 from collections import deque
 from collections.abc import AsyncIterator, Iterator
-from contextlib import suppress
-from types import TracebackType
-from typing import Self, cast
+from typing import Self
 
 from sluicemq.model.destination import decode_name, encode_name
-from sluicemq.model.errors import ConnectionLost, RequestTimeout
+from sluicemq.model.errors import ClientError, ConnectionLost, RequestTimeout
+from sluicemq.protocols.dialing import (
+    AsyncClient,
+    BlockingClient,
+    BlockingConnection,
+    Connection,
+    open_socket,
+)
 from sluicemq.protocols.phpmq.wire import (
     FROM_SERVER,
     Decoder,
@@ -51,7 +55,6 @@ from sluicemq.protocols.phpmq.wire import (
 )
 
 DEFAULT_PORT = 9100
-_READ_SIZE = 1 << 18
 
 
 def _name(queue: str) -> bytes:
@@ -96,20 +99,20 @@ class PhpmqMessage(_Received):
 
     async def ack(self) -> None:
         """It has been dealt with. Raises ConnectionLost, RequestTimeout."""
-        await self._client._write(encode_acknowledge(self._raw_queue, self._raw_id))
+        await self._client._connection.send(encode_acknowledge(self._raw_queue, self._raw_id))
 
     async def requeue(self, ttl: int = 0) -> None:
         """Put it at the end of its queue, with `ttl` seconds to live from now (0 = for ever).
 
         Raises ConnectionLost, RequestTimeout, ValueError.
         """
-        await self._client._write(
+        await self._client._connection.send(
             encode_requeue(self._raw_queue, self._raw_id, _natural(ttl, "ttl"))
         )
 
     async def dead_letter(self) -> None:
         """Take it out of its queue for good. Raises ConnectionLost, RequestTimeout."""
-        await self._client._write(encode_dead_letter(self._raw_queue, self._raw_id))
+        await self._client._connection.send(encode_dead_letter(self._raw_queue, self._raw_id))
 
 
 class BlockingPhpmqMessage(_Received):
@@ -123,113 +126,62 @@ class BlockingPhpmqMessage(_Received):
 
     def ack(self) -> None:
         """It has been dealt with. Raises ConnectionLost, RequestTimeout."""
-        self._client._write(encode_acknowledge(self._raw_queue, self._raw_id))
+        self._client._send(encode_acknowledge(self._raw_queue, self._raw_id))
 
     def requeue(self, ttl: int = 0) -> None:
         """Put it at the end of its queue, with `ttl` seconds to live from now (0 = for ever).
 
         Raises ConnectionLost, RequestTimeout, ValueError.
         """
-        self._client._write(encode_requeue(self._raw_queue, self._raw_id, _natural(ttl, "ttl")))
+        self._client._send(encode_requeue(self._raw_queue, self._raw_id, _natural(ttl, "ttl")))
 
     def dead_letter(self) -> None:
         """Take it out of its queue for good. Raises ConnectionLost, RequestTimeout."""
-        self._client._write(encode_dead_letter(self._raw_queue, self._raw_id))
+        self._client._send(encode_dead_letter(self._raw_queue, self._raw_id))
 
 
-class _Connection(asyncio.Protocol):
-    """Moves bytes between a transport and a decoder; wakes whoever waits for either direction."""
+class _Connection(Connection[Frame]):
+    """Keeps what arrives until somebody receives it."""
 
-    def __init__(self, limits: Limits) -> None:
-        self.decoder = Decoder(limits, FROM_SERVER)
+    def __init__(self, limits: Limits, timeout: float) -> None:
+        super().__init__(Decoder(limits, FROM_SERVER), timeout)
         self.frames: deque[Frame] = deque()
-        self.lost: str | None = None
-        self._transport: asyncio.Transport | None = None
-        self._arrived: asyncio.Future[None] | None = None
-        self._writable = asyncio.Event()
-        self._writable.set()
-        self._ended = asyncio.Event()
+        self._arrival: asyncio.Future[None] | None = None
 
-    def connection_made(self, transport: asyncio.BaseTransport) -> None:
-        self._transport = cast(asyncio.Transport, transport)
-
-    def data_received(self, data: bytes) -> None:
-        self.frames.extend(self.decoder.feed(data))
-        if self.decoder.error is not None:
-            self._lose(f"the broker broke the protocol: {self.decoder.error}")
-            self.abort()
+    def arrived(self, frames: list[Frame]) -> None:
+        self.frames.extend(frames)
         self._wake()
 
-    def eof_received(self) -> None:
-        self._lose("the broker closed the connection")
-
-    def connection_lost(self, exc: Exception | None) -> None:
-        self._lose(str(exc) if exc else "the connection is closed")
-        self._ended.set()
-        self._writable.set()
-
-    def pause_writing(self) -> None:
-        self._writable.clear()
-
-    def resume_writing(self) -> None:
-        self._writable.set()
-
-    def _lose(self, reason: str) -> None:
-        if self.lost is None:
-            self.lost = reason
+    def release(self, reason: ClientError) -> None:
         self._wake()
 
     def _wake(self) -> None:
-        if self._arrived is not None and not self._arrived.done():
-            self._arrived.set_result(None)
-
-    def check(self) -> None:
-        if self.lost is not None:
-            raise ConnectionLost(self.lost)
-
-    def write(self, data: bytes) -> None:
-        self.check()
-        assert self._transport is not None
-        self._transport.write(data)
-
-    async def drain(self) -> None:
-        if not self._writable.is_set():
-            await self._writable.wait()
-            self.check()
+        if self._arrival is not None and not self._arrival.done():
+            self._arrival.set_result(None)
 
     async def arrival(self) -> None:
         """Wait until there is a frame, or raise ConnectionLost."""
         while not self.frames:
             self.check()
-            self._arrived = asyncio.get_running_loop().create_future()
-            await self._arrived
+            self._arrival = asyncio.get_running_loop().create_future()
+            await self._arrival
 
-    async def finish(self) -> None:
-        """Say that nothing more is sent and wait until the other side has closed."""
-        transport = self._transport
-        if transport is None or self._ended.is_set():
-            return
-        self._lose("the client is closed")
+    def leave(self, transport: asyncio.Transport) -> None:
+        self.lose(ConnectionLost("the client is closed"))
         if transport.can_write_eof():
             transport.write_eof()
         else:  # TLS: closing flushes what is queued and tells the peer
             transport.close()
-        await self._ended.wait()
-
-    def abort(self) -> None:
-        if self._transport is not None:
-            self._transport.abort()
 
 
-class PhpmqClient:
+class PhpmqClient(AsyncClient):
     """One connection to a PHPMQ broker, for asyncio. Made by `connect`.
 
     Several tasks may send; one at a time may receive.
     """
 
-    def __init__(self, connection: _Connection, timeout: float, generation: int) -> None:
+    def __init__(self, connection: _Connection, generation: int) -> None:
         self._connection = connection
-        self._timeout = timeout
         self._generation = generation
         self._queue = b""
 
@@ -251,26 +203,9 @@ class PhpmqClient:
         and closing. `generation` 1 leaves the time to live out of what is sent, for brokers that
         know none. Raises ConnectionLost, RequestTimeout.
         """
-        loop = asyncio.get_running_loop()
-        connection = _Connection(limits or Limits())
-        name = host if ssl_context is not None else None
-        try:
-            async with asyncio.timeout(timeout):
-                if path is not None:
-                    await loop.create_unix_connection(
-                        lambda: connection, path, ssl=ssl_context, server_hostname=name
-                    )
-                else:
-                    await loop.create_connection(
-                        lambda: connection, host, port, ssl=ssl_context, server_hostname=name
-                    )
-        except TimeoutError:
-            raise RequestTimeout(f"no connection to {path or host} in {timeout} s") from None
-        except OSError as error:
-            raise ConnectionLost(
-                f"cannot connect to {path or f'{host}:{port}'}: {error}"
-            ) from error
-        return cls(connection, timeout, generation)
+        connection = _Connection(limits or Limits(), timeout)
+        await connection.dial(host, port, path, ssl_context)
+        return cls(connection, generation)
 
     async def send(self, queue: str, body: bytes, ttl: int = 0) -> None:
         """Send a message that lives for `ttl` seconds (0 = for ever).
@@ -280,7 +215,8 @@ class PhpmqClient:
         in the protocol.
         """
         ttl = _natural(ttl, "ttl")
-        await self._write(encode_send(_name(queue), body, ttl, generation=self._generation))
+        command = encode_send(_name(queue), body, ttl, generation=self._generation)
+        await self._connection.send(command)
 
     async def subscribe(self, queue: str, window: int = 1) -> None:
         """Let up to `window` unsettled messages be sent here; 0 ends it and gives all back.
@@ -292,7 +228,7 @@ class PhpmqClient:
         request = encode_consume(_name(queue), _natural(window, "window"))
         self._connection.frames.clear()
         self._queue = _name(queue) if window else b""
-        await self._write(request)
+        await self._connection.send(request)
 
     async def receive(self, timeout: float | None = None) -> PhpmqMessage:
         """The next message; waits up to `timeout` seconds (None = for ever).
@@ -323,45 +259,15 @@ class PhpmqClient:
 
         Raises RequestTimeout, when it is not known what the broker received.
         """
-        try:
-            async with asyncio.timeout(self._timeout):
-                await self._connection.finish()
-        except TimeoutError:
-            self._connection.abort()
-            raise RequestTimeout("the broker did not close the connection") from None
-
-    async def __aenter__(self) -> Self:
-        return self
-
-    async def __aexit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        traceback: TracebackType | None,
-    ) -> None:
-        await self.close()
-
-    async def _write(self, data: bytes) -> None:
-        connection = self._connection
-        connection.write(data)
-        try:
-            async with asyncio.timeout(self._timeout):
-                await connection.drain()
-        except TimeoutError:
-            raise RequestTimeout(f"the broker takes nothing since {self._timeout} s") from None
+        await self._connection.close()
 
 
-class BlockingPhpmqClient:
+class BlockingPhpmqClient(BlockingClient):
     """One connection to a PHPMQ broker, for one thread. Made by `connect`."""
 
-    def __init__(
-        self, connection: socket.socket, timeout: float, generation: int, limits: Limits
-    ) -> None:
-        self._socket = connection
-        self._timeout = timeout
+    def __init__(self, connection: BlockingConnection[Frame], generation: int) -> None:
+        self._connection = connection
         self._generation = generation
-        self._decoder = Decoder(limits, FROM_SERVER)
-        self._frames: deque[Frame] = deque()
         self._queue = b""
 
     @classmethod
@@ -377,37 +283,25 @@ class BlockingPhpmqClient:
         limits: Limits | None = None,
     ) -> Self:
         """As PhpmqClient.connect. Raises ConnectionLost, RequestTimeout."""
-        where = path or f"{host}:{port}"
-        connection: socket.socket | None = None
-        try:
-            if path is not None:
-                connection = socket.socket(socket.AF_UNIX)
-                connection.settimeout(timeout)
-                connection.connect(path)
-            else:
-                connection = socket.create_connection((host, port), timeout)
-                connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
-            if ssl_context is not None:
-                connection = ssl_context.wrap_socket(connection, server_hostname=host)
-        except OSError as error:
-            if connection is not None:
-                connection.close()
-            if isinstance(error, TimeoutError):
-                raise RequestTimeout(f"no connection to {where} in {timeout} s") from None
-            raise ConnectionLost(f"cannot connect to {where}: {error}") from error
-        return cls(connection, timeout, generation, limits or Limits())
+        connection = BlockingConnection(
+            open_socket(host, port, path, ssl_context, timeout),
+            Decoder(limits or Limits(), FROM_SERVER),
+            timeout,
+            awaited="message",
+        )
+        return cls(connection, generation)
 
     def send(self, queue: str, body: bytes, ttl: int = 0) -> None:
         """As PhpmqClient.send. Raises ConnectionLost, RequestTimeout, ValueError."""
         ttl = _natural(ttl, "ttl")
-        self._write(encode_send(_name(queue), body, ttl, generation=self._generation))
+        self._send(encode_send(_name(queue), body, ttl, generation=self._generation))
 
     def subscribe(self, queue: str, window: int = 1) -> None:
         """As PhpmqClient.subscribe. Raises ConnectionLost, RequestTimeout, ValueError."""
         request = encode_consume(_name(queue), _natural(window, "window"))
-        self._frames.clear()
+        self._connection.frames.clear()
         self._queue = _name(queue) if window else b""
-        self._write(request)
+        self._send(request)
 
     def receive(self, timeout: float | None = None) -> BlockingPhpmqMessage:
         """The next message; waits up to `timeout` seconds (None = for ever).
@@ -416,9 +310,7 @@ class BlockingPhpmqClient:
         """
         until = None if timeout is None else time.monotonic() + timeout
         while True:
-            while not self._frames:
-                self._read(until)
-            frame = self._frames.popleft()
+            frame = self._connection.take(until)
             if frame[1] == self._queue:  # else sent before `subscribe` was read
                 return BlockingPhpmqMessage(self, frame)
 
@@ -430,65 +322,11 @@ class BlockingPhpmqClient:
 
     def close(self) -> None:
         """As PhpmqClient.close. Raises RequestTimeout."""
-        if self._socket.fileno() < 0:
-            return
-        until = time.monotonic() + self._timeout
+        self._connection.close(self._connection.read)
+
+    def _send(self, data: bytes) -> None:
         try:
-            self._finish_writing()
-            while True:
-                self._read(until)
-        except (RequestTimeout, TimeoutError):
-            raise RequestTimeout("the broker did not close the connection") from None
-        except (ConnectionLost, OSError):
-            pass
-        finally:
-            self._socket.close()
-
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        traceback: TracebackType | None,
-    ) -> None:
-        self.close()
-
-    def _finish_writing(self) -> None:
-        self._socket.settimeout(self._timeout)
-        if isinstance(self._socket, ssl.SSLSocket):
-            with suppress(ssl.SSLError):
-                self._socket = self._socket.unwrap()
-        self._socket.shutdown(socket.SHUT_WR)
-
-    def _write(self, data: bytes) -> None:
-        try:
-            self._socket.settimeout(self._timeout)
-            self._socket.sendall(data)
-        except TimeoutError:
-            # a part of the message may have been sent: nothing can follow it
-            self._socket.close()
-            raise RequestTimeout(f"the broker takes nothing since {self._timeout} s") from None
-        except OSError as error:
-            self._socket.close()
-            raise ConnectionLost(str(error)) from error
-
-    def _read(self, until: float | None) -> None:
-        """Read once. `until` on the monotonic clock."""
-        if self._decoder.error is not None:
-            raise ConnectionLost(f"the broker broke the protocol: {self._decoder.error}")
-        try:
-            if until is None:
-                self._socket.settimeout(None)
-            else:
-                # 0 would mean "do not block", which raises BlockingIOError
-                self._socket.settimeout(max(0.001, until - time.monotonic()))
-            data = self._socket.recv(_READ_SIZE)
-        except TimeoutError:
-            raise RequestTimeout("no message in the given time") from None
-        except OSError as error:
-            raise ConnectionLost(str(error)) from error
-        if not data:
-            raise ConnectionLost("the broker closed the connection")
-        self._frames.extend(self._decoder.feed(data))
+            self._connection.send(data)
+        except ConnectionLost:
+            self._connection.drop()
+            raise

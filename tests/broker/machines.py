@@ -1,0 +1,458 @@
+"""Random steps for a broker and its naive model (model.py, world.py).
+
+Three machines, because each is about as much as one can read: queues and their consumers, topics
+and their subscriptions, transactions.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import TypeVar
+
+from hypothesis import strategies as st
+from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule
+
+from sluicemq.broker.clock import ManualClock
+from sluicemq.journal.memory import MemoryJournal
+from sluicemq.journal.port import Journal
+from sluicemq.model.destination import Address, DestinationSettings, Kind, Overflow
+from sluicemq.model.message import Durability
+from tests.broker import model
+from tests.broker.world import AtLeast, ConsumerPair, TransactionPair, WindowPair, World
+
+T = TypeVar("T")
+
+picks = st.integers(0, 30)
+"""Which of the things that are there; a number, because those change from step to step."""
+priorities = st.sampled_from([4, 4, 4, 0, 9, 5])
+sizes = st.sampled_from([1, 3, 0, 10])
+durabilities = st.sampled_from(Durability)
+lives = st.sampled_from([0, 0, 0, 150, 350, 1050])
+delays = st.sampled_from([0, 0, 0, 200, 1000])
+selectors = st.sampled_from([None, None, AtLeast("priority >= 4"), AtLeast("priority >= 5")])
+seldom = st.sampled_from([False, False, False, True])
+"""Whether to do what leaves little to be tested afterwards."""
+ends = st.booleans()
+"""Whether the turn ends with this step."""
+
+queue_settings = st.one_of(
+    st.builds(
+        DestinationSettings,
+        max_messages=st.sampled_from([0, 2, 3]),
+        max_bytes=st.sampled_from([0, 0, 6]),
+        overflow=st.sampled_from(Overflow),
+        dead_letter=st.booleans(),
+    ),
+    st.builds(
+        DestinationSettings,
+        max_attempts=st.sampled_from([0, 1, 3]),
+        retry_delay=st.sampled_from([0, 100, 700]),
+        retry_delay_max=st.sampled_from([0, 900]),
+        dead_letter=st.booleans(),
+        message_ttl=st.sampled_from([0, 450]),
+        max_message_bytes=st.sampled_from([0, 5]),
+    ),
+    st.builds(
+        DestinationSettings,
+        max_consumers=st.sampled_from([0, 1, 2]),
+        active_consumers=st.sampled_from([0, 1, 2]),
+    ),
+)
+
+
+class Machine(RuleBasedStateMachine):
+    """What all three share: a world, ways to pick from it, and the comparison."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.world = World(self.journal(), ManualClock())
+
+    def journal(self) -> Journal:
+        return MemoryJournal()
+
+    def pick(self, things: Sequence[T], number: int) -> T:
+        return things[number % len(things)]
+
+    def destination(self, number: int) -> model.Destination:
+        return self.pick(list(self.world.model.destinations.values()), number)
+
+    def consumable(self) -> list[model.Subscription]:
+        """A topic's own one only holds messages."""
+        subscriptions = self.world.model.subscriptions()
+        return [s for s in subscriptions if s.name or s.destination.address.kind is Kind.QUEUE]
+
+    def holders(self) -> list[tuple[ConsumerPair, model.Entry]]:
+        return [(pair, entry) for pair in self.world.consumers for entry in pair.model.held()]
+
+    def holding(self, number: int) -> tuple[ConsumerPair, model.Entry] | None:
+        holders = self.holders()
+        return self.pick(holders, number) if holders else None
+
+    def end(self, turn: bool) -> None:
+        if turn:
+            self.world.flush()
+
+    @invariant()
+    def same(self) -> None:
+        self.world.check()
+
+    def teardown(self) -> None:
+        self.world.flush()
+
+    @rule(
+        where=picks,
+        count=st.integers(1, 3),
+        size=sizes,
+        priority=priorities,
+        durability=durabilities,
+        ttl=lives,
+        delay=delays,
+        may_wait=st.booleans(),
+        turn=ends,
+    )
+    def publish(
+        self,
+        where: int,
+        count: int,
+        size: int,
+        priority: int,
+        durability: Durability,
+        ttl: int,
+        delay: int,
+        may_wait: bool,
+        turn: bool,
+    ) -> None:
+        destination = self.destination(where)
+        for _ in range(count):
+            letter = self.world.letter(size, priority, durability, ttl, delay, f"sender {count}")
+            self.world.publish(destination, letter, may_wait)
+        self.end(turn)
+
+    @rule(
+        where=picks,
+        credit=st.sampled_from([0, 1, 1, 2, 5, 1000]),
+        refill=st.booleans(),
+        selector=selectors,
+        rank=st.integers(0, 2),
+        ack_timeout=st.sampled_from([0, 0, 100, 500]),
+        turn=ends,
+    )
+    def attach(
+        self,
+        where: int,
+        credit: int,
+        refill: bool,
+        selector: AtLeast | None,
+        rank: int,
+        ack_timeout: int,
+        turn: bool,
+    ) -> None:
+        subscriptions = self.consumable()
+        if not subscriptions:
+            return
+        subscription = self.pick(subscriptions, where)
+        window = WindowPair(credit, refill)
+        self.world.attach(subscription, window, selector, rank, ack_timeout)
+        self.end(turn)
+
+    @rule(
+        where=picks, letters=st.lists(st.tuples(priorities, durabilities), min_size=1, max_size=5)
+    )
+    def publish_several(self, where: int, letters: list[tuple[int, Durability]]) -> None:
+        destination = self.destination(where)
+        for priority, durability in letters:
+            self.world.publish(destination, self.world.letter(2, priority, durability))
+        self.world.flush()
+
+    @rule(where=picks, credit=st.integers(1, 4), selector=selectors)
+    def consume(self, where: int, credit: int, selector: AtLeast | None) -> None:
+        subscriptions = self.consumable()
+        full = [s for s in subscriptions if s.entries and len(s.consumers) < 3]
+        if full or subscriptions:
+            subscription = self.pick(full or subscriptions, where)
+            self.world.attach(subscription, WindowPair(credit, True), selector)
+
+    @precondition(lambda self: self.holders())
+    @rule(keep=st.integers(0, 3))
+    def settle_most(self, keep: int) -> None:
+        for pair, entry in self.holders()[keep:]:
+            self.world.settle(pair, entry)
+        self.world.flush()
+
+    @precondition(lambda self: self.world.consumers)
+    @rule(which=picks, turn=ends)
+    def detach(self, which: int, turn: bool) -> None:
+        self.world.detach(self.pick(self.world.consumers, which))
+        self.end(turn)
+
+    @precondition(lambda self: self.world.consumers)
+    @rule(which=picks, credit=st.integers(1, 3), turn=ends)
+    def grant(self, which: int, credit: int, turn: bool) -> None:
+        self.world.grant(self.pick(self.world.consumers, which).window, credit)
+        self.end(turn)
+
+    @precondition(lambda self: self.holders())
+    @rule(which=picks, turn=ends)
+    def settle(self, which: int, turn: bool) -> None:
+        held = self.holding(which)
+        assert held is not None
+        self.world.settle(*held)
+        self.end(turn)
+
+    @precondition(lambda self: self.holders())
+    @rule(which=picks, count=st.integers(1, 4), attempted=st.booleans(), turn=ends)
+    def release(self, which: int, count: int, attempted: bool, turn: bool) -> None:
+        held = self.holding(which)
+        assert held is not None
+        pair, _ = held
+        self.world.release(pair, pair.model.held()[:count], attempted)
+        self.end(turn)
+
+    @rule(tenths=st.sampled_from([1, 1, 2, 5, 12]), turn=ends)
+    def advance(self, tenths: int, turn: bool) -> None:
+        self.world.advance(tenths * 100)
+        self.end(turn)
+
+    @rule(really=seldom, where=picks, unacked=st.booleans(), turn=ends)
+    def purge(self, really: bool, where: int, unacked: bool, turn: bool) -> None:
+        if really:
+            self.world.purge(self.destination(where), unacked)
+        self.end(turn)
+
+    @rule()
+    def flush(self) -> None:
+        self.world.flush()
+
+
+class QueueMachine(Machine):
+    """Queues: limits, credit, redelivery, dead letters, time."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        for name in "ab":
+            self.world.declare(Address(Kind.QUEUE, name), DestinationSettings())
+
+    @rule(name=st.sampled_from("ab"), declared=queue_settings, turn=ends)
+    def declare_queue(self, name: str, declared: DestinationSettings, turn: bool) -> None:
+        address = Address(Kind.QUEUE, name)
+        there = self.world.model.destinations.get(address)
+        if there is None or there.owner is None:
+            self.world.declare(address, declared)
+        self.end(turn)
+
+    @rule(declared=queue_settings, owner=st.sampled_from(["x", "y"]))
+    def declare_temporary(self, declared: DestinationSettings, owner: str) -> None:
+        address = Address(Kind.QUEUE, f"temporary of {owner}")
+        if address not in self.world.model.destinations:
+            self.world.declare(address, declared, owner)
+
+    @rule(really=seldom, owner=st.sampled_from(["x", "y"]), turn=ends)
+    def disown(self, really: bool, owner: str, turn: bool) -> None:
+        if not really:
+            return
+        for destination in list(self.world.model.destinations.values()):
+            if destination.owner == owner:
+                self.world.model.remove(destination)
+        self.world.broker.disown(owner)
+        self.end(turn)
+
+    @rule(really=seldom, where=picks, turn=ends)
+    def remove_queue(self, really: bool, where: int, turn: bool) -> None:
+        destination = self.destination(where)
+        if really and destination.queue in self.consumable() and destination.address.name != "a":
+            self.world.remove(destination)
+        self.end(turn)
+
+    @rule(first=picks, second=picks, credit=st.integers(0, 2), refill=st.booleans(), turn=ends)
+    def attach_to_several(
+        self, first: int, second: int, credit: int, refill: bool, turn: bool
+    ) -> None:
+        window = WindowPair(credit, refill)
+        for number in (first, second):
+            self.world.attach(self.destination(number).queue, window)
+        self.end(turn)
+
+    @precondition(lambda self: self.world.consumers)
+    @rule(which=picks, turn=ends)
+    def revoke(self, which: int, turn: bool) -> None:
+        self.world.revoke(self.pick(self.world.consumers, which).window)
+        self.end(turn)
+
+    @precondition(lambda self: self.world.consumers)
+    @rule(which=picks, suspended=st.booleans(), turn=ends)
+    def suspend(self, which: int, suspended: bool, turn: bool) -> None:
+        self.world.suspend(self.pick(self.world.consumers, which), suspended)
+        self.end(turn)
+
+    @rule(where=picks, paused=st.booleans(), turn=ends)
+    def pause(self, where: int, paused: bool, turn: bool) -> None:
+        self.world.pause(self.destination(where), paused)
+        self.end(turn)
+
+    def seen(self) -> list[model.Entry]:
+        """What a consumer has had in its hands may be settled, requeued or given up by number."""
+        return [
+            entry
+            for subscription in self.world.model.subscriptions()
+            for entry in subscription.entries
+            if entry.attempts and not isinstance(entry.holder, model.Transaction)
+        ]
+
+    @precondition(lambda self: self.seen())
+    @rule(which=picks, turn=ends)
+    def settle_any(self, which: int, turn: bool) -> None:
+        self.world.settle_any(self.pick(self.seen(), which))
+        self.end(turn)
+
+    @precondition(lambda self: self.seen())
+    @rule(which=picks, ttl=lives, turn=ends)
+    def requeue(self, which: int, ttl: int, turn: bool) -> None:
+        self.world.requeue(self.pick(self.seen(), which), ttl)
+        self.end(turn)
+
+    @precondition(lambda self: self.seen())
+    @rule(which=picks, force=st.booleans(), turn=ends)
+    def dead_letter(self, which: int, force: bool, turn: bool) -> None:
+        self.world.dead_letter(self.pick(self.seen(), which), force)
+        self.end(turn)
+
+    @rule(source=picks, to=picks, limit=st.integers(0, 2), turn=ends)
+    def move(self, source: int, to: int, limit: int, turn: bool) -> None:
+        self.world.move(self.destination(source).queue, self.destination(to), limit)
+        self.end(turn)
+
+
+class TopicMachine(Machine):
+    """Topics: durable, shared and no-local subscriptions, held messages."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.world.declare(Address(Kind.TOPIC, "plain"), DestinationSettings())
+        self.world.declare(Address(Kind.TOPIC, "hold"), DestinationSettings(hold=True))
+
+    @rule(name=st.sampled_from(["plain", "hold"]), declared=queue_settings, turn=ends)
+    def declare_topic(self, name: str, declared: DestinationSettings, turn: bool) -> None:
+        fields = {field: getattr(declared, field) for field in declared.__struct_fields__}
+        fields["hold"] = name == "hold"
+        self.world.declare(Address(Kind.TOPIC, name), DestinationSettings(**fields))
+        self.end(turn)
+
+    @rule(
+        where=st.sampled_from(["plain", "hold"]),
+        name=st.sampled_from(["s", "t", "u"]),
+        durable=st.booleans(),
+        shared=st.booleans(),
+        selector=selectors,
+        exclude=st.sampled_from([None, "sender 1", "sender 2"]),
+        turn=ends,
+    )
+    def subscribe(
+        self,
+        where: str,
+        name: str,
+        durable: bool,
+        shared: bool,
+        selector: AtLeast | None,
+        exclude: str | None,
+        turn: bool,
+    ) -> None:
+        topic = self.world.model.destinations[Address(Kind.TOPIC, where)]
+        if name not in topic.subscriptions:
+            self.world.subscribe(topic, name, durable, shared, selector, exclude)
+        self.end(turn)
+
+    def named(self) -> list[model.Subscription]:
+        return [s for s in self.world.model.subscriptions() if s.name]
+
+    @precondition(lambda self: self.named())
+    @rule(really=seldom, which=picks, turn=ends)
+    def unsubscribe(self, really: bool, which: int, turn: bool) -> None:
+        if really:
+            self.world.unsubscribe(self.pick(self.named(), which))
+        self.end(turn)
+
+    @rule(really=seldom, where=st.sampled_from(["plain", "hold"]))
+    def remove_topic(self, really: bool, where: str) -> None:
+        if not really:
+            return
+        address = Address(Kind.TOPIC, where)
+        self.world.remove(self.world.model.destinations[address])
+        self.world.declare(address, DestinationSettings(hold=where == "hold"))
+
+
+class TransactionMachine(Machine):
+    """Transactions, local and prepared, among plain sends and acknowledgements."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.world.declare(Address(Kind.QUEUE, "a"), DestinationSettings())
+        self.world.declare(Address(Kind.TOPIC, "t"), DestinationSettings())
+        topic = self.world.model.destinations[Address(Kind.TOPIC, "t")]
+        self.world.subscribe(topic, "s", True, True, None, None)
+
+    def open_ones(self) -> list[TransactionPair]:
+        return [pair for pair in self.world.transactions if not pair.model.prepared]
+
+    @rule(declared=queue_settings)
+    def declare_a(self, declared: DestinationSettings) -> None:
+        self.world.declare(Address(Kind.QUEUE, "a"), declared)
+
+    @rule(really=seldom)
+    def remove_a(self, really: bool) -> None:
+        if not really:
+            return
+        address = Address(Kind.QUEUE, "a")
+        self.world.remove(self.world.model.destinations[address])
+        self.world.declare(address, DestinationSettings())
+
+    @precondition(lambda self: len(self.world.transactions) < 4)
+    @rule()
+    def begin(self) -> None:
+        self.world.begin()
+
+    @precondition(lambda self: self.open_ones())
+    @rule(which=picks, where=picks, priority=priorities, durability=durabilities)
+    def publish_in(self, which: int, where: int, priority: int, durability: Durability) -> None:
+        letter = self.world.letter(3, priority, durability)
+        self.world.publish_in(self.pick(self.open_ones(), which), self.destination(where), letter)
+
+    @precondition(lambda self: self.open_ones() and self.holders())
+    @rule(which=picks, held=picks, turn=ends)
+    def settle_in(self, which: int, held: int, turn: bool) -> None:
+        holding = self.holding(held)
+        assert holding is not None
+        self.world.settle_in(self.pick(self.open_ones(), which), *holding)
+        self.end(turn)
+
+    def acked(self) -> list[tuple[TransactionPair, ConsumerPair, model.Entry]]:
+        return [
+            (transaction, pair, entry)
+            for transaction in self.open_ones()
+            for entry, consumer in transaction.model.acks
+            for pair in self.world.consumers
+            if pair.model is consumer
+        ]
+
+    @precondition(lambda self: self.acked())
+    @rule(which=picks, turn=ends)
+    def unsettle(self, which: int, turn: bool) -> None:
+        self.world.unsettle(*self.pick(self.acked(), which))
+        self.end(turn)
+
+    @precondition(lambda self: self.open_ones())
+    @rule(which=picks, turn=ends)
+    def prepare(self, which: int, turn: bool) -> None:
+        self.world.prepare(self.pick(self.open_ones(), which))
+        self.end(turn)
+
+    @precondition(lambda self: self.world.transactions)
+    @rule(which=picks, turn=ends)
+    def commit(self, which: int, turn: bool) -> None:
+        self.world.commit(self.pick(self.world.transactions, which))
+        self.end(turn)
+
+    @precondition(lambda self: self.world.transactions)
+    @rule(which=picks, turn=ends)
+    def rollback(self, which: int, turn: bool) -> None:
+        self.world.rollback(self.pick(self.world.transactions, which))
+        self.end(turn)

@@ -1,0 +1,35 @@
+"""What clients are connected to. A test file that uses a broker says which `harness` it has."""
+
+from __future__ import annotations
+
+import asyncio
+import socket
+import threading
+from collections.abc import Iterator
+
+import pytest
+
+from tests.protocols.harness import RoomHarness
+from tests.protocols.sockets import serve
+
+
+@pytest.fixture
+def port(harness: RoomHarness) -> Iterator[int]:
+    """The port of a broker in a thread of its own."""
+    loop = asyncio.new_event_loop()
+    server, port = loop.run_until_complete(serve(harness))
+    thread = threading.Thread(target=loop.run_forever)
+    thread.start()
+    yield port
+    loop.call_soon_threadsafe(server.close)
+    loop.call_soon_threadsafe(loop.stop)
+    thread.join()
+    loop.run_until_complete(server.wait_closed())
+    loop.close()
+
+
+@pytest.fixture
+def listener() -> Iterator[socket.socket]:
+    """A server that says only what the test makes it say."""
+    with socket.create_server(("127.0.0.1", 0)) as server:
+        yield server

@@ -1,0 +1,158 @@
+"""What the tests of several rooms need: a connection that records, and a broker behind it."""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Iterable
+from typing import Protocol
+
+from sluicemq.broker import Broker, BrokerSettings, Destination, ManualClock
+from sluicemq.journal.memory import MemoryJournal
+from sluicemq.model.destination import Address, DestinationSettings, Kind
+from sluicemq.protocols.link import Link, Session
+
+
+class RecordedTimer:
+    """A call that is made when the harness's clock gets there."""
+
+    def __init__(self, when: float, callback: Callable[[], None]) -> None:
+        self.when = when
+        self.callback = callback
+        self.cancelled = False
+
+    def cancel(self) -> None:
+        self.cancelled = True
+
+
+class Carrier(Protocol):
+    """The harness's view of a link: `unsent` is left to be sent by the turn unless `stalled`."""
+
+    session: Session
+    unsent: bool
+    stalled: bool
+
+
+class RoomHarness(ABC):
+    """A broker in memory, and connections to it; turns as the server has them."""
+
+    def __init__(self, settings: BrokerSettings | None = None) -> None:
+        self.clock = ManualClock()
+        self.broker = Broker(MemoryJournal(), self.clock, settings)
+        self.broker.wake = self._wake
+        self.links: list[Carrier] = []
+        self.timers: list[RecordedTimer] = []
+        self._woken = False
+
+    @abstractmethod
+    def open(self, link: Link) -> Session:
+        """A session of the protocol as a listener without options has it."""
+
+    def _wake(self) -> None:
+        self._woken = True
+
+    def turn(self, milliseconds: int = 0) -> None:
+        """Let time pass, ring what is due, flush, and send, until nobody wants another turn."""
+        self.clock.advance(milliseconds)
+        self.broker.tick()
+        timers, self.timers = self.timers, []
+        for timer in timers:
+            if timer.cancelled:
+                continue
+            if timer.when <= self.clock.steady:
+                timer.callback()
+            else:
+                self.timers.append(timer)
+        turns = 0
+        while True:
+            self._woken = False
+            self.broker.flush()
+            for link in self._sending():
+                link.unsent = False
+                link.session.flushed()
+            if not self._woken and not self._sending():
+                return
+            turns += 1
+            assert turns < 1000, "the broker does not come to rest"
+
+    def _sending(self) -> list[Carrier]:
+        return [link for link in self.links if link.unsent and not link.stalled]
+
+    def limit(self, queue: str, settings: DestinationSettings) -> None:
+        self.broker.declare(Address(Kind.QUEUE, queue), settings)
+
+    def find(self, queue: str) -> Destination | None:
+        return self.broker.find(Address(Kind.QUEUE, queue))
+
+    def bodies(self, queue: str) -> list[bytes]:
+        """What the queue holds, dispatched messages included, in order."""
+        destination = self.find(queue)
+        if destination is None:
+            return []
+        return [d.message.body for d in destination.queue.browse() if d.message is not None]
+
+
+class RecordedLink:
+    """Remembers what the session did with its connection."""
+
+    session: Session
+
+    def __init__(self, harness: RoomHarness) -> None:
+        self.harness = harness
+        self.peer = "test"
+        self.written = b""
+        self.unsent = False
+        self.stalled = False
+        self.closed_because: str | None = None
+        self.paused = False
+
+    def write(self, chunks: Iterable[bytes]) -> None:
+        assert self.closed_because is None, "written after close"
+        self.written += b"".join(chunks)
+        self.unsent = True
+
+    def close(self, reason: str = "") -> None:
+        assert self.closed_because is None, "closed twice"
+        self.closed_because = reason
+        self.unsent = True
+
+    def pause_reading(self) -> None:
+        self.paused = True
+
+    def resume_reading(self) -> None:
+        assert self.closed_because is None, "resumed after close"
+        self.paused = False
+
+    def call_later(self, delay: float, callback: Callable[[], None]) -> RecordedTimer:
+        assert delay >= 0
+        timer = RecordedTimer(self.harness.clock.steady + delay * 1000, callback)
+        self.harness.timers.append(timer)
+        return timer
+
+    @property
+    def open(self) -> bool:
+        return self.closed_because is None
+
+    def taken(self) -> bytes:
+        """What was written since the last call."""
+        written, self.written = self.written, b""
+        return written
+
+
+class RoomPeer:
+    """A client's end of a connection. Each call is one turn of the broker."""
+
+    def __init__(self, harness: RoomHarness, link: RecordedLink, session: Session) -> None:
+        self.harness = harness
+        self.link = link
+        self.session = link.session = session
+        harness.links.append(link)
+
+    def put(self, data: bytes) -> None:
+        self.session.receive(data)
+        self.harness.turn()
+
+    def drop(self) -> None:
+        """The connection breaks."""
+        self.harness.links.remove(self.link)
+        self.session.closed()
+        self.harness.turn()

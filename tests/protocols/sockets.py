@@ -1,0 +1,115 @@
+"""Real sockets for the tests of clients: a broker that listens, and ports with nobody behind."""
+
+from __future__ import annotations
+
+import asyncio
+import socket
+import ssl
+from asyncio.trsock import TransportSocket
+from collections.abc import Callable, Coroutine, Iterable
+from typing import TypeVar, cast
+
+from tests.protocols.harness import RoomHarness
+
+HarnessT = TypeVar("HarnessT", bound=RoomHarness)
+
+
+class SocketLink(asyncio.Protocol):
+    """A session behind a real socket; each read is a turn of the broker."""
+
+    def __init__(self, harness: RoomHarness) -> None:
+        self.harness = harness
+        self.peer = "test"
+        self.unsent = False
+        self.stalled = False
+        self.ended = False
+        self.closing = False
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        self.transport = cast(asyncio.Transport, transport)
+        self.session = self.harness.open(self)
+        self.harness.links.append(self)
+
+    def data_received(self, data: bytes) -> None:
+        if not self.closing:
+            self.session.receive(data)
+            self.harness.turn()
+
+    def eof_received(self) -> bool:
+        self.ended = True
+        if self.closing:
+            return False
+        self.session.end_of_input()
+        self.harness.turn()
+        return self.transport.can_write_eof()
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        self.harness.links.remove(self)
+        self.session.closed()
+        self.harness.turn()
+
+    def write(self, chunks: Iterable[bytes]) -> None:
+        self.transport.writelines(chunks)
+        self.unsent = True
+
+    def close(self, reason: str = "") -> None:
+        # closing with unread input would reset the connection and lose what was written last
+        self.closing = True
+        self.unsent = True
+        if self.ended or not self.transport.can_write_eof():
+            self.transport.close()
+        else:
+            self.transport.write_eof()
+
+    def pause_reading(self) -> None:
+        self.transport.pause_reading()
+
+    def resume_reading(self) -> None:
+        self.transport.resume_reading()
+
+    def call_later(self, delay: float, callback: Callable[[], None]) -> asyncio.TimerHandle:
+        def call() -> None:
+            self.harness.clock.advance(round(delay * 1000))
+            callback()
+            self.harness.turn()
+
+        return asyncio.get_running_loop().call_later(delay, call)
+
+
+async def serve(
+    harness: RoomHarness, path: str | None = None, ssl_context: ssl.SSLContext | None = None
+) -> tuple[asyncio.Server, int]:
+    """A broker that listens, on `path` or on the port that is returned."""
+    loop = asyncio.get_running_loop()
+
+    def accept() -> SocketLink:
+        return SocketLink(harness)
+
+    if path is not None:
+        return await loop.create_unix_server(accept, path, ssl=ssl_context), 0
+    server = await loop.create_server(accept, "127.0.0.1", 0, ssl=ssl_context)
+    return server, port_of(server.sockets[0])
+
+
+def run_against(
+    harness: HarnessT, scenario: Callable[[HarnessT, int], Coroutine[None, None, None]]
+) -> HarnessT:
+    """Run a scenario against a broker that listens on a port."""
+
+    async def main() -> None:
+        server, port = await serve(harness)
+        async with server:
+            async with asyncio.timeout(30):
+                await scenario(harness, port)
+
+    asyncio.run(main())
+    return harness
+
+
+def port_of(listener: socket.socket | TransportSocket) -> int:
+    return cast(int, listener.getsockname()[1])
+
+
+def unused_port() -> int:
+    with socket.create_server(("127.0.0.1", 0)) as server:
+        return port_of(server)
