@@ -23,8 +23,10 @@ BURST = 20
 WINDOW = 400
 MOST_HELD = 200
 """Messages the consumer keeps unacknowledged; half its window, so that it goes on."""
-MOST_AHEAD = 5000
-"""Messages the producer may be ahead of the consumer, so that the last round stays short."""
+AHEAD = (30, 5000)
+"""Messages the producer may be ahead of the consumer, in turns. A consumer that keeps up sees
+messages while they are young, which is when a broker that shows them too early would be caught; one
+that lags behind leaves a backlog."""
 
 
 def number_of(message: BlockingPhpmqMessage) -> int:
@@ -35,9 +37,11 @@ def number_of(message: BlockingPhpmqMessage) -> int:
 class Producer(threading.Thread):
     """Sends numbered messages until the connection breaks or it is told to stop."""
 
-    def __init__(self, port: int, first: int, recorder: Recorder, size: int) -> None:
+    def __init__(self, port: int, first: int, recorder: Recorder, size: int, ahead: int) -> None:
         super().__init__(daemon=True)
         self.next = first
+        self._first = first
+        self._ahead = ahead
         self.stop = threading.Event()
         self._client = BlockingPhpmqClient.connect(port=port)
         self._recorder = recorder
@@ -46,8 +50,8 @@ class Producer(threading.Thread):
     def run(self) -> None:
         try:
             while not self.stop.is_set():
-                if self.next - self._recorder.highest > MOST_AHEAD:
-                    time.sleep(0.001)
+                if self.next - max(self._first, self._recorder.highest) > self._ahead:
+                    time.sleep(0.0002)
                     continue
                 for _ in range(BURST):
                     self._client.send(QUEUE, b"%d %b" % (self.next, self._padding))
@@ -148,12 +152,13 @@ def test_kill_at_random_moments(tmp_path: Path) -> None:
 
 def _kill_repeatedly(broker: LocalBroker, recorder: Recorder, chance: random.Random) -> None:
     following = 0
-    for _ in range(KILLS):
+    for turn in range(KILLS):
         broker.start()
         port = broker.port("phpmq")
         recorder.started(following)
         consumer = Consumer(port, recorder, chance)
-        producer = Producer(port, following, recorder, chance.choice((0, 100, 1000)))
+        size, ahead = chance.choice((0, 100, 1000)), AHEAD[turn % 2]
+        producer = Producer(port, following, recorder, size, ahead)
         consumer.start()
         producer.start()
         time.sleep(chance.uniform(0.02, 0.6))

@@ -195,7 +195,7 @@ class _Restoration:
             else:
                 destination = destinations[number] = self._destination(number)
             if destination is None:
-                self.orphans.setdefault(number, []).extend([row.sequence] * row.references)
+                self._orphan(row, row.references)
             elif not destination.topic:
                 self._place(destination.queue, row, held)
                 count += 1
@@ -256,12 +256,14 @@ class _Restoration:
     ) -> int:
         """Place a message of a topic where it still has to be delivered. Returns in how many."""
         sequence = row.sequence
+        if topic.settings.hold:
+            return self._hold(topic, row, held)
         if sequence <= self.recovery.position:
             chosen = [n for n, sequences in self.pending.items() if sequence in sequences]
         else:
             chosen = list(self.broker.journal.fetch(sequence).routes)
-        if not chosen and (topic.settings.hold or not self.broker.journal.fetch(sequence).routes):
-            return self._hold(topic, row, held)
+        if not chosen and not self.broker.journal.fetch(sequence).routes:
+            return self._hold(topic, row, held)  # it did hold them once
         subscriptions = self.broker.durable_subscriptions
         takers = [
             subscriptions[number]
@@ -270,10 +272,8 @@ class _Restoration:
         ]
         for subscription in takers:
             self._place(subscription, row, held)
-        excess = row.references - len(takers)
-        if excess > 0:
-            # of subscriptions that have gone, or have settled it without the journal's knowledge
-            self.orphans.setdefault(row.destination, []).extend([sequence] * excess)
+        # of subscriptions that have gone, or have settled it without the journal's knowledge
+        self._orphan(row, row.references - len(takers))
         return len(takers)
 
     def _hold(
@@ -291,7 +291,13 @@ class _Restoration:
                 self._place(subscription, row, held, HELD)
         else:
             self._place(topic.queue, row, held)
+        self._orphan(row, row.references - 1)
         return max(1, len(takers))
+
+    def _orphan(self, row: Row, references: int) -> None:
+        """So many settlements that the journal waits for will not come."""
+        if references > 0:
+            self.orphans.setdefault(row.destination, []).extend([row.sequence] * references)
 
     def _place(
         self,
