@@ -269,7 +269,7 @@ class QueueMachine(Machine):
     ) -> None:
         window = WindowPair(credit, refill)
         for number in (first, second):
-            self.world.attach(self.destination(number).queue, window)
+            self.world.attach(self.pick(self.consumable(), number), window)
         self.end(turn)
 
     @precondition(lambda self: self.world.consumers)

@@ -375,7 +375,7 @@ class World:
         assert transactions.unsettle(transaction.engine, pair.engine, entry.sequence)
 
     def prepare(self, pair: TransactionPair) -> None:
-        xid = b"xid of " + str(pair.engine.number).encode()
+        xid = f"xid {next(self.names)}".encode()
         self.broker.transactions.prepare(pair.engine, xid)
         pair.model.prepared = True
         assert self.broker.transactions.find_prepared(xid) is pair.engine

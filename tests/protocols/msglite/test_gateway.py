@@ -344,16 +344,18 @@ def test_shutdown_is_told_unless_the_response_has_begun(
     harness: Harness, client: Peer, worker: Worker
 ) -> None:
     client.put(GET)
-    other = harness.request()
+    asking, idle = harness.request(), harness.request()
+    asking.put(GET[:5])
     worker.take()
     worker.answer(OK)
     client.got()
-    for peer in (client, other):
+    for peer in (client, asking, idle):
         peer.session.shutdown()
         peer.session.shutdown()
     assert client.got() == b""
-    assert other.got().startswith(b"HTTP/1.0 500 ")
-    assert (client.open, other.open) == (False, False)
+    assert asking.got().startswith(b"HTTP/1.0 500 ")
+    assert idle.got() == b""
+    assert (client.open, asking.open, idle.open) == (False, False, False)
 
 
 def test_what_the_broker_refuses_is_answered_with_500() -> None:

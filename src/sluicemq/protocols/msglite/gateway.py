@@ -135,8 +135,11 @@ class GatewaySession:
                 self._broker.remove(destination, force=True)
 
     def shutdown(self) -> None:
-        """Say so, unless the response has begun."""
-        self._fail("the broker stops")
+        """Say so to whoever has asked something, unless the response has begun."""
+        if self._state is _State.READING and not self._reader.begun:
+            self._close("the broker stops")
+        else:
+            self._fail("the broker stops")
 
     # --- the request -------------------------------------------------------------------------
 

@@ -1,0 +1,164 @@
+"""A broker to write examples with, and readers that remember what they were given."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from sluicemq.broker import (
+    Broker,
+    BrokerSettings,
+    Consumer,
+    Delivery,
+    Destination,
+    ManualClock,
+    Selector,
+    Subscription,
+    Window,
+)
+from sluicemq.journal.memory import MemoryJournal
+from sluicemq.model.destination import Address, DestinationSettings, Kind
+from sluicemq.model.message import Message
+
+DAY = 24 * 60 * 60 * 1000
+
+
+class Reader:
+    """A consumer and its sink. `attempts` is that of the last delivery of each body."""
+
+    consumer: Consumer
+
+    def __init__(self, broker: Broker) -> None:
+        self.broker = broker
+        self.attempts: dict[str, int] = {}
+        self.detachments = 0
+        self._got: list[str] = []
+
+    def deliver(self, consumer: Consumer, deliveries: list[Delivery]) -> None:
+        for delivery in deliveries:
+            body = body_of(delivery)
+            self._got.append(body)
+            self.attempts[body] = delivery.attempts
+
+    def detached(self, consumer: Consumer) -> None:
+        self.detachments += 1
+
+    def got(self) -> list[str]:
+        """Bodies delivered since the last call, in order."""
+        got, self._got = self._got, []
+        return got
+
+    def held(self) -> dict[str, int]:
+        """Sequence numbers of what it holds, by body."""
+        return {body_of(d): sequence for sequence, d in self.consumer.unacked.items()}
+
+    def settle(self, *bodies: str) -> None:
+        """Acknowledge these, or all that it holds, and end the turn."""
+        held = self.held()
+        for body in bodies or held:
+            assert self.broker.settle(self.consumer, held[body])
+        self.broker.flush()
+
+    def release(self, *bodies: str, attempted: bool = True) -> None:
+        """Give these back, or all that it holds, and end the turn."""
+        held = self.held()
+        sequences = [held[body] for body in bodies] or None
+        self.broker.release(self.consumer, sequences, attempted=attempted)
+        self.broker.flush()
+
+    def detach(self) -> None:
+        self.broker.detach(self.consumer)
+        self.broker.flush()
+
+
+class Rig:
+    """A broker in memory. What its methods do ends with the turn, unless they say otherwise."""
+
+    def __init__(
+        self, settings: BrokerSettings | None = None, journal: MemoryJournal | None = None
+    ) -> None:
+        self.clock = ManualClock()
+        self.journal = journal or MemoryJournal()
+        self.broker = Broker(self.journal, self.clock, settings)
+
+    def queue(self, name: str = "q", **settings: Any) -> Destination:
+        """Declare a queue."""
+        return self.broker.declare(Address(Kind.QUEUE, name), DestinationSettings(**settings))
+
+    def topic(self, name: str = "t", **settings: Any) -> Destination:
+        """Declare a topic."""
+        return self.broker.declare(Address(Kind.TOPIC, name), DestinationSettings(**settings))
+
+    def message(self, destination: Destination, body: str, **fields: Any) -> Message:
+        """Not sent yet."""
+        return Message(destination.address, body.encode(), timestamp=self.clock.wall, **fields)
+
+    def send(self, destination: Destination, *bodies: str, **fields: Any) -> list[int]:
+        """Publish; returns the sequence numbers."""
+        messages = [self.message(destination, body, **fields) for body in bodies]
+        for message in messages:
+            assert self.broker.publish(destination, message)
+        self.broker.flush()
+        return [message.sequence for message in messages]
+
+    def read(
+        self,
+        source: Destination | Subscription,
+        credit: int = 100,
+        *,
+        refill: bool = True,
+        window: Window | None = None,
+        selector: Selector | None = None,
+        rank: int = 0,
+        ack_timeout: int | None = None,
+    ) -> Reader:
+        """Attach a reader; the turn does not end."""
+        reader = Reader(self.broker)
+        reader.consumer = self.broker.attach(
+            source.queue if isinstance(source, Destination) else source,
+            reader,
+            window or Window(credit, refill),
+            selector=selector,
+            rank=rank,
+            ack_timeout=ack_timeout,
+        )
+        return reader
+
+    def wait(self, milliseconds: int) -> None:
+        """Let time pass, and the broker do what it demands."""
+        self.clock.advance(milliseconds)
+        self.broker.tick()
+        self.broker.flush()
+
+    def dead(self, name: str = "q.dlq") -> list[Message]:
+        """What waits in a dead-letter queue that exists."""
+        queue = self.broker.destinations[Address(Kind.QUEUE, name)].queue
+        return [message_of(delivery) for delivery in queue.browse()]
+
+
+class OfType:
+    """A selector that counts how often it was asked."""
+
+    def __init__(self, type: str) -> None:
+        self.text = f"JMSType = '{type}'"
+        self.type = type
+        self.calls = 0
+
+    def __call__(self, message: Message) -> bool:
+        self.calls += 1
+        return message.type == self.type
+
+
+def message_of(delivery: Delivery) -> Message:
+    """The message of a delivery that is not paged out."""
+    assert delivery.message is not None
+    return delivery.message
+
+
+def body_of(delivery: Delivery) -> str:
+    return message_of(delivery).body.decode()
+
+
+def bodies(source: Destination | Subscription) -> list[str]:
+    """What is there, waiting or in flight, in queue order."""
+    subscription = source.queue if isinstance(source, Destination) else source
+    return [body_of(delivery) for delivery in subscription.browse()]

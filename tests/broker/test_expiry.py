@@ -1,0 +1,128 @@
+"""Messages that are too old, and messages that are not due yet."""
+
+from __future__ import annotations
+
+import pytest
+
+from sluicemq.broker.timers import NEVER
+from sluicemq.model.destination import Overflow
+from tests.broker.support import DAY, Rig, bodies
+
+
+def test_a_message_is_given_until_the_last_millisecond_of_its_life() -> None:
+    rig = Rig()
+    queue = rig.queue()
+    rig.send(queue, "short", expiration=rig.clock.wall + 150)
+    rig.send(queue, "long", expiration=rig.clock.wall + 151)
+    rig.clock.advance(150)  # and no tick
+    assert rig.read(queue).got() == ["long"]
+    assert queue.statistics.expired == 1
+
+
+def test_what_nobody_asks_for_is_cleared_when_the_broker_wanted_to_be_called() -> None:
+    rig = Rig()
+    queue = rig.queue()
+    rig.send(queue, "a", expiration=rig.clock.wall + 150)
+    rig.send(queue, "b")
+    start = rig.clock.steady
+    while (due := rig.broker.deadline()) < NEVER:
+        rig.wait(max(0, due - rig.clock.steady))
+    assert 150 <= rig.clock.steady - start <= 150 + 100
+    assert bodies(queue) == ["b"]
+    assert (queue.waiting, queue.statistics.expired) == (1, 1)
+
+
+def test_a_long_life_ends_on_time_too() -> None:
+    rig = Rig()
+    queue = rig.queue()
+    rig.send(queue, "a", expiration=rig.clock.wall + DAY)
+    for _ in range(24 * 60 - 1):
+        rig.wait(60_000)
+    assert queue.waiting == 1
+    rig.wait(60_100)
+    assert queue.waiting == 0
+
+
+def test_message_ttl_is_an_upper_bound_only() -> None:
+    rig = Rig()
+    queue = rig.queue(message_ttl=1000)
+    rig.send(queue, "none")
+    rig.send(queue, "longer", expiration=rig.clock.wall + 5000)
+    rig.send(queue, "shorter", expiration=rig.clock.wall + 400)
+    rig.wait(600)
+    assert bodies(queue) == ["none", "longer"]
+    rig.wait(500)
+    assert bodies(queue) == []
+
+
+@pytest.mark.parametrize("jump", [DAY, -DAY], ids=["ahead", "back"])
+def test_a_clock_that_is_set_neither_expires_nor_revives(jump: int) -> None:
+    rig = Rig()
+    queue = rig.queue()
+    rig.send(queue, "a", expiration=rig.clock.wall + 1000)
+    rig.clock.set_wall(rig.clock.wall + jump)
+    rig.wait(900)
+    assert bodies(queue) == ["a"]
+    rig.wait(200)
+    assert bodies(queue) == []
+
+
+def test_a_message_in_flight_does_not_expire_but_is_not_delivered_again() -> None:
+    rig = Rig()
+    queue = rig.queue()
+    reader = rig.read(queue)
+    rig.send(queue, "settled", "released", expiration=rig.clock.wall + 100)
+    rig.wait(1000)
+    assert queue.unacked == 2
+    reader.settle("settled")
+    reader.got()
+    reader.release("released")
+    assert reader.got() == []
+    assert (queue.statistics.settled, queue.statistics.expired) == (1, 1)
+
+
+def test_a_message_that_came_too_late_displaces_none() -> None:
+    rig = Rig()
+    queue = rig.queue(max_messages=1, overflow=Overflow.DROP_OLDEST)
+    rig.send(queue, "alive")
+    rig.send(queue, "late", expiration=rig.clock.wall - 1)
+    assert bodies(queue) == ["alive"]
+
+
+def test_a_delayed_message_is_delivered_when_it_is_due() -> None:
+    rig = Rig()
+    queue = rig.queue()
+    reader = rig.read(queue)
+    rig.send(queue, "later", deliver_at=rig.clock.wall + 500)
+    rig.send(queue, "now")
+    rig.wait(499)
+    assert reader.got() == ["now"]
+    assert queue.waiting == 1
+    rig.wait(1)
+    assert reader.got() == ["later"]
+
+
+@pytest.mark.parametrize("jump", [DAY, -DAY], ids=["ahead", "back"])
+def test_a_clock_that_is_set_does_not_change_the_delay(jump: int) -> None:
+    rig = Rig()
+    queue = rig.queue()
+    reader = rig.read(queue)
+    rig.send(queue, "later", deliver_at=rig.clock.wall + 500)
+    rig.clock.set_wall(rig.clock.wall + jump)
+    rig.wait(499)
+    assert reader.got() == []
+    rig.wait(1)
+    assert reader.got() == ["later"]
+
+
+def test_a_message_that_expires_before_it_is_due_is_never_delivered() -> None:
+    rig = Rig()
+    queue = rig.queue()
+    reader = rig.read(queue)
+    wall = rig.clock.wall
+    rig.send(queue, "a", deliver_at=wall + 500, expiration=wall + 300)
+    rig.wait(400)
+    assert queue.waiting == 0
+    rig.wait(200)
+    assert reader.got() == []
+    assert queue.statistics.expired == 1

@@ -1,0 +1,237 @@
+"""What happens when something is full."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from sluicemq.broker import BrokerSettings, Destination
+from sluicemq.model.destination import Address, Kind, Overflow
+from sluicemq.model.errors import BrokerStopping, LimitExceeded, MessageTooLarge
+from sluicemq.model.message import Durability
+from tests.broker.support import Rig, bodies
+
+full_at_two = pytest.mark.parametrize(
+    "limit", [{"max_messages": 2}, {"max_bytes": 4}], ids=["count", "bytes"]
+)
+"""Either is reached by two messages of two bytes."""
+
+
+class Producer:
+    """Sends, and remembers in a common list what was accepted late."""
+
+    def __init__(self, rig: Rig, unblocked: list[str]) -> None:
+        self.rig = rig
+        self.unblocked = unblocked
+
+    def send(self, queue: Destination, body: str) -> bool:
+        message = self.rig.message(queue, body)
+        return self.rig.broker.publish(queue, message, lambda: self.unblocked.append(body))
+
+
+@full_at_two
+def test_reject_new_refuses_the_message_and_keeps_the_others(limit: dict[str, Any]) -> None:
+    rig = Rig()
+    queue = rig.queue(**limit)
+    rig.send(queue, "aa", "bb")
+    with pytest.raises(LimitExceeded):
+        rig.send(queue, "cc")
+    assert bodies(queue) == ["aa", "bb"]
+    assert queue.statistics.rejected == 1
+
+
+def test_messages_that_are_not_durable_yet_count() -> None:
+    rig = Rig()
+    queue = rig.queue(max_messages=1)
+    rig.broker.publish(queue, rig.message(queue, "a"))
+    with pytest.raises(LimitExceeded):
+        rig.broker.publish(queue, rig.message(queue, "b"))
+
+
+def test_messages_in_flight_do_not_count_and_may_exceed_the_limit_when_they_come_back() -> None:
+    rig = Rig()
+    queue = rig.queue(max_messages=1)
+    reader = rig.read(queue, 1)
+    rig.send(queue, "a")
+    rig.send(queue, "b")
+    reader.detach()
+    assert bodies(queue) == ["a", "b"]
+
+
+@full_at_two
+def test_drop_oldest_makes_room(limit: dict[str, Any]) -> None:
+    rig = Rig()
+    queue = rig.queue(**limit, overflow=Overflow.DROP_OLDEST)
+    rig.send(queue, "aa", priority=9)
+    rig.send(queue, "bb", "cc")
+    assert bodies(queue) == ["bb", "cc"]
+    assert queue.statistics.dropped == 1
+
+
+@full_at_two
+def test_drop_lowest_priority_drops_the_oldest_of_the_lowest(limit: dict[str, Any]) -> None:
+    rig = Rig()
+    queue = rig.queue(**limit, overflow=Overflow.DROP_LOWEST)
+    rig.send(queue, "hi", priority=9)
+    rig.send(queue, "l1", "l2", priority=1)
+    assert bodies(queue) == ["hi", "l2"]
+    rig.send(queue, "l0", priority=0)
+    assert bodies(queue) == ["hi", "l2"]
+
+
+def test_one_large_message_displaces_as_many_as_needed() -> None:
+    rig = Rig()
+    queue = rig.queue(max_bytes=4, overflow=Overflow.DROP_OLDEST)
+    rig.send(queue, "a", "b", "c", "ddd")
+    assert bodies(queue) == ["c", "ddd"]
+
+
+@full_at_two
+def test_redirect_sends_the_new_message_to_the_dead_letters(limit: dict[str, Any]) -> None:
+    rig = Rig()
+    queue = rig.queue(**limit, overflow=Overflow.DEAD_LETTER, dead_letter=True)
+    rig.send(queue, "aa", "bb")
+    [sequence] = rig.send(queue, "cc")
+    assert bodies(queue) == ["aa", "bb"]
+    [dead] = rig.dead()
+    assert (dead.body, dead.sequence) == (b"cc", sequence)
+    assert (dead.properties or {})["deadLetterReason"] == "overflow"
+
+
+def test_redirect_without_dead_letters_refuses() -> None:
+    rig = Rig()
+    queue = rig.queue(max_messages=1, overflow=Overflow.DEAD_LETTER)
+    rig.send(queue, "a")
+    with pytest.raises(LimitExceeded):
+        rig.send(queue, "b")
+
+
+@full_at_two
+def test_blocked_producers_go_on_in_order_of_arrival(limit: dict[str, Any]) -> None:
+    rig = Rig()
+    queue = rig.queue(**limit, overflow=Overflow.BLOCK)
+    unblocked: list[str] = []
+    first, second = Producer(rig, unblocked), Producer(rig, unblocked)
+    rig.send(queue, "aa", "bb")
+    assert not first.send(queue, "cc")
+    assert not second.send(queue, "dd")
+    rig.broker.flush()
+    assert unblocked == []
+    reader = rig.read(queue, 1)
+    rig.broker.flush()
+    assert unblocked == ["cc"]
+    reader.settle()
+    assert unblocked == ["cc", "dd"]
+    reader.settle()
+    reader.settle()
+    assert reader.got() == ["aa", "bb", "cc", "dd"]
+
+
+def test_a_small_message_does_not_overtake_a_parked_one() -> None:
+    rig = Rig()
+    queue = rig.queue(max_bytes=4, overflow=Overflow.BLOCK)
+    producer = Producer(rig, [])
+    rig.send(queue, "aa")
+    assert not producer.send(queue, "bbb")
+    assert not producer.send(queue, "c")
+    rig.broker.purge(queue)
+    rig.broker.flush()
+    assert bodies(queue) == ["bbb", "c"]
+
+
+@pytest.mark.parametrize("way", ["purge", "expiry", "declare"])
+def test_blocked_producers_go_on_whatever_makes_the_room(way: str) -> None:
+    rig = Rig()
+    queue = rig.queue(max_messages=1, overflow=Overflow.BLOCK)
+    unblocked: list[str] = []
+    rig.send(queue, "a", expiration=rig.clock.wall + 100)
+    Producer(rig, unblocked).send(queue, "b")
+    if way == "purge":
+        rig.broker.purge(queue)
+    elif way == "declare":
+        rig.queue(max_messages=2, overflow=Overflow.BLOCK)
+    else:
+        rig.wait(300)
+    rig.broker.flush()
+    assert unblocked == ["b"]
+
+
+def test_a_message_that_would_never_fit_is_refused_not_parked() -> None:
+    rig = Rig()
+    queue = rig.queue(max_bytes=4, overflow=Overflow.BLOCK)
+    with pytest.raises(MessageTooLarge):
+        Producer(rig, []).send(queue, "12345")
+    assert not queue.parked
+
+
+def test_a_producer_that_cannot_wait_is_refused() -> None:
+    rig = Rig()
+    queue = rig.queue(max_messages=1, overflow=Overflow.BLOCK)
+    rig.send(queue, "a")
+    with pytest.raises(LimitExceeded):
+        rig.send(queue, "b")
+
+
+def test_parked_messages_of_a_removed_queue_go_to_its_successor() -> None:
+    rig = Rig()
+    queue = rig.queue(max_messages=1, overflow=Overflow.BLOCK)
+    unblocked: list[str] = []
+    rig.send(queue, "a")
+    Producer(rig, unblocked).send(queue, "b")
+    rig.broker.remove(queue)
+    rig.broker.flush()
+    assert unblocked == ["b"]
+    assert bodies(rig.broker.queue("q")) == ["b"]
+
+
+def test_producers_of_a_removed_queue_go_on_even_if_it_cannot_come_back() -> None:
+    rig = Rig(BrokerSettings(auto_create_queues=False))
+    queue = rig.queue(max_messages=1, overflow=Overflow.BLOCK)
+    unblocked: list[str] = []
+    rig.send(queue, "a")
+    Producer(rig, unblocked).send(queue, "b")
+    rig.broker.remove(queue)
+    assert unblocked == ["b"]
+    assert rig.broker.find(Address(Kind.QUEUE, "q")) is None
+
+
+def test_max_message_bytes_is_the_largest_body_that_passes() -> None:
+    rig = Rig()
+    queue = rig.queue(max_message_bytes=3)
+    rig.send(queue, "abc")
+    with pytest.raises(MessageTooLarge):
+        rig.send(queue, "abcd")
+    assert bodies(queue) == ["abc"]
+    assert queue.statistics.rejected == 1
+
+
+def test_a_topic_is_full_when_its_slowest_subscription_is() -> None:
+    rig = Rig()
+    topic = rig.topic(max_messages=1)
+    rig.broker.subscribe(topic, "slow")
+    rig.read(rig.broker.subscribe(topic, "fast"))
+    rig.send(topic, "a")
+    with pytest.raises(LimitExceeded):
+        rig.send(topic, "b")
+
+
+def test_memory_limit_refuses_what_the_journal_cannot_hold_instead() -> None:
+    rig = Rig(BrokerSettings(memory_limit=2))
+    queue = rig.queue()
+    reader = rig.read(queue, 3)
+    rig.send(queue, "a", "b", "c", durability=Durability.NONE)
+    with pytest.raises(LimitExceeded):
+        rig.send(queue, "d", durability=Durability.NONE)
+    rig.send(queue, "e", durability=Durability.LAZY)
+    reader.settle()
+    rig.send(queue, "f", durability=Durability.NONE)
+    assert bodies(queue) == ["e", "f"]
+
+
+def test_a_broker_that_stops_takes_no_more_messages() -> None:
+    rig = Rig()
+    queue = rig.queue()
+    rig.broker.stopping = True
+    with pytest.raises(BrokerStopping):
+        rig.send(queue, "a")
