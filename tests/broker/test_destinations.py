@@ -246,7 +246,7 @@ def test_statistics_count_each_thing_once() -> None:
 def test_rates_approach_the_present_and_fade() -> None:
     rig = Rig()
     queue = rig.queue()
-    rig.read(queue)
+    rig.read(queue, 1000)
     for _ in range(30):
         rig.send(queue, *"0123456789")
         rig.broker.sample(1.0)

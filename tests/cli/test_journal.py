@@ -18,7 +18,7 @@ TIME = 1_700_000_000_000
 
 
 def message(address: Address, body: bytes, **fields: object) -> Message:
-    return Message(address, body, BodyKind.TEXT, Origin.PHPMQ, Durability.SYNC, TIME, **fields)  # type: ignore[arg-type]
+    return Message(address, body, BodyKind.TEXT, Origin.PHPMQ, Durability.SYNC, TIME, **fields)
 
 
 @pytest.fixture

@@ -83,7 +83,7 @@ def test_queues_by_pattern_and_order(run: Run, fake: FakeBroker) -> None:
 
 def test_queues_as_json_pass_everything_on(run: Run, fake: FakeBroker) -> None:
     result = run("queues", "news", "--status-socket", str(fake.path), "--json")
-    assert json.loads(result.out) == [DOCUMENT["destinations"][2]]  # type: ignore[index]
+    assert json.loads(result.out) == [DOCUMENT["destinations"][2]]
 
 
 def test_top_prints_each_look(run: Run, fake: FakeBroker) -> None:

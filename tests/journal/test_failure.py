@@ -37,7 +37,7 @@ class FailingDisk:
             self.failures += 1
             if self._short and self.failures == 1:
                 fd, data, offset = arguments
-                return os.pwrite(fd, bytes(data)[: self._short], offset)  # type: ignore[arg-type]
+                return os.pwrite(fd, bytes(data)[: self._short], offset)
             raise OSError(errno.ENOSPC, "No space left on device")
 
         return call

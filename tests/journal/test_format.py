@@ -133,7 +133,7 @@ def test_messages_come_back_with_every_field(
         correlation_id,
         Address(*reply_to) if reply_to else None,
         type,
-        properties,  # type: ignore[arg-type]
+        properties,
         native,
     )
     message.routes = tuple(routes)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import socket
 import ssl
+from abc import ABC, abstractmethod
 from collections.abc import Callable, Coroutine
 from contextlib import suppress
 from pathlib import Path
@@ -28,7 +29,7 @@ TOO_MUCH = bytes(32 << 20)
 """More than the kernel takes for somebody who does not read."""
 
 
-class User:
+class User(ABC):
     """Somebody with a client; one that blocks is used in a thread."""
 
     harness: ClassVar[type[RoomHarness]]
@@ -49,11 +50,11 @@ class User:
     async def close(self) -> None:
         await self.call(self.client.close)
 
-    async def send(self, body: bytes) -> None:
-        raise NotImplementedError
+    @abstractmethod
+    async def send(self, body: bytes) -> None: ...
 
-    async def fetch(self) -> bytes:
-        raise NotImplementedError
+    @abstractmethod
+    async def fetch(self) -> bytes: ...
 
 
 class MsgliteUser(User):
@@ -88,7 +89,7 @@ BLOCKING = [(MsgliteUser, BlockingMsgliteClient), (PhpmqUser, BlockingPhpmqClien
 @pytest.fixture(params=[*ASYNC, *BLOCKING], ids=lambda pair: pair[1].__name__)
 def user(request: pytest.FixtureRequest) -> User:
     room, kind = request.param
-    return room(kind)  # type: ignore[no-any-return]
+    return room(kind)
 
 
 async def connected(user: User, listener: socket.socket, timeout: float = 10.0) -> socket.socket:

@@ -25,7 +25,7 @@ def _elsewhere(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
 def load_text(tmp_path: Path, text: str, **more: object) -> Loaded:
     file = tmp_path / "test.toml"
     file.write_text(text, encoding="utf-8")
-    return load(file, **more)  # type: ignore[arg-type]
+    return load(file, **more)
 
 
 def test_nothing_given_serves_every_protocol_on_loopback() -> None:

@@ -153,14 +153,14 @@ class Subscription:
         self.waiting += 1
         self.waiting_bytes += delivery.size
         if delivery.expires:
-            self.core.wheel.add(delivery)
+            self.core.wheel.add(delivery, self.core.clock.steady)
         self._put_back(delivery)
 
     def _enter(self, delivery: Delivery, deliver_at: int) -> None:
         self.waiting += 1
         self.waiting_bytes += delivery.size
         if delivery.expires:
-            self.core.wheel.add(delivery)
+            self.core.wheel.add(delivery, self.core.clock.steady)
         clock = self.core.clock
         if deliver_at > clock.wall:
             self._delay(delivery, deliver_at - clock.wall)
@@ -234,7 +234,7 @@ class Subscription:
             delivery = take()
             if delivery is None:
                 return
-            self._leave_waiting(delivery)
+            self.withdraw(delivery)
             self._drop(delivery, "overflow", False)
 
     # --- consumers ---------------------------------------------------------------------------
@@ -402,7 +402,7 @@ class Subscription:
                 if delivery is None:
                     break
                 if delivery.expires and delivery.expires <= now:
-                    self._leave_waiting(delivery)
+                    self.withdraw(delivery)
                     self._expire(delivery)
                     continue
                 if delivery.message is None:
@@ -517,7 +517,7 @@ class Subscription:
         """Take a delivery out that came back and waits again."""
         delivery = self.back.pop(sequence, None)
         if delivery is not None:
-            self._leave_waiting(delivery)
+            self.withdraw(delivery)
             self._tidy()
         return delivery
 
@@ -638,8 +638,6 @@ class Subscription:
         if old is None:
             return False
         core = self.core
-        if old.state == DELAYED:
-            self.delayed.pop(sequence, None)
         old.state = GONE
         if old.expires:
             core.wheel.discard(old)
@@ -707,7 +705,7 @@ class Subscription:
 
     def expire(self, delivery: Delivery) -> None:
         """A waiting delivery has outlived its time."""
-        self._leave_waiting(delivery)
+        self.withdraw(delivery)
         self._expire(delivery)
         self._tidy()
 

@@ -50,40 +50,42 @@ class ExpiryWheel:
     SLOT_MS: Final = 100
     COARSE_BITS: Final = 10
 
-    __slots__ = ("_coarse", "_coarse_heap", "_fine", "_fine_heap", "_spread")
+    __slots__ = ("_coarse", "_coarse_heap", "_fine", "_fine_heap")
 
     def __init__(self) -> None:
         self._fine: dict[int, dict[Delivery, None]] = {}
         self._fine_heap: list[int] = []
         self._coarse: dict[int, dict[Delivery, None]] = {}
         self._coarse_heap: list[int] = []
-        self._spread = 0
-        """Coarse slots up to this one have been spread out."""
 
-    def add(self, delivery: Delivery) -> None:
+    def add(self, delivery: Delivery, now: int) -> None:
         """Watch a delivery whose `expires` is set."""
         key = delivery.expires // self.SLOT_MS + 1
         coarse = key >> self.COARSE_BITS
-        if coarse > self._spread:
-            slot = self._coarse.get(coarse)
-            if slot is None:
-                self._coarse[coarse] = {delivery: None}
-                heappush(self._coarse_heap, coarse)
-            else:
-                slot[delivery] = None
+        if coarse <= now // self.SLOT_MS >> self.COARSE_BITS:
+            self._add_fine(delivery, key)
+            return
+        slot = self._coarse.get(coarse)
+        if slot is None:
+            self._coarse[coarse] = {delivery: None}
+            heappush(self._coarse_heap, coarse)
         else:
-            slot = self._fine.get(key)
-            if slot is None:
-                self._fine[key] = {delivery: None}
-                heappush(self._fine_heap, key)
-            else:
-                slot[delivery] = None
+            slot[delivery] = None
+
+    def _add_fine(self, delivery: Delivery, key: int) -> None:
+        slot = self._fine.get(key)
+        if slot is None:
+            self._fine[key] = {delivery: None}
+            heappush(self._fine_heap, key)
+        else:
+            slot[delivery] = None
 
     def discard(self, delivery: Delivery) -> None:
         """The delivery is GONE before its time."""
         key = delivery.expires // self.SLOT_MS + 1
-        coarse = key >> self.COARSE_BITS
-        slot = self._coarse.get(coarse) if coarse > self._spread else self._fine.get(key)
+        slot = self._fine.get(key)
+        if slot is None or delivery not in slot:
+            slot = self._coarse.get(key >> self.COARSE_BITS)
         if slot is not None:
             slot.pop(delivery, None)
 
@@ -99,10 +101,8 @@ class ExpiryWheel:
         key = now // self.SLOT_MS
         coarse = self._coarse_heap
         while coarse and coarse[0] <= key >> self.COARSE_BITS:
-            self._spread = heappop(coarse)
-            for delivery in self._coarse.pop(self._spread):
-                self.add(delivery)
-        self._spread = max(self._spread, key >> self.COARSE_BITS)
+            for delivery in self._coarse.pop(heappop(coarse)):
+                self._add_fine(delivery, delivery.expires // self.SLOT_MS + 1)
         expired: list[Delivery] = []
         while self._fine_heap and self._fine_heap[0] <= key:
             for delivery in self._fine.pop(heappop(self._fine_heap)):

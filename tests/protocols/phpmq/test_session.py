@@ -239,7 +239,7 @@ def test_another_connection_may_acknowledge_and_frees_the_holders_window(harness
 @pytest.mark.parametrize(
     "settle", [wire.encode_acknowledge, wire.encode_dead_letter, wire.encode_requeue]
 )
-def test_unknown_ids_and_wrong_queues_are_ignored(harness: Harness, settle) -> None:  # type: ignore[no-untyped-def]
+def test_unknown_ids_and_wrong_queues_are_ignored(harness: Harness, settle) -> None:
     peer = harness.connect()
     peer.send(b"q", b"1", b"2")
     peer.send(b"other", b"3")
