@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import pytest
+
 from sluicemq.broker import Destination
 from sluicemq.journal.format import UNIT_END, Cause, RecordType
 from sluicemq.journal.memory import MemoryJournal
@@ -78,14 +80,20 @@ def test_there_is_no_dead_letter_of_a_dead_letter() -> None:
     assert Address(Kind.QUEUE, "q.dlq.dlq") not in rig.broker.destinations
 
 
-def test_a_queue_may_be_its_own_dead_letter_queue_even_when_it_is_too_full() -> None:
+@pytest.mark.parametrize("way", ["expiry", "number"])
+def test_a_queue_may_be_its_own_dead_letter_queue_even_when_it_is_too_full(way: str) -> None:
     rig = Rig()
     queue = rig.queue(dead_letter=True, dead_letter_queue="q")
-    rig.send(queue, "a", expiration=rig.clock.wall + 100, durability=Durability.LAZY)
+    reader = rig.read(queue, 1)
+    expiration = rig.clock.wall + 100 if way == "expiry" else 0
+    [sequence] = rig.send(queue, "a", expiration=expiration, durability=Durability.LAZY)
     rig.send(queue, "b", "c")
+    reader.detach()
     rig.queue(
         dead_letter=True, dead_letter_queue="q", max_messages=1, overflow=Overflow.DROP_OLDEST
     )
+    if way == "number":
+        assert rig.broker.dead_letter(queue.queue, sequence, "rejected")
     rig.wait(300)
     assert len(rig.dead("q")) == queue.waiting == 1
     assert queue.bytes == rig.broker.core.memory == 1

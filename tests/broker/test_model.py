@@ -6,14 +6,18 @@ from hypothesis import HealthCheck, settings
 
 from tests.broker.machines import QueueMachine, TopicMachine, TransactionMachine
 
-TestQueues = QueueMachine.TestCase
-TestTopics = TopicMachine.TestCase
-TestTransactions = TransactionMachine.TestCase
+PROFILE = settings(
+    max_examples=250,
+    stateful_step_count=50,
+    deadline=None,
+    suppress_health_check=list(HealthCheck),
+)
 
-for case in (TestQueues, TestTopics, TestTransactions):
-    case.settings = settings(
-        max_examples=250,
-        stateful_step_count=50,
-        deadline=None,
-        suppress_health_check=list(HealthCheck),
-    )
+TestQueues = QueueMachine.TestCase
+TestQueues.settings = PROFILE
+
+TestTopics = TopicMachine.TestCase
+TestTopics.settings = PROFILE
+
+TestTransactions = TransactionMachine.TestCase
+TestTransactions.settings = PROFILE

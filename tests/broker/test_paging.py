@@ -51,6 +51,14 @@ def test_what_comes_back_to_a_full_memory_is_dropped_from_it_again() -> None:
     assert rig.read(queue).got() == NAMES
 
 
+def test_what_a_consumer_holds_is_not_dropped_when_it_becomes_durable() -> None:
+    rig = rig_with_budget()
+    queue = rig.queue()
+    reader = rig.read(queue)
+    rig.send(queue, *NAMES, durability=Durability.LAZY)
+    assert list(reader.held()) == NAMES
+
+
 def test_a_topic_counts_a_body_until_its_last_subscription_let_go_of_it() -> None:
     rig = rig_with_budget()
     topic = rig.topic()
@@ -58,11 +66,21 @@ def test_a_topic_counts_a_body_until_its_last_subscription_let_go_of_it() -> Non
     rig.send(topic, *NAMES)
     assert rig.broker.core.memory <= BUDGET
     readers = [rig.read(subscription) for subscription in subscriptions]
-    assert [reader.got() for reader in readers] == [NAMES, NAMES]
-    assert rig.broker.core.memory == 200
-    readers[0].settle()
-    assert rig.broker.core.memory == 200
-    readers[1].settle()
+    for reader in readers:
+        assert rig.broker.core.memory == 200
+        reader.settle()
+    assert (rig.broker.core.memory, rig.journal.stats().live) == (0, 0)
+
+
+def test_the_journal_keeps_a_body_for_the_last_of_several_passing_subscriptions() -> None:
+    rig = rig_with_budget()
+    topic = rig.topic()
+    subscriptions = [rig.broker.subscribe(topic, name) for name in "st"]
+    rig.send(topic, *NAMES)
+    for subscription in subscriptions:
+        reader = rig.read(subscription)
+        assert reader.got() == NAMES
+        reader.settle()
     assert (rig.broker.core.memory, rig.journal.stats().live) == (0, 0)
 
 

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from functools import partial
+
 import pytest
 
 from sluicemq.journal.memory import MemoryJournal
@@ -73,7 +75,7 @@ def test_confirmations_come_in_order_and_at_once_for_what_is_durable() -> None:
     first, second = rig.send(queue, "a", "b")
     confirmed: list[int] = []
     for sequence in (first, second):
-        rig.broker.when_durable(sequence, lambda sequence=sequence: confirmed.append(sequence))
+        rig.broker.when_durable(sequence, partial(confirmed.append, sequence))
     rig.sync()
     assert confirmed == [first, second]
     rig.broker.when_durable(first, lambda: confirmed.append(0))

@@ -419,6 +419,7 @@ class World:
     def check(self) -> None:
         """Whatever has happened, both sides hold the same."""
         assert set(self.broker.destinations) == set(self.model.destinations)
+        self.bind_staged()
         in_memory: dict[int, int] = {}
         for destination in self.model.destinations.values():
             there = self.find(destination)
@@ -475,6 +476,22 @@ class World:
         assert subscription.unacked == len(twin.taken())
         assert subscription.unacked_bytes == sum(e.letter.size for e in twin.taken())
         return deliveries
+
+    def bind_staged(self) -> None:
+        """Learn the numbers of copies that are not visible yet."""
+        staged = [message for message, _, _ in self.broker.staged]
+        assert sorted(message.message_id for message in staged) == sorted(
+            letter.name for letter, _, _ in self.model.staged
+        )
+        known = {letter.sequence for letter, _, _ in self.model.staged}
+        for letter, _, _ in self.model.staged:
+            if not letter.sequence:
+                letter.sequence = next(
+                    message.sequence
+                    for message in staged
+                    if message.message_id == letter.name and message.sequence not in known
+                )
+                known.add(letter.sequence)
 
     def bind(self, entries: Iterable[model.Entry], deliveries: list[engine.Delivery]) -> None:
         """Learn the numbers of copies and the new places of what was requeued."""

@@ -19,7 +19,7 @@ from sluicemq.broker.clock import Clock
 from sluicemq.broker.consumer import Consumer, Sink, Window
 from sluicemq.broker.core import Core
 from sluicemq.broker.deadletter import dead_letter_of, is_dead_letter
-from sluicemq.broker.delivery import GONE, READY, RECORDED, TAKEN, UNJOURNALED, Delivery
+from sluicemq.broker.delivery import GONE, RECORDED, UNJOURNALED, Delivery
 from sluicemq.broker.destination import Destination, Parked
 from sluicemq.broker.lane import Selector
 from sluicemq.broker.records import Settings, SubscriptionEntry, encode
@@ -510,8 +510,6 @@ class Broker:
         message.destination = target.address
         if message.durability and not target.number:
             self.number(target)
-        if delivery.state == READY:
-            delivery.state = TAKEN  # a limit that the successor exceeds must not drop it again
         self.accept(target, message, last=not recorded)
         if recorded:
             self.journal.append_settled(

@@ -1,0 +1,290 @@
+"""Crashes at chosen moments. What random restarts (test_restore.py) hardly ever meet."""
+
+from __future__ import annotations
+
+import shutil
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from sluicemq.broker import Broker, Destination, ManualClock, Subscription, Window
+from sluicemq.broker.restore import restore, snapshot
+from sluicemq.journal import FileJournal
+from sluicemq.journal.format import UNIT_END, RecordType
+from sluicemq.model.destination import Address, DestinationSettings, Kind, Overflow
+from sluicemq.model.errors import ConfigurationError
+from sluicemq.model.message import Durability, Message
+from tests.broker.support import OfType, Reader
+
+QUEUE = Address(Kind.QUEUE, "q")
+TOPIC = Address(Kind.TOPIC, "t")
+
+
+class Disk:
+    """A broker over files, which can lose everything that has not reached them."""
+
+    def __init__(self, root: Path) -> None:
+        self.root = root
+        self.clock = ManualClock()
+        self.lives = 0
+        self.directory = root / "0"
+        self.start()
+
+    def start(self) -> None:
+        self.journal = FileJournal.open(self.directory)
+        self.broker = Broker(self.journal, self.clock, None, lambda text: OfType(text[11:-1]))
+        broker = self.broker
+        self.journal.snapshot_source = lambda: snapshot(broker)
+        self.restored = restore(broker, self.journal.recovery)
+        self.sync()
+
+    def sync(self) -> None:
+        """End turns until nothing is left to be done."""
+        self.broker.flush()
+        self.journal.sync()
+        self.broker.flush()
+        self.journal.sync()
+
+    def seal(self) -> None:
+        """Have the journal take a snapshot."""
+        self.journal.seal()
+        self.sync()
+
+    def copy(self) -> None:
+        self.lives += 1
+        self.directory = self.root / str(self.lives)
+        shutil.copytree(self.journal.directory, self.directory)
+
+    def crash(self) -> None:
+        self.copy()
+        self.journal.close()
+        self.start()
+
+    def crash_when_durable(self) -> None:
+        """Die after the fdatasync, before the engine has drawn any conclusion from it."""
+        confirm = self.journal.on_durable
+
+        def dying(sequence: int) -> None:
+            self.journal.on_durable = confirm
+            self.copy()
+            confirm(sequence)
+
+        self.journal.on_durable = dying
+        self.sync()
+        self.journal.close()
+        self.start()
+
+    def queue(self, **settings: object) -> Destination:
+        return self.broker.declare(QUEUE, DestinationSettings(**settings))
+
+    def send(
+        self, destination: Destination, *bodies: str, durability: Durability = Durability.SYNC
+    ) -> list[int]:
+        messages = [
+            Message(destination.address, body.encode(), durability=durability) for body in bodies
+        ]
+        for message in messages:
+            assert self.broker.publish(destination, message)
+        return [message.sequence for message in messages]
+
+    def read(self, source: Subscription, credit: int = 100) -> Reader:
+        reader = Reader(self.broker)
+        reader.consumer = self.broker.attach(source, reader, Window(credit, True))
+        return reader
+
+
+@pytest.fixture
+def disk(tmp_path: Path) -> Iterator[Disk]:
+    disk = Disk(tmp_path)
+    yield disk
+    disk.journal.close()
+
+
+def test_a_queue_that_was_removed_with_messages_not_yet_durable_stays_away(disk: Disk) -> None:
+    queue = disk.queue()
+    disk.send(queue, "a")
+    disk.broker.remove(queue)
+    disk.crash_when_durable()
+    assert QUEUE not in disk.broker.destinations
+    assert (disk.restored, disk.journal.stats().live) == (0, 0)
+    disk.crash()
+    assert disk.journal.stats().live == 0
+
+
+def test_a_message_of_a_subscription_that_went_before_it_was_durable_is_let_go(disk: Disk) -> None:
+    topic = disk.broker.topic("t")
+    kept, gone = (disk.broker.subscribe(topic, name, durable=True) for name in ("kept", "gone"))
+    disk.send(topic, "a")
+    disk.broker.unsubscribe(gone)
+    disk.crash_when_durable()
+    topic = disk.broker.destinations[TOPIC]
+    assert list(topic.subscriptions) == ["kept"]
+    assert topic.subscriptions["kept"].number == kept.number
+    disk.read(topic.subscriptions["kept"]).settle()
+    disk.sync()
+    assert disk.journal.stats().live == 0
+
+
+@pytest.mark.parametrize("sealed", [False, True], ids=["replay", "snapshot"])
+def test_no_number_of_a_durable_subscription_is_given_twice(disk: Disk, sealed: bool) -> None:
+    topic = disk.broker.topic("t")
+    old = disk.broker.subscribe(topic, "old", durable=True).number
+    disk.broker.unsubscribe(topic.subscriptions["old"])
+    if sealed:
+        disk.seal()
+    disk.sync()
+    disk.crash()
+    assert disk.broker.subscribe(disk.broker.topic("t"), "new", durable=True).number > old
+
+
+@pytest.mark.parametrize("sealed", [False, True], ids=["replay", "snapshot"])
+def test_a_temporary_queue_and_what_it_held_do_not_outlive_a_crash(
+    disk: Disk, sealed: bool
+) -> None:
+    queue = disk.broker.declare(QUEUE, owner="connection")
+    disk.send(queue, "reply")
+    disk.sync()
+    if sealed:
+        disk.seal()
+    disk.crash()
+    assert QUEUE not in disk.broker.destinations
+    assert (disk.restored, disk.journal.stats().live) == (0, 0)
+    disk.send(disk.broker.queue("q"), "to a new queue of that name")
+    disk.sync()
+    disk.crash()
+    assert disk.read(disk.broker.queue("q").queue).got() == ["to a new queue of that name"]
+
+
+def test_an_empty_queue_that_was_removed_after_a_restart_does_not_come_back(disk: Disk) -> None:
+    disk.queue(max_messages=5)
+    disk.sync()
+    disk.crash()
+    queue = disk.broker.destinations[QUEUE]
+    assert queue.settings.max_messages == 5
+    disk.broker.remove(queue)
+    disk.sync()
+    disk.crash()
+    assert QUEUE not in disk.broker.destinations
+
+
+def test_failed_attempts_of_what_is_in_flight_are_in_the_snapshot(disk: Disk) -> None:
+    queue = disk.queue()
+    reader = disk.read(queue.queue)
+    disk.send(queue, "a")
+    disk.sync()
+    reader.release()
+    disk.sync()
+    assert reader.attempts == {"a": 2}
+    disk.seal()
+    disk.crash()
+    assert disk.read(disk.broker.queue("q").queue).attempts == {"a": 2}
+
+
+def test_failed_attempts_survive_a_second_restart_with_a_snapshot_between(disk: Disk) -> None:
+    queue = disk.queue()
+    reader = disk.read(queue.queue)
+    disk.send(queue, "a")
+    disk.sync()
+    reader.detach()
+    disk.sync()
+    disk.crash()
+    disk.seal()
+    disk.crash()
+    assert disk.read(disk.broker.queue("q").queue).attempts == {"a": 2}
+
+
+def test_a_message_seen_before_the_crash_may_be_settled_by_its_number(disk: Disk) -> None:
+    queue = disk.queue()
+    reader = disk.read(queue.queue)
+    [sequence] = disk.send(queue, "a")
+    disk.sync()
+    reader.detach()
+    disk.sync()
+    disk.crash()
+    assert disk.broker.settle_any(disk.broker.queue("q").queue, sequence)
+    assert disk.broker.queue("q").waiting == 0
+
+
+def test_a_restart_drops_nothing_that_the_limit_had_let_in(disk: Disk) -> None:
+    queue = disk.queue(max_messages=1, overflow=Overflow.DROP_OLDEST)
+    reader = disk.read(queue.queue, 1)
+    disk.send(queue, "held")
+    disk.sync()
+    disk.send(queue, "waiting")
+    disk.sync()
+    assert reader.got() == ["held"]
+    disk.crash()
+    assert disk.read(disk.broker.queue("q").queue).got() == ["held", "waiting"]
+
+
+def test_what_a_prepared_transaction_acknowledged_counts_as_delivered(disk: Disk) -> None:
+    queue = disk.queue()
+    reader = disk.read(queue.queue)
+    [sequence] = disk.send(queue, "a")
+    disk.sync()
+    transactions = disk.broker.transactions
+    transaction = transactions.begin()
+    transactions.settle(transaction, reader.consumer, sequence)
+    transactions.prepare(transaction, b"xid")
+    disk.sync()
+    disk.crash()
+    reader = disk.read(disk.broker.queue("q").queue)
+    assert reader.got() == []
+    transactions = disk.broker.transactions
+    transactions.rollback(transactions.find_prepared(b"xid"))
+    disk.sync()
+    assert reader.attempts == {"a": 2}
+
+
+def test_a_held_message_goes_to_the_durable_subscriptions_after_a_restart(disk: Disk) -> None:
+    topic = disk.broker.declare(TOPIC, DestinationSettings(hold=True))
+    for name in ("s", "t"):
+        disk.broker.subscribe(topic, name, durable=True)
+    disk.send(topic, "a")
+    disk.sync()
+    disk.crash()
+    subscriptions = disk.broker.destinations[TOPIC].subscriptions
+    readers = [disk.read(subscriptions[name]) for name in ("s", "t")]
+    assert [reader.got() for reader in readers] == [["a"], ["a"]]
+    readers[0].settle()
+    assert disk.journal.stats().live == 1
+    readers[1].settle()
+    assert disk.journal.stats().live == 0
+
+
+def test_a_commit_is_one_unit_even_if_it_displaces_messages(disk: Disk) -> None:
+    queue = disk.queue(max_messages=1, overflow=Overflow.DROP_OLDEST)
+    disk.send(queue, "displaced")
+    disk.sync()
+    start = disk.journal.durable + 1
+    transactions = disk.broker.transactions
+    transaction = transactions.begin()
+    for body, durability in (
+        ("a", Durability.LAZY),
+        ("b", Durability.NONE),
+        ("c", Durability.SYNC),
+    ):
+        message = Message(QUEUE, body.encode(), durability=durability)
+        transactions.publish(transaction, queue, message)
+    transactions.commit(transaction)
+    disk.sync()
+    records = list(disk.journal.read_from(start))
+    assert [bool(r.flags & UNIT_END) for r in records if r.type == RecordType.MESSAGE] == [
+        False,
+        True,
+    ]
+    [last] = [place for place, record in enumerate(records) if record.flags & UNIT_END][:1]
+    assert [record.type for record in records[: last + 1]] == [RecordType.MESSAGE] * 2
+    assert disk.read(queue.queue).got() == ["c"]
+
+
+def test_a_selector_that_nobody_understands_any_more_stops_the_start(disk: Disk) -> None:
+    selector = OfType("red")
+    disk.broker.subscribe(disk.broker.topic("t"), "s", durable=True, selector=selector)
+    disk.sync()
+    disk.journal.close()
+    disk.journal = FileJournal.open(disk.directory)
+    broker = Broker(disk.journal, disk.clock)
+    with pytest.raises(ConfigurationError, match="durable subscription s of topic t"):
+        restore(broker, disk.journal.recovery)
