@@ -10,7 +10,13 @@ from collections.abc import Sequence
 from typing import TypeVar
 
 from hypothesis import strategies as st
-from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule
+from hypothesis.stateful import (
+    RuleBasedStateMachine,
+    initialize,
+    invariant,
+    precondition,
+    rule,
+)
 
 from sluicemq.broker.clock import ManualClock
 from sluicemq.journal.memory import MemoryJournal
@@ -155,13 +161,22 @@ class Machine(RuleBasedStateMachine):
         self.world.attach(subscription, window, selector, rank, ack_timeout)
         self.end(turn)
 
+    @initialize(budget=st.sampled_from([1 << 30, 0]))
+    def limit_memory(self, budget: int) -> None:
+        """With a budget of nothing every body that can be read back is."""
+        self.world.budget = self.world.broker.core.memory_budget = budget
+
     @rule(
-        where=picks, letters=st.lists(st.tuples(priorities, durabilities), min_size=1, max_size=5)
+        where=picks,
+        letters=st.lists(st.tuples(priorities, durabilities), min_size=1, max_size=5),
+        may_wait=st.booleans(),
     )
-    def publish_several(self, where: int, letters: list[tuple[int, Durability]]) -> None:
+    def publish_several(
+        self, where: int, letters: list[tuple[int, Durability]], may_wait: bool
+    ) -> None:
         destination = self.destination(where)
         for priority, durability in letters:
-            self.world.publish(destination, self.world.letter(2, priority, durability))
+            self.world.publish(destination, self.world.letter(2, priority, durability), may_wait)
         self.world.flush()
 
     @rule(where=picks, credit=st.integers(1, 4), selector=selectors)
@@ -357,6 +372,8 @@ class TopicMachine(Machine):
         turn: bool,
     ) -> None:
         topic = self.world.model.destinations[Address(Kind.TOPIC, where)]
+        if topic.settings.hold:
+            exclude = None  # the journal does not know senders: a held message may have lost its
         if name not in topic.subscriptions:
             self.world.subscribe(topic, name, durable, shared, selector, exclude)
         self.end(turn)
@@ -416,12 +433,18 @@ class TransactionMachine(Machine):
         letter = self.world.letter(3, priority, durability)
         self.world.publish_in(self.pick(self.open_ones(), which), self.destination(where), letter)
 
-    @precondition(lambda self: self.open_ones() and self.holders())
     @rule(which=picks, held=picks, turn=ends)
     def settle_in(self, which: int, held: int, turn: bool) -> None:
+        if not self.open_ones():
+            self.world.begin()
+        if not self.holders():
+            subscription = self.pick(self.consumable(), held)
+            self.world.publish(subscription.destination, self.world.letter())
+            self.world.attach(subscription, WindowPair(2, True))
+            self.world.flush()
         holding = self.holding(held)
-        assert holding is not None
-        self.world.settle_in(self.pick(self.open_ones(), which), *holding)
+        if holding is not None:
+            self.world.settle_in(self.pick(self.open_ones(), which), *holding)
         self.end(turn)
 
     def acked(self) -> list[tuple[TransactionPair, ConsumerPair, model.Entry]]:

@@ -42,7 +42,7 @@ class Letter:
         self.dead = dead
         self.sequence = 0
         self.born = 0
-        """Orders letters whose sequence is not known yet."""
+        """Orders letters, as the engine's sequence does, also while that is not known."""
 
 
 class Entry:
@@ -53,6 +53,7 @@ class Entry:
         self.subscription = subscription
         self.sequence = letter.sequence
         self.order = letter.sequence
+        self.requeued = 0
         self.expires = now + letter.expiration - wall if letter.expiration else 0
         self.attempts = 0
         self.failed = 0
@@ -70,9 +71,9 @@ class Entry:
         return (-self.letter.priority, self.order)
 
     @property
-    def age(self) -> tuple[int, int]:
-        """Lower is older; what the engine has not numbered yet is youngest."""
-        return (self.order or 1 << 60, self.letter.born)
+    def age(self) -> int:
+        """Lower is older: when it came into being, or was requeued."""
+        return self.requeued or self.letter.born
 
 
 class Window:
@@ -482,6 +483,8 @@ class Model:
         entry.expires = self.steady + expiration - self.wall if expiration else 0
         entry.failed = entry.attempts
         entry.order = 0  # behind all others; the engine tells the number
+        self.births += 1
+        entry.requeued = self.births
         self.shed(entry.subscription)
 
     def dead_letter(self, entry: Entry, force: bool) -> None:

@@ -288,3 +288,43 @@ def test_a_selector_that_nobody_understands_any_more_stops_the_start(disk: Disk)
     broker = Broker(disk.journal, disk.clock)
     with pytest.raises(ConfigurationError, match="durable subscription s of topic t"):
         restore(broker, disk.journal.recovery)
+
+
+@pytest.mark.parametrize("sealed", [False, True], ids=["replay", "snapshot"])
+def test_what_one_subscription_has_settled_does_not_come_back_to_it(
+    disk: Disk, sealed: bool
+) -> None:
+    topic = disk.broker.topic("t")
+    done, slow = (disk.broker.subscribe(topic, name, durable=True) for name in ("done", "slow"))
+    reader = disk.read(done)
+    disk.send(topic, "a")
+    disk.sync()
+    assert slow.waiting == 1
+    reader.settle()
+    disk.sync()
+    if sealed:
+        disk.seal()
+    disk.crash()
+    subscriptions = disk.broker.destinations[TOPIC].subscriptions
+    assert disk.read(subscriptions["done"]).got() == []
+    assert disk.read(subscriptions["slow"]).got() == ["a"]
+
+
+@pytest.mark.parametrize("sealed", [False, True], ids=["replay", "snapshot"])
+def test_place_life_and_attempts_of_a_requeued_message_survive(disk: Disk, sealed: bool) -> None:
+    queue = disk.queue()
+    reader = disk.read(queue.queue, 1)
+    sequence, _ = disk.send(queue, "a", "b")
+    disk.sync()
+    disk.broker.suspend(reader.consumer)
+    disk.broker.requeue(queue.queue, sequence, disk.clock.wall + 1000)
+    disk.sync()
+    if sealed:
+        disk.seal()
+    disk.crash()
+    [_, requeued] = disk.broker.queue("q").queue.browse()
+    assert (requeued.sequence, requeued.attempts) == (sequence, 1)
+    assert requeued.expiration == disk.clock.wall + 1000
+    disk.clock.advance(1200)
+    disk.broker.tick()
+    assert disk.read(disk.broker.queue("q").queue).got() == ["b"]

@@ -235,3 +235,14 @@ def test_a_broker_that_stops_takes_no_more_messages() -> None:
     rig.broker.stopping = True
     with pytest.raises(BrokerStopping):
         rig.send(queue, "a")
+
+
+def test_a_topic_blocks_no_longer_when_nobody_wanted_what_filled_it() -> None:
+    rig = Rig()
+    topic = rig.topic(max_messages=1, overflow=Overflow.BLOCK)
+    unblocked: list[str] = []
+    producer = Producer(rig, unblocked)
+    assert producer.send(topic, "a")
+    assert not producer.send(topic, "b")
+    rig.broker.flush()
+    assert unblocked == ["b"]

@@ -12,14 +12,14 @@ from hypothesis.stateful import rule
 
 from sluicemq.journal import FileJournal, JournalOptions
 from sluicemq.journal.port import Journal
-from tests.broker.machines import QueueMachine, TopicMachine, TransactionMachine
+from tests.broker.machines import Machine, QueueMachine, TopicMachine, TransactionMachine
 
 OPTIONS = JournalOptions(segment_bytes=4096)
 """Small segments, so that there are snapshots and segments go, now and then."""
 
 
-class RestartMachine(QueueMachine, TopicMachine, TransactionMachine):
-    """Everything that the other machines do, on disk, and restarts."""
+class Restarting(Machine):
+    """A machine on disk, with restarts."""
 
     def journal(self) -> Journal:
         self.root = Path(tempfile.mkdtemp(prefix="restore-"))
@@ -54,10 +54,30 @@ class RestartMachine(QueueMachine, TopicMachine, TransactionMachine):
         self.world.restart(self.file_journal)
 
 
-TestRestart = RestartMachine.TestCase
-TestRestart.settings = settings(
-    max_examples=100,
+class QueuesRestarting(Restarting, QueueMachine):
+    pass
+
+
+class TopicsRestarting(Restarting, TopicMachine):
+    pass
+
+
+class TransactionsRestarting(Restarting, TransactionMachine):
+    pass
+
+
+PROFILE = settings(
+    max_examples=80,
     stateful_step_count=50,
     deadline=None,
     suppress_health_check=list(HealthCheck),
 )
+
+TestQueues = QueuesRestarting.TestCase
+TestQueues.settings = PROFILE
+
+TestTopics = TopicsRestarting.TestCase
+TestTopics.settings = PROFILE
+
+TestTransactions = TransactionsRestarting.TestCase
+TestTransactions.settings = PROFILE

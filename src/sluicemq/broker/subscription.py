@@ -132,8 +132,8 @@ class Subscription:
         message.references += 1
         if expires and expires <= clock.steady:
             self._expire(delivery)  # it came too late to displace another
-            return
-        self._enter(delivery, message.deliver_at)
+        else:
+            self._enter(delivery, message.deliver_at)
         if self.destination.limited:
             self._shed()
         if core.memory > core.memory_budget and journaled and delivery.state != GONE:
@@ -570,6 +570,10 @@ class Subscription:
 
     def give_back(self, returned: list[Delivery], attempted: bool, delay: int = 0) -> None:
         """Deliveries that nobody holds any more become ready, delayed, expired or dead."""
+        if self.closed:
+            for delivery in returned:
+                self.end(delivery, Cause.DISCARDED)
+            return
         core = self.core
         now = core.clock.steady
         limit = self.destination.settings.max_attempts
@@ -600,8 +604,6 @@ class Subscription:
             core.journal.append_entry(
                 RecordType.ATTEMPTED, encode_attempts(self.number, counted), core.clock.wall
             )
-        if self.closed:
-            self.purge(False, Cause.DISCARDED)
 
     def watch(self, consumer: Consumer) -> None:
         """Run a timer for a delivery that the consumer has just got."""

@@ -1,0 +1,100 @@
+"""The heap of calls and the expiry wheel, by themselves."""
+
+from __future__ import annotations
+
+from hypothesis import given
+from hypothesis import strategies as st
+
+from sluicemq.broker.delivery import GONE, TAKEN, UNJOURNALED, Delivery
+from sluicemq.broker.timers import NEVER, ExpiryWheel, Timers
+from tests.broker.support import Rig
+
+SLOT = ExpiryWheel.SLOT_MS
+START = 1_000_000
+MINUTES = 60_000
+
+
+def expiring(expires: int) -> Delivery:
+    return Delivery(Rig().queue().queue, expires, None, 4, 0, UNJOURNALED, 0, expires)
+
+
+def test_calls_are_made_in_order_of_their_times_and_then_of_their_making() -> None:
+    timers = Timers()
+    made: list[str] = []
+    timers.add(30, made.append, "last")
+    timers.add(10, made.append, "first")
+    timers.add(20, made.append, "second")
+    timers.add(20, made.append, "third")
+    timers.run(9)
+    assert made == []
+    assert timers.deadline() == 10
+    timers.run(20)
+    assert made == ["first", "second", "third"]
+    timers.run(30)
+    assert made[3:] == ["last"]
+    assert timers.deadline() == NEVER
+
+
+def test_a_call_may_add_another_that_is_due_at_once() -> None:
+    timers = Timers()
+    made: list[str] = []
+    timers.add(10, lambda _: timers.add(10, made.append, "inner"), None)
+    timers.run(10)
+    assert made == ["inner"]
+
+
+def test_an_empty_wheel_wants_nothing() -> None:
+    assert ExpiryWheel().deadline() == NEVER
+    assert ExpiryWheel().due(START) == []
+
+
+def test_what_is_in_flight_when_its_slot_is_due_is_left_alone() -> None:
+    wheel = ExpiryWheel()
+    delivery = expiring(START + 50)
+    wheel.add(delivery, START)
+    delivery.state = TAKEN
+    assert wheel.due(START + 10 * SLOT) == []
+    assert wheel.deadline() == NEVER
+
+
+lives = st.one_of(st.integers(-SLOT, 3 * SLOT), st.integers(0, 10 * MINUTES))
+steps = st.lists(
+    st.one_of(
+        st.tuples(st.just("add"), lives),
+        st.tuples(st.just("discard"), st.integers(0, 50)),
+        st.tuples(st.just("wait"), st.one_of(st.integers(1, SLOT), st.integers(1, 5 * MINUTES))),
+        st.tuples(st.just("sleep until the deadline"), st.just(0)),
+    ),
+    max_size=60,
+)
+
+
+@given(steps)
+def test_everything_expires_once_never_early_and_at_most_a_slot_late(
+    steps: list[tuple[str, int]],
+) -> None:
+    wheel = ExpiryWheel()
+    now = START
+    waiting: list[Delivery] = []
+    for step, number in steps:
+        if step == "add":
+            delivery = expiring(now + number)
+            wheel.add(delivery, now)
+            waiting.append(delivery)
+        elif step == "discard" and waiting:
+            delivery = waiting.pop(number % len(waiting))
+            delivery.state = GONE
+            wheel.discard(delivery)
+        elif step == "wait":
+            now += number
+        elif step == "sleep until the deadline":
+            deadline = wheel.deadline()
+            if waiting:
+                first = min(delivery.expires for delivery in waiting)
+                assert deadline <= max(first, START) + SLOT
+            now = max(now, deadline) if deadline < NEVER else now
+        expired = wheel.due(now)
+        assert all(delivery.expires <= now for delivery in expired)
+        for delivery in expired:
+            waiting.remove(delivery)
+        assert all(delivery.expires > now - SLOT for delivery in waiting)
