@@ -12,6 +12,7 @@ from __future__ import annotations
 from array import array
 from bisect import bisect_right
 from collections.abc import Sequence
+from operator import or_
 from typing import Final
 
 from sluicemq.model.errors import RecordNotFound
@@ -74,6 +75,12 @@ class Segment:
     def count_live(self) -> int:
         """Records that wait for settlements."""
         return len(self.live) - self.live.count(0)
+
+    def needed(self) -> bytes | bytearray:
+        """A byte per sequence number, like `live`: not 0 where something is live or retained."""
+        if len(self.held) == self.held.count(0):
+            return self.live
+        return bytes(map(or_, self.live, self.held.ljust(len(self.live), b"\0")))
 
     @property
     def is_needed(self) -> bool:

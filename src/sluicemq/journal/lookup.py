@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 from collections import OrderedDict
 from collections.abc import Sequence
+from itertools import compress
 from pathlib import Path
 from typing import Final
 
@@ -58,17 +59,13 @@ class Lookup:
     def needed_bytes(self, segment: Segment) -> int:
         """Size of the records of a sealed segment that are live or retained."""
         _, index = self._open(segment)
-        live = segment.live
-        held = segment.held
         base = segment.base
-        needed = 0
-        for sequence, size in zip(
-            index.sequences.tolist(), index.columns["size"].tolist(), strict=True
-        ):
-            place = sequence - base
-            if live[place] or (place < len(held) and held[place]):
-                needed += size
-        return needed
+        needed: bytes | bytearray | list[int] = segment.needed()
+        if index.dense:
+            needed = needed[int(index.sequences[0]) - base :]
+        else:
+            needed = [needed[sequence - base] for sequence in index.sequences.tolist()]
+        return sum(compress(index.columns["size"], needed))
 
     def _read_sealed(self, segment: Segment, sequence: int) -> Record:
         view, index = self._open(segment)

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Callable
+from itertools import compress
 from typing import Final
 
 from sluicemq.journal.liveness import Segment
@@ -112,13 +113,9 @@ class Mover:
         known = {segment.first for segment, _ in self._work}
         for segment in segments:
             if segment.first not in known:
+                needed = segment.needed()
                 base = segment.base
-                held = segment.held.ljust(len(segment.live), b"\0")
-                left = [
-                    base + index
-                    for index, counts in enumerate(zip(segment.live, held, strict=True))
-                    if any(counts)
-                ]
+                left = list(compress(range(base, base + len(needed)), needed))
                 left.reverse()
                 self._work.append((segment, left))
 
