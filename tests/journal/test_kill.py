@@ -1,4 +1,6 @@
-"""A process that is killed while it writes loses nothing that it had reported durable."""
+"""A process that is killed while it writes loses nothing that it had reported durable, whether
+its second thread keeps up or not.
+"""
 
 from __future__ import annotations
 
@@ -6,19 +8,25 @@ import subprocess
 import sys
 from pathlib import Path
 
+import pytest
+
 from sluicemq.journal import FileJournal, JournalOptions
 from sluicemq.journal.inspect import check
 
 WRITER = """
 import sys
+import threading
 from pathlib import Path
 from sluicemq.journal import FileJournal, JournalOptions
+from sluicemq.journal.writer import SegmentFile
 from sluicemq.model.destination import Address, Kind
 from sluicemq.model.message import Message
 
 journal = FileJournal.open(Path(sys.argv[1]), JournalOptions(segment_bytes=20_000))
 journal.recovery.done()
 journal.snapshot_source = lambda: b"state"
+if sys.argv[2] == "stuck":
+    SegmentFile.seal = lambda *arguments: threading.Event().wait()
 address = Address(Kind.QUEUE, "q")
 number = journal.destination(address)
 held = []
@@ -29,11 +37,14 @@ while True:
         message.body = b"%020d" % (journal._next,)
         unit.append(journal.append_message(message, number, last=last))
     held += unit
+    newest = unit[-1]
     ended = []
     if len(held) > 60:
         ended, held = held[:40], held[40:]
-        journal.append_settled(1, number, 1, ended, 1)
-    journal.sync()
+        newest = journal.append_settled(1, number, 1, ended, 1)
+    journal.commit()
+    while journal.durable < newest:
+        journal._writer.wait()
     print("live", *unit)
     if ended:
         print("ended", *ended)
@@ -41,11 +52,14 @@ while True:
 """
 
 
-def test_kill_at_any_moment(tmp_path: Path) -> None:
+@pytest.mark.parametrize("seals", ["late", "stuck"])
+def test_kill_at_any_moment(tmp_path: Path, seals: str) -> None:
     live: set[int] = set()
     for round in range(6):
         with subprocess.Popen(
-            [sys.executable, "-c", WRITER, str(tmp_path)], stdout=subprocess.PIPE, text=True
+            [sys.executable, "-c", WRITER, str(tmp_path), seals],
+            stdout=subprocess.PIPE,
+            text=True,
         ) as process:
             assert process.stdout is not None
             groups = 0

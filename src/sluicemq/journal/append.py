@@ -89,7 +89,7 @@ class Appender:
         self._begin()
 
     def _begin(self) -> None:
-        """Go on in a new segment."""
+        """Go on in a new segment. The one before it has its `end`."""
         segments = self._liveness.segments
         previous = segments[-1].first if segments else 0
         self._segment = segment = Segment(self._next, previous)

@@ -28,7 +28,7 @@ from __future__ import annotations
 import json
 from array import array
 from collections import Counter
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from struct import Struct
 from typing import Any, Final, Literal
 from zlib import crc32
@@ -58,6 +58,8 @@ COLUMNS: Final[tuple[tuple[str, Literal["Q", "q", "I", "H", "B"], int, int], ...
 TRAILER: Final = Struct("<8sQQII")
 TRAILER_BYTES: Final = 32
 TRAILER_MAGIC: Final = b"SLUICEND"
+SLICE: Final = 1024
+"""Records whose columns are built without a pause: about 0.3 ms."""
 
 _LENGTH: Final = Struct("<I")
 
@@ -66,12 +68,69 @@ def _padded(size: int) -> int:
     return size + (-size & 7)
 
 
-def build_index(heads: bytes, start: int, names: Mapping[int, Address]) -> bytes:
+def _go_on() -> None:
+    """Nobody waits for the interpreter."""
+
+
+def build_index(
+    heads: bytes | bytearray,
+    start: int,
+    names: Mapping[int, Address],
+    pause: Callable[[], None] = _go_on,
+) -> bytes:
     """The INDEX record's body for records that lie one after the other from offset `start` on.
 
     `heads` are their headers, joined. Whole byte planes are copied at a time: 60,000 records
-    take 16 ms, a sixth of what a loop over records and fields does.
+    take 16 ms, a sixth of what a loop over records and fields does. `pause` is called every
+    SLICE records, for a thread that is not to keep the interpreter for itself that long.
     """
+    count = len(heads) // HEADER_BYTES
+    columns: dict[str, list[bytes | bytearray]] = {name: [] for name, _, _, _ in COLUMNS}
+    offset = start
+    earliest: list[int] = []
+    latest: list[int] = []
+    numbers: set[int] = set()
+    types: Counter[int] = Counter()
+    for place in range(0, len(heads), SLICE * HEADER_BYTES):
+        part = _columns(heads[place : place + SLICE * HEADER_BYTES])
+        offsets = array("Q", bytes(8 * len(part["type"])))
+        for row, size in enumerate(array("I", bytes(part["size"]))):
+            offsets[row] = offset
+            offset += size + 7 & -8
+        part["offset"] = offsets.tobytes()
+        times = array("q", bytes(part["time"]))
+        earliest.append(min(times))
+        latest.append(max(times))
+        numbers.update(array("I", bytes(part["destination"])))
+        types.update(part["type"])
+        for name, column in part.items():
+            columns[name].append(column)
+        pause()
+    numbers.discard(0)
+    summary = {
+        "records": count,
+        "first_sequence": int.from_bytes(heads[8:16], "little"),
+        "last_sequence": int.from_bytes(heads[-HEADER_BYTES:][8:16], "little"),
+        "first_time": min(earliest, default=0),
+        "last_time": max(latest, default=0),
+        "destinations": [
+            [number, int(names[number].kind), names[number].name]
+            for number in sorted(numbers)
+            if number in names
+        ],
+        "types": {str(kind): n for kind, n in sorted(types.items())},
+    }
+    text = json.dumps(summary, separators=(",", ":")).encode()
+    chunks: list[bytes | bytearray] = [_LENGTH.pack(len(text)), text]
+    chunks.append(bytes(-(4 + len(text)) & 7))
+    for name, _, width, _ in COLUMNS:
+        chunks += columns[name]
+        chunks.append(bytes(-(count * width) & 7))
+    return b"".join(chunks)
+
+
+def _columns(heads: bytes | bytearray) -> dict[str, bytes | bytearray]:
+    """All columns but the offsets."""
     count = len(heads) // HEADER_BYTES
     columns: dict[str, bytes | bytearray] = {}
     for name, _, width, place in COLUMNS:
@@ -80,35 +139,7 @@ def build_index(heads: bytes, start: int, names: Mapping[int, Address]) -> bytes
             for byte in range(width):
                 column[byte::width] = heads[place + byte :: HEADER_BYTES]
             columns[name] = column
-    offsets = array("Q", bytes(8 * count))
-    offset = start
-    for row, size in enumerate(array("I", bytes(columns["size"]))):
-        offsets[row] = offset
-        offset += size + 7 & -8
-    columns["offset"] = offsets.tobytes()
-    sequences = array("Q", bytes(columns["sequence"]))
-    times = array("q", bytes(columns["time"]))
-    numbers = sorted(set(array("I", bytes(columns["destination"]))) - {0})
-    summary = {
-        "records": count,
-        "first_sequence": sequences[0] if count else 0,
-        "last_sequence": sequences[-1] if count else 0,
-        "first_time": min(times, default=0),
-        "last_time": max(times, default=0),
-        "destinations": [
-            [number, int(names[number].kind), names[number].name]
-            for number in numbers
-            if number in names
-        ],
-        "types": {str(kind): n for kind, n in sorted(Counter(columns["type"]).items())},
-    }
-    text = json.dumps(summary, separators=(",", ":")).encode()
-    chunks: list[bytes | bytearray] = [_LENGTH.pack(len(text)), text]
-    chunks.append(bytes(-(4 + len(text)) & 7))
-    for name, _, width, _ in COLUMNS:
-        chunks.append(columns[name])
-        chunks.append(bytes(-(count * width) & 7))
-    return b"".join(chunks)
+    return columns
 
 
 def encode_trailer(index_offset: int, records: int, crc: int) -> bytes:

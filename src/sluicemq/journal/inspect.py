@@ -5,6 +5,7 @@ and see what is durable.
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Iterator
+from itertools import zip_longest
 from pathlib import Path
 from typing import Final, NamedTuple
 
@@ -20,6 +21,7 @@ from sluicemq.journal.segment import (
     SEGMENT_HEADER_BYTES,
     SegmentView,
     list_segments,
+    records_end,
     segment_path,
     sequence_at,
     walk,
@@ -51,7 +53,7 @@ class Report(msgspec.Struct, kw_only=True):
     """What `check` has found.
 
     live      records that wait for settlements
-    unsealed  bytes behind the durable end: being written, or left by a crash
+    unsealed  bytes behind the durable end, or of an index: being written, or left by a crash
     """
 
     problems: list[Problem] = []
@@ -81,9 +83,11 @@ def check(directory: Path) -> Report:
     if identity is None and not report.problems:
         raise JournalError(f"there is no journal in {directory}")
     durable = read_durable(directory)
-    for first in list_segments(directory):
+    firsts = list_segments(directory)
+    for first, following in zip_longest(firsts, firsts[1:]):
         if durable is not None and first > durable.segment:
             continue
+        end = records_end(directory, first, following)
         try:
             view = SegmentView(segment_path(directory, first))
         except FileNotFoundError:
@@ -92,7 +96,7 @@ def check(directory: Path) -> Report:
             report.problems.append(Problem(str(segment_path(directory, first)), 0, str(error)))
             continue
         try:
-            _check_segment(view, durable, identity, report)
+            _check_segment(view, durable, end, identity, report)
         finally:
             view.close()
     if identity is not None and not report.problems:
@@ -105,8 +109,14 @@ def check(directory: Path) -> Report:
 
 
 def _check_segment(
-    view: SegmentView, durable: DurableEnd | None, identity: bytes | None, report: Report
+    view: SegmentView,
+    durable: DurableEnd | None,
+    full: int,
+    identity: bytes | None,
+    report: Report,
 ) -> None:
+    """`full` is where the next segment says that the records of this one end, or 0. Whether it
+    may still be without an index is for recovery to say."""
     problems: list[Problem] = []
 
     def problem(offset: int, text: str) -> None:
@@ -118,15 +128,16 @@ def _check_segment(
     end = view.index_offset
     if index is None:
         end = view.size
-        if durable is not None and durable.segment == view.header.first:
-            end = durable.offset
-            report.unsealed = max(0, view.size - end)
+        published = durable is not None and durable.segment == view.header.first
+        if published or full:
+            end = durable.offset if durable is not None and published else full
+            report.unsealed += max(0, view.size - end)
             if view.size < end:
                 problem(view.size, f"the segment ends here, but {end} bytes of it were on disk")
         elif durable is not None:
             problem(view.size, "the segment is not the last and has no intact end")
     stop, heads = _check_records(view, end, problem)
-    if stop < min(end, view.size) and (durable is not None or index is not None):
+    if stop < min(end, view.size) and (durable is not None or index is not None or full):
         problem(stop, "the record is not intact")
     report.segments += 1
     report.records += len(heads)

@@ -31,6 +31,7 @@ class Segment:
     places   offset / 8 of each record, by sequence - base; 0 = no record. Only until it is sealed
     records  how many there are, the INDEX record not counted; 0 until it is sealed
     previous that of the segment before it, or 0
+    end      offset where its records end; 0 as long as it is filled
     last     highest sequence number in it; 0 until it is sealed
     size     bytes; only of a sealed one
     changed  `live` is not as the last snapshot has it
@@ -44,6 +45,7 @@ class Segment:
         "base",
         "before",
         "changed",
+        "end",
         "first",
         "held",
         "last",
@@ -59,6 +61,7 @@ class Segment:
     def __init__(self, first: int, previous: int) -> None:
         self.first = first
         self.previous = previous
+        self.end = 0
         self.base = first
         self.live = bytearray()
         self.held = bytearray()

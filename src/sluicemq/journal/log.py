@@ -1,7 +1,8 @@
 """The journal on disk: appends, group commit, reading back.
 
-The owner's thread builds records and counts what is live; the writer's thread writes. At most one
-group is being written; what is appended meanwhile is the next one.
+The owner's thread builds records and counts what is live; the writer's threads write. At most one
+group is being written; what is appended meanwhile is the next one. Nothing comes between two
+groups: a segment that is full is sealed on the second thread while the next one is written.
 """
 
 from __future__ import annotations
@@ -40,6 +41,7 @@ from sluicemq.journal.writer import (
     DurableEnd,
     DurableFile,
     SegmentFile,
+    Spares,
     Writer,
     nothing,
 )
@@ -55,6 +57,15 @@ ALLOWANCE_SEGMENTS: Final = 4
 """Segments' worth of bytes that may be saved up for moving leftovers."""
 SPAN_LIMIT: Final = 1 << 22
 """Sequence numbers per segment: there are five bytes of memory for each, used or not."""
+
+
+class Full(NamedTuple):
+    """A segment to be sealed: with the number of its INDEX record and names for its summary."""
+
+    segment: Segment
+    file: SegmentFile
+    sequence: int
+    names: dict[int, Address]
 
 
 class Group(NamedTuple):
@@ -90,6 +101,7 @@ class FileJournal(Appender):
         "_failed",
         "_file",
         "_files",
+        "_full",
         "_group",
         "_groups",
         "_last_bytes",
@@ -98,6 +110,8 @@ class FileJournal(Appender):
         "_lookup",
         "_roll_wanted",
         "_snapshot_due",
+        "_spare_due",
+        "_spares",
         "_state",
         "_state_position",
         "_sync_last",
@@ -149,7 +163,10 @@ class FileJournal(Appender):
         self._wanted = False
         self._roll_wanted = False
         self._group: Group | None = None
+        self._full: Full | None = None
 
+        self._spares = Spares(directory, options.segment_bytes if options.preallocate else 0)
+        self._spare_due = True
         self._files: dict[int, SegmentFile] = {}
         self._lookup = Lookup(directory, self._files)
         self._snapshot_due = False
@@ -172,7 +189,7 @@ class FileJournal(Appender):
             self._carry,
             self._fail,
         )
-        self._create_segment()
+        self._open_file()
 
     @classmethod
     def open(
@@ -236,6 +253,9 @@ class FileJournal(Appender):
             end = DurableEnd(self._segment.first, self._fill, self._recorded)
             self._group = group = Group(parts, self._file, end)
             self._writer.submit(partial(self._write, group), partial(self._written, group))
+        if self._spare_due and self._fill > self.options.segment_bytes // 2:
+            self._spare_due = False
+            self._writer.defer(self._spares.prepare, nothing)
         if (
             self._roll_wanted
             or self._fill > self.options.segment_bytes
@@ -256,6 +276,7 @@ class FileJournal(Appender):
         self._sync_total += self._sync_last
         self._last_records = len(group.parts) // 3
         self._last_bytes = sum(map(len, group.parts))
+        self._seal_full()
         self.durable = durable = group.end.sequence
         self.on_durable(durable)
         self._upkeep.durable(durable, self._last_bytes)
@@ -305,13 +326,19 @@ class FileJournal(Appender):
 
     # --- segments ------------------------------------------------------------------------------
 
-    def _create_segment(self) -> None:
+    def _open_file(self) -> None:
+        """For the segment that was just begun. Its first group creates it."""
         segment = self._segment
-        header = SegmentHeader(segment.first, segment.previous, now(), self._directory_identity)
-        reserve = self.options.segment_bytes if self.options.preallocate else 0
-        self._file = SegmentFile(self.directory, header, reserve)
+        before = self._liveness.segments[-2:-1]
+        header = SegmentHeader(
+            segment.first,
+            segment.previous,
+            now(),
+            self._directory_identity,
+            before[0].end if before else 0,
+        )
+        self._file = SegmentFile(self.directory, header, self._spares)
         self._files[segment.first] = self._file
-        self._writer.submit(self._file.create, nothing)
 
     def seal(self) -> None:
         self._roll_wanted = True
@@ -328,18 +355,28 @@ class FileJournal(Appender):
         sequence = self._next
         self._next = sequence + 1
         segment.last = sequence - 1
-        names = {**self.addresses, **self._gone}
-        self._writer.submit(
-            partial(self._seal, file, sequence, names), partial(self._sealed, segment, file)
-        )
+        segment.end = self._fill
+        self._full = Full(segment, file, sequence, {**self.addresses, **self._gone})
+        if self._group is None:
+            self._seal_full()
         self._begin()
-        self._create_segment()
+        self._open_file()
+        self._spare_due = True
         self._snapshot_due = True
 
-    def _seal(self, file: SegmentFile, sequence: int, names: dict[int, Address]) -> None:
-        """On the writer's thread."""
-        file.seal(sequence, names)
-        self._durable_file.write(DurableEnd(file.first, file.end, sequence))
+    def _seal_full(self) -> None:
+        """Its last group is on disk: seal the segment that is full, if there is one.
+
+        This comes before the next group is handed over, and so before anything that a snapshot
+        of a later moment waits for: once that is on disk, the segment is sealed.
+        """
+        full = self._full
+        if full is not None:
+            self._full = None
+            self._writer.defer(
+                partial(full.file.seal, full.sequence, full.names),
+                partial(self._sealed, full.segment, full.file),
+            )
 
     def _sealed(self, segment: Segment, file: SegmentFile) -> None:
         segment.records = file.records
@@ -452,5 +489,6 @@ class FileJournal(Appender):
         self._lookup.close()
         for file in self._files.values():
             file.close()
+        self._spares.close()
         self._durable_file.close()
         os.close(self._lock)

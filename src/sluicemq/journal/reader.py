@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from itertools import zip_longest
 from pathlib import Path
 
 from sluicemq.journal.format import Record, RecordType, decode_record
@@ -11,6 +12,7 @@ from sluicemq.journal.segment import (
     SegmentView,
     damaged,
     list_segments,
+    records_end,
     segment_path,
     walk,
 )
@@ -52,15 +54,19 @@ def read_records(
     if durable is None:
         return
     firsts = [first for first in list_segments(directory) if first <= durable.segment]
-    for first, following in zip(firsts, [*firsts[1:], None], strict=True):
+    for first, following in zip_longest(firsts, firsts[1:]):
         if following is not None and following <= sequence:
             continue
+        end = records_end(directory, first, following)
         try:
             view = SegmentView(segment_path(directory, first))
         except FileNotFoundError:
             continue
         try:
-            end = durable.offset if first == durable.segment else view.size
+            if first == durable.segment:
+                end = durable.offset
+            elif not end or view.index is not None:
+                end = view.size
             for offset, record in read_segment(view, end, sequence):
                 yield view, offset, record
         finally:

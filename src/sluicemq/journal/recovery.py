@@ -6,7 +6,7 @@ import re
 import time
 from array import array
 from collections.abc import Iterator
-from itertools import compress
+from itertools import compress, zip_longest
 from pathlib import Path
 from typing import Any, Final, NamedTuple
 from zlib import decompress
@@ -26,13 +26,15 @@ from sluicemq.journal.index import Index, build_index
 from sluicemq.journal.liveness import LARGEST, MANY, Liveness, Segment
 from sluicemq.journal.segment import (
     SEGMENT_HEADER_BYTES,
+    SegmentHeader,
     SegmentView,
     damaged,
     list_segments,
+    read_segment_header,
     segment_path,
 )
 from sluicemq.journal.snapshot import SegmentState, Snapshot, newest_snapshot
-from sluicemq.journal.tail import find_tail
+from sluicemq.journal.tail import Tail, find_full, find_tail
 from sluicemq.journal.writer import (
     DURABLE_NAME,
     DurableEnd,
@@ -103,7 +105,7 @@ class Recovery:
     """
 
     def __init__(self, directory: Path, identity: bytes, *, verify: bool, mend: bool) -> None:
-        """Read the journal. With `mend` a torn tail is cut off and the last segment sealed;
+        """Read the journal. With `mend` a torn tail is cut off and every segment sealed;
         without, nothing is changed and nothing beyond the published end is looked at.
 
         Raises JournalDamaged, or JournalError for a format from the future.
@@ -119,11 +121,13 @@ class Recovery:
         self.finished = False
         self.report: dict[str, Any] = {"torn_bytes": 0, "lost_bytes": 0}
         self._names: dict[int, Address] = {}
+        self._unsealed: list[tuple[int, Tail]] = []
         self._mend = mend
         snapshot = newest_snapshot(directory)
         self.state = snapshot.state if snapshot else b""
         self.position = snapshot.state_position if snapshot else 0
         self._live_position = snapshot.position if snapshot else 0
+        self._sealed_before = snapshot.sealed_before if snapshot else 0
         try:
             self._read(snapshot, verify)
         except BaseException:
@@ -146,20 +150,18 @@ class Recovery:
         if snapshot:
             self._take(snapshot)
         last = self._live_position
-        previous = 0
-        for first in firsts:
-            part = self._open(first, first == firsts[-1], durable, verify)
+        previous: Segment | None = None
+        for first, following in zip_longest(firsts, firsts[1:]):
+            part = self._open(first, following, durable, verify)
             if part is None:
                 break
-            header = part.view.header
-            if header.previous not in (0, previous) and header.first > self.position:
-                raise damaged(
-                    part.view.path, 16, f"the segment before it, {header.previous:020d}, is missing"
-                )
-            previous = first
+            self._check_previous(part.view, previous)
+            previous = part.segment
             self._load(part, saved.get(first))
-            last = max(last, part.segment.last)
+            last = max(last, previous.last)
         self._apply()
+        if self._mend:
+            self._seal_all()
         self.next_sequence = last + SEQUENCE_GAP if firsts or snapshot else 1
 
     def _check_chain(
@@ -174,6 +176,16 @@ class Recovery:
             path = segment_path(self.directory, durable.segment)
             raise damaged(path, 0, "the newest segment is missing")
 
+    def _check_previous(self, view: SegmentView, previous: Segment | None) -> None:
+        header = view.header
+        if previous is None or header.previous != previous.first:
+            if header.previous and header.first > self.position:
+                raise damaged(
+                    view.path, 16, f"the segment before it, {header.previous:020d}, is missing"
+                )
+        elif header.previous_end not in (0, previous.end):
+            raise damaged(view.path, 56, f"{header.previous:020d} should be another segment")
+
     def _take(self, snapshot: Snapshot) -> None:
         for number, kind, name in snapshot.addresses:
             self.addresses[number] = Address(Kind(kind), decode_name(name))
@@ -184,10 +196,11 @@ class Recovery:
         self.liveness.carried.update(zip(pairs[::2], pairs[1::2], strict=True))
 
     def _open(
-        self, first: int, is_last: bool, durable: DurableEnd | None, verify: bool
+        self, first: int, following: int | None, durable: DurableEnd | None, verify: bool
     ) -> Part | None:
         """Map a segment; None when it turned out to be an empty one, which has been removed."""
         path = segment_path(self.directory, first)
+        is_last = following is None
         if is_last and path.stat().st_size < SEGMENT_HEADER_BYTES:
             self.report["torn_bytes"] = path.stat().st_size
             self._discard(path)
@@ -198,39 +211,55 @@ class Recovery:
             if header.first != first or header.identity != self.identity:
                 raise damaged(path, 16, "the segment belongs to another place or data directory")
             index = view.index
+            end = view.index_offset
             if index is not None:
                 if verify or is_last:
                     view.verify()
                 for number, kind, name in index.summary["destinations"]:
                     self._names[number] = Address(Kind(kind), name)
-            elif not is_last:
-                reached = find_tail(view, None).end
-                raise damaged(path, reached, "the segment is not the last and has no intact end")
             else:
-                end = durable.offset if durable and durable.segment == first else view.size
-                tail = find_tail(view, durable, None if self._mend else end)
-                self._names.update(_names_in(view, tail.heads))
-                if self._mend:
-                    self.report["torn_bytes"] = tail.torn
-                    if durable and durable.segment == first:
-                        self.report["lost_bytes"] = max(0, durable.offset - tail.end)
-                    view.close()
-                    if not tail.heads:
+                if following is None:
+                    tail = self._find_tail(view, durable)
+                    if self._mend and not tail.heads:
+                        view.close()
                         self._discard(path)
                         return None
-                    view = self._seal(view, tail.end, tail.heads)
-                    index = view.index
                 else:
-                    index = Index(
-                        memoryview(build_index(tail.heads, SEGMENT_HEADER_BYTES, self._names))
-                    )
-            assert index is not None
+                    tail = self._find_full(view, following)
+                end = tail.end
+                self._names.update(_names_in(view, tail.heads))
+                index = Index(
+                    memoryview(build_index(tail.heads, SEGMENT_HEADER_BYTES, self._names))
+                )
+                self._unsealed.append((len(self.parts), tail))
         except BaseException:
             view.close()
             raise
-        part = Part(Segment(first, header.previous), view, index)
+        segment = Segment(first, header.previous)
+        segment.end = end
+        part = Part(segment, view, index)
         self.parts.append(part)
         return part
+
+    def _find_tail(self, view: SegmentView, durable: DurableEnd | None) -> Tail:
+        """Of the last segment."""
+        published = durable.offset if durable and durable.segment == view.header.first else None
+        if not self._mend:
+            return find_tail(view, durable, view.size if published is None else published)
+        tail = find_tail(view, durable)
+        self.report["torn_bytes"] = tail.torn
+        if published is not None:
+            self.report["lost_bytes"] = max(0, published - tail.end)
+        return tail
+
+    def _find_full(self, view: SegmentView, following: int) -> Tail:
+        """Of one that a crash kept from being sealed after the next had been begun."""
+        first = view.header.first
+        header = read_segment_header(self.directory, following)
+        if first < self._sealed_before or header.previous != first or not header.previous_end:
+            reached = find_tail(view, None).end
+            raise damaged(view.path, reached, "the segment is not the last and has no intact end")
+        return find_full(view, header.previous_end)
 
     def _discard(self, path: Path) -> None:
         if self._mend:
@@ -238,18 +267,31 @@ class Recovery:
             (self.directory / DURABLE_NAME).unlink(missing_ok=True)
             sync_directory(self.directory)
 
-    def _seal(self, view: SegmentView, end: int, heads: bytes) -> SegmentView:
-        header = view.header
-        file = SegmentFile.reopen(self.directory, header, end, heads)
+    def _seal_all(self) -> None:
+        """Add what unsealed segments lack. Nothing is changed before all have been read."""
+        for place, tail in self._unsealed:
+            segment, view, table = self.parts[place]
+            header = view.header
+            table.close()
+            view.close()
+            self._seal(header, tail, place == len(self.parts) - 1)
+            view = SegmentView(view.path)
+            assert view.index is not None
+            segment.size = view.size
+            self.parts[place] = Part(segment, view, view.index)
+        self._unsealed.clear()
+
+    def _seal(self, header: SegmentHeader, tail: Tail, is_last: bool) -> None:
+        file = SegmentFile.reopen(self.directory, header, tail.end, tail.heads)
         try:
-            last = int.from_bytes(heads[-48:-40], "little")
+            last = int.from_bytes(tail.heads[-48:-40], "little")
             file.seal(last + 1, self._names)
-            published = DurableFile(self.directory)
-            published.write(DurableEnd(header.first, file.end, last))
-            published.close()
+            if is_last:
+                published = DurableFile(self.directory)
+                published.write(DurableEnd(header.first, file.end, last))
+                published.close()
         finally:
             file.close()
-        return SegmentView(view.path)
 
     # --- liveness ------------------------------------------------------------------------------
 

@@ -10,8 +10,12 @@ The name is the lowest sequence number it may contain, 20 digits, and ".segment"
       24     8   that of the segment before it, or 0
       32     8   created, µs since 1970-01-01 UTC
       40    16   identity of the data directory
-      56     4   zeros
+      56     4   where the records of the segment before it end, / 8; 0 = there is none
       60     4   CRC-32 of bytes 0 .. 60
+
+A segment gets its name once its first group is on disk, and all of the segment before it was on
+disk before that. Index and trailer are added to that one later: a crash may leave several segments
+without them. The number at 56 tells how much of such a segment must be there.
 """
 
 from __future__ import annotations
@@ -37,12 +41,13 @@ IDENTITY_BYTES: Final = 16
 
 
 class SegmentHeader(NamedTuple):
-    """What the first 64 bytes say."""
+    """What the first 64 bytes say. `previous_end` is an offset in bytes."""
 
     first: int
     previous: int
     created: int
     identity: bytes
+    previous_end: int
 
 
 def segment_path(directory: Path, first: int) -> Path:
@@ -68,7 +73,7 @@ def encode_segment_header(header: SegmentHeader) -> bytes:
         header.previous,
         header.created,
         header.identity,
-        0,
+        header.previous_end >> 3,
         0,
     )[:-4]
     return packed + crc32(packed).to_bytes(4, "little")
@@ -78,7 +83,9 @@ def decode_segment_header(data: bytes | memoryview, path: Path) -> SegmentHeader
     """Raises JournalDamaged, or JournalError for a format from the future."""
     if len(data) < SEGMENT_HEADER_BYTES:
         raise damaged(path, 0, "the segment header is incomplete")
-    magic, version, _, first, previous, created, identity, _, crc = SEGMENT_HEADER.unpack_from(data)
+    magic, version, _, first, previous, created, identity, end, crc = SEGMENT_HEADER.unpack_from(
+        data
+    )
     if magic == MAGIC and version > FORMAT_VERSION:
         raise JournalError(
             f"{path} has format version {version}; this release reads up to {FORMAT_VERSION}. "
@@ -86,7 +93,29 @@ def decode_segment_header(data: bytes | memoryview, path: Path) -> SegmentHeader
         )
     if magic != MAGIC or crc != crc32(data[:60]):
         raise damaged(path, 0, "the segment header is not intact")
-    return SegmentHeader(first, previous, created, identity)
+    return SegmentHeader(first, previous, created, identity, end << 3)
+
+
+def read_segment_header(directory: Path, first: int) -> SegmentHeader:
+    """Raises FileNotFoundError, JournalDamaged, JournalError."""
+    path = segment_path(directory, first)
+    with path.open("rb") as file:
+        return decode_segment_header(file.read(SEGMENT_HEADER_BYTES), path)
+
+
+def records_end(directory: Path, first: int, following: int | None) -> int:
+    """Where the records of the segment `first` end, as the one after it says; 0 = nobody says.
+
+    Ask before the segment is opened: when the one after it has been removed, this one has its
+    index by then. Damage there is for those to report who read that segment. Raises JournalError.
+    """
+    if following is None:
+        return 0
+    try:
+        header = read_segment_header(directory, following)
+    except (FileNotFoundError, JournalDamaged):
+        return 0
+    return header.previous_end if header.previous == first else 0
 
 
 def damaged(path: Path, offset: int, what: str) -> JournalDamaged:

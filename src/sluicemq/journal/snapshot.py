@@ -58,7 +58,7 @@ class Snapshot(msgspec.Struct, array_like=True):
     next_number     the next destination number
     addresses       (number, kind, name) of destinations
     carried         u64 old and u64 new number of each record that was moved forward
-    segments        all that exist
+    segments        all that exist; when this is on disk, all but the last have index and trailer
     """
 
     position: int
@@ -69,9 +69,14 @@ class Snapshot(msgspec.Struct, array_like=True):
     carried: bytes
     segments: list[SegmentState]
 
+    @property
+    def sealed_before(self) -> int:
+        """Segments below this one were sealed when the snapshot was written."""
+        return self.segments[-1].first if self.segments else 0
+
 
 class Capture:
-    """What the owner's thread copies, for the writer's thread to pack and write.
+    """What the owner's thread copies, for the writer's second thread to pack and write.
 
     raw       segment and copy of its `live`, where that has changed since the last snapshot
     finished  segments with nothing live, which may go once this is on disk
@@ -119,7 +124,7 @@ def capture_segments(liveness: Liveness) -> Capture:
 
 
 def write_snapshot(directory: Path, capture: Capture) -> None:
-    """Pack, write and make durable, then remove older ones. Runs on the writer's thread."""
+    """Pack, write and make durable, then remove older ones. Runs on the writer's second thread."""
     for _, state in capture.raw:
         state.live = compress(state.live, 1)
     snapshot = capture.snapshot

@@ -1,10 +1,12 @@
-"""Where the last segment ends: what a crash tore off, and what only damage explains.
+"""Where an unsealed segment ends: what a crash tore off, and what only damage explains.
 
 After a crash of the machine the last write may be there in part, in any order of its pages. So
 the first bad record ends the segment, unless something shows that it was on disk before:
 
 - an intact record behind it has GROUP_START: when that was written, the bad one had been synced;
 - the durable file says so, and the segment is as long as it says.
+
+A segment that another one follows cannot be torn at all: it was on disk as far as that one says.
 """
 
 from __future__ import annotations
@@ -78,6 +80,19 @@ def find_tail(view: SegmentView, durable: DurableEnd | None, limit: int | None =
     if not blank and has_later_group(view.view[:end], beyond or stop, last):
         raise damaged(view.path, stop, "a record is damaged and later ones are intact")
     return Tail(b"".join(heads), whole, (stop if blank else end) - whole)
+
+
+def find_full(view: SegmentView, end: int) -> Tail:
+    """The same for one that has another after it, which says that its records end at `end`.
+
+    Only index and trailer may be missing there. Raises JournalDamaged.
+    """
+    tail = find_tail(view, None, end)
+    if tail.end != end:
+        raise damaged(view.path, tail.end, "a record is damaged or missing that had been on disk")
+    if record_size(view.view, end) and view.view[end + 44] != RecordType.INDEX:
+        raise damaged(view.path, end, "the next segment says that there is no record here")
+    return tail
 
 
 def has_later_group(view: memoryview, start: int, last: int) -> bool:

@@ -110,7 +110,7 @@ class Upkeep:
         capture = self._capture
         if capture is not None and capture.waits and capture.snapshot.position <= sequence:
             capture.waits = False
-            self._writer.submit(
+            self._writer.defer(
                 partial(write_snapshot, self._directory, capture),
                 partial(self._written, capture),
             )
@@ -128,7 +128,7 @@ class Upkeep:
             self._liveness.remove(segment)
             self._lookup.forget(segment)
         if gone or lost:
-            self._writer.submit(partial(self._remove, gone, lost), nothing)
+            self._writer.defer(partial(self._remove, gone, lost), nothing)
         if self._allowance.left and self._mover.idle:
             self._choose(position)
 
@@ -141,7 +141,7 @@ class Upkeep:
             self._failed(error)
 
     def _remove(self, gone: list[Segment], lost: list[str]) -> None:
-        """On the writer's thread."""
+        """On the writer's second thread."""
         for name in lost:
             with suppress(RecordNotFound):
                 self._slots.lose(name)

@@ -1,8 +1,11 @@
-"""The thread that writes, and what it writes: segment files and the `durable` file.
+"""The threads that write, and what they write: segment files and the `durable` file.
 
-The owner's thread submits jobs and never touches a disk; this thread runs them one after the
-other and reports each back. After the first failure no job is run any more: an operating system
-that failed an fsync once may report the next one as a success, with the data lost.
+The owner's thread submits jobs and never touches a disk. One thread has what somebody waits for:
+groups. The other has what may take its time: index and trailer of segments that are full,
+snapshots, the files of segments to come, removals. Each runs its jobs one after the other and
+reports each back. After the first failure of either no job is run any more, and none that has
+been run counts: an operating system that failed an fsync once may report the next one as a
+success, with the data lost.
 """
 
 from __future__ import annotations
@@ -12,6 +15,7 @@ import threading
 import time
 from collections.abc import Callable, Mapping
 from contextlib import suppress
+from itertools import count
 from pathlib import Path
 from queue import Empty, SimpleQueue
 from struct import Struct
@@ -36,6 +40,7 @@ from sluicemq.model.destination import Address
 
 Work = Callable[[], None]
 Done = Callable[[], None]
+Jobs = SimpleQueue[tuple[Work, Done] | None]
 
 JOIN_PARTS: Final = 3000
 """Buffers joined per write. One write of joined buffers takes 0.6 of the time of a writev."""
@@ -44,15 +49,25 @@ DURABLE_NAME: Final = "durable"
 DURABLE: Final = Struct("<QQQI")
 
 
+PAUSE: Final = 0.0005
+"""Seconds. At 50,000 messages/s the 99th percentile of the latency is 7 ms with this, 9 ms with 0:
+both of the other threads may be waiting for the interpreter."""
+
+
 def nothing() -> None:
     """Nothing waits for this job."""
 
 
+def give_way() -> None:
+    """Let another thread have the interpreter."""
+    time.sleep(PAUSE)
+
+
 class Writer:
-    """Runs jobs on a thread of its own.
+    """Runs jobs on two threads of its own.
 
     notify   schedules a call on the owner's thread; it may be called from any
-    failed   called there, once, with what went wrong
+    failed   called there, once for every job that does not count, with what went wrong first
     """
 
     def __init__(
@@ -63,48 +78,60 @@ class Writer:
         self.outstanding = 0
         self._notify = notify
         self._failed = failed
-        self._jobs: SimpleQueue[tuple[Work, Done] | None] = SimpleQueue()
-        self._results: SimpleQueue[tuple[Done, BaseException | None]] = SimpleQueue()
-        self._thread = threading.Thread(target=self._run, name="journal", daemon=True)
-        self._thread.start()
+        self._failure: BaseException | None = None
+        self._groups: Jobs = SimpleQueue()
+        self._rest: Jobs = SimpleQueue()
+        self._results: SimpleQueue[Done] = SimpleQueue()
+        self._threads = [
+            threading.Thread(target=self._run, args=(jobs,), name=name, daemon=True)
+            for jobs, name in ((self._groups, "journal"), (self._rest, "journal-rest"))
+        ]
+        for thread in self._threads:
+            thread.start()
 
     def submit(self, work: Work, done: Done) -> None:
-        """Run `work` on the writer's thread, then `done` on the owner's."""
+        """Run `work` on the thread of the groups, then `done` on the owner's."""
         self.outstanding += 1
-        self._jobs.put((work, done))
+        self._groups.put((work, done))
+
+    def defer(self, work: Work, done: Done) -> None:
+        """Run `work` on the other one, after what was deferred before, then `done`."""
+        self.outstanding += 1
+        self._rest.put((work, done))
 
     def collect(self) -> None:
         """Run the `done` of all finished jobs."""
         with suppress(Empty):
             while True:
-                self._finish(*self._results.get_nowait())
+                self._finish(self._results.get_nowait())
 
     def wait(self) -> None:
         """Wait for one job and run its `done`."""
-        self._finish(*self._results.get())
+        self._finish(self._results.get())
 
     def stop(self) -> None:
-        """Let the thread end after the jobs it has."""
-        self._jobs.put(None)
-        self._thread.join()
+        """Let the threads end after the jobs they have."""
+        self._groups.put(None)
+        self._rest.put(None)
+        for thread in self._threads:
+            thread.join()
 
-    def _finish(self, done: Done, error: BaseException | None) -> None:
+    def _finish(self, done: Done) -> None:
         self.outstanding -= 1
-        if error is None:
+        if self._failure is None:
             done()
         else:
-            self._failed(error)
+            self._failed(self._failure)
 
-    def _run(self) -> None:
-        failure: BaseException | None = None
-        while (job := self._jobs.get()) is not None:
+    def _run(self, jobs: Jobs) -> None:
+        while (job := jobs.get()) is not None:
             work, done = job
-            if failure is None:
+            if self._failure is None:
                 try:
                     work()
                 except BaseException as error:
-                    failure = error
-            self._results.put((done, failure))
+                    self._failure = error
+            self._results.put(done)
             with suppress(RuntimeError):  # the owner's event loop is closed: `wait` gets it
                 self._notify(self.collect)
 
@@ -185,8 +212,54 @@ def write_at(fd: int, data: bytes, offset: int) -> int:
     return offset + written
 
 
+class Spares:
+    """Files for segments to come, created ahead so that a group does not wait for it.
+
+    They have temporary names: a start removes those that were not used.
+    """
+
+    def __init__(self, directory: Path, preallocate: int) -> None:
+        """`preallocate` bytes are reserved on disk for each."""
+        self._directory = directory
+        self._preallocate = preallocate
+        self._names = count()
+        self._ready: SimpleQueue[tuple[int, Path]] = SimpleQueue()
+
+    def prepare(self) -> None:
+        """Have one more ready."""
+        self._ready.put(self._create())
+
+    def take(self) -> tuple[int, Path]:
+        """Descriptor and path of an empty file, which belongs to the caller now."""
+        try:
+            return self._ready.get_nowait()
+        except Empty:
+            return self._create()
+
+    def _create(self) -> tuple[int, Path]:
+        path = self._directory / f"spare-{next(self._names)}.tmp"
+        fd = os.open(path, os.O_RDWR | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC, 0o640)
+        try:
+            if self._preallocate:
+                os.posix_fallocate(fd, 0, self._preallocate)
+                os.fsync(fd)
+        except BaseException:
+            os.close(fd)
+            raise
+        return fd, path
+
+    def close(self) -> None:
+        """Remove what is left."""
+        with suppress(Empty):
+            while True:
+                fd, path = self._ready.get_nowait()
+                os.close(fd)
+                path.unlink()
+
+
 class SegmentFile:
-    """The segment that is written. Only the writer's thread calls its methods, except `close`.
+    """A segment that is not sealed. Its methods are called on the writer's threads: `write` until
+    the last group, then `seal` once; `close` when neither is under way.
 
     end      bytes written
     crc      CRC-32 of them, which the trailer will need
@@ -197,7 +270,7 @@ class SegmentFile:
     __slots__ = (
         "_directory",
         "_header",
-        "_preallocate",
+        "_spares",
         "crc",
         "end",
         "fd",
@@ -206,11 +279,10 @@ class SegmentFile:
         "records",
     )
 
-    def __init__(self, directory: Path, header: SegmentHeader, preallocate: int) -> None:
-        """`preallocate` bytes are reserved on disk when it is created."""
+    def __init__(self, directory: Path, header: SegmentHeader, spares: Spares) -> None:
         self._directory = directory
         self._header = header
-        self._preallocate = preallocate
+        self._spares = spares
         self.first = header.first
         self.end = 0
         self.crc = 0
@@ -221,7 +293,7 @@ class SegmentFile:
     @classmethod
     def reopen(cls, directory: Path, header: SegmentHeader, end: int, heads: bytes) -> SegmentFile:
         """One that a crash left behind: cut to `end` bytes, ready to be sealed."""
-        file = cls(directory, header, 0)
+        file = cls(directory, header, Spares(directory, 0))
         file.fd = os.open(segment_path(directory, header.first), os.O_RDWR | os.O_CLOEXEC)
         os.ftruncate(file.fd, end)
         os.fsync(file.fd)
@@ -232,22 +304,24 @@ class SegmentFile:
         file.heads += heads
         return file
 
-    def create(self) -> None:
-        """Under a temporary name first, so that the real one never lacks a header."""
-        path = segment_path(self._directory, self.first)
-        temporary = path.with_name(path.name + ".tmp")
-        self.fd = os.open(temporary, os.O_RDWR | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC, 0o640)
+    def write(self, parts: list[bytes]) -> None:
+        """Append records, each as header, meta with body, padding; on disk when it returns.
+
+        The file gets its name with the first of them in it and on disk, so that it never lacks a
+        header, and that group counts once the name is on disk too.
+        """
+        if self.fd >= 0:
+            self._append(parts)
+            return
+        self.fd, temporary = self._spares.take()
         header = encode_segment_header(self._header)
         self.end = write_at(self.fd, header, 0)
         self.crc = crc32(header)
-        if self._preallocate:
-            os.posix_fallocate(self.fd, 0, self._preallocate)
-        os.fsync(self.fd)
-        os.rename(temporary, path)
+        self._append(parts)
+        os.rename(temporary, segment_path(self._directory, self.first))
         sync_directory(self._directory)
 
-    def write(self, parts: list[bytes]) -> None:
-        """Append records, each as header, meta with body, padding; on disk when it returns."""
+    def _append(self, parts: list[bytes]) -> None:
         self.heads += b"".join(parts[::3])
         for start in range(0, len(parts), JOIN_PARTS):
             data = b"".join(parts[start : start + JOIN_PARTS])
@@ -257,22 +331,24 @@ class SegmentFile:
 
     def seal(self, sequence: int, names: Mapping[int, Address]) -> None:
         """Add index and trailer. `sequence` is the INDEX record's own."""
-        heads = bytes(self.heads)
+        heads = self.heads
         record = encode_record(
             RecordType.INDEX,
             sequence,
             time.time_ns() // 1000,
-            build_index(heads, SEGMENT_HEADER_BYTES, names),
+            build_index(heads, SEGMENT_HEADER_BYTES, names, give_way),
             flags=UNIT_END | GROUP_START,
         )
-        data = b"".join(record)
-        crc = crc32(data, self.crc)
+        offset = self.end
         self.records = len(heads) // HEADER_BYTES
-        trailer = encode_trailer(self.end, self.records, crc)
-        self.end = write_at(self.fd, data + trailer, self.end)
+        self.heads = bytearray()
+        for part in record:
+            self.crc = crc32(part, self.crc)
+            self.end = write_at(self.fd, part, self.end)
+        trailer = encode_trailer(offset, self.records, self.crc)
+        self.end = write_at(self.fd, trailer, self.end)
         os.ftruncate(self.fd, self.end)
         os.fsync(self.fd)
-        self.heads = bytearray()
 
     def close(self) -> None:
         if self.fd >= 0:

@@ -1,0 +1,532 @@
+"""Segments are sealed while the next ones are written: what waits for what, and what a crash
+leaves behind of it.
+"""
+
+from __future__ import annotations
+
+import errno
+import os
+import shutil
+import threading
+from collections.abc import Mapping
+from itertools import pairwise
+from pathlib import Path
+from typing import NamedTuple
+
+import pytest
+
+from sluicemq.journal import FileJournal, JournalOptions, RecordType, Recovery
+from sluicemq.journal import recovery as recovery_module
+from sluicemq.journal import upkeep as upkeep_module
+from sluicemq.journal import writer as writer_module
+from sluicemq.journal.inspect import check, dump
+from sluicemq.journal.reader import read_records
+from sluicemq.journal.segment import SegmentView, records_end
+from sluicemq.journal.writer import DurableEnd, DurableFile, SegmentFile, Spares, read_durable
+from sluicemq.model.destination import Address
+from sluicemq.model.errors import JournalDamaged, JournalError, JournalFailed
+from tests.journal.support import TINY, live_of, put, reopen, segments_of
+
+BODIES = [b"one", b"two", b"three"]
+
+
+def flush(journal: FileJournal, sequence: int) -> None:
+    """Wait until a record is durable, but not for what the second thread has to do."""
+    journal.commit()
+    while journal.durable < sequence:
+        journal._writer.wait()
+
+
+def recover(directory: Path) -> Recovery:
+    identity = bytes.fromhex((directory / "identity").read_text())
+    return Recovery(directory, identity, verify=True, mend=True)
+
+
+def contents(directory: Path) -> dict[str, bytes]:
+    return {path.name: path.read_bytes() for path in directory.iterdir()}
+
+
+def bodies(directory: Path) -> list[bytes]:
+    """Of the messages, as another process reads them."""
+    return [r.body for _, _, r in read_records(directory) if r.type == RecordType.MESSAGE]
+
+
+class HeldSeals:
+    """The second thread stops before its first seal until `proceed` is set."""
+
+    def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        self.proceed = threading.Event()
+        seal = SegmentFile.seal
+
+        def held(file: SegmentFile, sequence: int, names: Mapping[int, Address]) -> None:
+            assert self.proceed.wait(10)
+            seal(file, sequence, names)
+
+        monkeypatch.setattr(SegmentFile, "seal", held)
+
+
+class Crashed(NamedTuple):
+    """Two directories of one history: three segments with a message each.
+
+    crashed   none of the segments is sealed
+    finished  the first two are
+    ends      where the records of the first two end
+    """
+
+    crashed: Path
+    finished: Path
+    ends: list[int]
+
+
+@pytest.fixture
+def history(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Crashed:
+    held = HeldSeals(monkeypatch)
+    journal = reopen(tmp_path / "finished")
+    for body in BODIES[:2]:
+        sequence = put(journal, body)
+        journal.seal()
+        flush(journal, sequence)
+    flush(journal, put(journal, BODIES[2]))
+    shutil.copytree(tmp_path / "finished", tmp_path / "crashed")
+    held.proceed.set()
+    journal.close()
+    monkeypatch.undo()
+    firsts = [int(path.stem) for path in segments_of(tmp_path / "crashed")]
+    assert len(firsts) == 3
+    ends = [
+        records_end(tmp_path / "crashed", first, following) for first, following in pairwise(firsts)
+    ]
+    return Crashed(tmp_path / "crashed", tmp_path / "finished", ends)
+
+
+# --- what a crash leaves behind ------------------------------------------------------------------
+
+
+def test_groups_go_on_while_a_seal_takes_its_time(history: Crashed) -> None:
+    paths = segments_of(history.crashed)
+    for path, end in zip(paths, history.ends, strict=False):
+        assert path.stat().st_size == end  # nothing of an index, and yet the next one is durable
+    durable = read_durable(history.crashed)
+    assert durable is not None
+    assert durable.segment == int(paths[2].stem)
+
+
+def test_a_start_seals_what_a_crash_left_unsealed(
+    history: Crashed, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    published: list[int] = []
+
+    class Published(DurableFile):
+        def write(self, end: DurableEnd) -> None:
+            published.append(end.segment)
+            super().write(end)
+
+    monkeypatch.setattr(recovery_module, "DurableFile", Published)
+    recovery = recover(history.crashed)
+    assert published == [int(segments_of(history.crashed)[-1].stem)]  # it never goes back
+    assert recovery.report["torn_bytes"] == recovery.report["lost_bytes"] == 0
+    assert recovery.report["live"] == 3
+    recovery.done()
+    paths = segments_of(history.crashed)
+    for path, other in zip(paths[:2], segments_of(history.finished)[:2], strict=True):
+        mended, sealed = SegmentView(path), SegmentView(other)
+        mended.verify()
+        assert mended.index is not None
+        assert sealed.index is not None
+        assert mended.index.summary == sealed.index.summary
+        for name, column in sealed.index.columns.items():
+            assert mended.index.columns[name] == column
+        mended.close()
+        sealed.close()
+    journal = reopen(history.crashed)
+    assert list(live_of(journal).values()) == BODIES
+    journal.close()
+    assert check(history.crashed).problems == []
+
+
+@pytest.mark.parametrize("lost", ["the rest", "pages of the rest", "pages of the begin"])
+@pytest.mark.parametrize("number", [0, 1])
+def test_a_seal_torn_anywhere_is_done_again(history: Crashed, number: int, lost: str) -> None:
+    path = segments_of(history.crashed)[number]
+    whole = segments_of(history.finished)[number].read_bytes()
+    end = history.ends[number]
+    assert len(whole) > end + 400
+    before = contents(history.crashed)
+    for cut in range(end, len(whole) + 1):
+        for name, data in before.items():
+            (history.crashed / name).write_bytes(data)
+        if lost == "the rest":
+            torn = whole[:cut]
+        elif lost == "pages of the rest":
+            torn = whole[:cut] + bytes(len(whole) - cut)
+        else:
+            torn = whole[:end] + bytes(cut - end) + whole[cut:]
+        path.write_bytes(torn)
+        if cut % 7 == 0:  # another process reads it as it is
+            assert check(history.crashed).problems == []
+            assert bodies(history.crashed) == BODIES
+        recovery = recover(history.crashed)
+        assert recovery.report["live"] == 3
+        recovery.done()
+        view = SegmentView(path)
+        assert view.index is not None, cut
+        assert view.index_offset == end
+        view.verify()
+        view.close()
+
+
+def test_a_crash_while_a_start_seals_costs_nothing(history: Crashed) -> None:
+    path = segments_of(history.crashed)[0]
+    end = history.ends[0]
+    recover(history.crashed).done()
+    sealed = contents(history.crashed)
+    for cut in range(end, len(sealed[path.name]) + 1, 7):
+        path.write_bytes(sealed[path.name][:cut])  # the others are sealed already
+        recovery = recover(history.crashed)
+        assert recovery.report["live"] == 3
+        recovery.done()
+
+
+@pytest.mark.parametrize("number", [0, 1])
+def test_a_bit_flipped_before_the_end_of_an_unsealed_segment_stops_the_start(
+    history: Crashed, number: int
+) -> None:
+    path = segments_of(history.crashed)[number]
+    data = path.read_bytes()
+    (history.crashed / "durable").unlink()  # the next segment alone says what was on disk
+    for place in range(history.ends[number]):
+        flipped = bytearray(data)
+        flipped[place] ^= 1 << place % 8
+        path.write_bytes(flipped)
+        before = contents(history.crashed)
+        with pytest.raises(JournalError, match=path.name):
+            recover(history.crashed)
+        assert contents(history.crashed) == before
+    path.write_bytes(data)
+    recover(history.crashed).done()
+
+
+def test_checking_finds_a_bit_flipped_in_an_unsealed_segment(history: Crashed) -> None:
+    path = segments_of(history.crashed)[0]
+    data = path.read_bytes()
+    for place in range(64, history.ends[0], 3):
+        flipped = bytearray(data)
+        flipped[place] ^= 1 << place % 8
+        path.write_bytes(flipped)
+        assert path.name in str(check(history.crashed).problems[0])
+        with pytest.raises(JournalDamaged, match=path.name):
+            bodies(history.crashed)
+
+
+@pytest.mark.parametrize("number", [0, 1])
+def test_a_byte_missing_before_the_end_of_an_unsealed_segment_stops_the_start(
+    history: Crashed, number: int
+) -> None:
+    path = segments_of(history.crashed)[number]
+    data = path.read_bytes()
+    for cut in range(history.ends[number]):
+        path.write_bytes(data[:cut])
+        with pytest.raises(JournalDamaged, match=path.name):
+            recover(history.crashed)
+    assert "ends here" in str(check(history.crashed).problems[0])
+
+
+def test_a_record_where_the_next_segment_says_that_there_is_none(history: Crashed) -> None:
+    first, second, _ = segments_of(history.crashed)
+    data = first.read_bytes()
+    first.write_bytes(data + second.read_bytes()[64:])
+    with pytest.raises(JournalDamaged, match=rf"{first.name}, offset {len(data)}: "):
+        recover(history.crashed)
+
+
+def test_an_index_that_a_snapshot_has_seen_must_be_there(history: Crashed) -> None:
+    for path in segments_of(history.finished)[:2]:
+        data = path.read_bytes()
+        path.write_bytes(data[:-1])
+        with pytest.raises(JournalDamaged, match=f"{path.name}.*no intact end"):
+            recover(history.finished)
+        assert "no intact end" in str(check(history.finished).problems[0])
+        path.write_bytes(data)
+
+
+def test_the_header_says_where_the_records_before_it_end(history: Crashed) -> None:
+    first, second, _ = (SegmentView(path) for path in segments_of(history.finished))
+    assert second.header.previous_end == first.index_offset == history.ends[0]
+    assert first.header.previous_end == 0
+    raw = bytes(second.view[56:60])
+    assert int.from_bytes(raw, "little") * 8 == first.index_offset
+
+
+def test_a_segment_replaced_by_a_shorter_one_of_the_same_name_is_noticed(
+    history: Crashed, tmp_path: Path
+) -> None:
+    shutil.copytree(history.crashed, tmp_path / "other")
+    for path in segments_of(tmp_path / "other")[1:]:
+        path.unlink()
+    (tmp_path / "other" / "durable").unlink()
+    (path,) = segments_of(tmp_path / "other")
+    path.write_bytes(path.read_bytes()[:-64])
+    recover(tmp_path / "other").done()  # sealed, with what is left of it
+    shutil.copy(path, history.crashed)
+    with pytest.raises(JournalDamaged, match="another segment"):
+        recover(history.crashed)
+
+
+# --- what waits for what -------------------------------------------------------------------------
+
+
+class Events:
+    """Stands in for `os` in the writer and notes what becomes durable, with the file's name."""
+
+    def __init__(self) -> None:
+        self.seen: list[tuple[str, str]] = []
+
+    def __getattr__(self, name: str) -> object:
+        return getattr(os, name)
+
+    def _note(self, call: str, fd: int) -> None:
+        if threading.current_thread().name == "journal":
+            self.seen.append((call, os.path.basename(os.readlink(f"/proc/self/fd/{fd}"))))
+
+    def pwrite(self, fd: int, data: bytes, offset: int) -> int:
+        self._note("pwrite", fd)
+        return os.pwrite(fd, data, offset)
+
+    def fdatasync(self, fd: int) -> None:
+        os.fdatasync(fd)
+        self._note("fdatasync", fd)
+
+    def fsync(self, fd: int) -> None:
+        os.fsync(fd)
+        self._note("fsync", fd)
+
+    def rename(self, old: Path, new: Path) -> None:
+        os.rename(old, new)
+        if threading.current_thread().name == "journal":
+            self.seen.append(("rename", new.name))
+
+
+def test_only_groups_and_the_switch_come_before_a_group_is_durable(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    journal = reopen(tmp_path)
+    journal.recovery.done()
+    journal.snapshot_source = lambda: b"state"
+    put(journal, b"x" * 1500)  # more than half a segment: the next file is prepared
+    journal.sync()
+    assert (tmp_path / "spare-1.tmp").exists()
+    events = Events()
+    monkeypatch.setattr(writer_module, "os", events)
+    put(journal, b"x" * 600)
+    journal.sync()  # full; the snapshot's mark is the next segment's first group
+    put(journal)
+    journal.sync()
+    full, growing = (path.name for path in segments_of(tmp_path))
+    assert events.seen == [
+        ("pwrite", full),
+        ("fdatasync", full),
+        ("pwrite", "durable"),
+        ("pwrite", "spare-1.tmp"),  # header
+        ("pwrite", "spare-1.tmp"),  # group
+        ("fdatasync", "spare-1.tmp"),
+        ("rename", growing),
+        ("fsync", tmp_path.name),
+        ("pwrite", "durable"),
+        ("pwrite", growing),
+        ("fdatasync", growing),
+        ("pwrite", "durable"),
+    ]
+    journal.close()
+
+
+@pytest.mark.parametrize("call", ["rename", "fsync"])
+def test_a_group_in_a_new_segment_counts_only_with_its_name(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, call: str
+) -> None:
+    journal = reopen(tmp_path / "a")
+    one = put(journal, b"one")
+    journal.seal()
+    journal._snapshot_due = False  # its mark would be the first group
+    flush(journal, one)
+    reached = threading.Event()
+    proceed = threading.Event()
+
+    class HeldDisk:
+        def __getattr__(self, name: str) -> object:
+            real = getattr(os, name)
+            if name != call or threading.current_thread().name != "journal":
+                return real
+
+            def held(*arguments: object) -> object:
+                reached.set()
+                assert proceed.wait(10)
+                return real(*arguments)
+
+            return held
+
+    monkeypatch.setattr(writer_module, "os", HeldDisk())
+    two = put(journal, b"two")
+    journal.commit()
+    assert reached.wait(10)
+    journal._writer.collect()
+    assert journal.durable < two
+    durable = read_durable(tmp_path / "a")
+    assert durable is not None
+    assert durable.sequence == one
+    shutil.copytree(tmp_path / "a", tmp_path / "b")
+    proceed.set()
+    journal.sync()
+    assert journal.durable >= two
+    journal.close()
+    monkeypatch.undo()
+
+    journal = reopen(tmp_path / "b")
+    found = live_of(journal)
+    assert found.pop(one) == b"one"
+    assert found == ({} if call == "rename" else {two: b"two"})
+    journal.close()
+    assert not list((tmp_path / "b").glob("*.tmp"))
+
+
+def test_a_snapshot_waits_for_the_seals_before_it(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    held = HeldSeals(monkeypatch)
+    journal = reopen(tmp_path)
+    put(journal)
+    journal.seal()
+    flush(journal, put(journal))
+    assert journal._upkeep.taking
+    assert not list(tmp_path.glob("*.snapshot"))
+    held.proceed.set()
+    journal.sync()
+    assert list(tmp_path.glob("*.snapshot"))
+    journal.close()
+
+
+def test_messages_of_a_segment_that_is_being_sealed_are_read(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    held = HeldSeals(monkeypatch)
+    journal = reopen(tmp_path)
+    one = put(journal, b"one")
+    journal.seal()
+    two = put(journal, b"two")
+    flush(journal, two)
+    for _ in range(2):
+        assert (journal.fetch(one).body, journal.fetch(two).body) == (b"one", b"two")
+        assert bodies(tmp_path) == [b"one", b"two"]
+        assert [e.message.body for e in dump(tmp_path) if e.message] == [b"one", b"two"]
+        assert next(journal.read_from(one)).sequence == one
+        report = check(tmp_path)
+        assert (report.problems, report.live, report.segments) == ([], 2, 2)
+        held.proceed.set()
+        journal.sync()
+    journal.close()
+
+
+def test_files_prepared_ahead_are_used_and_not_left_behind(tmp_path: Path) -> None:
+    options = JournalOptions(segment_bytes=4096, preallocate=True)
+    journal = FileJournal.open(tmp_path, options)
+    put(journal, b"x" * 3000)
+    journal.sync()
+    (spare,) = tmp_path.glob("*.tmp")
+    assert spare.stat().st_size == 4096
+    number = spare.stat().st_ino
+    journal.seal()
+    put(journal)
+    journal.sync()
+    assert segments_of(tmp_path)[1].stat().st_ino == number
+    put(journal, b"x" * 3000)
+    journal.sync()
+    assert list(tmp_path.glob("*.tmp"))
+    journal.close()
+    assert not list(tmp_path.glob("*.tmp"))
+
+
+# --- failures ------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("owner", "name"),
+    [(SegmentFile, "seal"), (Spares, "prepare"), (upkeep_module, "write_snapshot")],
+)
+def test_a_failure_of_the_second_thread_is_final(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, owner: object, name: str
+) -> None:
+    told: list[JournalError] = []
+    journal = FileJournal.open(tmp_path, TINY, on_failure=told.append)
+    kept = put(journal, b"x" * 1500)
+    flush(journal, kept)
+    may_fail = threading.Event()
+    may_sync = threading.Event()
+
+    def fail(*arguments: object) -> None:
+        assert may_fail.wait(10)
+        raise OSError(errno.EIO, "Input/output error")
+
+    class HeldDisk:
+        def __getattr__(self, name: str) -> object:
+            return getattr(os, name)
+
+        def fdatasync(self, fd: int) -> None:
+            assert may_sync.wait(10)
+            os.fdatasync(fd)
+
+    monkeypatch.setattr(owner, name, fail)
+    second = put(journal, b"y" * 600)
+    journal.seal()
+    third = put(journal, b"z" * 1500)
+    flush(journal, third)
+    assert journal.durable >= third  # nothing waits for that thread ...
+    seen: list[int] = []
+    journal.on_durable = seen.append
+    monkeypatch.setattr(writer_module, "os", HeldDisk())
+    fourth = put(journal)
+    journal.commit()
+    may_fail.set()
+    while not told and journal._writer.outstanding > 1:  # the group is held
+        journal._writer.wait()
+    may_sync.set()
+    with pytest.raises(JournalFailed, match="Input/output error"):
+        journal.sync()
+    assert seen == []  # ... but once it has failed, no group counts
+    assert journal.durable < fourth
+    with pytest.raises(JournalFailed, match="Input/output error"):
+        put(journal)
+    assert len(told) == 1
+    assert str(tmp_path) in str(told[0])
+    journal.close()
+
+    monkeypatch.undo()
+    journal = reopen(tmp_path)
+    assert set(live_of(journal)) >= {kept, second, third}
+    journal.close()
+
+
+def test_the_second_thread_does_nothing_after_a_failure_of_the_first(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    held = HeldSeals(monkeypatch)
+    journal = FileJournal.open(tmp_path, TINY, on_failure=lambda error: None)
+    put(journal)
+    journal.seal()
+    flush(journal, put(journal))  # now a seal and a snapshot are waiting
+    full = segments_of(tmp_path)[0]
+
+    class FailingDisk:
+        def __getattr__(self, name: str) -> object:
+            return getattr(os, name)
+
+        def fdatasync(self, fd: int) -> None:
+            raise OSError(errno.EIO, "Input/output error")
+
+    monkeypatch.setattr(writer_module, "os", FailingDisk())
+    put(journal)
+    journal.commit()
+    while not journal._failed:
+        journal._writer.wait()
+    held.proceed.set()
+    journal.close()
+    assert not list(tmp_path.glob("*.snapshot"))
+    assert full.exists()
