@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from sluicemq.broker import Destination
+from sluicemq.broker import BrokerSettings, Destination
 from sluicemq.journal.format import UNIT_END, Cause, RecordType
 from sluicemq.journal.memory import MemoryJournal
 from sluicemq.model.destination import Address, Kind, Overflow
@@ -144,3 +144,11 @@ def test_a_crash_can_neither_lose_nor_double_a_dead_letter() -> None:
     assert (settled.kind, settled.sequences) == (Cause.DEAD_LETTERED, [sent.sequence])
     assert not dead.flags & UNIT_END
     assert settled.flags & UNIT_END
+
+
+def test_the_limit_on_destinations_does_not_lose_dead_letters() -> None:
+    rig = Rig(BrokerSettings(max_destinations=1))
+    queue = rig.queue(dead_letter=True)
+    rig.send(queue, "a", "b", expiration=rig.clock.wall + 100)
+    rig.wait(300)
+    assert [message.body for message in rig.dead()] == [b"a", b"b"]

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from sluicemq.model.message import Durability
-from tests.broker.support import OfType, Rig
+from tests.broker.support import OfType, Rig, bodies
 
 
 def test_each_consumer_gets_only_what_it_selects_and_the_rest_waits() -> None:
@@ -120,3 +120,26 @@ def test_a_topic_evaluates_a_selector_once_for_all_its_subscriptions() -> None:
     rig.send(topic, "2", type="blue")
     assert [reader.got() for reader in readers] == [["1"], ["1"]]
     assert red.calls + same.calls == 2
+
+
+def test_a_message_that_came_back_through_a_selector_is_there_once() -> None:
+    rig = Rig()
+    queue = rig.queue()
+    reader = rig.read(queue, 1, refill=False, selector=OfType("red"))
+    rig.send(queue, "a", type="red")
+    reader.release()
+    assert bodies(queue) == ["a"]
+    assert rig.broker.purge(queue) == 1
+    assert (queue.waiting, queue.bytes) == (0, 0)
+
+
+def test_a_turn_of_large_bodies_ends_for_selectors_too() -> None:
+    rig = Rig()
+    queue = rig.queue()
+    body = "x" * 600_000
+    rig.send(queue, *[body] * 6, type="red")
+    reader = rig.read(queue, selector=OfType("red"))
+    assert 2 <= len(reader.got()) < 6
+    for _ in range(3):
+        rig.broker.flush()
+    assert queue.waiting == 0

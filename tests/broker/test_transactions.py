@@ -261,3 +261,48 @@ def test_a_transaction_without_anything_durable_leaves_no_record() -> None:
     rig.broker.flush()
     assert list(journal.read_from(start)) == []
     assert bodies(queue) == ["a"]
+
+
+def test_a_redirected_send_becomes_one_dead_letter_and_not_before_the_commit() -> None:
+    rig = Rig()
+    queue = rig.queue(max_messages=1, overflow=Overflow.DEAD_LETTER, dead_letter=True)
+    rig.send(queue, "a")
+    transaction = rig.broker.transactions.begin()
+    send(rig, transaction, queue, "b")
+    rig.broker.flush()
+    assert rig.broker.queue("q.dlq").waiting == 0
+    rig.broker.transactions.commit(transaction)
+    rig.broker.flush()
+    assert bodies(queue) == ["a"]
+    assert [message.body for message in rig.dead()] == [b"b"]
+
+
+def test_an_acknowledgement_taken_back_times_out_like_a_new_delivery() -> None:
+    rig = Rig()
+    queue = rig.queue(ack_timeout=1000)
+    reader = rig.read(queue)
+    [sequence] = rig.send(queue, "a")
+    transactions = rig.broker.transactions
+    transaction = transactions.begin()
+    transactions.settle(transaction, reader.consumer, sequence)
+    rig.wait(5000)
+    transactions.unsettle(transaction, reader.consumer, sequence)
+    rig.wait(999)
+    assert reader.got() == ["a"]
+    rig.wait(1)
+    assert reader.got() == ["a"]
+
+
+def test_a_rollback_after_the_queue_was_removed_leaves_nothing() -> None:
+    rig = Rig()
+    queue = rig.queue(dead_letter=True, max_attempts=1)
+    reader = rig.read(queue)
+    [sequence] = rig.send(queue, "a")
+    transactions = rig.broker.transactions
+    transaction = transactions.begin()
+    transactions.settle(transaction, reader.consumer, sequence)
+    rig.broker.remove(queue, force=True)
+    transactions.rollback(transaction)
+    rig.broker.flush()
+    assert rig.broker.destinations == {}
+    assert (rig.broker.core.memory, rig.journal.stats().live) == (0, 0)
