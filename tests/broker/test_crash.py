@@ -5,6 +5,7 @@ from __future__ import annotations
 import shutil
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -75,7 +76,7 @@ class Disk:
         self.journal.close()
         self.start()
 
-    def queue(self, **settings: object) -> Destination:
+    def queue(self, **settings: Any) -> Destination:
         return self.broker.declare(QUEUE, DestinationSettings(**settings))
 
     def send(

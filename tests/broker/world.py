@@ -551,4 +551,5 @@ class World:
             if destination.automatic and address not in self.broker.destinations:
                 assert not any(s.entries for s in destination.every()), f"{address} is lost"
                 self.model.forget(address)
+        self.advance(0)  # what was in flight may have expired
         self.flush()

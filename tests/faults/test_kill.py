@@ -16,7 +16,7 @@ from sluicemq.model.errors import ClientError, RequestTimeout
 from sluicemq.protocols.phpmq.client import BlockingPhpmqClient, BlockingPhpmqMessage
 from tests.faults.recorder import Recorder
 
-KILLS = int(os.environ.get("SLUICEMQ_KILLS", "20"))
+KILLS = int(os.environ.get("FAULT_KILLS", "20"))
 QUEUE = "load"
 FENCE = b"fence "
 BURST = 20
@@ -130,8 +130,8 @@ def drain(port: int, recorder: Recorder) -> None:
 
 
 def test_kill_at_random_moments(tmp_path: Path) -> None:
-    seed = int(os.environ.get("SLUICEMQ_SEED", random.SystemRandom().randrange(1 << 32)))
-    print(f"to repeat: SLUICEMQ_SEED={seed}")
+    seed = int(os.environ.get("FAULT_SEED", random.SystemRandom().randrange(1 << 32)))
+    print(f"to repeat: FAULT_SEED={seed}")
     chance = random.Random(seed)
     recorder = Recorder()
     # small segments, so that the kills also meet sealing, snapshots and reclaim
