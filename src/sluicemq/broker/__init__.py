@@ -4,8 +4,9 @@ from sluicemq.broker.clock import Clock, ManualClock
 from sluicemq.broker.consumer import Consumer, Sink, Window
 from sluicemq.broker.delivery import Delivery
 from sluicemq.broker.destination import Destination
-from sluicemq.broker.engine import Broker, BrokerSettings
+from sluicemq.broker.engine import Broker
 from sluicemq.broker.lane import Selector
+from sluicemq.broker.settings import BrokerSettings
 from sluicemq.broker.subscription import Subscription
 from sluicemq.broker.transaction import Transaction, TransactionState
 

@@ -23,23 +23,7 @@ def dead_letter_of(message: Message, origin: str, reason: str, attempts: int, wa
     properties[ORIGIN] = origin
     properties[ATTEMPTS] = attempts
     properties[TIME] = datetime.fromtimestamp(wall / 1000, UTC).isoformat(timespec="milliseconds")
-    return Message(
-        Address(Kind.QUEUE, origin),
-        message.body,
-        message.kind,
-        message.origin,
-        message.durability,
-        message.timestamp,
-        0,
-        message.priority,
-        0,
-        message.message_id,
-        message.correlation_id,
-        message.reply_to,
-        message.type,
-        properties,
-        message.native,
-    )
+    return message.copy(Address(Kind.QUEUE, origin), 0, properties)
 
 
 def is_dead_letter(message: Message) -> bool:

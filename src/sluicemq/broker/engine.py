@@ -13,8 +13,6 @@ from collections.abc import Callable, Iterable
 from contextlib import suppress
 from typing import Final
 
-import msgspec
-
 from sluicemq.broker.clock import Clock
 from sluicemq.broker.consumer import Consumer, Sink, Window
 from sluicemq.broker.core import Core
@@ -23,6 +21,7 @@ from sluicemq.broker.delivery import GONE, RECORDED, UNJOURNALED, Delivery
 from sluicemq.broker.destination import Destination, Parked
 from sluicemq.broker.lane import Selector
 from sluicemq.broker.records import Settings, SubscriptionEntry, encode
+from sluicemq.broker.settings import BrokerSettings
 from sluicemq.broker.subscription import Subscription
 from sluicemq.broker.transaction import Transactions
 from sluicemq.journal.format import Cause, RecordType
@@ -42,27 +41,6 @@ from sluicemq.model.message import Durability, Message
 
 DURABLE_SUBSCRIPTION: Final = 1 << 31
 """Numbers of durable subscriptions carry this bit; without it a number is a destination's."""
-
-
-class BrokerSettings(msgspec.Struct, frozen=True, kw_only=True):
-    """What holds for the whole broker.
-
-    auto_create_queues, auto_create_topics   a destination comes into being by being used
-    max_destinations  0 = no limit
-    idle_timeout      ms until an unused automatic destination is removed; 0 = never
-    memory_budget     bytes of message bodies kept in memory; journaled ones beyond it are read
-                      back from the segments
-    memory_limit      bytes at which messages that are not journaled are refused
-    defaults          settings of automatically created destinations
-    """
-
-    auto_create_queues: bool = True
-    auto_create_topics: bool = True
-    max_destinations: int = 0
-    idle_timeout: int = 120_000
-    memory_budget: int = 256 << 20
-    memory_limit: int = 1 << 30
-    defaults: DestinationSettings = DestinationSettings()
 
 
 class Broker:
@@ -161,7 +139,7 @@ class Broker:
             self.core.unblocking[destination] = None
         self.journal.append_entry(
             RecordType.SETTINGS,
-            encode(settings_of(destination)),
+            encode(Settings.of(destination)),
             self.clock.wall,
             destination=self.number(destination),
         )
@@ -202,7 +180,7 @@ class Broker:
             if destination.owner is not None:
                 self.journal.append_entry(
                     RecordType.SETTINGS,
-                    encode(settings_of(destination)),
+                    encode(Settings.of(destination)),
                     self.clock.wall,
                     destination=number,
                 )
@@ -274,11 +252,11 @@ class Broker:
     ) -> int:
         """Move waiting messages, in order, as one unit each. Returns how many (0 limit = all)."""
         moved = 0
-        for delivery in source.matching(predicate or _anything):
+        for delivery in source.matching(predicate):
             if limit and moved >= limit:
                 break
             message = delivery.message or self.journal.fetch(delivery.sequence)
-            copy = _copy(message, target.address, delivery.expiration)
+            copy = message.copy(target.address, delivery.expiration)
             source.withdraw(delivery)
             self._replace(delivery, target, copy, Cause.MOVED)
             moved += 1
@@ -565,7 +543,7 @@ class Broker:
             self.durable_subscriptions[number] = subscription
             self.journal.append_entry(
                 RecordType.SUBSCRIPTION,
-                encode(entry_of(subscription)),
+                encode(SubscriptionEntry.of(subscription)),
                 self.clock.wall,
                 destination=self.number(topic),
             )
@@ -600,7 +578,7 @@ class Broker:
             del self.durable_subscriptions[subscription.number]
             self.journal.append_entry(
                 RecordType.SUBSCRIPTION_GONE,
-                encode(entry_of(subscription)),
+                encode(SubscriptionEntry.of(subscription)),
                 self.clock.wall,
                 destination=topic.number,
             )
@@ -718,49 +696,6 @@ class Broker:
         """Update all rates; call once per `seconds`."""
         for destination in self.destinations.values():
             destination.statistics.sample(seconds)
-
-
-def settings_of(destination: Destination) -> Settings:
-    """How the journal knows a destination that was declared, or is temporary."""
-    return Settings(
-        destination.address.kind, destination.name, destination.settings, destination.temporary
-    )
-
-
-def entry_of(subscription: Subscription) -> SubscriptionEntry:
-    """How the journal knows a durable subscription."""
-    return SubscriptionEntry(
-        subscription.number,
-        subscription.destination.name,
-        subscription.name,
-        subscription.selector.text if subscription.selector else "",
-        str(subscription.exclude) if subscription.exclude is not None else "",
-        subscription.shared,
-    )
-
-
-def _copy(message: Message, destination: Address, expiration: int) -> Message:
-    return Message(
-        destination,
-        message.body,
-        message.kind,
-        message.origin,
-        message.durability,
-        message.timestamp,
-        expiration,
-        message.priority,
-        0,
-        message.message_id,
-        message.correlation_id,
-        message.reply_to,
-        message.type,
-        message.properties,
-        message.native,
-    )
-
-
-def _anything(message: Message) -> bool:
-    return True
 
 
 def _nothing() -> None:

@@ -5,12 +5,16 @@ New fields go to the end and get a default, so that an older journal stays reada
 
 from __future__ import annotations
 
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import msgspec
 
 from sluicemq.model.destination import Address, DestinationSettings, Kind
 from sluicemq.model.message import BodyKind, Durability, Message, Origin
+
+if TYPE_CHECKING:
+    from sluicemq.broker.destination import Destination
+    from sluicemq.broker.subscription import Subscription
 
 
 class Attempts(msgspec.Struct, array_like=True):
@@ -38,6 +42,13 @@ class Settings(msgspec.Struct, array_like=True):
     settings: DestinationSettings
     temporary: bool = False
 
+    @classmethod
+    def of(cls, destination: Destination) -> Settings:
+        """How the journal knows a destination that was declared, or is temporary."""
+        return cls(
+            destination.address.kind, destination.name, destination.settings, destination.temporary
+        )
+
 
 class SubscriptionEntry(msgspec.Struct, array_like=True):
     """RecordType.SUBSCRIPTION and SUBSCRIPTION_GONE: a durable subscription of a topic."""
@@ -48,6 +59,18 @@ class SubscriptionEntry(msgspec.Struct, array_like=True):
     selector: str = ""
     exclude: str = ""
     shared: bool = False
+
+    @classmethod
+    def of(cls, subscription: Subscription) -> SubscriptionEntry:
+        """How the journal knows a durable subscription."""
+        return cls(
+            subscription.number,
+            subscription.destination.name,
+            subscription.name,
+            subscription.selector.text if subscription.selector else "",
+            str(subscription.exclude) if subscription.exclude is not None else "",
+            subscription.shared,
+        )
 
 
 class StoredMessage(msgspec.Struct, array_like=True):

@@ -11,7 +11,7 @@ from array import array
 from typing import TYPE_CHECKING
 
 from sluicemq.broker.delivery import GONE, HELD, RECORDED, TAKEN, Delivery
-from sluicemq.broker.engine import DURABLE_SUBSCRIPTION, Broker, entry_of, settings_of
+from sluicemq.broker.engine import DURABLE_SUBSCRIPTION, Broker
 from sluicemq.broker.records import (
     Attempts,
     Settings,
@@ -65,11 +65,11 @@ def snapshot(broker: Broker) -> bytes:
                 attempts.append(Attempts(number, [(delivery.sequence, delivery.attempts - 1)]))
     state = State(
         [
-            settings_of(d)
+            Settings.of(d)
             for d in broker.destinations.values()
             if not d.automatic and (d.number or not d.temporary)
         ],
-        [entry_of(s) for s in broker.durable_subscriptions.values()],
+        [SubscriptionEntry.of(s) for s in broker.durable_subscriptions.values()],
         [(number, sequences.tobytes()) for number, sequences in pending.items()],
         attempts,
         [

@@ -775,10 +775,12 @@ class Subscription:
                 if delivery.journaled == RECORDED and delivery.attempts > 1:
                     yield delivery.sequence, delivery.attempts - 1
 
-    def matching(self, predicate: Callable[[Message], bool]) -> Iterator[Delivery]:
-        """READY deliveries whose message satisfies the predicate, in order."""
+    def matching(self, predicate: Callable[[Message], bool] | None) -> Iterator[Delivery]:
+        """READY deliveries whose message satisfies the predicate, if there is one, in order."""
         for delivery in list(self.everything):
-            if delivery.state == READY and predicate(self._message(delivery)):
+            if delivery.state == READY and (
+                predicate is None or predicate(self._message(delivery))
+            ):
                 yield delivery
 
     def withdraw(self, delivery: Delivery) -> None:

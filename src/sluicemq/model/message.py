@@ -132,5 +132,33 @@ class Message:
         self.routes: tuple[int, ...] = ()
         self.references = 0
 
+    def copy(
+        self,
+        destination: Address,
+        expiration: int,
+        properties: dict[str, Property] | None = None,
+    ) -> Message:
+        """A message of its own for another destination, to be delivered at once.
+
+        `properties` replace the message's when given.
+        """
+        return Message(
+            destination,
+            self.body,
+            self.kind,
+            self.origin,
+            self.durability,
+            self.timestamp,
+            expiration,
+            self.priority,
+            0,
+            self.message_id,
+            self.correlation_id,
+            self.reply_to,
+            self.type,
+            self.properties if properties is None else properties,
+            self.native,
+        )
+
     def __repr__(self) -> str:
         return f"<Message {self.sequence} to {self.destination}, {len(self.body)} bytes>"
