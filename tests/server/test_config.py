@@ -11,8 +11,8 @@ from sluicemq.model.destination import Address, DestinationSettings, Kind, Overf
 from sluicemq.model.errors import ConfigurationError
 from sluicemq.model.message import Durability
 from sluicemq.server.address import Url
-from sluicemq.server.config import Config, Limits, Listener, default_data_dir
-from sluicemq.server.loading import Loaded, load, parse_listener, setting_paths
+from sluicemq.server.config import Config, Listener, default_data_dir
+from sluicemq.server.loading import Loaded, load, setting_paths
 from sluicemq.server.reference import describe, render, to_builtins
 from sluicemq.server.settings import settings_of
 
@@ -114,10 +114,10 @@ def test_a_listener_written_as_table_parts_and_url_is_the_same(tmp_path: Path) -
 
 
 def test_options_of_one_listener_override_the_limits() -> None:
-    limits = Limits(max_connections=7, idle_timeout=3.0)
-    listener = parse_listener(
-        "msglite+unix:///s?mode=0600&idle-timeout=2min&durability=lazy", limits
-    )
+    (listener,) = load(
+        flags={"limits.max_connections": 7, "limits.idle_timeout": 3.0},
+        listen=["msglite+unix:///s?mode=0600&idle-timeout=2min&durability=lazy"],
+    ).config.listeners
     assert listener.max_connections == 7
     assert listener.idle_timeout == 120
     assert listener.mode == 0o600
@@ -362,7 +362,7 @@ def test_any_file_is_a_configuration_or_a_configuration_error(tmp_path: Path, te
 @given(st.text(max_size=40))
 def test_any_options_are_a_listener_or_a_configuration_error(text: str) -> None:
     try:
-        parse_listener(f"phpmq://h:1?{text}")
+        load(listen=[f"phpmq://h:1?{text}"])
     except ConfigurationError:
         return
 

@@ -98,12 +98,6 @@ def load(
     return collector.finish()
 
 
-def parse_listener(text: str, limits: Limits | None = None) -> Listener:
-    """The listener that one URL with its options describes. Raises ConfigurationError."""
-    values = _listener_values(text, Source("command line", True, Path()), "listener")
-    return _build_listener(values, limits or Limits())
-
-
 def environment_name(path: tuple[str, ...]) -> str:
     """The environment variable of a setting: sections joined by two underscores."""
     return ENVIRONMENT + "__".join(path).upper()

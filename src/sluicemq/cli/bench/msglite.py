@@ -6,15 +6,14 @@ import select
 import socket
 import threading
 import time
-from contextlib import suppress
 from typing import Final
 
 from sluicemq.cli.bench.result import Latency, Result
+from sluicemq.cli.bench.sockets import STALLED_SECONDS, connect, receive, send_some, wait
 from sluicemq.model.errors import ConnectionLost
 
 ADDRESS: Final = b"bench"
 BLOCK: Final = 50
-STALLED_SECONDS: Final = 60.0
 
 _READ: Final = 1 << 16
 _READY: Final = b"< 60 " + ADDRESS + b"\r\n"
@@ -27,8 +26,8 @@ def flood(
     command = b"> %d 60 %b\r\n%b\r\n" % (size, ADDRESS, bytes(size))
     block = command * BLOCK
     length = len(command)
-    sender = _connect(host, port)
-    ready = [_connect(host, port) for _ in range(receivers)]
+    sender = connect(host, port)
+    ready = [connect(host, port) for _ in range(receivers)]
     by_descriptor = {connection.fileno(): connection for connection in ready}
     waiting = dict.fromkeys(by_descriptor, 0)
     poll = select.poll()
@@ -41,16 +40,10 @@ def flood(
     writing = True
     started = time.perf_counter()
     while received < messages:
-        events = poll.poll(STALLED_SECONDS * 1000)
-        if not events:
-            raise ConnectionLost(f"nothing has moved for {STALLED_SECONDS:g} s")
-        for descriptor, _ in events:
+        for descriptor, _ in wait(poll):
             receiver = by_descriptor.get(descriptor)
             if receiver is not None:
-                data = receiver.recv(_READ)
-                if not data:
-                    raise ConnectionLost("the broker closed a receiver's connection")
-                waiting[descriptor] += len(data)
+                waiting[descriptor] += len(receive(receiver, _READ))
                 if waiting[descriptor] == length:
                     waiting[descriptor] = 0
                     received += 1
@@ -59,8 +52,7 @@ def flood(
                 if not rest:
                     rest = memoryview(block)
                     sent += BLOCK
-                with suppress(BlockingIOError):
-                    rest = rest[sender.send(rest, socket.MSG_DONTWAIT) :]
+                rest = send_some(sender, rest)
         wanted = bool(rest) or (sent < messages and sent - received < outstanding)
         if wanted is not writing:
             writing = wanted
@@ -81,8 +73,8 @@ def flood(
 def query(host: str, port: int, *, queries: int, size: int) -> Result:
     """One client asks and waits, one worker answers with two writes, as the Perl client does:
     over TCP a server that delays its acknowledgements costs such a worker 40 ms each time."""
-    client = _connect(host, port, no_delay=False)
-    worker = _connect(host, port, no_delay=False)
+    client = connect(host, port, no_delay=False)
+    worker = connect(host, port, no_delay=False)
     body = bytes(size)
     ask = b"? %d 60 %b\r\n%b\r\n" % (size, ADDRESS, body)
     answered = threading.Event()
@@ -124,10 +116,3 @@ def _answer(worker: socket.socket, body: bytes, queries: int, done: threading.Ev
         if number < queries - 1:
             worker.sendall(_READY)
     done.set()
-
-
-def _connect(host: str, port: int, *, no_delay: bool = True) -> socket.socket:
-    connection = socket.create_connection((host, port), timeout=STALLED_SECONDS)
-    if no_delay:
-        connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
-    return connection

@@ -7,18 +7,17 @@ stride: acknowledging costs a slice per message.
 from __future__ import annotations
 
 import select
-import socket
 import time
 from typing import Final
 
 from sluicemq.cli.bench.result import Latency, Result
+from sluicemq.cli.bench.sockets import STALLED_SECONDS, connect, receive, send_some, wait
 from sluicemq.model.errors import ConnectionLost
 from sluicemq.protocols.phpmq.wire import encode_acknowledge, encode_consume, encode_send
 
 QUEUE: Final = b"bench"
 BLOCK: Final = 50
 """Messages per write of a producer that is not paced."""
-STALLED_SECONDS: Final = 60.0
 
 _ID_BYTES: Final = 32
 _READ: Final = 1 << 18
@@ -33,8 +32,8 @@ class Bench:
         self.messages = messages
         self.size = size
         self.outstanding = outstanding
-        self._producer = _connect(host, port)
-        self._consumer = _connect(host, port)
+        self._producer = connect(host, port)
+        self._consumer = connect(host, port)
         self._consumer.sendall(encode_consume(QUEUE, window))
         body = bytes(size)
         # H0100304, then queue, body, id and "0" as ttl, each behind a header of 32 bytes
@@ -57,20 +56,18 @@ class Bench:
         started = time.perf_counter()
         writing = True
         while received < total:
-            for descriptor, _ in self._wait(poll):
+            for descriptor, _ in wait(poll):
                 if descriptor == consumer:
-                    data = self._consumer.recv(_READ)
-                    if not data:
-                        raise ConnectionLost("the broker closed the consumer's connection")
+                    data = receive(self._consumer, _READ)
                     buffer = buffer + data if buffer else data
                     count = self._acknowledge(buffer)
                     received += count
                     buffer = buffer[count * self._stride :]
                 elif rest:
-                    rest = rest[_send(self._producer, rest) :]
+                    rest = send_some(self._producer, rest)
                 elif sent < total and sent - received < self.outstanding:
                     rest = memoryview(block)
-                    rest = rest[_send(self._producer, rest) :]
+                    rest = send_some(self._producer, rest)
                     sent += BLOCK
             wanted = bool(rest) or (sent < total and sent - received < self.outstanding)
             if wanted is not writing:
@@ -111,9 +108,7 @@ class Bench:
                 if sent >= total:
                     raise ConnectionLost("nothing arrives any more")
                 continue
-            data = self._consumer.recv(_READ)
-            if not data:
-                raise ConnectionLost("the broker closed the consumer's connection")
+            data = receive(self._consumer, _READ)
             buffer = buffer + data if buffer else data
             now = time.perf_counter_ns()
             count = self._acknowledge(buffer)
@@ -148,26 +143,7 @@ class Bench:
             )
         return count
 
-    def _wait(self, poll: select.poll) -> list[tuple[int, int]]:
-        events = poll.poll(STALLED_SECONDS * 1000)
-        if not events:
-            raise ConnectionLost(f"nothing has moved for {STALLED_SECONDS:g} s")
-        return events
-
     def close(self) -> None:
         """Close both connections."""
         self._producer.close()
         self._consumer.close()
-
-
-def _connect(host: str, port: int) -> socket.socket:
-    connection = socket.create_connection((host, port), timeout=STALLED_SECONDS)
-    connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
-    return connection
-
-
-def _send(connection: socket.socket, data: memoryview) -> int:
-    try:
-        return connection.send(data, socket.MSG_DONTWAIT)
-    except BlockingIOError:
-        return 0
