@@ -422,9 +422,7 @@ class Model:
         assert consumer.active, "delivered to a consumer that stands by"
         assert not consumer.suspended, "delivered to a suspended consumer"
         assert consumer.window.credit > 0, "delivered without credit"
-        found = [e for e in subscription.ready() if e.sequence == sequence]
-        if not found:  # a copy, whose number only the engine knew so far
-            found = [e for e in subscription.ready() if not e.sequence and e.letter.name == name]
+        found = self._ready(subscription, name, sequence)
         assert found, f"{name} #{sequence} was not ready in {subscription}"
         entry = found[0]
         assert entry.letter.name == name
@@ -442,6 +440,16 @@ class Model:
         totals.bytes_out += entry.letter.size
         self.since.append((consumer, entry))
         return entry
+
+    def knows(self, consumer: Consumer, name: str, sequence: int) -> bool:
+        """Whether the message is ready as far as the model has been told."""
+        return bool(self._ready(consumer.subscription, name, sequence))
+
+    def _ready(self, subscription: Subscription, name: str, sequence: int) -> list[Entry]:
+        found = [e for e in subscription.ready() if e.sequence == sequence]
+        if not found:  # a copy, whose number only the engine knew so far
+            found = [e for e in subscription.ready() if not e.sequence and e.letter.name == name]
+        return found
 
     def settle(self, entry: Entry) -> None:
         if isinstance(entry.holder, Consumer):

@@ -6,8 +6,10 @@ and transactions, come as pairs.
 
 from __future__ import annotations
 
+from collections import deque
 from collections.abc import Callable, Iterable
 from itertools import count
+from typing import NamedTuple
 
 from sluicemq import broker as engine
 from sluicemq.broker.clock import ManualClock
@@ -45,6 +47,16 @@ class WindowPair:
         self.overdrawn = False
 
 
+class Delivered(NamedTuple):
+    """A delivery as it was when the engine made it."""
+
+    consumer: model.Consumer
+    name: str
+    sequence: int
+    order: int
+    attempts: int
+
+
 class ConsumerPair:
     """A consumer on both sides, and the sink of the engine's."""
 
@@ -57,10 +69,12 @@ class ConsumerPair:
     def deliver(self, consumer: engine.Consumer, deliveries: list[engine.Delivery]) -> None:
         assert self.engine is None or consumer is self.engine
         for delivery in deliveries:
-            name = self.world.name_of(delivery)
-            entry = self.world.model.deliver(self.model, name, delivery.sequence, delivery.order)
-            assert delivery.attempts == entry.attempts, f"attempts of {entry}"
             assert delivery.message is not None
+            name = self.world.name_of(delivery)
+            self.world.delivered.append(
+                Delivered(self.model, name, delivery.sequence, delivery.order, delivery.attempts)
+            )
+        self.world.tell()
 
     def detached(self, consumer: engine.Consumer) -> None:
         assert self.engine is consumer
@@ -81,6 +95,9 @@ class World:
         self.transactions: list[TransactionPair] = []
         self.budget = budget
         self.names = count(1)
+        self.delivered: deque[Delivered] = deque()
+        """What the model has not been told yet. A message may be handed over while it is being
+        published, which is before the model can know it."""
         self.start(journal)
 
     def start(self, journal: Journal) -> None:
@@ -95,6 +112,17 @@ class World:
     def durable(self, sequence: int) -> None:
         self.model.durable()
         self.confirm(sequence)
+
+    def tell(self) -> None:
+        """Tell the model of deliveries, up to one of a message it does not know yet."""
+        delivered = self.delivered
+        while delivered:
+            consumer, name, sequence, order, attempts = delivered[0]
+            if not self.model.knows(consumer, name, sequence):
+                return
+            delivered.popleft()
+            entry = self.model.deliver(consumer, name, sequence, order)
+            assert attempts == entry.attempts, f"attempts of {entry}"
 
     # --- finding --------------------------------------------------------------------------------
 
@@ -192,6 +220,7 @@ class World:
             self.model.accept(
                 self.model.dead_letter_queue(destination), self.model.dead_letter_of(letter)
             )
+        self.tell()
 
     def unblocked(
         self, destination: model.Destination, letter: model.Letter, message: Message
@@ -204,6 +233,7 @@ class World:
             letter.sequence = message.sequence
             assert not self.model.full(destination, letter.size), "unblocked too early"
             self.model.accept(destination, letter)
+            self.tell()
 
         return accepted
 
@@ -418,6 +448,8 @@ class World:
 
     def check(self) -> None:
         """Whatever has happened, both sides hold the same."""
+        self.tell()
+        assert not self.delivered, f"not ready: {self.delivered[0]}"
         assert set(self.broker.destinations) == set(self.model.destinations)
         self.bind_staged()
         in_memory: dict[int, int] = {}

@@ -103,6 +103,7 @@ class RecordedLink:
         self.unsent = False
         self.stalled = False
         self.closed_because: str | None = None
+        self.hastened = 0
         self.paused = False
 
     def write(self, chunks: Iterable[bytes]) -> None:
@@ -114,6 +115,9 @@ class RecordedLink:
         assert self.closed_because is None, "closed twice"
         self.closed_because = reason
         self.unsent = True
+
+    def hasten(self) -> None:
+        self.hastened += 1
 
     def pause_reading(self) -> None:
         self.paused = True

@@ -19,6 +19,7 @@ from sluicemq.broker.core import Core
 from sluicemq.broker.deadletter import dead_letter_of, is_dead_letter
 from sluicemq.broker.delivery import GONE, RECORDED, UNJOURNALED, Delivery
 from sluicemq.broker.destination import Destination, Parked
+from sluicemq.broker.dispatch import dispatch
 from sluicemq.broker.lane import Selector
 from sluicemq.broker.records import Settings, SubscriptionEntry, encode
 from sluicemq.broker.settings import BrokerSettings
@@ -614,7 +615,11 @@ class Broker:
             subscription = consumer.subscription
             subscription.enter_line(consumer)
             if consumer.lane.mask:
-                subscription.dispatch()
+                dispatch(subscription)
+
+    def dispatch(self, subscription: Subscription) -> None:
+        """Serve the consumers in line now, without waiting for the end of the turn."""
+        dispatch(subscription)
 
     def revoke(self, window: Window) -> None:
         """Take all credit back; deliveries in flight stay with their consumers."""
@@ -666,7 +671,7 @@ class Broker:
             while core.dirty or core.unblocking:
                 dirty, core.dirty = core.dirty, {}
                 for subscription in dirty:
-                    subscription.dispatch()
+                    dispatch(subscription)
                 if core.unblocking:
                     self._unpark()
             if core.settling:

@@ -18,7 +18,7 @@ from itertools import islice
 from typing import TYPE_CHECKING, Final
 
 from sluicemq.broker.consumer import Consumer, Sink, Window
-from sluicemq.broker.core import TURN_BYTES, TURN_DELIVERIES, Core
+from sluicemq.broker.core import Core
 from sluicemq.broker.delivery import (
     DELAYED,
     GONE,
@@ -29,11 +29,12 @@ from sluicemq.broker.delivery import (
     UNJOURNALED,
     Delivery,
 )
+from sluicemq.broker.dispatch import dispatch, hand_over
 from sluicemq.broker.lane import Lane, Selector
 from sluicemq.broker.records import encode_attempts, encode_requeue
 from sluicemq.journal.format import Cause, RecordType
 from sluicemq.model.destination import Overflow
-from sluicemq.model.errors import JournalDamaged, RecordNotFound, SubscriptionInUse
+from sluicemq.model.errors import SubscriptionInUse
 
 if TYPE_CHECKING:
     from sluicemq.broker.destination import Destination
@@ -130,6 +131,19 @@ class Subscription:
         if not message.references:
             core.memory += size
         message.references += 1
+        lane = self.everything
+        if (
+            lane.line
+            and not lane.mask
+            and len(self.lanes) == 1
+            and (not expires or expires > clock.steady)
+            and message.deliver_at <= clock.wall
+            and not self.destination.paused
+        ):
+            consumer = next(iter(lane.line))
+            if consumer.window.credit == 1:
+                hand_over(consumer, delivery)
+                return
         if expires and expires <= clock.steady:
             self._expire(delivery)  # it came too late to displace another
         else:
@@ -154,7 +168,7 @@ class Subscription:
         self.waiting_bytes += delivery.size
         if delivery.expires:
             self.core.wheel.add(delivery, self.core.clock.steady)
-        self._put_back(delivery)
+        self.put_back(delivery)
 
     def _enter(self, delivery: Delivery, deliver_at: int) -> None:
         self.waiting += 1
@@ -184,7 +198,7 @@ class Subscription:
                 lane.push(delivery)
         self.core.dirty[self] = None
 
-    def _put_back(self, delivery: Delivery) -> None:
+    def put_back(self, delivery: Delivery) -> None:
         """To the place that its order gives it, in every lane it matches."""
         delivery.state = READY
         delivery.consumer = None
@@ -195,10 +209,10 @@ class Subscription:
             for lane in self.lanes.values():
                 if lane.selector is not None and lane.selector(self._message(delivery)):
                     lane.restore(delivery)
-            self._tidy()
+            self.tidy()
         self.core.dirty[self] = None
 
-    def _tidy(self) -> None:
+    def tidy(self) -> None:
         """Let go of what was taken through other lanes, when it is most of a lane."""
         limit = 2 * self.waiting + 64
         for lane in self.lanes.values():
@@ -217,7 +231,7 @@ class Subscription:
     def _undelay(self, delivery: Delivery) -> None:
         if delivery.state == DELAYED:
             del self.delayed[delivery.sequence]
-            self._put_back(delivery)
+            self.put_back(delivery)
 
     def _shed(self) -> None:
         """Apply the dropping policies after an arrival."""
@@ -269,7 +283,7 @@ class Subscription:
         if settings.active_consumers:
             self.elect()
         self.enter_line(consumer)
-        self.dispatch()
+        dispatch(self)
         return consumer
 
     def detach(self, consumer: Consumer) -> None:
@@ -340,116 +354,6 @@ class Subscription:
         """A consumer is in line and nothing waits for it."""
         return any(lane.line and not lane.mask for lane in self.lanes.values())
 
-    # --- dispatch ----------------------------------------------------------------------------
-
-    def dispatch(self) -> None:
-        """Hand out what waits to the consumers in line, one each in turn."""
-        if self.destination.paused:
-            return
-        if len(self.lanes) == 1:
-            self._serve(self.everything, TURN_DELIVERIES)
-            return
-        statistics = self.destination.statistics
-        enough = statistics.bytes_out + TURN_BYTES
-        total = 0
-        served = True
-        while served:
-            served = False
-            for lane in list(self.lanes.values()):
-                if lane.line and lane.mask and self._serve(lane, 1):
-                    served = True
-            total += 1
-            if total >= TURN_DELIVERIES or statistics.bytes_out > enough:
-                self.core.again[self] = None
-                break
-        self._tidy()
-
-    def _serve(self, lane: Lane, limit: int) -> int:
-        """Give up to `limit` deliveries per consumer. Returns how many were given."""
-        line = lane.line
-        if not line or not lane.mask:
-            return 0
-        core = self.core
-        clock = core.clock
-        now = clock.steady
-        batches: dict[Consumer, list[Delivery]] = {}
-        back = self.back
-        given = 0
-        size = 0
-        redelivered = 0
-        while line and lane.mask:
-            consumer = next(iter(line))
-            window = consumer.window
-            if window.credit <= 0:
-                line.popitem(last=False)
-                continue
-            batch = batches.get(consumer)
-            if batch is None:
-                batch = batches[consumer] = []
-            room = limit - len(batch)
-            if room <= 0 or size > TURN_BYTES:
-                if limit > 1:
-                    core.again[self] = None
-                break
-            if len(line) > 1:
-                room = 1
-            elif window.credit < room:
-                room = window.credit
-            unacked = consumer.unacked
-            taken = 0
-            while taken < room:
-                delivery = lane.take()
-                if delivery is None:
-                    break
-                if delivery.expires and delivery.expires <= now:
-                    self.withdraw(delivery)
-                    self._expire(delivery)
-                    continue
-                if delivery.message is None:
-                    try:
-                        core.load(delivery)
-                    except (JournalDamaged, RecordNotFound):
-                        self._put_back(delivery)
-                        raise
-                delivery.state = TAKEN
-                delivery.consumer = consumer
-                delivery.attempts += 1
-                if delivery.attempts > 1:
-                    redelivered += 1
-                    back.pop(delivery.sequence, None)
-                delivery.delivered = now
-                unacked[delivery.sequence] = delivery
-                batch.append(delivery)
-                taken += 1
-                size += delivery.size
-                if size > TURN_BYTES:
-                    break
-            given += taken
-            window.credit -= taken
-            if window.credit <= 0:
-                for peer in window.consumers:
-                    peer.lane.line.pop(peer, None)
-            elif len(line) > 1:
-                line.move_to_end(consumer)
-            if consumer.ack_timeout and taken and not consumer.watched:
-                self.watch(consumer)
-        if given:
-            self.waiting -= given
-            self.waiting_bytes -= size
-            self.unacked += given
-            self.unacked_bytes += size
-            destination = self.destination
-            statistics = destination.statistics
-            statistics.delivered += given
-            statistics.redelivered += redelivered
-            statistics.bytes_out += size
-            if destination.parked:
-                core.unblocking[destination] = None
-            for consumer, batch in batches.items():
-                if batch:
-                    consumer.sink.deliver(consumer, batch)
-        return given
-
     # --- acknowledgement ---------------------------------------------------------------------
 
     def settle(self, consumer: Consumer, sequence: int) -> bool:
@@ -518,7 +422,7 @@ class Subscription:
         delivery = self.back.pop(sequence, None)
         if delivery is not None:
             self.withdraw(delivery)
-            self._tidy()
+            self.tidy()
         return delivery
 
     def seize(self, sequence: int) -> Delivery | None:
@@ -592,12 +496,14 @@ class Subscription:
                 counted.append((delivery.sequence, delivery.attempts))
             self.waiting += 1
             self.waiting_bytes += delivery.size
+            if delivery.expires:
+                core.wheel.add(delivery, now)  # where it is already, unless it was handed over
             if delay:
                 if delivery.attempts:
                     self.back[delivery.sequence] = delivery
                 self._delay(delivery, delay)
             else:
-                self._put_back(delivery)
+                self.put_back(delivery)
             if core.memory > core.memory_budget and delivery.journaled and delivery.message:
                 core.page_out(delivery)
         if counted:
@@ -709,7 +615,7 @@ class Subscription:
         """A waiting delivery has outlived its time."""
         self.withdraw(delivery)
         self._expire(delivery)
-        self._tidy()
+        self.tidy()
 
     def _expire(self, delivery: Delivery) -> None:
         self.destination.statistics.expired += 1

@@ -30,6 +30,13 @@ class Link(Protocol):
     def close(self, reason: str = "") -> None:
         """Send what is queued, then close. `reason` is logged. Nothing is received any more."""
 
+    def hasten(self) -> None:
+        """Confirm to the peer's kernel what has been read, now and not in 40 ms.
+
+        For clients that write in small pieces and leave Nagle's algorithm on: until the first
+        piece is confirmed they do not send the second. Needless where an answer leaves at once.
+        """
+
     def pause_reading(self) -> None:
         """Receive nothing until `resume_reading`: back-pressure on the peer."""
 

@@ -38,6 +38,7 @@ class Connection(asyncio.Protocol):
         "_congested",
         "_descriptor",
         "_ended",
+        "_hastens",
         "_listener",
         "_out",
         "_out_bytes",
@@ -63,6 +64,7 @@ class Connection(asyncio.Protocol):
         self._ended = False
         self._reason = ""
         self._descriptor = -1
+        self._hastens = False
         self._quick: socket.socket | None = None
         self._stuck: asyncio.TimerHandle | None = None
         self._transport: asyncio.Transport
@@ -88,11 +90,8 @@ class Connection(asyncio.Protocol):
         raw = transport.get_extra_info("socket")
         if plain and raw is not None:
             self._descriptor = raw.fileno()
-            if self._listener.room.quick_ack and raw.family != socket.AF_UNIX:
-                # The event loop's socket object makes a new one for every call: keep our own. It
-                # shares the descriptor, and lets go of it when the event loop closes it.
-                self._quick = socket.socket(fileno=self._descriptor)
-        self._session = self._listener.room.open(self, self._listener.options)
+            self._hastens = raw.family != socket.AF_UNIX and hasattr(socket, "TCP_QUICKACK")
+        self._session = self._listener.room(self, self._listener.options)
         log.debug("connected", peer=self.peer, listener=str(self._listener.url))
 
     def data_received(self, data: bytes) -> None:
@@ -105,11 +104,6 @@ class Connection(asyncio.Protocol):
             self._session.receive(data)
         except Exception as error:
             self._fault(error)
-            return
-        if self._quick is not None:
-            # The kernel falls back to delayed acknowledgements by itself: a client that sends a
-            # reply and then a ready command in two small writes would wait 40 ms for each.
-            self._quick.setsockopt(socket.IPPROTO_TCP, socket.TCP_QUICKACK, 1)
 
     def eof_received(self) -> bool:
         if self._ended or self._closing:
@@ -166,6 +160,15 @@ class Connection(asyncio.Protocol):
             self._turns.outgoing(self)
             if reason:
                 log.info("closing", peer=self.peer, reason=reason)
+
+    def hasten(self) -> None:
+        if self._hastens and not self._ended:
+            if self._quick is None:
+                # The event loop's socket object makes a new one for every call: keep our own. It
+                # shares the descriptor, and lets go of it when the event loop closes it.
+                self._quick = socket.socket(fileno=self._descriptor)
+            # once each time: the kernel falls back to delayed acknowledgements by itself
+            self._quick.setsockopt(socket.IPPROTO_TCP, socket.TCP_QUICKACK, 1)
 
     def pause_reading(self) -> None:
         if not self._ended:

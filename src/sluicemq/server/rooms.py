@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import NamedTuple
 
 from sluicemq.broker import Broker
 from sluicemq.model.errors import ConfigurationError
@@ -20,16 +19,8 @@ from sluicemq.server.auto import AutoSession
 from sluicemq.server.config import Listener
 
 
-class Room(NamedTuple):
-    """How one protocol is served.
-
-    open       makes the session of a new connection
-    quick_ack  acknowledge TCP segments at once, for clients that write in small pieces and leave
-               Nagle's algorithm on
-    """
-
-    open: Callable[[Link, Listener], Session]
-    quick_ack: bool = False
+Room = Callable[[Link, Listener], Session]
+"""Makes the session of a new connection."""
 
 
 class Rooms:
@@ -39,12 +30,12 @@ class Rooms:
         self._broker = broker
         self._vitals = vitals
         self._replies = ReplyAddresses(broker.clock.wall)
-        self._rooms = {
-            "phpmq": Room(self._phpmq),
-            "phpmq-maintenance": Room(self._maintenance),
-            "msglite": Room(self._msglite, quick_ack=True),
-            "msglite-http": Room(self._gateway),
-            "auto": Room(self._auto, quick_ack=True),
+        self._rooms: dict[str, Room] = {
+            "phpmq": self._phpmq,
+            "phpmq-maintenance": self._maintenance,
+            "msglite": self._msglite,
+            "msglite-http": self._gateway,
+            "auto": self._auto,
         }
 
     def of(self, protocol: str) -> Room:
@@ -84,7 +75,7 @@ class Rooms:
         )
 
     def _auto(self, link: Link, options: Listener) -> Session:
-        return AutoSession(link, lambda protocol: self.of(protocol).open(link, options))
+        return AutoSession(link, lambda protocol: self.of(protocol)(link, options))
 
 
 def _durability(options: Listener, usual: Durability) -> Durability:

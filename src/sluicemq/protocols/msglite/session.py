@@ -80,7 +80,6 @@ class MsgliteSession:
         "_held_bytes",
         "_holds",
         "_last",
-        "_lines",
         "_link",
         "_paused",
         "_pending",
@@ -121,8 +120,7 @@ class MsgliteSession:
         self._last: Message | None = None
         """The last message sent here that has to reach the disk."""
         self._addresses: tuple[bytes, ...] = ()
-        self._lines: list[Destination] = []
-        """The queues behind `_addresses`, where `_window` has its consumers."""
+        """Those in whose queues `_window` has its consumers."""
         self._window = Window(0, False)
         self._query: Destination | None = None
         """The reply address of the query that waits."""
@@ -142,10 +140,15 @@ class MsgliteSession:
         """Commands from the client. A bad one is answered after those before it."""
         if self._holds & CLOSED:
             return
-        self._pending.extend(self._decoder.feed(data))
+        decoder = self._decoder
+        self._pending.extend(decoder.feed(data))
         if not self._holds:
             self._run()
-        if self._holds:
+        if not self._holds:
+            # no answer is under way that would confirm what has been read, and the next command,
+            # or the rest of this one, may wait for that in a client that has Nagle's algorithm on
+            self._link.hasten()
+        elif self._pending or not decoder.idle:
             self._held_bytes += len(data)
             if self._held_bytes > _MOST_HELD_BACK and not self._paused:
                 self._paused = True
@@ -216,7 +219,7 @@ class MsgliteSession:
                     self._send(timeout, body, *addresses)
                 elif self._gone:
                     continue
-                elif self._on_disk((kind, timeout, addresses, body)):
+                elif self._last is None or self._on_disk((kind, timeout, addresses, body)):
                     if kind == READY:
                         self._ready(timeout, addresses)
                     elif kind == QUERY:
@@ -268,21 +271,22 @@ class MsgliteSession:
 
     def _send_now(self, destination: Destination, body: bytes, reply: bytes) -> None:
         """Timeout 0: for somebody who waits already, or nobody."""
+        broker = self._broker
         queue = destination.queue
         # those who wait may be about to be given what was sent earlier in this turn
-        queue.dispatch()
+        broker.dispatch(queue)
         if not queue.hungry:
             return
         message = to_message(
-            destination.address, body, 0, reply, Durability.NONE, self._broker.clock.wall
+            destination.address, body, 0, reply, Durability.NONE, broker.clock.wall
         )
-        if not self._broker.publish(destination, message, self._unblocked):
+        if not broker.publish(destination, message, self._unblocked):
             self._holds |= PARKED
-        queue.dispatch()
+        broker.dispatch(queue)
 
     def _ready(self, timeout: int, addresses: tuple[bytes, ...]) -> None:
         """`<`: one message from the first of the addresses that has one."""
-        if addresses != self._addresses or any(queue.removed for queue in self._lines):
+        if addresses != self._addresses:
             self._line_up(addresses)
         self._holds |= WAITING
         self._broker.grant(self._window, 1)
@@ -334,12 +338,10 @@ class MsgliteSession:
             else:
                 broker.detach(consumer)
         self._addresses = ()
-        self._lines.clear()
         self._window = Window(0, False)
         for address in dict.fromkeys(addresses):
             queue = broker.queue(decode_name(address))
             broker.attach(queue.queue, self, self._window)
-            self._lines.append(queue)
         self._addresses = addresses
 
     def _find_or_create(self, to: bytes) -> Destination | None:
@@ -389,7 +391,10 @@ class MsgliteSession:
 
         A query whose reply address is gone ends at its timeout.
         """
-        if consumer.window is not self._window or not consumer.window.credit:
+        if consumer.window is not self._window:
+            return
+        self._addresses = ()  # the next ready looks for the queues anew
+        if not consumer.window.credit:
             return
         try:
             queue = self._broker.queue(consumer.subscription.destination.name)

@@ -115,6 +115,11 @@ class Decoder:
         """Whether a command has begun to arrive and has not ended."""
         return bool(self._rest.strip(_BLANKS))
 
+    @property
+    def idle(self) -> bool:
+        """Whether nothing is left of what came, and nothing was wrong with it."""
+        return not self._rest and self.error is None
+
     def feed(self, data: bytes) -> list[Frame]:
         """Take what was received; return the frames that are complete now. Never raises."""
         frames: list[Frame] = []
