@@ -39,18 +39,19 @@ def dispatch(subscription: Subscription) -> None:
 
 
 def hand_over(consumer: Consumer, delivery: Delivery) -> None:
-    """Give what has just become visible to the consumer whose turn it is, whose credit is 1: it
-    could not be given more if the delivery waited for the end of the turn.
-
-    The delivery has not been in a lane nor in the wheel; should it come back, it enters both.
-    """
+    """Give a delivery to the consumer whose turn it is, whose credit is 1: it could not be given
+    more if that waited for the end of the turn. The delivery is neither in a lane nor counted."""
     subscription = consumer.subscription
     sequence = delivery.sequence
     size = delivery.size
+    statistics = subscription.destination.statistics
     delivery.state = TAKEN
     delivery.consumer = consumer
-    delivery.attempts = 1
     delivery.delivered = subscription.core.clock.steady
+    delivery.attempts += 1
+    if delivery.attempts > 1:
+        statistics.redelivered += 1
+        subscription.back.pop(sequence, None)
     consumer.unacked[sequence] = delivery
     subscription.unacked += 1
     subscription.unacked_bytes += size
@@ -60,10 +61,58 @@ def hand_over(consumer: Consumer, delivery: Delivery) -> None:
         peer.lane.line.pop(peer, None)
     if consumer.ack_timeout and not consumer.watched:
         subscription.watch(consumer)
-    statistics = subscription.destination.statistics
     statistics.delivered += 1
     statistics.bytes_out += size
     consumer.sink.deliver(consumer, [delivery])
+
+
+def serve_one(consumer: Consumer) -> bool:
+    """Give the consumer, whose credit is 1, the first delivery that waits.
+
+    False, and nothing is done, if none does, or if it is not as simple as that: then it has to
+    get in line.
+    """
+    subscription = consumer.subscription
+    lane = consumer.lane
+    destination = subscription.destination
+    if (
+        not lane.mask
+        or lane.line
+        or len(subscription.lanes) > 1
+        or not consumer.active
+        or consumer.suspended
+        or destination.paused
+    ):
+        return False
+    delivery = _take(subscription, lane)
+    if delivery is None:
+        return False
+    subscription.waiting -= 1
+    subscription.waiting_bytes -= delivery.size
+    if destination.parked:
+        subscription.core.unblocking[destination] = None
+    hand_over(consumer, delivery)
+    return True
+
+
+def _take(subscription: Subscription, lane: Lane) -> Delivery | None:
+    """The first delivery that has not expired, with its message. Raises JournalDamaged,
+    RecordNotFound."""
+    core = subscription.core
+    while True:
+        delivery = lane.take()
+        if delivery is None:
+            return None
+        if delivery.expires and delivery.expires <= core.clock.steady:
+            subscription.expire(delivery)
+            continue
+        if delivery.message is None:
+            try:
+                core.load(delivery)
+            except (JournalDamaged, RecordNotFound):
+                subscription.put_back(delivery)
+                raise
+        return delivery
 
 
 def _serve(subscription: Subscription, lane: Lane, limit: int) -> int:
@@ -99,18 +148,9 @@ def _serve(subscription: Subscription, lane: Lane, limit: int) -> int:
         unacked = consumer.unacked
         taken = 0
         while taken < room:
-            delivery = lane.take()
+            delivery = _take(subscription, lane)
             if delivery is None:
                 break
-            if delivery.expires and delivery.expires <= now:
-                subscription.expire(delivery)
-                continue
-            if delivery.message is None:
-                try:
-                    core.load(delivery)
-                except (JournalDamaged, RecordNotFound):
-                    subscription.put_back(delivery)
-                    raise
             delivery.state = TAKEN
             delivery.consumer = consumer
             delivery.attempts += 1

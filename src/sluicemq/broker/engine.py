@@ -19,7 +19,7 @@ from sluicemq.broker.core import Core
 from sluicemq.broker.deadletter import dead_letter_of, is_dead_letter
 from sluicemq.broker.delivery import GONE, RECORDED, UNJOURNALED, Delivery
 from sluicemq.broker.destination import Destination, Parked
-from sluicemq.broker.dispatch import dispatch
+from sluicemq.broker.dispatch import dispatch, serve_one
 from sluicemq.broker.lane import Selector
 from sluicemq.broker.records import Settings, SubscriptionEntry, encode
 from sluicemq.broker.settings import BrokerSettings
@@ -336,7 +336,7 @@ class Broker:
         if not last:
             self._unit.append((message, destination, targets))
         elif targets is None:
-            destination.queue.add(message, RECORDED if durability else UNJOURNALED)
+            destination.queue.add(message, RECORDED if durability else UNJOURNALED, alone=True)
         else:
             destination.fan_out(message, targets)
 
@@ -610,7 +610,10 @@ class Broker:
         """Add credit; its consumers go to the end of their lines and are served in turn."""
         window.credit += credit
         for consumer in list(window.consumers):
-            if window.credit <= 0:
+            if window.credit == 1:
+                if serve_one(consumer):
+                    return
+            elif window.credit <= 0:
                 return
             subscription = consumer.subscription
             subscription.enter_line(consumer)

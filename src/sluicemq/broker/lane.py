@@ -79,7 +79,15 @@ class Lane:
     def take(self) -> Delivery | None:
         """Remove and return the first READY delivery of the highest priority."""
         while self.mask:
-            delivery = self._pop(self.mask.bit_length() - 1)
+            priority = self.mask.bit_length() - 1
+            fifo = self.fifos[priority]
+            if fifo and not self.returned[priority]:  # as `_pop`, in the usual case
+                delivery = fifo.popleft()
+                self.length -= 1
+                if not fifo:
+                    self.mask &= ~(1 << priority)
+            else:
+                delivery = self._pop(priority)
             if delivery.state == READY:
                 return delivery
         return None

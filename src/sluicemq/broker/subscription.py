@@ -109,8 +109,9 @@ class Subscription:
 
     # --- arrival -----------------------------------------------------------------------------
 
-    def add(self, message: Message, journaled: int) -> None:
-        """A message has become visible to this subscription."""
+    def add(self, message: Message, journaled: int, alone: bool = False) -> None:
+        """A message has become visible to this subscription; if `alone`, no other one has that
+        might come before it."""
         core = self.core
         clock = core.clock
         size = len(message.body)
@@ -133,7 +134,8 @@ class Subscription:
         message.references += 1
         lane = self.everything
         if (
-            lane.line
+            alone
+            and lane.line
             and not lane.mask
             and len(self.lanes) == 1
             and (not expires or expires > clock.steady)

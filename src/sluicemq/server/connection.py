@@ -194,7 +194,9 @@ class Connection(asyncio.Protocol):
         """Send what has been written; called at the end of a turn and when the peer reads on."""
         if self._ended:
             return
-        if not self._send() or self._ended:
+        if self._out and not self._blocked:
+            self._send()
+        if self._blocked or self._ended:
             self._measure()
             return
         session = self._session
@@ -206,11 +208,9 @@ class Connection(asyncio.Protocol):
         if self._closing and not self._out:
             self._finish()
 
-    def _send(self) -> bool:
-        """Hand over what there is; False if some of it has to wait for the peer."""
+    def _send(self) -> None:
+        """Hand over what there is; `_blocked` afterwards if some of it has to wait for the peer."""
         out = self._out
-        if self._blocked or not out:
-            return not self._blocked
         data = out[0] if len(out) == 1 else b"".join(out)
         self._out = []
         if self._descriptor >= 0:
@@ -220,12 +220,11 @@ class Connection(asyncio.Protocol):
                 sent = 0
             except OSError as error:
                 self.abort(str(error))
-                return False
+                return
             if sent == len(data):
-                return True
+                return
             data = data[sent:]
         self._transport.write(data)
-        return not self._blocked
 
     def _fault(self, error: Exception) -> None:
         """An error of ours must cost one connection, unless the journal is at stake."""

@@ -18,7 +18,6 @@ from sluicemq.protocols.phpmq.wire import Limits as PhpmqLimits
 from sluicemq.server.auto import AutoSession
 from sluicemq.server.config import Listener
 
-
 Room = Callable[[Link, Listener], Session]
 """Makes the session of a new connection."""
 

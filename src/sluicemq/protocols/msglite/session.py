@@ -145,9 +145,10 @@ class MsgliteSession:
         if not self._holds:
             self._run()
         if not self._holds:
-            # no answer is under way that would confirm what has been read, and the next command,
-            # or the rest of this one, may wait for that in a client that has Nagle's algorithm on
-            self._link.hasten()
+            if not self._unsent:
+                # no answer is about to confirm what has been read, and a client with Nagle's
+                # algorithm on keeps the next command, or the rest of this one, until then
+                self._link.hasten()
         elif self._pending or not decoder.idle:
             self._held_bytes += len(data)
             if self._held_bytes > _MOST_HELD_BACK and not self._paused:
@@ -290,7 +291,8 @@ class MsgliteSession:
             self._line_up(addresses)
         self._holds |= WAITING
         self._broker.grant(self._window, 1)
-        self._wait(timeout)
+        if self._holds & WAITING:
+            self._wait(timeout)
 
     def _ask(self, timeout: int, to: bytes, body: bytes) -> None:
         """`?`: a message with a reply address of its own, then ready on that."""
@@ -299,17 +301,17 @@ class MsgliteSession:
         broker.attach(reply.queue, self, Window(1, False))
         self._holds |= WAITING
         self._send(timeout, body, to, encode_name(reply.name))
-        self._wait(timeout)
+        if self._holds & WAITING:
+            self._wait(timeout)
 
     def _wait(self, timeout: int) -> None:
-        """Unless it has been served on the spot, the command waits for `timeout` seconds."""
-        if not self._holds & WAITING:
-            return
+        """The command has not been served on the spot and waits for `timeout` seconds."""
         if not timeout or self._ended:
             self._give_up()
             return
         self._deadline = self._broker.clock.steady + timeout * 1000
-        self._set_alarm()
+        if self._alarm is None or self._alarm_at > self._deadline:
+            self._set_alarm()
 
     def _give_up(self) -> None:
         """The time of the ready or query is over."""
@@ -369,16 +371,17 @@ class MsgliteSession:
         for delivery in deliveries:
             message = delivery.message
             assert message is not None  # in flight
-            body = shown_body(message)
             to = encode_name(consumer.subscription.destination.name)
-            reply = shown_reply(message) if message.reply_to is not None else b""
-            if len(body) <= _SMALL_BODY:
+            reply = b"" if message.reply_to is None else shown_reply(message)
+            body = shown_body(message)
+            length = len(body)
+            if length <= _SMALL_BODY:
                 self._link.write((encode_message(shown_timeout(message), to, body, reply),))
             else:
-                head = message_head(len(body), shown_timeout(message), to, reply)
+                head = message_head(length, shown_timeout(message), to, reply)
                 self._link.write((head, body, b"\r\n"))
             self._unsettled.append((consumer, delivery))
-            self._unsent += len(to) + len(reply) + len(body)
+            self._unsent += len(to) + len(reply) + length
         if self._query is not None:
             self._spent.append(self._query)
             self._query = None
@@ -448,8 +451,6 @@ class MsgliteSession:
     def _set_alarm(self) -> None:
         """One alarm serves all commands: one that is set for an earlier time is left as it is."""
         if self._alarm is not None:
-            if self._alarm_at <= self._deadline:
-                return
             self._alarm.cancel()
         delay = min((self._deadline - self._broker.clock.steady) / 1000, _LONGEST_ALARM)
         self._alarm_at = self._deadline

@@ -95,7 +95,16 @@ class Decoder:
     them first and looks at `error` afterwards.
     """
 
-    __slots__ = ("_body_limit", "_kinds", "_line_limit", "_lines", "_need", "_rest", "error")
+    __slots__ = (
+        "_body_limit",
+        "_commands",
+        "_kinds",
+        "_line_limit",
+        "_lines",
+        "_need",
+        "_rest",
+        "error",
+    )
 
     def __init__(
         self, limits: Limits = _DEFAULT_LIMITS, kinds: frozenset[int] = FROM_CLIENT
@@ -109,6 +118,8 @@ class Decoder:
         self._need = 0
         """Bytes that complete the command in `_rest`; 0 while its line is not complete."""
         self._lines: dict[bytes, _Head] = {}
+        self._commands: dict[bytes, Frame] = {}
+        """What without a body follows from bytes that are one command and nothing else."""
 
     @property
     def incomplete(self) -> bool:
@@ -122,10 +133,14 @@ class Decoder:
 
     def feed(self, data: bytes) -> list[Frame]:
         """Take what was received; return the frames that are complete now. Never raises."""
+        rest = self._rest
+        if not rest and len(data) <= _LONGEST_KEPT:
+            frame = self._commands.get(data)
+            if frame is not None and self.error is None:
+                return [frame]
         frames: list[Frame] = []
         if self.error is not None:
             return frames
-        rest = self._rest
         try:
             if rest:
                 if self._need:
@@ -225,7 +240,10 @@ class Decoder:
         if len(line) <= _LONGEST_KEPT:
             if len(self._lines) >= _MOST_LINES:
                 self._lines.clear()
+                self._commands.clear()
             self._lines[line] = head
+            if not length:
+                self._commands[line + b"\n"] = frame
         return head
 
 
@@ -277,9 +295,10 @@ def message_head(length: int, timeout: int, to: bytes, reply: bytes = b"") -> by
 
 def encode_message(timeout: int, to: bytes, body: bytes, reply: bytes = b"") -> bytes:
     """`>`. `timeout` in seconds; the addresses satisfy `is_address`, or `reply` is b""."""
-    if not body:
-        return message_head(0, timeout, to, reply)
-    return b"%b%b\r\n" % (message_head(len(body), timeout, to, reply), body)
+    if reply or not body:
+        head = message_head(len(body), timeout, to, reply)
+        return b"%b%b\r\n" % (head, body) if body else head
+    return b"> %d %d %b\r\n%b\r\n" % (len(body), timeout, to, body)
 
 
 def encode_ready(timeout: int, addresses: tuple[bytes, ...]) -> bytes:
