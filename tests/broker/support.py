@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from typing import Any
 
+from msgspec.structs import replace
+
 from sluicemq.broker import (
     Broker,
     BrokerSettings,
@@ -71,13 +73,17 @@ class Reader:
 
 
 class Rig:
-    """A broker in memory. What its methods do ends with the turn, unless they say otherwise."""
+    """A broker in memory. What its methods do ends with the turn, unless they say otherwise.
+
+    Of messages in memory only the bodies count, so that tests can count them.
+    """
 
     def __init__(
         self, settings: BrokerSettings | None = None, journal: MemoryJournal | None = None
     ) -> None:
         self.clock = ManualClock()
         self.journal = journal or MemoryJournal()
+        settings = replace(settings or BrokerSettings(), message_overhead=0)
         self.broker = Broker(self.journal, self.clock, settings)
 
     def queue(self, name: str = "q", **settings: Any) -> Destination:

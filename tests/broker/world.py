@@ -103,7 +103,9 @@ class World:
     def start(self, journal: Journal) -> None:
         """Put a new broker over the journal."""
         self.journal = journal
-        settings = engine.BrokerSettings(memory_budget=self.budget)
+        settings = engine.BrokerSettings(
+            memory_budget=self.budget, message_overhead=0, page_deliveries=2
+        )
         self.broker = broker = engine.Broker(journal, self.clock, settings, AtLeast)
         journal.snapshot_source = lambda: snapshot(broker)
         self.confirm = journal.on_durable

@@ -14,6 +14,7 @@ if TYPE_CHECKING:
     from sluicemq.broker.clock import Clock
     from sluicemq.broker.delivery import Delivery
     from sluicemq.broker.destination import Destination
+    from sluicemq.broker.settings import BrokerSettings
     from sluicemq.broker.subscription import Subscription
     from sluicemq.journal.port import Journal
     from sluicemq.model.message import Message
@@ -28,7 +29,8 @@ REQUEUED_LIMIT: Final = 1024
 class Core:
     """Shared state of one broker.
 
-    memory          body bytes held in memory
+    memory          bytes of messages held in memory: their bodies, and `overhead` for each
+    page            deliveries to a page of a long line
     memory_budget   above it, journaled bodies are dropped and read back when their turn comes
     dirty           subscriptions that may be able to dispatch
     again           those that used up their share of this turn
@@ -48,6 +50,8 @@ class Core:
         "journal",
         "memory",
         "memory_budget",
+        "overhead",
+        "page",
         "requeued",
         "requeued_limit",
         "settling",
@@ -61,13 +65,15 @@ class Core:
         self,
         journal: Journal,
         clock: Clock,
-        memory_budget: int,
+        settings: BrokerSettings,
         bury: Callable[[Delivery, str, bool], bool],
     ) -> None:
         self.journal = journal
         self.clock = clock
         self.memory = 0
-        self.memory_budget = memory_budget
+        self.memory_budget = settings.memory_budget
+        self.overhead = settings.message_overhead
+        self.page = settings.page_deliveries
         self.bury = bury
         self.timers = Timers()
         self.wheel = ExpiryWheel()
@@ -84,7 +90,7 @@ class Core:
         message = self.journal.fetch(delivery.sequence)
         message.sequence = delivery.sequence
         if not message.references:
-            self.memory += delivery.size
+            self.memory += delivery.size + self.overhead
         message.references += 1
         delivery.message = message
         return message
@@ -95,7 +101,7 @@ class Core:
         assert message is not None
         message.references -= 1
         if message.references == 0:
-            self.memory -= delivery.size
+            self.memory -= delivery.size + self.overhead
         delivery.message = None
 
     def page_out_until(self, durable: int) -> None:

@@ -58,7 +58,7 @@ class Broker:
         self.clock = clock
         self.settings = settings or BrokerSettings()
         self.compile_selector = compile_selector
-        self.core = Core(journal, clock, self.settings.memory_budget, self._bury)
+        self.core = Core(journal, clock, self.settings, self._bury)
         self.destinations: dict[Address, Destination] = {}
         self.durable_subscriptions: dict[int, Subscription] = {}
         self.transactions = Transactions(self)
@@ -556,6 +556,7 @@ class Broker:
     def _hand_over(self, topic: Destination, subscription: Subscription) -> None:
         """Give what was held for want of subscriptions to the first one that wants it."""
         held = topic.queue
+        held.everything.unpack()
         for delivery in [*held.everything, *held.delayed.values()]:
             message = delivery.message or self.journal.fetch(delivery.sequence)
             message.sequence = delivery.sequence

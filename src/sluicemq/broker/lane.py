@@ -6,7 +6,8 @@ find it no longer READY and skip it. So a selector is evaluated once per message
 and the backlog is never searched.
 
 Within a priority there are two sources: a FIFO of first deliveries, and a heap of those that
-came back. The lower `order` goes first, which is what "original position" means.
+came back. The lower `order` goes first, which is what "original position" means. The older part of
+a long FIFO is kept in pages (see there).
 """
 
 from __future__ import annotations
@@ -17,6 +18,7 @@ from heapq import heappop, heappush, merge
 from typing import TYPE_CHECKING, Protocol
 
 from sluicemq.broker.delivery import READY, Delivery
+from sluicemq.broker.pages import Pages, chained, oldest
 
 if TYPE_CHECKING:
     from sluicemq.broker.consumer import Consumer
@@ -34,12 +36,37 @@ class Selector(Protocol):
 
 
 class Lane:
-    """See the module. `line` holds the consumers that could take a message now."""
+    """See the module. `line` holds the consumers that could take a message now.
 
-    __slots__ = ("backlog", "consumers", "fifos", "length", "line", "mask", "returned", "selector")
+    fifos, returned, older   by priority: the FIFO's youngest part, the heap, the FIFO's pages
+    mask      a bit for each priority of which there is anything
+    length    deliveries in it, those that are no longer READY included
+    """
 
-    def __init__(self, selector: Selector | None = None) -> None:
+    __slots__ = (
+        "_page",
+        "backlog",
+        "consumers",
+        "fifos",
+        "length",
+        "line",
+        "mask",
+        "older",
+        "packing",
+        "paged",
+        "returned",
+        "selector",
+    )
+
+    def __init__(self, page: int, selector: Selector | None = None) -> None:
+        """`page`: deliveries to a page."""
+        self._page = page
         self.selector = selector
+        self.older: list[Pages | None] = [None] * PRIORITIES
+        self.paged = False
+        """Some priority may have pages."""
+        self.packing = selector is None
+        """No other lane has the same deliveries, so that they may be packed."""
         self.fifos: list[deque[Delivery] | None] = [None] * PRIORITIES
         self.returned: list[list[tuple[int, int, Delivery]] | None] = [None] * PRIORITIES
         self.mask = 0
@@ -64,6 +91,25 @@ class Lane:
         fifo.append(delivery)
         self.mask |= 1 << priority
         self.length += 1
+        if len(fifo) > 2 * self._page:
+            self._turn_page(priority, fifo)
+
+    def _turn_page(self, priority: int, fifo: deque[Delivery]) -> None:
+        """Page the older half of a FIFO that is long."""
+        ready, others = oldest(fifo, self._page)
+        self.length -= others
+        if ready:
+            older = self.older[priority]
+            if older is None:
+                older = self.older[priority] = Pages()
+                self.paged = True
+            older.add(ready, self.packing)
+
+    def unpack(self) -> None:
+        """Something is to be done to deliveries that are found by iterating."""
+        for older in self.older:
+            if older is not None:
+                older.unpack()
 
     def restore(self, delivery: Delivery) -> None:
         """Add a delivery at the place its order gives it."""
@@ -81,7 +127,8 @@ class Lane:
         while self.mask:
             priority = self.mask.bit_length() - 1
             fifo = self.fifos[priority]
-            if fifo and not self.returned[priority]:  # as `_pop`, in the usual case
+            if fifo and not self.paged and not self.returned[priority]:
+                # as `_pop`, in the usual case
                 delivery = fifo.popleft()
                 self.length -= 1
                 if not fifo:
@@ -125,8 +172,19 @@ class Lane:
             self._pop(priority)
         return None
 
+    def _front(self, priority: int) -> deque[Delivery] | None:
+        """Where the FIFO begins."""
+        older = self.older[priority]
+        if older is not None:
+            front = older.front()
+            if front:
+                return front
+            self.older[priority] = None
+            self.paged = any(self.older)
+        return self.fifos[priority]
+
     def _head(self, priority: int) -> Delivery:
-        fifo = self.fifos[priority]
+        fifo = self._front(priority)
         heap = self.returned[priority]
         if heap and not (fifo and fifo[0].order < heap[0][0]):
             return heap[0][2]
@@ -134,7 +192,7 @@ class Lane:
         return fifo[0]
 
     def _pop(self, priority: int) -> Delivery:
-        fifo = self.fifos[priority]
+        fifo = self._front(priority)
         heap = self.returned[priority]
         if heap and not (fifo and fifo[0].order < heap[0][0]):
             delivery = heappop(heap)[2]
@@ -142,18 +200,19 @@ class Lane:
             assert fifo
             delivery = fifo.popleft()
         self.length -= 1
-        if not fifo and not heap:
+        if not fifo and not heap and not self._front(priority):
             self.mask &= ~(1 << priority)
         return delivery
 
     def __iter__(self) -> Iterator[Delivery]:
-        """READY deliveries in the order in which they would be taken.
+        """READY deliveries in the order in which they would be taken; after `unpack` the very
+        ones, without it good for reading only.
 
         One that was taken through another lane and came back stands here twice.
         """
         last: Delivery | None = None
         for priority in range(PRIORITIES - 1, -1, -1):
-            fifo = self.fifos[priority] or ()
+            fifo = chained(self.older[priority], self.fifos[priority])
             heap = sorted(self.returned[priority] or ())
             first = ((delivery.order, delivery.sequence, delivery) for delivery in fifo)
             for _, _, delivery in merge(first, heap):
@@ -164,9 +223,15 @@ class Lane:
     def compact(self) -> None:
         """Forget the deliveries that have been taken elsewhere."""
         ready = list(self)
-        self.fifos = [None] * PRIORITIES
-        self.returned = [None] * PRIORITIES
-        self.mask = 0
-        self.length = 0
+        self.clear()
         for delivery in ready:
             self.push(delivery)
+
+    def clear(self) -> None:
+        """Forget all."""
+        self.fifos = [None] * PRIORITIES
+        self.returned = [None] * PRIORITIES
+        self.older = [None] * PRIORITIES
+        self.paged = False
+        self.mask = 0
+        self.length = 0

@@ -13,8 +13,10 @@ class BrokerSettings(msgspec.Struct, frozen=True, kw_only=True):
     auto_create_queues, auto_create_topics   a destination comes into being by being used
     max_destinations  0 = no limit
     idle_timeout      ms until an unused automatic destination is removed; 0 = never
-    memory_budget     bytes of message bodies kept in memory; journaled ones beyond it are read
-                      back from the segments
+    memory_budget     bytes of messages kept in memory; the bodies of journaled ones beyond it are
+                      read back from the segments
+    message_overhead  bytes a message is counted with beside its body
+    page_deliveries   deliveries to a page of a long backlog
     memory_limit      bytes at which messages that are not journaled are refused
     defaults          settings of automatically created destinations
     """
@@ -24,5 +26,7 @@ class BrokerSettings(msgspec.Struct, frozen=True, kw_only=True):
     max_destinations: int = 0
     idle_timeout: int = 120_000
     memory_budget: int = 256 << 20
+    message_overhead: int = 512
+    page_deliveries: int = 1024
     memory_limit: int = 1 << 30
     defaults: DestinationSettings = DestinationSettings()

@@ -14,7 +14,8 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator
-from itertools import islice
+from heapq import merge
+from itertools import chain, islice
 from typing import TYPE_CHECKING, Final
 
 from sluicemq.broker.consumer import Consumer, Sink, Window
@@ -95,7 +96,7 @@ class Subscription:
         self.selector = selector
         self.exclude = exclude
         self.shared = shared
-        self.everything = Lane()
+        self.everything = Lane(core.page)
         self.lanes: dict[str, Lane] = {"": self.everything}
         self.consumers: dict[Consumer, None] = {}
         self.delayed: dict[int, Delivery] = {}
@@ -130,7 +131,7 @@ class Subscription:
             expires,
         )
         if not message.references:
-            core.memory += size
+            core.memory += size + core.overhead
         message.references += 1
         lane = self.everything
         if (
@@ -299,6 +300,7 @@ class Subscription:
         lane.consumers -= 1
         if lane.selector is not None and not lane.consumers:
             del self.lanes[lane.selector.text]
+            self.everything.packing = len(self.lanes) == 1
         self.release(consumer)
         if self.destination.settings.active_consumers:
             self.elect()
@@ -309,7 +311,9 @@ class Subscription:
             return self.everything
         lane = self.lanes.get(selector.text)
         if lane is None:
-            lane = self.lanes[selector.text] = Lane(selector)
+            lane = self.lanes[selector.text] = Lane(self.core.page, selector)
+            self.everything.packing = False
+            self.everything.unpack()
             if self.everything.length:
                 lane.backlog = deque(self.everything)
                 self._backfill(lane)
@@ -371,7 +375,7 @@ class Subscription:
         if message is not None:
             message.references -= 1
             if not message.references:
-                self.core.memory -= delivery.size
+                self.core.memory -= delivery.size + self.core.overhead
             delivery.message = None
         if delivery.expires:
             self.core.wheel.discard(delivery)
@@ -600,7 +604,7 @@ class Subscription:
         if message is not None:
             message.references -= 1
             if not message.references:
-                core.memory -= delivery.size
+                core.memory -= delivery.size + core.overhead
             delivery.message = None
         if delivery.expires:
             core.wheel.discard(delivery)
@@ -639,39 +643,46 @@ class Subscription:
 
     def purge(self, unacked: bool, cause: Cause = Cause.PURGED) -> int:
         """Drop what waits, and with `unacked` what is in flight too. Returns how many."""
-        gone: list[Delivery] = list(self.everything)
-        gone.extend(self.delayed.values())
-        for delivery in gone:
-            self._leave_waiting(delivery)
-        if unacked:
-            for consumer in self.consumers:
-                held = list(consumer.unacked)
-                for sequence in held:
-                    delivery = consumer.unacked[sequence]
-                    if self.take_from_holder(sequence):
-                        gone.append(delivery)
-        recorded = [d.sequence for d in gone if d.journaled == RECORDED]
+        recorded: list[int] = []
+        count = 0
+        for delivery in self._purged(unacked):
+            count += 1
+            if delivery.journaled == RECORDED:
+                recorded.append(delivery.sequence)
+            self.forget(delivery)
+        for lane in self.lanes.values():
+            lane.clear()
         if recorded:
             self.core.journal.append_settled(
                 self.number, self.destination.number, cause, recorded, self.core.clock.wall
             )
-        for delivery in gone:
-            self.forget(delivery)
-        for lane in self.lanes.values():
-            lane.compact()
-        return len(gone)
+        return count
+
+    def _purged(self, unacked: bool) -> Iterator[Delivery]:
+        """Each delivery, no longer counted; its caller forgets it."""
+        for delivery in chain(self.everything, list(self.delayed.values())):
+            self._leave_waiting(delivery)
+            yield delivery
+        if unacked:
+            for consumer in self.consumers:
+                for sequence in list(consumer.unacked):
+                    delivery = consumer.unacked[sequence]
+                    if self.take_from_holder(sequence):
+                        yield delivery
 
     # --- views -------------------------------------------------------------------------------
 
     def browse(self, unacked: bool = True) -> Iterator[Delivery]:
-        """What is there, in queue order: in-flight ones keep their place; delayed ones last."""
-        everything = list(self.everything)
+        """What is there, in queue order: in-flight ones keep their place; delayed ones last.
+
+        For looking only, and only until the next change.
+        """
+        flight: list[Delivery] = []
         if unacked:
             for consumer in self.consumers:
-                everything.extend(consumer.unacked.values())
-            everything.sort(key=lambda d: (-d.priority, d.order))
-        everything.extend(self.delayed.values())
-        return iter(everything)
+                flight.extend(consumer.unacked.values())
+            flight.sort(key=_place)
+        return chain(merge(self.everything, flight, key=_place), self.delayed.values())
 
     def failures(self) -> Iterator[tuple[int, int]]:
         """(sequence, failed attempts) of what is journaled and has failed at least once."""
@@ -685,11 +696,17 @@ class Subscription:
 
     def matching(self, predicate: Callable[[Message], bool] | None) -> Iterator[Delivery]:
         """READY deliveries whose message satisfies the predicate, if there is one, in order."""
-        for delivery in list(self.everything):
-            if delivery.state == READY and (
-                predicate is None or predicate(self._message(delivery))
-            ):
-                yield delivery
+        everything = self.everything
+        everything.unpack()
+        everything.packing = False  # the caller may add to the lane while it takes out of it
+        try:
+            for delivery in list(everything):
+                if delivery.state == READY and (
+                    predicate is None or predicate(self._message(delivery))
+                ):
+                    yield delivery
+        finally:
+            everything.packing = len(self.lanes) == 1
 
     def withdraw(self, delivery: Delivery) -> None:
         """Take a waiting delivery out of the line without giving it to a consumer."""
@@ -714,3 +731,8 @@ class Subscription:
         if not message.durability:
             return UNJOURNALED
         return RECORDED if self.number else HELD
+
+
+def _place(delivery: Delivery) -> tuple[int, int]:
+    """Sorts deliveries in queue order."""
+    return -delivery.priority, delivery.order
