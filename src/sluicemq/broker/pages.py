@@ -80,9 +80,7 @@ class Pages:
 
     def unpack(self) -> None:
         """Turn all into objects that stay the same, so that something may be done to them."""
-        self._pages = deque(
-            list(page) if isinstance(page, Page) else page for page in self._pages
-        )
+        self._pages = deque(list(page) if isinstance(page, Page) else page for page in self._pages)
 
     def __iter__(self) -> Iterator[Delivery]:
         """All, in order; those in a page as objects of the moment, good for reading only."""

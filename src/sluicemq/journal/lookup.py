@@ -12,38 +12,60 @@ from typing import Final
 from sluicemq.journal.format import Record, decode_record, record_size
 from sluicemq.journal.index import Index
 from sluicemq.journal.liveness import Segment
+from sluicemq.journal.readahead import ReadAhead
 from sluicemq.journal.segment import SegmentView, damaged, segment_path, sequence_at
 from sluicemq.journal.writer import SegmentFile
 from sluicemq.model.errors import RecordNotFound
 
 OPEN_VIEWS: Final = 256
 """Sealed segments kept mapped."""
-READ_AHEAD: Final = 4096
-"""Bytes read from an unsealed segment before the record's size is known."""
+FIRST_BYTES: Final = 4096
+"""Read from an unsealed segment before the record's size is known."""
+AHEAD_BYTES: Final = 256 * 1024
+"""Read at once when records are asked for in order."""
+AHEAD_GAP: Final = 64
+"""Sequence numbers between two records that are still asked for in order."""
 
 
 class Lookup:
-    """Sealed segments are mapped; of unsealed ones the records that are on disk are read."""
+    """Reads what is on disk. Of sealed segments the index is mapped, but not the records: what a
+    backlog leaves behind while it is consumed would count as this process's memory."""
 
-    __slots__ = ("_directory", "_files", "_views")
+    __slots__ = ("_ahead", "_directory", "_files", "_last", "_views")
 
     def __init__(self, directory: Path, files: dict[int, SegmentFile]) -> None:
         """`files` are the unsealed segments, by first sequence number."""
         self._directory = directory
         self._files = files
         self._views: OrderedDict[int, SegmentView] = OrderedDict()
+        self._ahead: ReadAhead | None = None
+        self._last = 0
+        """The number asked for last."""
 
     def read(self, segment: Segment, sequence: int) -> Record:
         """A record on disk. Raises RecordNotFound, JournalDamaged."""
+        last, self._last = self._last, sequence
+        ahead = self._ahead
+        if ahead is not None and ahead.first == segment.first:
+            record = ahead.find(sequence)
+            if record is not None:
+                return record
+        in_order = last < sequence <= last + AHEAD_GAP
         if segment.sealed:
-            return self._read_sealed(segment, sequence)
-        place = place_of(segment, sequence)
-        fd = self._files[segment.first].fd
-        data = os.pread(fd, READ_AHEAD, place)
-        size = int.from_bytes(data[:4], "little")
-        if len(data) < size <= self._files[segment.first].end:
-            data += os.pread(fd, size + 7 - len(data), place + len(data))
-        return self._decode(memoryview(data), 0, segment, sequence, place)
+            place, data = self._read_sealed(segment, sequence, AHEAD_BYTES if in_order else 0)
+        else:
+            place = place_of(segment, sequence)
+            file = self._files[segment.first]
+            data = os.pread(file.fd, AHEAD_BYTES if in_order else FIRST_BYTES, place)
+            size = int.from_bytes(data[:4], "little")
+            if len(data) < size <= file.end:
+                data += os.pread(file.fd, size + 7 - len(data), place + len(data))
+        if in_order:
+            self._ahead = ahead = ReadAhead(segment.first, data)
+            record = ahead.find(sequence)
+            if record is not None:
+                return record
+        return self._decode(memoryview(data), segment, sequence, place)
 
     def _open(self, segment: Segment) -> tuple[SegmentView, Index]:
         view = self._views.get(segment.first)
@@ -67,25 +89,27 @@ class Lookup:
             needed = [needed[sequence - base] for sequence in index.sequences.tolist()]
         return sum(compress(index.columns["size"], needed))
 
-    def _read_sealed(self, segment: Segment, sequence: int) -> Record:
+    def _read_sealed(self, segment: Segment, sequence: int, least: int) -> tuple[int, bytes]:
+        """Where the record is, and the bytes from there on: itself, and `least` if there are."""
         view, index = self._open(segment)
         row = index.row(sequence)
         if row == index.count or index.sequences[row] != sequence:
             raise RecordNotFound(f"number {sequence} was given without a record")
         place = int(index.columns["offset"][row])
-        return self._decode(view.view, place, segment, sequence, place)
+        size = int(index.columns["size"][row]) + 7 & -8
+        return place, view.read(place, max(size, least))
 
-    def _decode(
-        self, data: memoryview, offset: int, segment: Segment, sequence: int, place: int
-    ) -> Record:
-        size = record_size(data, offset)
-        if not size or sequence_at(data, offset) != sequence:
+    def _decode(self, data: memoryview, segment: Segment, sequence: int, place: int) -> Record:
+        size = record_size(data, 0)
+        if not size or sequence_at(data, 0) != sequence:
             path = segment_path(self._directory, segment.first)
             raise damaged(path, place, f"record {sequence} is not intact")
-        return decode_record(data, offset, size)
+        return decode_record(data, 0, size)
 
     def forget(self, segment: Segment) -> None:
         """The segment is about to be removed."""
+        if self._ahead is not None and self._ahead.first == segment.first:
+            self._ahead = None
         view = self._views.pop(segment.first, None)
         if view is not None:
             view.close()

@@ -1,0 +1,95 @@
+"""Records read back in any order are the records that were written."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from sluicemq.journal import FileJournal, JournalOptions
+from sluicemq.journal.lookup import AHEAD_BYTES
+from sluicemq.model.errors import JournalDamaged
+from tests.journal.support import put, reopen, segments_of, take
+
+COUNT = 600
+SEGMENT_BYTES = AHEAD_BYTES + AHEAD_BYTES // 4
+
+
+def body_of(number: int) -> bytes:
+    return bytes([number % 251]) * (number * 37 % 3000)
+
+
+@pytest.fixture(scope="module")
+def written(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[FileJournal, list[int]]]:
+    """Messages of many sizes in sealed segments and an open one, other records between them."""
+    options = JournalOptions(segment_bytes=SEGMENT_BYTES)
+    journal = reopen(tmp_path_factory.mktemp("journal"), options)
+    sequences = []
+    for number in range(COUNT):
+        sequences.append(put(journal, body_of(number), 2))
+        if number % 3 == 0:
+            take(journal, sequences[-1])
+        if number % 50 == 0:
+            journal.sync()
+    journal.sync()
+    assert journal.stats().segments > 2
+    yield journal, sequences
+    journal.close()
+
+
+@given(
+    data=st.lists(
+        st.tuples(
+            st.integers(0, COUNT - 1), st.integers(1, 60), st.sampled_from([1, 1, 2, 5, 40, -1])
+        ),
+        min_size=1,
+        max_size=6,
+    )
+)
+def test_any_order(
+    written: tuple[FileJournal, list[int]], data: list[tuple[int, int, int]]
+) -> None:
+    journal, sequences = written
+    for start, count, step in data:
+        for number in range(start, start + count * step, step):
+            if 0 <= number < COUNT:
+                assert journal.fetch(sequences[number]).body == body_of(number)
+
+
+def test_in_order_over_all_segments(written: tuple[FileJournal, list[int]]) -> None:
+    journal, sequences = written
+    assert [journal.fetch(sequence).body for sequence in sequences] == [
+        body_of(number) for number in range(COUNT)
+    ]
+
+
+def test_what_is_appended_meanwhile_is_found(tmp_path: Path) -> None:
+    journal = reopen(tmp_path, JournalOptions())
+    sequences = []
+    for number in range(100):
+        sequences.append(put(journal, body_of(number)))
+        journal.sync()
+        for earlier in range(max(0, number - 2), number + 1):
+            assert journal.fetch(sequences[earlier]).body == body_of(earlier)
+    journal.close()
+
+
+def test_a_damaged_record_is_reported_by_those_who_ask_for_it(tmp_path: Path) -> None:
+    options = JournalOptions(segment_bytes=20_000)
+    journal = reopen(tmp_path, options)
+    sequences = [put(journal, bytes([number]) * 900) for number in range(40)]
+    journal.sync()
+    path = segments_of(tmp_path)[0]
+    data = bytearray(path.read_bytes())
+    data[data.index(bytes([5]) * 900) + 450] ^= 1
+    path.write_bytes(data)
+    for number in (3, 4, 5, 6, 7):
+        if number == 5:
+            with pytest.raises(JournalDamaged, match=r"record .* is not intact"):
+                journal.fetch(sequences[number])
+        else:
+            assert journal.fetch(sequences[number]).body == bytes([number]) * 900
+    journal.close()
