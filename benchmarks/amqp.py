@@ -1,7 +1,8 @@
-"""Load on a broker that speaks AMQP 0-9-1: one durable queue, one producer, one consumer.
+"""Load on a broker that speaks AMQP 0-9-1: one queue, one producer, one consumer.
 
-Publishing is prebuilt: a block of frames sent again and again. The consumer looks only at frame
-boundaries and acknowledges in batches.
+Publishing is prebuilt: a block of frames sent again and again. All bodies have one length and fit
+a frame, so deliveries lie at a fixed stride, and so do confirms: nothing is taken apart but the
+first of each, and the tag of the last confirm of a read.
 """
 
 from __future__ import annotations
@@ -11,17 +12,20 @@ import socket
 import struct
 import time
 from contextlib import suppress
+from typing import NamedTuple
 
-QUEUE = b"bench"
-BLOCK = 20
-UNCONFIRMED = 4000
-BATCH = 100
+BLOCK_BYTES = 1 << 16
+MOST_BLOCK = 50
+OUTSTANDING = 4000
+PREFETCH = 2000
 STALLED_SECONDS = 60.0
+FRAME_MAX = 131_072
 
 FRAME_METHOD, FRAME_HEADER, FRAME_BODY = 1, 2, 3
 FRAME_END = b"\xce"
-BASIC_DELIVER = (60, 60)
+FRAME_OVERHEAD = 8
 BASIC_ACK = (60, 80)
+ACK_BYTES = FRAME_OVERHEAD + 4 + 8 + 1
 
 
 def frame(kind: int, channel: int, payload: bytes) -> bytes:
@@ -40,98 +44,182 @@ def long(text: bytes) -> bytes:
     return struct.pack(">I", len(text)) + text
 
 
+class Mode(NamedTuple):
+    """How a queue is used.
+
+    persistent   messages are written to disk, and the queue is durable; else neither
+    confirms     the producer asks for confirms, and has at most OUTSTANDING unconfirmed; without
+                 them it has at most OUTSTANDING not yet received
+    batch        the consumer acknowledges so many at a time; 0 = it need not (no-ack)
+    """
+
+    persistent: bool
+    confirms: bool = True
+    batch: int = 100
+
+    @property
+    def queue(self) -> bytes:
+        return b"bench-durable" if self.persistent else b"bench-transient"
+
+
 class Connection:
-    """A connection with channel 1 open; `frames` takes apart what has been read."""
+    """A connection with channel 1 open. Its socket blocks, without a timeout of Python's."""
 
     def __init__(self, port: int) -> None:
         self.socket = socket.create_connection(("127.0.0.1", port), timeout=STALLED_SECONDS)
         self.socket.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
-        self._buffer = b""
         self.socket.sendall(b"AMQP\x00\x00\x09\x01")
-        self.expect((10, 10))
+        self._expect((10, 10))
         plain = long(b"") + short(b"PLAIN") + long(b"\0guest\0guest") + short(b"en_US")
         self.socket.sendall(method(0, (10, 11), plain))
-        self.expect((10, 30))
-        self.socket.sendall(method(0, (10, 31), struct.pack(">HIH", 2047, 131_072, 0)))
+        self._expect((10, 30))
+        self.socket.sendall(method(0, (10, 31), struct.pack(">HIH", 2047, FRAME_MAX, 0)))
         self.call((10, 40), short(b"/") + short(b"") + b"\0", 0)
         self.call((20, 10), short(b""))
+        self.socket.settimeout(None)
 
     def call(self, numbers: tuple[int, int], arguments: bytes, channel: int = 1) -> None:
         """A method and its -ok, which is always the next number."""
         self.socket.sendall(method(channel, numbers, arguments))
-        self.expect((numbers[0], numbers[1] + 1))
+        self._expect((numbers[0], numbers[1] + 1))
 
-    def expect(self, numbers: tuple[int, int]) -> None:
-        while True:
-            for kind, payload in self.read():
-                if kind == FRAME_METHOD and struct.unpack_from(">HH", payload) == numbers:
-                    return
-
-    def read(self) -> list[tuple[int, bytes]]:
-        """What one read completes, as (frame type, payload)."""
+    def read(self) -> bytes:
+        """What is there."""
         data = self.socket.recv(1 << 18)
         if not data:
             raise ConnectionError("the broker closed the connection")
-        buffer = self._buffer + data
-        position, found = 0, []
-        while len(buffer) - position >= 7:
-            kind, _, size = struct.unpack_from(">BHI", buffer, position)
-            end = position + 7 + size
-            if end >= len(buffer):
-                break
-            found.append((kind, buffer[position + 7 : end]))
-            position = end + 1
-        self._buffer = buffer[position:]
-        return found
+        return data
+
+    def _expect(self, numbers: tuple[int, int]) -> None:
+        """Read one frame: a broker that has been asked one thing answers one thing."""
+        answer = self.read()
+        while len(answer) < 7 or len(answer) < FRAME_OVERHEAD + struct.unpack(">I", answer[3:7])[0]:
+            answer += self.read()
+        if struct.unpack_from(">HH", answer, 7) != numbers:
+            raise ConnectionError(f"not what was expected: {answer[:80]!r}")
 
 
-def flood(port: int, *, messages: int, size: int, persistent: bool) -> float:
-    """Messages per second from the first publish to the last delivery."""
-    consumer, producer = Connection(port), Connection(port)
-    consumer.call((50, 10), struct.pack(">H", 0) + short(QUEUE) + b"\2" + long(b""))
-    consumer.call((60, 10), struct.pack(">IH", 0, 1000) + b"\0")
-    start = struct.pack(">H", 0) + short(QUEUE) + short(b"c") + b"\0" + long(b"")
-    consumer.call((60, 20), start)
-    producer.call((85, 10), b"\0")
-    properties = struct.pack(">HHQH", 60, 0, size, 0x1000) + (b"\2" if persistent else b"\1")
-    publish = method(1, (60, 40), struct.pack(">H", 0) + short(b"") + short(QUEUE) + b"\0")
-    block = (
-        publish + frame(FRAME_HEADER, 1, properties) + frame(FRAME_BODY, 1, bytes(size))
-    ) * BLOCK
-    poll = select.poll()
-    poll.register(consumer.socket, select.POLLIN)
-    poll.register(producer.socket, select.POLLIN | select.POLLOUT)
-    sent = confirmed = received = acknowledged = 0
+class Consumer:
+    """Counts deliveries: three frames each, of the same lengths every time."""
+
+    def __init__(self, port: int, mode: Mode) -> None:
+        self._connection = Connection(port)
+        self.socket = self._connection.socket
+        self._batch = mode.batch
+        self._stride = 0
+        self._rest = b""
+        self.received = 0
+        self._acknowledged = 0
+        durable = b"\2" if mode.persistent else b"\0"
+        self._connection.call(
+            (50, 10), struct.pack(">H", 0) + short(mode.queue) + durable + long(b"")
+        )
+        self._connection.call((60, 10), struct.pack(">IH", 0, PREFETCH) + b"\0")
+        flags = b"\0" if mode.batch else b"\2"
+        start = struct.pack(">H", 0) + short(mode.queue) + short(b"c") + flags + long(b"")
+        self.socket.sendall(method(1, (60, 20), start))
+        # -ok is a frame of a known length; deliveries may follow it in the same read
+        self._ok = len(method(1, (60, 21), short(b"c")))
+
+    def read(self, last: int) -> None:
+        """Read once. All is acknowledged when `last` have been received."""
+        data = self._rest + self._connection.read()
+        if self._ok:
+            if len(data) < self._ok:
+                self._rest = data
+                return
+            data, self._ok = data[self._ok :], 0
+        stride = self._stride or self._learn(data)
+        count = len(data) // stride if stride else 0
+        self._rest = data[count * stride :]
+        if not count:
+            return
+        if data[:1] != b"\1" or data[7:11] != b"\0\x3c\0\x3c":
+            raise ConnectionError(f"this is no delivery: {data[:40]!r}")
+        self.received += count
+        done = self.received >= last
+        if self._batch and (self.received - self._acknowledged >= self._batch or done):
+            upto = struct.pack(">Q", self.received) + b"\1"
+            self.socket.sendall(method(1, BASIC_ACK, upto))
+            self._acknowledged = self.received
+
+    def _learn(self, data: bytes) -> int:
+        """Bytes of a method, a header and a body frame; 0 = they are not all here."""
+        end = 0
+        for _ in range(3):
+            if len(data) < end + 7:
+                return 0
+            end += struct.unpack_from(">I", data, end + 3)[0] + FRAME_OVERHEAD
+        self._stride = end
+        return end
+
+
+def flood(port: int, *, messages: int, size: int, mode: Mode) -> float:
+    """Seconds from the first publish to the last delivery of `messages`."""
+    consumer, producer = Consumer(port, mode), Connection(port)
+    if mode.confirms:
+        producer.call((85, 10), b"\0")
+    properties = struct.pack(">HHQH", 60, 0, size, 0x1000) + (b"\2" if mode.persistent else b"\1")
+    publish = method(1, (60, 40), struct.pack(">H", 0) + short(b"") + short(mode.queue) + b"\0")
+    command = publish + frame(FRAME_HEADER, 1, properties) + frame(FRAME_BODY, 1, bytes(size))
+    step = max(1, min(MOST_BLOCK, BLOCK_BYTES // len(command)))
+    block = memoryview(command * step)
+    poll = select.epoll()
+    poll.register(consumer.socket, select.EPOLLIN)
+    poll.register(producer.socket, select.EPOLLIN)
+    watched = False
+    sent = confirmed = 0
+    confirms = b""
     rest = memoryview(b"")
-    writing = True
     started = time.perf_counter()
-    while received < messages:
-        events = poll.poll(STALLED_SECONDS * 1000)
+    while consumer.received < messages:
+        while not watched:
+            if not rest:
+                behind = confirmed if mode.confirms else consumer.received
+                if sent >= messages or sent - behind + step > OUTSTANDING:
+                    break
+                count = min(step, messages - sent)
+                rest = block[: count * len(command)]
+                sent += count
+            rest = _send_some(producer.socket, rest)
+            if rest:
+                poll.modify(producer.socket, select.EPOLLIN | select.EPOLLOUT)
+                watched = True
+        events = poll.poll(STALLED_SECONDS)
         if not events:
             raise ConnectionError(f"nothing has moved for {STALLED_SECONDS:g} s")
         for descriptor, event in events:
             if descriptor == consumer.socket.fileno():
-                received += sum(1 for kind, _ in consumer.read() if kind == FRAME_BODY)
-                if received - acknowledged >= BATCH or received >= messages:
-                    upto = struct.pack(">Q", received) + b"\1"
-                    consumer.socket.sendall(method(1, BASIC_ACK, upto))
-                    acknowledged = received
+                consumer.read(messages)
                 continue
-            if event & select.POLLIN:
-                for kind, payload in producer.read():
-                    if kind == FRAME_METHOD and struct.unpack_from(">HH", payload) == BASIC_ACK:
-                        confirmed = max(confirmed, struct.unpack_from(">Q", payload, 4)[0])
-            if event & select.POLLOUT:
-                if not rest and sent < messages and sent - confirmed < UNCONFIRMED:
-                    rest = memoryview(block)
-                    sent += BLOCK
-                with suppress(BlockingIOError):
-                    rest = rest[producer.socket.send(rest, socket.MSG_DONTWAIT) :]
-        wanted = bool(rest) or (sent < messages and sent - confirmed < UNCONFIRMED)
-        if wanted is not writing:
-            writing = wanted
-            poll.modify(producer.socket, select.POLLIN | (select.POLLOUT if wanted else 0))
+            if event & select.EPOLLIN:
+                confirms += producer.read()
+                confirmed = max(confirmed, _last_confirm(confirms))
+                confirms = confirms[len(confirms) // ACK_BYTES * ACK_BYTES :]
+            if event & select.EPOLLOUT:
+                rest = _send_some(producer.socket, rest)
+                if not rest:
+                    poll.modify(producer.socket, select.EPOLLIN)
+                    watched = False
     seconds = time.perf_counter() - started
+    poll.close()
     consumer.socket.close()
     producer.socket.close()
-    return messages / seconds
+    return seconds
+
+
+def _send_some(connection: socket.socket, data: memoryview) -> memoryview:
+    with suppress(BlockingIOError):
+        return data[connection.send(data, socket.MSG_DONTWAIT) :]
+    return data
+
+
+def _last_confirm(data: bytes) -> int:
+    """The tag of the last whole confirm, 0 if there is none."""
+    at = (len(data) // ACK_BYTES - 1) * ACK_BYTES
+    if at < 0:
+        return 0
+    group, number, tag = struct.unpack_from(">HHQ", data, at + 7)
+    if (group, number) != BASIC_ACK:
+        raise ConnectionError(f"this is no confirm: {data[at : at + ACK_BYTES]!r}")
+    return int(tag)

@@ -4,9 +4,6 @@ from __future__ import annotations
 
 import argparse
 import json
-import os
-import pwd
-import shutil
 import signal
 import socket
 import statistics
@@ -14,130 +11,207 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
+from typing import NamedTuple
 
 import amqp
+import msgspec
+from amqp import Mode
+from rabbitmq import Rabbit, free_ports, rabbitmq
 
-from sluicemq.cli.bench import msglite, phpmq
-from sluicemq.cli.local import LocalBroker
+from sluicemq.cli.bench import machine
+from sluicemq.cli.bench.load import Load
+from sluicemq.cli.bench.meter import Meter
+from sluicemq.cli.bench.phpmq import Phpmq
+from sluicemq.cli.bench.result import Run
+from sluicemq.cli.bench.server import dialect, fresh
+from sluicemq.cli.bench.sockets import Target
 
-START_SECONDS = 60.0
+PIPELINE = 16
+RECEIVERS = 16
+START_SECONDS = 20.0
 
 
-def free_port() -> int:
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        return int(probe.getsockname()[1])
+class Contender(NamedTuple):
+    """One way to move the messages of a case. `run` gets their number."""
+
+    name: str
+    run: Callable[[int], Run]
+
+
+class Case(NamedTuple):
+    name: str
+    title: str
+    contenders: list[Contender]
+
+
+def by_rabbitmq(rabbit: Rabbit, size: int, mode: Mode) -> Contender:
+    name = "RabbitMQ, " + ("confirms, " if mode.confirms else "no confirms, ")
+    name += f"acks of {mode.batch}" if mode.batch else "no acks"
+
+    def run(messages: int) -> Run:
+        meter = Meter(rabbit.pid)
+        seconds = amqp.flood(rabbit.port, messages=messages, size=size, mode=mode)
+        # connecting is not counted
+        read = meter.read(messages)
+        return msgspec.structs.replace(read, seconds=seconds, rate=round(messages / seconds))
+
+    return Contender(name, run)
+
+
+def by_sluicemq(
+    protocol: str, transport: str, size: int, *, consumers: int = 1, window: int
+) -> Contender:
+    name = f"SluiceMQ, {protocol}, {transport}"
+    if protocol == "msglite":
+        name += f", {window} ready" if window > 1 else ", one ready"
+    durability = "sync" if protocol == "phpmq" else "none"
+
+    def run(messages: int) -> Run:
+        with fresh(protocol, transport, durability) as server:
+            speech = dialect(protocol, size, queue=server.queue, window=window)
+            with Load(server.target, speech, consumers=consumers, pid=server.pid) as load:
+                return load.flood(messages=messages)
+
+    return Contender(name, run)
+
+
+def by_limit(program: Path, size: int) -> Contender:
+    def run(messages: int) -> Run:
+        with (
+            yardstick(program) as (port, pid),
+            Load(Target(port), Phpmq(size), pid=pid) as load,
+        ):
+            return load.flood(messages=messages)
+
+    return Contender(program.name, run)
 
 
 @contextmanager
-def rabbitmq() -> Iterator[int]:
-    """A RabbitMQ of our own; gives its port."""
-    if shutil.which("rabbitmq-server") is None:
-        if os.geteuid() != 0:
-            sys.exit("rabbitmq-server is missing. Install it: sudo apt install rabbitmq-server")
-        subprocess.run(["apt-get", "install", "-y", "-q", "rabbitmq-server"], check=True)
-    port, distribution = free_port(), free_port()
-    with tempfile.TemporaryDirectory(prefix="compare-", ignore_cleanup_errors=True) as directory:
-        if os.geteuid() == 0:
-            user = pwd.getpwnam("rabbitmq")
-            os.chown(directory, user.pw_uid, user.pw_gid)
-        environment = {
-            **os.environ,
-            "RABBITMQ_NODENAME": f"compare{port}@localhost",
-            "RABBITMQ_MNESIA_BASE": directory,
-            "RABBITMQ_LOG_BASE": directory,
-            "RABBITMQ_NODE_IP_ADDRESS": "127.0.0.1",
-            "RABBITMQ_NODE_PORT": str(port),
-            "RABBITMQ_DIST_PORT": str(distribution),
-        }
-        server = subprocess.Popen(
-            ["rabbitmq-server"],
-            env=environment,
-            stdout=subprocess.DEVNULL,
-            stderr=subprocess.DEVNULL,
-            start_new_session=True,
-        )
-        try:
-            _wait_for(port)
-            yield port
-        finally:
-            subprocess.run(
-                ["rabbitmqctl", "-n", environment["RABBITMQ_NODENAME"], "stop"],
-                capture_output=True,
-                timeout=60,
-                check=False,
-            )
-            try:
-                server.wait(20)
-            except subprocess.TimeoutExpired:
-                os.killpg(server.pid, signal.SIGKILL)
-
-
-def _wait_for(port: int) -> None:
-    end = time.monotonic() + START_SECONDS
-    while time.monotonic() < end:
-        try:
-            amqp.Connection(port).socket.close()
-        except OSError:
-            time.sleep(0.5)
-        else:
-            return
-    sys.exit(f"RabbitMQ did not start within {START_SECONDS:g} s")
-
-
-@contextmanager
-def sluicemq(listen: str) -> Iterator[int]:
+def yardstick(program: Path) -> Iterator[tuple[int, int]]:
+    """A Python program that serves PHPMQ on the port it is given; its files go away with it."""
+    (port,) = free_ports(1)
     with (
         tempfile.TemporaryDirectory(prefix="compare-") as directory,
-        LocalBroker(Path(directory), [listen], ["--log-level", "warning"]) as broker,
+        subprocess.Popen([sys.executable, str(program), str(port)], cwd=directory) as process,
     ):
-        yield broker.port(listen.partition("://")[0])
+        try:
+            end = time.monotonic() + START_SECONDS
+            while True:
+                try:
+                    socket.create_connection(("127.0.0.1", port)).close()
+                    break
+                except OSError:
+                    if process.poll() is not None or time.monotonic() > end:
+                        sys.exit(f"{program} does not serve the port it was given")
+                    time.sleep(0.02)
+            yield port, process.pid
+        finally:
+            process.send_signal(signal.SIGKILL)
 
 
-def by_phpmq(messages: int, size: int) -> float:
-    with sluicemq("phpmq://127.0.0.1:0") as port:
-        load = phpmq.Bench(
-            "127.0.0.1", port, messages=messages, size=size, window=1000, outstanding=4000
+def all_cases(rabbit: Rabbit, limit: Path | None) -> list[Case]:
+    persistent = Mode(persistent=True)
+    cases = []
+    for name, title, size in (
+        ("phpmq-1k", "persistent, 1 KB", 1024),
+        ("phpmq-100", "persistent, 100 B", 100),
+    ):
+        contenders = [
+            by_rabbitmq(rabbit, size, persistent),
+            by_sluicemq("phpmq", "tcp", size, window=1000),
+        ]
+        if limit is not None:
+            contenders.append(by_limit(limit, size))
+        cases.append(Case(name, title, contenders))
+    transient = [
+        by_rabbitmq(rabbit, 100, Mode(persistent=False)),
+        by_rabbitmq(rabbit, 100, Mode(persistent=False, confirms=False)),
+        by_rabbitmq(rabbit, 100, Mode(persistent=False, confirms=False, batch=0)),
+    ]
+    for transport in ("tcp", "unix"):
+        for window in (1, PIPELINE):
+            name = "msglite-" + transport + ("-pipelined" if window > 1 else "")
+            ours = by_sluicemq("msglite", transport, 100, consumers=RECEIVERS, window=window)
+            title = f"transient, 100 B, {RECEIVERS} receivers"
+            cases.append(Case(name, title, [*transient, ours]))
+    return cases
+
+
+def measure(case: Case, *, runs: int, messages: int) -> dict[str, object]:
+    """Run all contenders in turn, print what came of it, and return it for the document."""
+    found: list[list[Run]] = [[] for _ in case.contenders]
+    for _ in range(runs):
+        for contender, its in zip(case.contenders, found, strict=True):
+            its.append(contender.run(messages))
+    medians = [statistics.median(run.rate for run in its) for its in found]
+    rivals = [i for i, each in enumerate(case.contenders) if each.name.startswith("RabbitMQ")]
+    best = max(medians[i] for i in rivals)
+    print(f"\n{case.name}: {case.title}")
+    heads = "".join(f"{head:>10}" for head in ("median/s", "min", "max"))
+    print(f"  {'':40}{heads}{'ratio':>7}{'broker µs':>10}{'load µs':>9}")
+    for contender, its, median in zip(case.contenders, found, medians, strict=True):
+        rates = [run.rate for run in its]
+        print(
+            f"  {contender.name:40}{median:10,.0f}{min(rates):10,}{max(rates):10,}"
+            f"{median / best:7.2f}{statistics.median(run.broker_us for run in its):10.1f}"
+            f"{statistics.median(run.generator_us for run in its):9.2f}"
         )
-        result = load.flood()
-        load.close()
-        return result.rate
-
-
-def by_msglite(messages: int, size: int) -> float:
-    with sluicemq("msglite://127.0.0.1:0") as port:
-        return msglite.flood(
-            "127.0.0.1", port, messages=messages, size=size, receivers=16, outstanding=4000
-        ).rate
+    return {
+        "case": case.name,
+        "title": case.title,
+        "contenders": [
+            {
+                "name": contender.name,
+                "median": median,
+                "to_best_rabbitmq": round(median / best, 3),
+                "runs": msgspec.to_builtins(its),
+            }
+            for contender, its, median in zip(case.contenders, found, medians, strict=True)
+        ],
+    }
 
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--runs", type=int, default=5, help="runs of each")
-    parser.add_argument("--messages", type=int, default=100_000)
+    parser.add_argument("--runs", type=int, default=5, help="runs of each (default 5)")
+    parser.add_argument("--messages", type=int, default=100_000, help="of a run (default 100,000)")
+    parser.add_argument("--only", default="", help="names of cases, with commas between them")
+    parser.add_argument(
+        "--limit",
+        type=Path,
+        help="a Python program that serves PHPMQ on the port that is its argument: a third "
+        "contender, to see what a program that does nothing else reaches",
+    )
     parser.add_argument("--json", type=Path, help="write the results here too")
     arguments = parser.parse_args()
-    messages = arguments.messages
-    results = []
-    with rabbitmq() as port:
-        for title, size, persistent, ours in (
-            ("persistent, 1 KB, PHPMQ", 1024, True, by_phpmq),
-            ("persistent, 100 B, PHPMQ", 100, True, by_phpmq),
-            ("transient, 100 B, msglite, 16 receivers", 100, False, by_msglite),
-        ):
-            theirs, mine = [], []
-            for _ in range(arguments.runs):
-                theirs.append(amqp.flood(port, messages=messages, size=size, persistent=persistent))
-                mine.append(ours(messages, size))
-            a, b = statistics.median(theirs), statistics.median(mine)
-            print(f"{title:42} RabbitMQ {a:9,.0f}/s  SluiceMQ {b:9,.0f}/s  ratio {b / a:.2f}")
-            results.append({"scenario": title, "rabbitmq": theirs, "sluicemq": mine})
+    if arguments.runs < 1 or arguments.messages < 1:
+        parser.error("--runs and --messages are at least 1")
+    if arguments.limit and not arguments.limit.is_file():
+        parser.error(f"--limit: there is no file {arguments.limit}")
+    limit = arguments.limit.resolve() if arguments.limit else None
+    # no node is needed to know the names
+    names = [case.name for case in all_cases(Rabbit(0, 0), limit)]
+    chosen = arguments.only.split(",") if arguments.only else names
+    if unknown := [name for name in chosen if name not in names]:
+        parser.error(f"--only: there is no {', '.join(unknown)}; there are {', '.join(names)}")
+    with rabbitmq() as rabbit:
+        results = [
+            measure(case, runs=arguments.runs, messages=arguments.messages)
+            for case in all_cases(rabbit, limit)
+            if case.name in chosen
+        ]
     if arguments.json:
+        document = {
+            "schema": 1,
+            "machine": msgspec.to_builtins(machine.describe()),
+            "messages": arguments.messages,
+            "cases": results,
+        }
         arguments.json.parent.mkdir(parents=True, exist_ok=True)
-        arguments.json.write_text(json.dumps(results, indent=1) + "\n")
+        arguments.json.write_text(json.dumps(document, indent=1) + "\n")
 
 
 if __name__ == "__main__":

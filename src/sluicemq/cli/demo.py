@@ -19,7 +19,9 @@ from rich.console import Console
 from rich.panel import Panel
 from rich.table import Table
 
-from sluicemq.cli.bench import phpmq as load
+from sluicemq.cli.bench.load import Load
+from sluicemq.cli.bench.phpmq import Phpmq
+from sluicemq.cli.bench.sockets import Target
 from sluicemq.cli.console import Exit, out
 from sluicemq.cli.local import LocalBroker
 from sluicemq.journal.inspect import check
@@ -211,16 +213,9 @@ class Story:
         return f"{BACKLOG - SETTLED}: none lost, none twice, in order"
 
     def _flood(self) -> str:
-        bench = load.Bench(
-            "127.0.0.1",
-            self._broker.port("phpmq"),
-            messages=FLOOD,
-            size=1024,
-            window=1000,
-            outstanding=4000,
-        )
-        result = bench.flood()
-        bench.close()
+        target = Target(self._broker.port("phpmq"))
+        with Load(target, Phpmq(1024)) as load:
+            result = load.flood(messages=FLOOD)
         return f"{result.rate:,}/s, sent to acknowledged"
 
     def _check(self) -> str:

@@ -1,188 +1,299 @@
 """`sluicemq bench`: how fast is a broker on this machine?
 
-Each scenario gets a fresh broker process in a temporary directory, unless --url names one that
-runs already. The load comes from this process.
+Each measurement gets a fresh broker process in a temporary directory ($TMPDIR chooses the disk),
+unless --url names a broker that runs already. The load comes from this process.
 """
 
 from __future__ import annotations
 
-import tempfile
 from collections.abc import Iterator
 from contextlib import contextmanager
+from datetime import UTC, datetime
 from enum import StrEnum
-from pathlib import Path
 from typing import Annotated, Final
 
 import typer
-from rich.table import Table
 
-from sluicemq.cli.bench import msglite, phpmq
-from sluicemq.cli.bench.result import Result
+from sluicemq import __version__
+from sluicemq.cli.bench import machine, matrix
+from sluicemq.cli.bench.backlog import Note
+from sluicemq.cli.bench.backlog import backlog as measure_backlog
+from sluicemq.cli.bench.idle import idle as measure_idle
+from sluicemq.cli.bench.matrix import Spec
+from sluicemq.cli.bench.options import choices, numbers, only, sizes, transports
+from sluicemq.cli.bench.result import SCHEMA, Document, Result
+from sluicemq.cli.bench.server import DEFAULT_DURABILITY, DURABILITIES, Server, fresh, running
+from sluicemq.cli.bench.table import tables
 from sluicemq.cli.console import JsonFlag, err, out, print_json
-from sluicemq.cli.local import LocalBroker
-from sluicemq.model.errors import ConfigurationError
 from sluicemq.server.address import Url
 
-PACED_SECONDS: Final = 3
-QUERIES: Final = 10_000
+app = typer.Typer(
+    help="Measure throughput, latency, memory and processor time on this machine.",
+    invoke_without_command=True,
+)
+
+MOST_CONNECTIONS: Final = 1000
+PROTOCOL_HELP: Final = "phpmq, phpmq+unix, msglite, msglite+unix; a list."
+MATRIX_PROTOCOLS: Final = "phpmq,msglite"
+MATRIX_DURABILITIES: Final = "sync,lazy,none"
+QUERY_PROTOCOLS: Final = "msglite,msglite+unix"
+QUICK_SECONDS: Final = 2.0
+TABLE_WIDTH: Final = 110
+"""Columns, also where a terminal has fewer: cut off figures are of no use."""
+MOST_WINDOW: Final = 100_000
+QUICK: Final = (
+    Spec("phpmq", "tcp", "sync", 1024),
+    Spec("phpmq", "tcp", "sync", 100),
+    Spec("msglite", "tcp", "none", 100, 1, 16, 1),
+    Spec("msglite", "unix", "none", 100, 1, 16, 1),
+)
 
 
-class Scenario(StrEnum):
-    """What is measured."""
-
-    PHPMQ = "phpmq"
-    MSGLITE = "msglite"
-    QUERY = "query"
-    ALL = "all"
-
-
-class Persistence(StrEnum):
-    """What a PHPMQ message waits for before a consumer sees it."""
+class Kept(StrEnum):
+    """Durabilities that outlive the broker."""
 
     SYNC = "sync"
     LAZY = "lazy"
-    NONE = "none"
 
 
-def bench(
-    scenario: Annotated[Scenario, typer.Argument(help="What to measure.")] = Scenario.ALL,
-    messages: Annotated[int, typer.Option(min=1000, help="Messages of a flood.")] = 200_000,
-    size: Annotated[int, typer.Option(min=8, max=1 << 20, help="Bytes of a body.")] = 1024,
-    window: Annotated[int, typer.Option(min=1, help="PHPMQ: unacknowledged at a time.")] = 1000,
-    receivers: Annotated[int, typer.Option(min=1, help="msglite: receivers.")] = 16,
-    outstanding: Annotated[
-        int, typer.Option(min=50, help="Sent and not yet received, at most.")
-    ] = 4000,
-    durability: Annotated[
-        Persistence, typer.Option(help="PHPMQ: sync, lazy or none.")
-    ] = Persistence.SYNC,
-    rate: Annotated[
-        int, typer.Option(min=0, help="Messages/s for latency; 0 = half of the flood's rate.")
-    ] = 0,
-    repeat: Annotated[int, typer.Option(min=1, help="Runs of each flood.")] = 1,
-    url: Annotated[
-        str, typer.Option(help="A running broker (phpmq:// or msglite://) instead of a new one.")
-    ] = "",
+SecondsOption = Annotated[
+    float, typer.Option(min=0.05, max=3600, help="Length of each run that has no other end.")
+]
+RepeatOption = Annotated[int, typer.Option(min=1, help="Measure so many times.")]
+RateOption = Annotated[
+    int, typer.Option(min=0, help="Messages/s for latency; 0 = half of the flood's.")
+]
+SizeOption = Annotated[str, typer.Option(help="Bytes of a body, 8 to 1MiB; a list.")]
+OneSizeOption = Annotated[str, typer.Option("--size", help="Bytes of a body, 8 to 1MiB.")]
+UrlOption = Annotated[
+    str | None, typer.Option(help="A running broker (phpmq:// or msglite://) instead of new ones.")
+]
+
+
+@app.callback()
+def quick(
+    context: typer.Context,
+    seconds: Annotated[
+        float | None,
+        typer.Option(
+            min=0.05, max=3600, help="Length of each run.", show_default=str(QUICK_SECONDS)
+        ),
+    ] = None,
     as_json: JsonFlag = False,
 ) -> None:
-    """Measure throughput and latency."""
-    target = Url.parse(url) if url else None
-    if target is not None:
-        scenario = _scenario_for(target, scenario)
-    results: list[Result] = []
-    with err().status("") as progress:
+    """Without a scenario: a look at each protocol, in half a minute."""
+    if context.invoked_subcommand is not None:
+        if as_json or seconds is not None:
+            scenario = context.invoked_subcommand
+            raise typer.BadParameter(f"write options behind the scenario: bench {scenario} --…")
+        return
+    seconds = QUICK_SECONDS if seconds is None else seconds
+    with _report(context, as_json) as (results, note):
+        for spec in QUICK:
+            note(str(spec))
+            with fresh(spec.protocol, spec.transport, spec.durability) as server:
+                cell = matrix.measure(server, spec, seconds=seconds, rate=0, repetition=1)
+            results.append(cell)
+        for transport in ("tcp", "unix"):
+            spec = Spec("msglite", transport, "none", 100)
+            note(f"queries: {spec}")
+            with fresh(spec.protocol, spec.transport, spec.durability) as server:
+                results.append(matrix.ask(server, spec, seconds=seconds, repetition=1))
 
-        def note(text: str) -> None:
-            progress.update(text)
 
-        if scenario in (Scenario.PHPMQ, Scenario.ALL):
-            listen = f"phpmq://127.0.0.1:0?durability={durability.value}"
-            for run in range(repeat):
-                note(f"PHPMQ flood, run {run + 1} of {repeat}")
-                with _broker(target, listen) as (host, port, local):
-                    load = phpmq.Bench(
-                        host,
-                        port,
-                        messages=messages,
-                        size=size,
-                        window=window,
-                        outstanding=outstanding,
+@app.command("matrix")
+def matrix_command(
+    context: typer.Context,
+    protocol: Annotated[
+        str | None, typer.Option(help=PROTOCOL_HELP, show_default=MATRIX_PROTOCOLS)
+    ] = None,
+    durability: Annotated[
+        str | None,
+        typer.Option(help="sync, lazy, none; a list.", show_default=MATRIX_DURABILITIES),
+    ] = None,
+    size: SizeOption = "100,1024,65536",
+    producers: Annotated[str, typer.Option(help="Connections that send; a list.")] = "1,4",
+    consumers: Annotated[str, typer.Option(help="Connections that receive; a list.")] = "1,4,16",
+    window: Annotated[
+        str, typer.Option(help="PHPMQ: unacknowledged messages of a consumer; a list.")
+    ] = "1000",
+    pipeline: Annotated[
+        str, typer.Option(help="msglite: ready commands a receiver has on their way; a list.")
+    ] = "1",
+    rate: RateOption = 0,
+    seconds: SecondsOption = 2.0,
+    repeat: RepeatOption = 1,
+    url: UrlOption = None,
+    as_json: JsonFlag = False,
+) -> None:
+    """Every combination of the lists (values with commas between them): a flood, then a steady
+    rate with its latency. All the defaults together take about ten minutes."""
+    given, ways = _where(url, protocol, MATRIX_PROTOCOLS)
+    durabilities = [""]
+    if given is None:
+        durabilities = choices("--durability", durability or MATRIX_DURABILITIES, DURABILITIES)
+    elif durability is not None:
+        raise typer.BadParameter("a running broker has its own", param_hint="--durability")
+    specs = list(
+        matrix.cells(
+            ways,
+            durabilities,
+            sizes("--size", size),
+            numbers("--producers", producers, MOST_CONNECTIONS),
+            numbers("--consumers", consumers, MOST_CONNECTIONS),
+            {
+                "phpmq": numbers("--window", window, MOST_WINDOW),
+                "msglite": numbers("--pipeline", pipeline, MOST_WINDOW),
+            },
+        )
+    )
+    with _report(context, as_json) as (results, note):
+        for repetition in range(1, repeat + 1):
+            for number, spec in enumerate(specs, 1):
+                note(f"{repetition} of {repeat}, cell {number} of {len(specs)}: {spec}")
+                with _broker(given, spec) as server:
+                    cell = matrix.measure(
+                        server, spec, seconds=seconds, rate=rate, repetition=repetition
                     )
-                    results.append(_finished(load.flood(), local, durability.value))
-                    load.close()
-            note("PHPMQ at a steady rate")
-            pace = rate or max(1000, results[-1].rate // 2)
-            with _broker(target, listen) as (host, port, local):
-                load = phpmq.Bench(
-                    host,
-                    port,
-                    messages=pace * PACED_SECONDS,
-                    size=size,
-                    window=window,
-                    outstanding=outstanding,
+                results.append(cell)
+
+
+@app.command()
+def query(
+    context: typer.Context,
+    protocol: Annotated[
+        str | None,
+        typer.Option(help="msglite, msglite+unix; a list.", show_default=QUERY_PROTOCOLS),
+    ] = None,
+    size: SizeOption = "100",
+    seconds: SecondsOption = 2.0,
+    repeat: RepeatOption = 1,
+    url: UrlOption = None,
+    as_json: JsonFlag = False,
+) -> None:
+    """msglite queries and their replies, one after the other."""
+    given, ways = _where(url, protocol, QUERY_PROTOCOLS)
+    if any(name != "msglite" for name, _ in ways):
+        raise typer.BadParameter("only msglite has queries", param_hint="--protocol")
+    lengths = sizes("--size", size)
+    with _report(context, as_json) as (results, note):
+        for repetition in range(1, repeat + 1):
+            for name, transport in ways:
+                for length in lengths:
+                    spec = Spec(name, transport, "" if given else "none", length)
+                    note(f"queries: {spec}")
+                    with _broker(given, spec) as server:
+                        results.append(
+                            matrix.ask(server, spec, seconds=seconds, repetition=repetition)
+                        )
+
+
+@app.command()
+def backlog(
+    context: typer.Context,
+    messages: Annotated[
+        int, typer.Option(min=1000, max=100_000_000, help="How many wait.")
+    ] = 100_000,
+    size: OneSizeOption = "1024",
+    durability: Annotated[Kept, typer.Option(help="What the producers wait for.")] = Kept.SYNC,
+    seconds: SecondsOption = 2.0,
+    as_json: JsonFlag = False,
+) -> None:
+    """PHPMQ: fill a queue, send and receive beside it, drain it, kill -9 and start again on it."""
+    length = only("--size", sizes("--size", size))
+    with _report(context, as_json) as (results, note):
+        results.append(
+            measure_backlog(
+                messages=messages,
+                size=length,
+                durability=durability.value,
+                seconds=seconds,
+                note=note,
+            )
+        )
+
+
+@app.command()
+def idle(
+    context: typer.Context,
+    connections: Annotated[int, typer.Option(min=1, max=1_000_000, help="How many wait.")] = 1000,
+    protocol: Annotated[str, typer.Option(help=PROTOCOL_HELP)] = "phpmq,msglite",
+    size: OneSizeOption = "1024",
+    rate: Annotated[
+        int, typer.Option(min=1, help="Messages/s of the pair that works beside them.")
+    ] = 2000,
+    seconds: SecondsOption = 2.0,
+    as_json: JsonFlag = False,
+) -> None:
+    """Connections that wait: their memory, and the latency of a pair that works beside them."""
+    ways = transports("--protocol", protocol)
+    length = only("--size", sizes("--size", size))
+    with _report(context, as_json) as (results, note):
+        for name, transport in ways:
+            note(f"{connections:,} idle connections: {name} over {transport}")
+            results.append(
+                measure_idle(
+                    name,
+                    transport,
+                    DEFAULT_DURABILITY[name],
+                    connections=connections,
+                    size=length,
+                    rate=rate,
+                    seconds=seconds,
                 )
-                results.append(_finished(load.pace(pace), local, durability.value))
-                load.close()
-        if scenario in (Scenario.MSGLITE, Scenario.ALL):
-            for run in range(repeat):
-                note(f"msglite flood, run {run + 1} of {repeat}")
-                with _broker(target, "msglite://127.0.0.1:0") as (host, port, local):
-                    result = msglite.flood(
-                        host,
-                        port,
-                        messages=messages,
-                        size=size,
-                        receivers=receivers,
-                        outstanding=outstanding,
-                    )
-                    results.append(_finished(result, local, "none"))
-        if scenario in (Scenario.QUERY, Scenario.ALL):
-            note("msglite queries")
-            with _broker(target, "msglite://127.0.0.1:0") as (host, port, local):
-                result = msglite.query(host, port, queries=QUERIES, size=size)
-                results.append(_finished(result, local, "none"))
-    if as_json:
-        print_json(results)
-    else:
-        out().print(_table(results))
+            )
 
 
-def _scenario_for(target: Url, scenario: Scenario) -> Scenario:
-    fitting = {
-        "phpmq": (Scenario.PHPMQ,),
-        "msglite": (Scenario.MSGLITE, Scenario.QUERY),
-    }.get(target.protocol, ())
-    if target.path or target.tls or not fitting:
-        raise ConfigurationError(f"{target}: bench speaks plain TCP, phpmq:// or msglite://")
-    if scenario is Scenario.ALL:
-        return fitting[0]
-    if scenario not in fitting:
-        raise ConfigurationError(f"{target} cannot be measured with the scenario {scenario.value}")
-    return scenario
+def _where(
+    url: str | None, protocol: str | None, default: str
+) -> tuple[Server | None, list[tuple[str, str]]]:
+    """The broker at --url if there is one; protocols and transports to measure."""
+    if url is None:
+        return None, transports("--protocol", protocol or default)
+    if protocol is not None:
+        raise typer.BadParameter("--url says it", param_hint="--protocol")
+    address = Url.parse(url)
+    server = running(address)
+    return server, [(address.protocol, server.target.transport)]
 
 
 @contextmanager
-def _broker(target: Url | None, listen: str) -> Iterator[tuple[str, int, LocalBroker | None]]:
-    if target is not None:
-        yield target.host, target.port, None
+def _broker(given: Server | None, spec: Spec) -> Iterator[Server]:
+    if given is not None:
+        yield given
         return
-    with tempfile.TemporaryDirectory(prefix="sluicemq-bench-") as directory:
-        local = LocalBroker(Path(directory), [listen], ["--log-level", "warning"])
-        with local:
-            yield "127.0.0.1", local.port(listen.partition("://")[0]), local
+    with fresh(spec.protocol, spec.transport, spec.durability) as server:
+        yield server
 
 
-def _finished(result: Result, local: LocalBroker | None, durability: str) -> Result:
-    fields = {name: getattr(result, name) for name in Result.__struct_fields__}
-    if local is not None:
-        fields["durability"] = durability
-        fields["resident_bytes"] = local.status()["memory"]
-    return Result(**fields)
-
-
-def _table(results: list[Result]) -> Table:
-    table = Table(box=None, pad_edge=False, header_style="bold")
-    for title, justify in (
-        ("scenario", "left"),
-        ("durability", "left"),
-        ("bytes", "right"),
-        ("rate/s", "right"),
-        ("p50 ms", "right"),
-        ("p99 ms", "right"),
-        ("p99.9 ms", "right"),
-        ("memory MB", "right"),
-    ):
-        table.add_column(title, justify="right" if justify == "right" else "left")
-    for result in results:
-        latency = result.latency
-        times = (latency.p50, latency.p99, latency.p999) if latency else ()
-        table.add_row(
-            f"{result.scenario}, paced" if result.paced else result.scenario,
-            result.durability,
-            f"{result.size:,}",
-            f"{result.rate:,}",
-            *(f"{value:.2f}" for value in times),
-            *("",) * (3 - len(times)),
-            f"{result.resident_bytes / 1e6:.0f}" if result.resident_bytes else "",
-        )
-    return table
+@contextmanager
+def _report(context: typer.Context, as_json: bool) -> Iterator[tuple[list[Result], Note]]:
+    """A list for the results of a command, and a way to say what is under way. What there is at
+    the end is printed, also if it was cut short."""
+    results: list[Result] = []
+    started = datetime.now(UTC).isoformat(timespec="seconds")
+    try:
+        with err().status("") as progress:
+            yield results, lambda text: progress.update(text)
+    finally:
+        if results and as_json:
+            print_json(
+                Document(
+                    schema=SCHEMA,
+                    version=__version__,
+                    started=started,
+                    machine=machine.describe(),
+                    command=context.command_path,
+                    options={
+                        name: value
+                        for name, value in context.params.items()
+                        if name != "as_json" and value is not None
+                    },
+                    results=results,
+                )
+            )
+        elif results:
+            console = out()
+            console.width = max(console.width, TABLE_WIDTH)
+            for table in tables(results):
+                console.print(table, end="\n\n")

@@ -1,118 +1,112 @@
-"""Load over msglite: a flood to several receivers, and query/reply round trips."""
+"""msglite as a load generator speaks it: receivers that say that they are ready again, and
+queries with their replies."""
 
 from __future__ import annotations
 
-import select
 import socket
-import threading
 import time
 from typing import Final
 
-from sluicemq.cli.bench.result import Latency, Result
-from sluicemq.cli.bench.sockets import STALLED_SECONDS, connect, receive, send_some, wait
+from sluicemq.cli.bench.meter import Meter
+from sluicemq.cli.bench.receiver import Receiver
+from sluicemq.cli.bench.result import Run
+from sluicemq.cli.bench.sockets import Target, receive, receive_exactly
 from sluicemq.model.errors import ConnectionLost
+from sluicemq.protocols.msglite.wire import encode_message, encode_query, encode_ready
 
-ADDRESS: Final = b"bench"
-BLOCK: Final = 50
-
-_READ: Final = 1 << 16
-_READY: Final = b"< 60 " + ADDRESS + b"\r\n"
+TIMEOUT: Final = 3600
+"""Seconds; nothing shall expire on the way."""
 
 
-def flood(
-    host: str, port: int, *, messages: int, size: int, receivers: int, outstanding: int
-) -> Result:
-    """One sender; each receiver says that it is ready again as soon as it has been served."""
-    command = b"> %d 60 %b\r\n%b\r\n" % (size, ADDRESS, bytes(size))
-    block = command * BLOCK
-    length = len(command)
-    sender = connect(host, port)
-    ready = [connect(host, port) for _ in range(receivers)]
-    by_descriptor = {connection.fileno(): connection for connection in ready}
-    waiting = dict.fromkeys(by_descriptor, 0)
-    poll = select.poll()
-    for connection in ready:
-        connection.sendall(_READY)
-        poll.register(connection, select.POLLIN)
-    poll.register(sender, select.POLLOUT)
-    sent, received = 0, 0
-    rest = memoryview(b"")
-    writing = True
-    started = time.perf_counter()
-    while received < messages:
-        for descriptor, _ in wait(poll):
-            receiver = by_descriptor.get(descriptor)
-            if receiver is not None:
-                waiting[descriptor] += len(receive(receiver, _READ))
-                if waiting[descriptor] == length:
-                    waiting[descriptor] = 0
-                    received += 1
-                    receiver.sendall(_READY)
-            elif rest or (sent < messages and sent - received < outstanding):
-                if not rest:
-                    rest = memoryview(block)
-                    sent += BLOCK
-                rest = send_some(sender, rest)
-        wanted = bool(rest) or (sent < messages and sent - received < outstanding)
-        if wanted is not writing:
-            writing = wanted
-            poll.modify(sender, select.POLLOUT if wanted else 0)
-    seconds = time.perf_counter() - started
-    for connection in (sender, *ready):
-        connection.close()
-    return Result(
-        "msglite",
-        received,
-        size,
-        round(seconds, 3),
-        round(received / seconds),
-        consumers=receivers,
-    )
+class Msglite:
+    """See `load.Dialect`."""
+
+    name: Final = "msglite"
+
+    def __init__(self, size: int, *, queue: bytes = b"bench", window: int = 1) -> None:
+        """`window` is how many ready commands a receiver has written and not seen answered.
+
+        Commands are carried out one after the other, so that each still is for one message.
+        """
+        self.size = size
+        self.window = window
+        self.queue = queue
+        sample = self.send(bytes(size))
+        self.body_at = len(sample) - size - 2
+
+    def send(self, body: bytes) -> bytes:
+        """One message to the broker; it comes out again as the same bytes."""
+        return encode_message(TIMEOUT, self.queue, body)
+
+    def wait(self) -> bytes:
+        """What a connection says that waits for a message."""
+        return encode_ready(TIMEOUT, (self.queue,))
+
+    def receiver(self, connection: socket.socket) -> Receiver:
+        """A receiver."""
+        return _Receiver(connection, self)
 
 
-def query(host: str, port: int, *, queries: int, size: int) -> Result:
+class _Receiver(Receiver):
+    __slots__ = ("_commands", "_length", "_window")
+
+    def __init__(self, connection: socket.socket, dialect: Msglite) -> None:
+        sample = dialect.send(bytes(dialect.size))
+        super().__init__(connection, sample[: dialect.body_at], len(sample), dialect.body_at)
+        ready = dialect.wait()
+        self._commands = ready * dialect.window
+        self._length = len(ready)
+
+    def start(self) -> None:
+        self.connection.sendall(self._commands)
+
+    def _answer(self, data: bytearray, count: int) -> bytes:
+        return self._commands[: count * self._length]
+
+
+def query(target: Target, *, seconds: float, size: int, queue: bytes, pid: int | None) -> Run:
     """One client asks and waits, one worker answers with two writes, as the Perl client does:
-    over TCP a server that delays its acknowledgements costs such a worker 40 ms each time."""
-    client = connect(host, port, no_delay=False)
-    worker = connect(host, port, no_delay=False)
+    over TCP a server that delays its acknowledgements costs such a worker 40 ms each time.
+
+    Query and reply follow each other strictly, so both ends are served here in turn. Raises
+    ConnectionLost, OSError.
+    """
+    client = target.connect(no_delay=False)
+    worker = target.connect(no_delay=False)
     body = bytes(size)
-    ask = b"? %d 60 %b\r\n%b\r\n" % (size, ADDRESS, body)
-    answered = threading.Event()
-    thread = threading.Thread(target=_answer, args=(worker, body, queries, answered), daemon=True)
-    thread.start()
-    latencies = []
-    reader = client.makefile("rb")
-    started = time.perf_counter()
-    for _ in range(queries):
-        before = time.perf_counter_ns()
-        client.sendall(ask)
-        line = reader.readline()
-        if not line.startswith(b"> "):
-            raise ConnectionLost(f"no reply to a query: {line!r}")
-        reader.read(size + 2)
-        latencies.append(time.perf_counter_ns() - before)
-    seconds = time.perf_counter() - started
-    answered.wait(STALLED_SECONDS)
-    client.close()
-    worker.close()
-    return Result(
-        "msglite query",
-        queries,
-        size,
-        round(seconds, 3),
-        round(queries / seconds),
-        latency=Latency.of(latencies),
-    )
+    ask = encode_query(TIMEOUT, queue, body)
+    ready = encode_ready(TIMEOUT, (queue,))
+    delays: list[int] = []
+    try:
+        worker.sendall(ready)
+        meter = Meter(pid)
+        end = meter.started + seconds
+        while time.perf_counter() < end:
+            before = time.perf_counter_ns()
+            client.sendall(ask)
+            worker.sendall(encode_message(TIMEOUT, _reply_address(worker, size), body))
+            worker.sendall(ready)
+            _message(client, size)
+            delays.append(time.perf_counter_ns() - before)
+        return meter.read(len(delays), delays=delays)
+    finally:
+        client.close()
+        worker.close()
 
 
-def _answer(worker: socket.socket, body: bytes, queries: int, done: threading.Event) -> None:
-    reader = worker.makefile("rb")
-    worker.sendall(_READY)
-    for number in range(queries):
-        line = reader.readline()
-        reader.read(len(body) + 2)
-        reply = line.split()[4]
-        worker.sendall(b"> %d 60 %b\r\n%b\r\n" % (len(body), reply, body))
-        if number < queries - 1:
-            worker.sendall(_READY)
-    done.set()
+def _message(connection: socket.socket, size: int) -> bytes:
+    """The line of the next message; its body is read and dropped."""
+    data = receive(connection, 1 << 16)
+    while (end := data.find(b"\n")) < 0:
+        data += receive(connection, 1 << 16)
+    line = data[:end]
+    if not line.startswith(b"> "):
+        raise ConnectionLost(f"this is no message: {data[:80]!r}")
+    missing = end + 1 + size + 2 - len(data)
+    if missing > 0:
+        receive_exactly(connection, missing)
+    return line
+
+
+def _reply_address(worker: socket.socket, size: int) -> bytes:
+    return _message(worker, size).split()[4]

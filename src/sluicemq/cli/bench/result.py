@@ -1,11 +1,21 @@
-"""What a run measured, and percentiles of latency."""
+"""What the benchmarks measured, and the JSON document they print.
+
+The document is stable: fields may be added, and then `schema` stays; if the meaning of one
+changes or one goes, `schema` grows. `benchmarks/README.md` explains it to readers.
+"""
 
 from __future__ import annotations
 
 import msgspec
 
+SCHEMA = 1
 
-class Latency(msgspec.Struct, frozen=True):
+
+class Record(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """Base of everything in the document."""
+
+
+class Latency(Record, frozen=True, kw_only=True):
     """Milliseconds from the moment a message *should* have been sent to its receipt, so that a
     broker that stalls the sender is not flattered (coordinated omission)."""
 
@@ -23,19 +33,184 @@ class Latency(msgspec.Struct, frozen=True):
         def at(share: float) -> float:
             return round(nanoseconds[min(last, int(share * len(nanoseconds)))] / 1e6, 3)
 
-        return cls(at(0.5), at(0.99), at(0.999), round(nanoseconds[last] / 1e6, 3))
+        return cls(
+            p50=at(0.5), p99=at(0.99), p999=at(0.999), maximum=round(nanoseconds[last] / 1e6, 3)
+        )
 
 
-class Result(msgspec.Struct, frozen=True, omit_defaults=True):
-    """One scenario, run once. `rate` is messages (or round trips) per second, end to end."""
+class Run(Record, frozen=True, kw_only=True):
+    """One measurement of messages on their way.
 
-    scenario: str
+    messages         sent and received (or sent, where nobody receives; or round trips)
+    seconds          from the first send to the last receipt
+    rate             messages / seconds
+    broker_us        processor time of the broker's process per message, user and system,
+                     microseconds; 0 = unknown
+    generator_us     the same of the load generator
+    resident_bytes   memory of the broker in RAM at the end; 0 = unknown
+    peak_bytes       the most since the broker was started; 0 = unknown
+    asked            messages/s of a steady run; 0 = as fast as possible
+    late_ms          steady: 99 of 100 times the generator itself was no later than this
+    latency          steady runs and round trips
+    """
+
     messages: int
-    size: int
     seconds: float
     rate: int
-    durability: str = ""
-    consumers: int = 1
-    paced: int = 0
+    broker_us: float
+    generator_us: float
+    resident_bytes: int
+    peak_bytes: int
+    asked: int = 0
+    late_ms: float = 0.0
     latency: Latency | None = None
-    resident_bytes: int = 0
+
+
+class Setting(Record, frozen=True, kw_only=True):
+    """What was loaded, and how.
+
+    protocol     phpmq or msglite
+    transport    tcp or unix
+    durability   sync, lazy or none; "" = what the broker at --url does
+    size         bytes of a body
+    """
+
+    protocol: str
+    transport: str
+    durability: str
+    size: int
+
+
+class Cell(Setting, frozen=True, kw_only=True, tag_field="scenario", tag="cell"):
+    """One cell of the matrix: a flood, then a steady rate, on one fresh broker.
+
+    producers    connections that send
+    consumers    connections that receive, all from one queue
+    window       messages that each of them may be sent before it answers: the count of PHPMQ's
+                 consume request, the ready commands that a msglite client has written
+    repetition   from 1
+    """
+
+    producers: int
+    consumers: int
+    window: int
+    repetition: int
+    flood: Run
+    steady: Run
+
+
+class Query(Setting, frozen=True, kw_only=True, tag_field="scenario", tag="query"):
+    """msglite queries, one after the other: `run` counts round trips; its latency is from the
+    query to its reply."""
+
+    repetition: int
+    run: Run
+
+
+class AtDepth(Record, frozen=True, kw_only=True):
+    """What messages cost while others wait in a queue.
+
+    waiting     how many do
+    elsewhere   sent and received through another queue
+    through     sent to the end of that queue while as many are received from its head
+    publish     sent to the end of that queue, nobody receives
+    """
+
+    waiting: int
+    elsewhere: Run
+    through: Run
+    publish: Run
+
+
+class Recovery(Record, frozen=True, kw_only=True):
+    """After kill -9, seconds since the new process was started.
+
+    serving_seconds         until the broker answers on its status socket
+    first_message_seconds   until a consumer has a message
+    messages                that were there again
+    resident_bytes          memory of the broker then
+    """
+
+    serving_seconds: float
+    first_message_seconds: float
+    messages: int
+    resident_bytes: int
+
+
+class Backlog(Setting, frozen=True, kw_only=True, tag_field="scenario", tag="backlog"):
+    """A queue that nobody reads for a while.
+
+    messages             how many wait
+    live                 flood through an empty broker
+    shallow, deep        costs with few and with `messages` waiting
+    fill                 `messages` sent until they all wait
+    bytes_per_message    by how much filling made the broker grow, per message, the body included
+    drain                all of them received by one consumer
+    drain_ratio          drain.rate / live.rate
+    recovery             filled again and killed
+    drain_recovered      drained once more, now from the journal
+    """
+
+    messages: int
+    live: Run
+    shallow: AtDepth
+    fill: Run
+    bytes_per_message: float
+    deep: AtDepth
+    drain: Run
+    drain_ratio: float
+    recovery: Recovery
+    drain_recovered: Run
+
+
+class Idle(Setting, frozen=True, kw_only=True, tag_field="scenario", tag="idle"):
+    """Connections that wait for messages that never come, and one pair that works beside them.
+
+    connections            how many, each a consumer of one queue
+    connect_rate           of them per second
+    bytes_per_connection   by how much they made the broker grow
+    before, beside, after  the pair at a steady rate: without them, with them, when they have left
+    """
+
+    connections: int
+    connect_rate: int
+    bytes_per_connection: float
+    before: Run
+    beside: Run
+    after: Run
+
+
+Result = Cell | Query | Backlog | Idle
+
+
+class Machine(Record, frozen=True, kw_only=True):
+    """Where it was measured. `cores` are those this process may use; `memory_bytes` all there is.
+
+    `libraries` are the versions of the event loop and the codecs.
+    """
+
+    python: str
+    kernel: str
+    processor: str
+    cores: int
+    memory_bytes: int
+    libraries: dict[str, str]
+
+
+class Document(Record, frozen=True, kw_only=True):
+    """What `sluicemq bench … --json` prints.
+
+    schema    SCHEMA
+    version   of SluiceMQ
+    started   ISO 8601, UTC
+    command   such as `sluicemq bench matrix`
+    options   of the command, defaults included
+    """
+
+    schema: int
+    version: str
+    started: str
+    command: str
+    machine: Machine
+    options: dict[str, str | int | float]
+    results: list[Result]

@@ -1,0 +1,106 @@
+"""Many connections that wait, and what they cost those that work."""
+
+from __future__ import annotations
+
+import resource
+import socket
+import time
+from typing import Final
+
+from sluicemq.cli.bench.load import Load
+from sluicemq.cli.bench.meter import memory_bytes
+from sluicemq.cli.bench.result import Idle
+from sluicemq.cli.bench.server import Server, dialect, fresh
+from sluicemq.cli.bench.sockets import STALLED_SECONDS
+from sluicemq.model.errors import ConfigurationError, ConnectionLost
+
+QUEUE: Final = b"idle"
+SPARE: Final = 200
+"""Open files of a process beside its idle connections."""
+
+_LOOK_SECONDS: Final = 0.01
+
+
+def idle(
+    protocol: str,
+    transport: str,
+    durability: str,
+    *,
+    connections: int,
+    size: int,
+    rate: int,
+    seconds: float,
+) -> Idle:
+    """A pair at a steady rate, alone, beside `connections` that wait, and alone again.
+
+    Raises ConfigurationError if so many files may not be open, ConnectionLost, OSError.
+    """
+    _allow_open_files(connections + SPARE)
+    with fresh(protocol, transport, durability, connections=connections) as server:
+        assert server.pid is not None
+        speech = dialect(protocol, size, queue=server.queue)
+        with Load(server.target, speech, pid=server.pid) as pair:
+            before = pair.steady(rate, seconds)
+            resident = memory_bytes(server.pid)[0]
+            started = time.perf_counter()
+            waiting = _connect(server, protocol, connections)
+            connecting = time.perf_counter() - started
+            try:
+                grown = memory_bytes(server.pid)[0] - resident
+                beside = pair.steady(rate, seconds)
+            finally:
+                for connection in waiting:
+                    connection.close()
+            _until_connections(server, 2)
+            after = pair.steady(rate, seconds)
+    return Idle(
+        protocol=protocol,
+        transport=transport,
+        durability=durability,
+        size=size,
+        connections=connections,
+        connect_rate=round(connections / connecting),
+        bytes_per_connection=round(grown / connections, 1),
+        before=before,
+        beside=beside,
+        after=after,
+    )
+
+
+def _connect(server: Server, protocol: str, connections: int) -> list[socket.socket]:
+    """Connections that wait, all of them known to the broker."""
+    hello = dialect(protocol, 8, queue=QUEUE).wait()
+    waiting: list[socket.socket] = []
+    try:
+        for _ in range(connections):
+            waiting.append(server.target.connect())
+            waiting[-1].sendall(hello)
+        _until_connections(server, connections + 2, consumers=connections)
+    except BaseException:
+        for connection in waiting:
+            connection.close()
+        raise
+    return waiting
+
+
+def _until_connections(server: Server, number: int, consumers: int = 0) -> None:
+    end = time.monotonic() + STALLED_SECONDS
+    while (
+        server.connections() != number or server.destination(QUEUE).get("consumers", 0) != consumers
+    ):
+        if time.monotonic() > end:
+            raise ConnectionLost(f"the broker does not come to have {number:,} connections")
+        time.sleep(_LOOK_SECONDS)
+
+
+def _allow_open_files(number: int) -> None:
+    """Raise this process's limit, which the broker inherits."""
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    if soft >= number:
+        return
+    if hard != resource.RLIM_INFINITY and hard < number:
+        raise ConfigurationError(
+            f"--connections: {number:,} open files are needed and this user may have {hard:,}; "
+            "raise the limit (ulimit -n) or ask for fewer connections"
+        )
+    resource.setrlimit(resource.RLIMIT_NOFILE, (number, hard))

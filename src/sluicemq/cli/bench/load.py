@@ -1,0 +1,248 @@
+"""Producers and consumers of one queue, all served by one thread through one epoll.
+
+Producers send blocks of prebuilt messages as long as the broker's sockets take them; writing is
+waited for only where it would block. So the cost of a message here is a small part of its cost in
+the broker (`Run.generator_us` beside `Run.broker_us`).
+"""
+
+from __future__ import annotations
+
+import select
+import socket
+import sys
+import time
+from collections import deque
+from typing import Final, Protocol, Self
+
+from sluicemq.cli.bench.meter import Meter
+from sluicemq.cli.bench.receiver import STAMP_BYTES, Receiver
+from sluicemq.cli.bench.result import Run
+from sluicemq.cli.bench.sockets import STALLED_SECONDS, Target, send_some, wait
+from sluicemq.model.errors import ConnectionLost
+
+OUTSTANDING: Final = 4000
+"""Messages sent and not yet received, at most."""
+OUTSTANDING_BYTES: Final = 32 * 1024**2
+"""The same by their bodies: large messages shall not measure the memory."""
+
+_BLOCK: Final = 50
+"""Messages of a producer's write, if they are not more than _BLOCK_BYTES."""
+_BLOCK_BYTES: Final = 1 << 16
+_PAUSE: Final = 200e-6
+"""Seconds. A steady producer sleeps at least so long: what becomes due meanwhile is sent together,
+and late by no more than this."""
+
+
+class Dialect(Protocol):
+    """A protocol with the queue, the length of the bodies and the window of the consumers."""
+
+    size: int
+    """Bytes of each body, at least STAMP_BYTES."""
+    body_at: int
+    """Where the body begins in a message that is received."""
+
+    @property
+    def name(self) -> str:
+        """The protocol."""
+
+    def send(self, body: bytes) -> bytes:
+        """One message to the broker."""
+
+    def wait(self) -> bytes:
+        """What a connection says that waits for messages."""
+
+    def receiver(self, connection: socket.socket) -> Receiver:
+        """A consumer on that connection."""
+
+
+class _Producer:
+    """A connection, and what it has not taken yet."""
+
+    __slots__ = ("connection", "rest")
+
+    def __init__(self, connection: socket.socket) -> None:
+        self.connection = connection
+        self.rest = memoryview(b"")
+
+
+class Load:
+    """Connections of producers and consumers to a broker. A context manager; may be used for
+    several runs, one after the other. The consumers ask for messages when the first one begins.
+
+    All raise ConnectionLost when nothing moves any more or something comes that is no message, and
+    OSError for a connection that breaks.
+    """
+
+    def __init__(
+        self,
+        target: Target,
+        dialect: Dialect,
+        *,
+        producers: int = 1,
+        consumers: int = 1,
+        pid: int | None = None,
+    ) -> None:
+        """`pid` is the broker's process, if it is to be watched."""
+        self._dialect = dialect
+        self._pid = pid
+        # before all other descriptors: select() takes only those below 1024
+        self._poll = select.epoll()
+        self._sockets: list[socket.socket] = []
+        try:
+            self._producers = [_Producer(self._connect(target)) for _ in range(producers)]
+            self._consumers = [dialect.receiver(self._connect(target)) for _ in range(consumers)]
+        except BaseException:
+            self.close()
+            raise
+        self._by_descriptor = {each.connection.fileno(): each for each in self._consumers}
+        self._writers = {each.connection.fileno(): each for each in self._producers}
+        self._started = False
+
+    def _connect(self, target: Target) -> socket.socket:
+        connection = target.connect()
+        self._sockets.append(connection)
+        return connection
+
+    def _start(self) -> Meter:
+        if not self._started:
+            self._started = True
+            for consumer in self._consumers:
+                self._poll.register(consumer.connection, select.EPOLLIN)
+                consumer.start()
+        return Meter(self._pid)
+
+    def _push(self, producer: _Producer, data: memoryview) -> bool:
+        """Send `data` after what waits already. Whether the connection took all."""
+        if producer.rest:
+            producer.rest = memoryview(b"".join((producer.rest, data)))
+            return False
+        producer.rest = send_some(producer.connection, data)
+        if producer.rest:
+            self._poll.register(producer.connection, select.EPOLLOUT)
+            return False
+        return True
+
+    def _push_rest(self, producer: _Producer) -> bool:
+        """Send what waits. Whether the connection took all."""
+        producer.rest = send_some(producer.connection, producer.rest)
+        if producer.rest:
+            return False
+        self._poll.unregister(producer.connection)
+        return True
+
+    def flood(self, *, messages: int = 0, seconds: float = 0.0) -> Run:
+        """As fast as the broker takes them, for `seconds` or for a number of messages.
+
+        Ends when as many have been received as were sent. Without consumers it ends when all
+        have been sent, and then `messages` must be given.
+        """
+        size = self._dialect.size
+        command = self._dialect.send(bytes(size))
+        length = len(command)
+        step = max(1, min(_BLOCK, _BLOCK_BYTES // length))
+        block = memoryview(command * step)
+        outstanding = max(step, min(OUTSTANDING, OUTSTANDING_BYTES // size))
+        if not self._consumers:
+            outstanding = sys.maxsize
+        limit = messages or sys.maxsize
+        consumers, writers, poll = self._by_descriptor, self._writers, self._poll
+        ready = deque(self._producers)
+        sent = received = 0
+        meter = self._start()
+        end = meter.started + (seconds or float("inf"))
+        while True:
+            while ready and sent < limit and sent - received + step <= outstanding:
+                producer = ready.popleft()
+                count = min(step, limit - sent)
+                sent += count
+                if self._push(producer, block[: count * length]):
+                    ready.append(producer)
+            if sent >= limit and (received >= sent or not consumers) and len(ready) == len(writers):
+                return meter.read(received if consumers else sent)
+            for descriptor, _ in wait(poll):
+                consumer = consumers.get(descriptor)
+                if consumer is not None:
+                    received += consumer.read()
+                    continue
+                producer = writers[descriptor]
+                if self._push_rest(producer):
+                    ready.append(producer)
+            if limit > sent and time.perf_counter() >= end:
+                limit = sent
+
+    def drain(self, messages: int) -> Run:
+        """Receive at least so many that wait already, `messages` > 0. Needs consumers."""
+        received = 0
+        meter = self._start()
+        while received < messages:
+            for descriptor, _ in wait(self._poll):
+                received += self._by_descriptor[descriptor].read()
+        return meter.read(received)
+
+    def steady(self, rate: int, seconds: float) -> Run:
+        """`rate` messages/s by the clock, each with the time when it was due in its body.
+
+        The producers take turns. What a socket does not take at once waits here, and keeps its
+        time. Bodies have at least STAMP_BYTES. Ends when all have been received.
+        """
+        size = self._dialect.size
+        # the body is 0xff here, which no header contains: so it is found
+        command = self._dialect.send(b"\xff" * size)
+        at = command.index(b"\xff" * size)
+        head, tail = command[:at], bytes(size - STAMP_BYTES) + command[at + size :]
+        total = max(1, int(rate * seconds))
+        step = 1e9 / rate
+        producers, consumers, writers = self._producers, self._by_descriptor, self._writers
+        poll = self._poll
+        delays: list[int] = []
+        late: list[int] = []
+        sent = received = 0
+        meter = self._start()
+        started = time.perf_counter_ns()
+        while received < total:
+            now = time.perf_counter_ns()
+            due = min(total, int((now - started) / step) + 1)
+            if due > sent:
+                late.append(now - started - int(sent * step))
+                batches: list[list[bytes]] = [[] for _ in producers]
+                for index in range(sent, due):
+                    stamp = started + int(index * step)
+                    batch = batches[index % len(batches)]
+                    batch += (head, stamp.to_bytes(STAMP_BYTES, "little"), tail)
+                sent = due
+                for producer, batch in zip(producers, batches, strict=True):
+                    if batch:
+                        self._push(producer, memoryview(b"".join(batch)))
+            pause = STALLED_SECONDS
+            if sent < total:
+                pause = max(_PAUSE, (started + sent * step - time.perf_counter_ns()) / 1e9)
+            # epoll alone waits in whole milliseconds
+            if not select.select([poll], [], [], pause)[0]:
+                if sent >= total:
+                    raise ConnectionLost(f"nothing has moved for {STALLED_SECONDS:g} s")
+                continue
+            for descriptor, _ in poll.poll(0):
+                consumer = consumers.get(descriptor)
+                if consumer is not None:
+                    received += consumer.read(delays)
+                else:
+                    self._push_rest(writers[descriptor])
+        late.sort()
+        return meter.read(
+            received,
+            asked=rate,
+            delays=delays,
+            late=late[min(len(late) - 1, int(0.99 * len(late)))] / 1e6,
+        )
+
+    def close(self) -> None:
+        """Close all connections."""
+        for connection in self._sockets:
+            connection.close()
+        self._poll.close()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()

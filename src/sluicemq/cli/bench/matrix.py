@@ -1,0 +1,78 @@
+"""The matrix: protocol, transport, durability, size, producers, consumers, window. Each cell is
+measured on a broker of its own: a flood for the throughput, then a steady rate for the latency."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from itertools import product
+from typing import NamedTuple
+
+from sluicemq.cli.bench.load import Load
+from sluicemq.cli.bench.msglite import query
+from sluicemq.cli.bench.result import Cell, Query
+from sluicemq.cli.bench.server import Server, dialect
+
+
+class Spec(NamedTuple):
+    """What a cell is. See `result.Setting` and `result.Cell`."""
+
+    protocol: str
+    transport: str = "tcp"
+    durability: str = "sync"
+    size: int = 1024
+    producers: int = 1
+    consumers: int = 1
+    window: int = 1000
+
+    def __str__(self) -> str:
+        return (
+            f"{self.protocol} over {self.transport}, {self.durability or 'durability as it is'}, "
+            f"{self.size:,} bytes, {self.producers} to {self.consumers}"
+        )
+
+
+def cells(
+    protocols: list[tuple[str, str]],
+    durabilities: list[str],
+    sizes: list[int],
+    producers: list[int],
+    consumers: list[int],
+    windows: dict[str, list[int]],
+) -> Iterator[Spec]:
+    """The product. `protocols` are (protocol, transport); windows are by protocol."""
+    for protocol, transport in protocols:
+        for durability, size, sending, receiving, window in product(
+            durabilities, sizes, producers, consumers, windows[protocol]
+        ):
+            yield Spec(protocol, transport, durability, size, sending, receiving, window)
+
+
+def measure(server: Server, spec: Spec, *, seconds: float, rate: int, repetition: int) -> Cell:
+    """One cell, `seconds` each for the flood and the steady rate; `rate` 0 = half of the flood's.
+
+    Raises ConnectionLost, OSError.
+    """
+    speech = dialect(spec.protocol, spec.size, queue=server.queue, window=spec.window)
+    with Load(
+        server.target,
+        speech,
+        producers=spec.producers,
+        consumers=spec.consumers,
+        pid=server.pid,
+    ) as load:
+        flood = load.flood(seconds=seconds)
+        steady = load.steady(rate or max(1, flood.rate // 2), seconds)
+    return Cell(**spec._asdict(), repetition=repetition, flood=flood, steady=steady)
+
+
+def ask(server: Server, spec: Spec, *, seconds: float, repetition: int) -> Query:
+    """Queries and replies through one broker. Raises as `measure`."""
+    run = query(server.target, seconds=seconds, size=spec.size, queue=server.queue, pid=server.pid)
+    return Query(
+        protocol=spec.protocol,
+        transport=spec.transport,
+        durability=spec.durability,
+        size=spec.size,
+        repetition=repetition,
+        run=run,
+    )

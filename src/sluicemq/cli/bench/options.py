@@ -1,0 +1,79 @@
+"""Lists on the command line of `bench`: `--size 100,1KiB --protocol phpmq,msglite+unix`.
+
+All raise typer.BadParameter, which names the option and what it takes.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Final
+
+import typer
+
+from sluicemq.cli.bench.receiver import STAMP_BYTES
+from sluicemq.cli.bench.server import PROTOCOLS, TRANSPORTS
+from sluicemq.server.units import Unit, parse_quantity
+
+LARGEST: Final = 1024**2
+"""Bytes of a body."""
+
+
+def numbers(option: str, text: str, most: int) -> list[int]:
+    """Whole numbers from 1 to `most`."""
+    found = []
+    for item in _items(option, text):
+        if not (item.isascii() and item.isdigit()) or not 1 <= int(item[:20]) <= most:
+            raise _refused(option, f"{item!r} is not a number from 1 to {most:,}")
+        found.append(int(item))
+    return found
+
+
+def sizes(option: str, text: str) -> list[int]:
+    """Sizes of a body: at least the 8 bytes that carry the time, at most 1 MiB."""
+    found = []
+    for item in _items(option, text):
+        try:
+            size = parse_quantity(item, Unit.BYTES)
+        except ValueError as error:
+            raise _refused(option, str(error)) from None
+        if not isinstance(size, int) or not STAMP_BYTES <= size <= LARGEST:
+            raise _refused(option, f"{item} is not from {STAMP_BYTES} to {LARGEST:,} bytes")
+        found.append(size)
+    return found
+
+
+def choices(option: str, text: str, known: Sequence[str]) -> list[str]:
+    """Words out of `known`."""
+    found = _items(option, text)
+    for item in found:
+        if item not in known:
+            raise _refused(option, f"{item!r} is not one of {', '.join(known)}")
+    return found
+
+
+def transports(option: str, text: str) -> list[tuple[str, str]]:
+    """Protocols with their transports: `phpmq` is over TCP, `phpmq+unix` over a Unix socket."""
+    known = {
+        protocol if transport == "tcp" else f"{protocol}+{transport}": (protocol, transport)
+        for protocol in PROTOCOLS
+        for transport in TRANSPORTS
+    }
+    return [known[item] for item in choices(option, text, list(known))]
+
+
+def only(option: str, found: list[int]) -> int:
+    """The one item of a list that may have no more."""
+    if len(found) != 1:
+        raise _refused(option, "takes one value here, not a list")
+    return found[0]
+
+
+def _items(option: str, text: str) -> list[str]:
+    items = list(dict.fromkeys(item.strip() for item in text.split(",")))
+    if not all(items):
+        raise _refused(option, f"{text!r} is no list of values with commas between them")
+    return items
+
+
+def _refused(option: str, what: str) -> typer.BadParameter:
+    return typer.BadParameter(what, param_hint=option)
