@@ -5,16 +5,18 @@ VENV := .venv
 BIN := $(VENV)/bin
 STAMP := $(VENV)/.installed
 PYTEST_ARGS ?=
+BENCH_ARGS ?=
 
 .DEFAULT_GOAL := help
-.PHONY: help setup demo test lint bench clean
+.PHONY: help setup demo test faults lint bench clean
 
 help:
 	@echo "make setup   create $(VENV) with everything that is needed"
 	@echo "make demo    start a broker and watch messages cross protocols"
 	@echo "make test    run the tests (PYTEST_ARGS='-k journal' to choose)"
+	@echo "make faults  the fault campaign in its long form: kill -9, torn files, full disk, ... (a quarter of an hour)"
 	@echo "make lint    ruff, mypy --strict, import layers"
-	@echo "make bench   measure throughput"
+	@echo "make bench   measure throughput and latency (BENCH_ARGS='matrix --size 100' to choose)"
 	@echo "make clean   remove everything that was built"
 
 setup: $(STAMP)
@@ -40,6 +42,9 @@ demo: setup
 test: setup
 	@$(BIN)/python -m pytest $(PYTEST_ARGS)
 
+faults: setup
+	@FAULT_LONG=1 $(BIN)/python -m pytest tests/faults --durations=0 $(PYTEST_ARGS)
+
 lint: setup
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
@@ -47,7 +52,7 @@ lint: setup
 	$(BIN)/lint-imports
 
 bench: setup
-	$(BIN)/sluicemq bench
+	$(BIN)/sluicemq bench $(BENCH_ARGS)
 
 clean:
 	rm -rf $(VENV) build dist src/*.egg-info .mypy_cache .pytest_cache .ruff_cache .hypothesis .import_linter_cache

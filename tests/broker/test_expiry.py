@@ -63,6 +63,50 @@ def test_a_clock_that_is_set_neither_expires_nor_revives(jump: int) -> None:
     assert bodies(queue) == []
 
 
+@pytest.mark.parametrize("jump", [DAY, -DAY], ids=["ahead", "back"])
+@pytest.mark.parametrize("held_up_by", ["disk", "full queue", "transaction"])
+@pytest.mark.parametrize(("after", "ready"), [(900, ["mortal"]), (1100, ["later"])])
+def test_a_clock_that_is_set_before_a_message_is_visible(
+    jump: int, held_up_by: str, after: int, ready: list[str]
+) -> None:
+    rig = Rig()
+    broker = rig.broker
+    queue = rig.queue(max_messages=1, overflow=Overflow.BLOCK)
+    due = rig.clock.wall + 1000
+    mortal = rig.message(queue, "mortal", expiration=due)
+    later = rig.message(queue, "later", deliver_at=due)
+    transaction = broker.transactions.begin()
+    if held_up_by == "full queue":
+        rig.send(queue, "first")
+        for message in (mortal, later):
+            assert not broker.publish(queue, message, lambda: None)
+    rig.queue()  # no longer full
+    for message in (mortal, later):
+        if held_up_by == "disk":
+            assert broker.publish(queue, message)
+        elif held_up_by == "transaction":
+            broker.transactions.publish(transaction, queue, message)
+    rig.clock.set_wall(rig.clock.wall + jump)
+    broker.transactions.commit(transaction)
+    broker.flush()
+    rig.wait(after)
+    assert [body for body in rig.read(queue).got() if body != "first"] == ready
+
+
+@pytest.mark.parametrize("jump", [DAY, -DAY], ids=["ahead", "back"])
+def test_a_clock_that_is_set_does_not_change_the_life_of_what_is_moved(jump: int) -> None:
+    rig = Rig()
+    queue, target = rig.queue(), rig.queue("target")
+    rig.send(queue, "a", expiration=rig.clock.wall + 1000)
+    rig.clock.set_wall(rig.clock.wall + jump)
+    rig.broker.move(queue.queue, target)
+    rig.broker.flush()
+    rig.wait(900)
+    assert bodies(target) == ["a"]
+    rig.wait(200)
+    assert bodies(target) == []
+
+
 def test_a_message_in_flight_does_not_expire_but_is_not_delivered_again() -> None:
     rig = Rig()
     queue = rig.queue()

@@ -2,6 +2,7 @@
 
 Messages are numbered by one producer; the queue is FIFO. From what a consumer sees follows:
 
+confirmed the broker has told the producer that it is on disk
 seen      a message was delivered, so it was on disk, and so was every one sent before it to the
           same process of the broker (what a killed process had not yet stored may be missing)
 settled   a message was acknowledged *and* a fence, sent later on the same connection, came
@@ -11,17 +12,19 @@ settled   a message was acknowledged *and* a fence, sent later on the same conne
 from __future__ import annotations
 
 from bisect import bisect_right
+from collections.abc import Iterable
 from dataclasses import dataclass, field
 
 
 @dataclass
 class Recorder:
-    """Feed it with `delivered`, `acknowledged` and `fenced`; it raises AssertionError."""
+    """Feed it with what clients see; it raises AssertionError."""
 
     highest: int = -1
     runs: list[list[int]] = field(default_factory=list)
     """Of each process of the broker: the first number sent to it, the highest seen."""
     acknowledged_numbers: set[int] = field(default_factory=set)
+    confirmed_numbers: set[int] = field(default_factory=set)
     settled: set[int] = field(default_factory=set)
     unsettled: set[int] = field(default_factory=set)
     last: int = -1
@@ -49,6 +52,10 @@ class Recorder:
         run = self.runs[bisect_right(self.runs, [number, 1 << 62]) - 1]
         run[1] = max(run[1], number)
 
+    def confirmed(self, numbers: Iterable[int]) -> None:
+        """The producer knows that they are on disk."""
+        self.confirmed_numbers.update(numbers)
+
     def acknowledged(self, number: int) -> None:
         """The consumer acknowledged it; a crash may still undo that."""
         self.acknowledged_numbers.add(number)
@@ -61,8 +68,9 @@ class Recorder:
 
     def drained(self) -> None:
         """Everything that waits has been delivered: is anything missing?"""
+        there = self.acknowledged_numbers | self.received
         for first, highest in self.runs:
             for number in range(first, highest + 1):
-                assert number in self.acknowledged_numbers or number in self.received, (
-                    f"{number} was on disk, as {highest} was, and is lost"
-                )
+                assert number in there, f"{number} was on disk, as {highest} was, and is lost"
+        for number in self.confirmed_numbers:
+            assert number in there, f"{number} had been confirmed and is lost"

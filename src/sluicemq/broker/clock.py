@@ -17,6 +17,11 @@ class Clock:
         self.wall = wall
         self.steady = steady
 
+    @property
+    def epoch(self) -> int:
+        """What the wall clock is ahead of the steady one; it changes when that is set."""
+        return self.wall - self.steady
+
     def refresh(self) -> None:
         """Read the sources of time again."""
 

@@ -257,7 +257,9 @@ class Broker:
             if limit and moved >= limit:
                 break
             message = delivery.message or self.journal.fetch(delivery.sequence)
-            copy = message.copy(target.address, delivery.expiration)
+            # its end in wall time may be another by now than when it was sent
+            expiration = delivery.expires + self.clock.epoch if delivery.expires else 0
+            copy = message.copy(target.address, expiration)
             source.withdraw(delivery)
             self._replace(delivery, target, copy, Cause.MOVED)
             moved += 1
@@ -322,6 +324,8 @@ class Broker:
         if destination.topic:
             targets = destination.targets(message)
             references = destination.reserve(message, targets)
+        if (message.expiration or message.deliver_at) and not message.epoch:
+            message.epoch = self.clock.epoch
         durability = message.durability
         if not durability:
             message.sequence = self.journal.next_sequence()
@@ -377,6 +381,7 @@ class Broker:
                         f"{destination.address} holds up to {settings.max_bytes} bytes, "
                         f"this body alone has {size}"
                     )
+                message.epoch = self.clock.epoch
                 destination.parked.append(Parked(message, unblocked))
                 return None
             if settings.overflow is Overflow.DEAD_LETTER and settings.dead_letter:
@@ -560,6 +565,9 @@ class Broker:
         for delivery in [*held.everything, *held.delayed.values()]:
             message = delivery.message or self.journal.fetch(delivery.sequence)
             message.sequence = delivery.sequence
+            if not message.epoch:  # it has been read back
+                expires = delivery.expires
+                message.epoch = delivery.expiration - expires if expires else self.clock.epoch
             if not subscription.accepts(message):
                 continue
             held.withdraw(delivery)

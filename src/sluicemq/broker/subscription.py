@@ -114,12 +114,11 @@ class Subscription:
         """A message has become visible to this subscription; if `alone`, no other one has that
         might come before it."""
         core = self.core
-        clock = core.clock
+        now = core.clock.steady
         size = len(message.body)
         expiration = message.expiration
-        expires = 0
-        if expiration:
-            expires = max(1, clock.steady + expiration - clock.wall)
+        expires = max(1, expiration - message.epoch) if expiration else 0
+        due = message.deliver_at - message.epoch if message.deliver_at else 0
         delivery = Delivery(
             self,
             message.sequence,
@@ -139,18 +138,18 @@ class Subscription:
             and lane.line
             and not lane.mask
             and len(self.lanes) == 1
-            and (not expires or expires > clock.steady)
-            and message.deliver_at <= clock.wall
+            and (not expires or expires > now)
+            and due <= now
             and not self.destination.paused
         ):
             consumer = next(iter(lane.line))
             if consumer.window.credit == 1:
                 hand_over(consumer, delivery)
                 return
-        if expires and expires <= clock.steady:
+        if expires and expires <= now:
             self._expire(delivery)  # it came too late to displace another
         else:
-            self._enter(delivery, message.deliver_at)
+            self._enter(delivery, due)
         if self.destination.limited:
             self._shed()
         if core.memory > core.memory_budget and journaled and delivery.state != GONE:
@@ -163,7 +162,7 @@ class Subscription:
         """A delivery found in the journal at start; in ascending order."""
         if delivery.attempts:
             self.back[delivery.sequence] = delivery
-        self._enter(delivery, deliver_at)
+        self._enter(delivery, deliver_at - self.core.clock.epoch if deliver_at else 0)
 
     def restore_requeued(self, delivery: Delivery) -> None:
         """The same for one whose order is out of sequence."""
@@ -173,14 +172,15 @@ class Subscription:
             self.core.wheel.add(delivery, self.core.clock.steady)
         self.put_back(delivery)
 
-    def _enter(self, delivery: Delivery, deliver_at: int) -> None:
+    def _enter(self, delivery: Delivery, due: int) -> None:
+        """`due` is the steady time before which no consumer sees it, 0 = at once."""
         self.waiting += 1
         self.waiting_bytes += delivery.size
         if delivery.expires:
             self.core.wheel.add(delivery, self.core.clock.steady)
-        clock = self.core.clock
-        if deliver_at > clock.wall:
-            self._delay(delivery, deliver_at - clock.wall)
+        steady = self.core.clock.steady
+        if due > steady:
+            self._delay(delivery, due - steady)
         else:
             self._line_up(delivery)
 

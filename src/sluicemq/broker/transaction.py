@@ -81,6 +81,7 @@ class Transactions:
             admitted = self._broker.admit(destination, message, None)
             assert admitted is not None  # without a callback nothing is parked
             destination, message = admitted
+        message.epoch = self._broker.clock.epoch
         transaction.sends.append((destination, message))
 
     def settle(self, transaction: Transaction, consumer: Consumer, sequence: int) -> bool:

@@ -18,6 +18,9 @@ from sluicemq.model.errors import ConnectionLost
 
 START_SECONDS: Final = 60.0
 STOP_SECONDS: Final = 30.0
+SAID_BYTES: Final = 4000
+"""Of the log, in the error that says why a broker did not start."""
+PROGRAM: Final = ("-m", "sluicemq.cli")
 LISTEN: Final = ("msglite://127.0.0.1:0", "phpmq://127.0.0.1:0", "phpmq-maintenance://127.0.0.1:0")
 
 
@@ -31,12 +34,15 @@ class LocalBroker:
         listen: Sequence[str] = LISTEN,
         options: Sequence[str] = (),
         environment: dict[str, str] | None = None,
+        program: Sequence[str] = PROGRAM,
     ) -> None:
-        """`listen` are URLs, best with port 0; `options` are further options of `serve`."""
+        """`listen` are URLs, best with port 0; `options` are further options of `serve`; `program`
+        is what Python runs, which takes the arguments of `sluicemq`."""
         self.directory = directory
         self._listen = listen
         self._options = options
         self._environment = environment or {}
+        self._program = program
         self._process: subprocess.Popen[bytes] | None = None
         self._ports: dict[str, int] = {}
         self.started_in = 0.0
@@ -53,14 +59,13 @@ class LocalBroker:
         assert self._process is not None
         return self._process.pid
 
-    def start(self) -> Self:
-        """Start and wait until it serves. Raises ConnectionLost with what it said otherwise."""
+    def launch(self) -> None:
+        """Start, and do not wait for anything."""
         self.directory.mkdir(parents=True, exist_ok=True)
-        command = [sys.executable, "-m", "sluicemq.cli", "serve", "--data-dir", str(self.directory)]
+        command = [sys.executable, *self._program, "serve", "--data-dir", str(self.directory)]
         for url in self._listen:
             command += ["--listen", url]
         command += self._options
-        before = time.monotonic()
         with self.log.open("ab") as log:
             self._process = subprocess.Popen(
                 command,
@@ -70,11 +75,16 @@ class LocalBroker:
                 env={**os.environ, **self._environment},
                 start_new_session=True,
             )
+
+    def start(self) -> Self:
+        """Start and wait until it serves. Raises ConnectionLost with what it said otherwise."""
+        before = time.monotonic()
+        self.launch()
+        assert self._process is not None
         while (status := self._status_or_none()) is None:
             if self._process.poll() is not None:
                 raise ConnectionLost(
-                    f"the broker ended with exit code {self._process.returncode}:\n"
-                    + self.log.read_text(errors="replace")[-4000:]
+                    f"the broker ended with exit code {self._process.returncode}:\n{self._said()}"
                 )
             if time.monotonic() - before > START_SECONDS:
                 self.kill()
@@ -107,6 +117,12 @@ class LocalBroker:
             return None
         # after a kill the socket file of the previous process may still be there for a moment
         return answer if self._process and answer["pid"] == self._process.pid else None
+
+    def _said(self) -> str:
+        """The end of the log."""
+        with self.log.open("rb") as log:
+            log.seek(max(0, self.log.stat().st_size - SAID_BYTES))
+            return log.read(SAID_BYTES).decode(errors="replace")
 
     def kill(self) -> None:
         """SIGKILL: the process gets no chance to write anything."""

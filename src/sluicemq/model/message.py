@@ -47,8 +47,8 @@ class Durability(IntEnum):
 
 
 class Message:
-    """One message. Nothing but the broker's own `sequence`, `references` and `sender` changes
-    after it has been published, because topics share one message among all subscriptions.
+    """One message. Nothing but the broker's own `sequence`, `references`, `sender` and `epoch`
+    changes after it has been published, because topics share one message among all subscriptions.
 
     sequence        journal sequence number; 0 until published; orders everything
     destination     where it was sent
@@ -69,6 +69,8 @@ class Message:
     routes          numbers of the durable subscriptions of a topic that took it
     references      deliveries that keep the body in memory (the broker's bookkeeping)
     sender          token of the producing connection, for no-local; never stored
+    epoch           what the wall clock was ahead of the steady one, in ms, when the broker took it:
+                    less that, expiration and deliver_at are steady times. Set if it has one of them
     """
 
     __slots__ = (
@@ -77,6 +79,7 @@ class Message:
         "deliver_at",
         "destination",
         "durability",
+        "epoch",
         "expiration",
         "kind",
         "message_id",
@@ -131,6 +134,7 @@ class Message:
         self.sender = sender
         self.routes: tuple[int, ...] = ()
         self.references = 0
+        self.epoch = 0
 
     def copy(
         self,

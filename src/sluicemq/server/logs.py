@@ -3,7 +3,10 @@
 from __future__ import annotations
 
 import logging
+import os
 import sys
+from contextlib import suppress
+from typing import Final, TextIO, cast
 
 import structlog
 from structlog.typing import Processor
@@ -16,6 +19,28 @@ LEVELS = {
     "warning": logging.WARNING,
     "error": logging.ERROR,
 }
+
+
+STANDARD_ERROR: Final = 2
+
+
+class StandardError:
+    """Where logs go. A broker goes on without its log when that cannot be written: because the
+    disk is full that it is on, or its reader has gone.
+
+    There is no buffer, whose remains would turn the exit code of the process into another.
+    """
+
+    def write(self, text: str) -> int:
+        """Returns the number of characters, as files do."""
+        data = text.encode(errors="backslashreplace")
+        with suppress(OSError):
+            while data:
+                data = data[os.write(STANDARD_ERROR, data) :]
+        return len(text)
+
+    def flush(self) -> None:
+        """Everything is written already."""
 
 
 def configure(settings: LoggingSettings) -> None:
@@ -33,6 +58,6 @@ def configure(settings: LoggingSettings) -> None:
             renderer,
         ],
         wrapper_class=structlog.make_filtering_bound_logger(LEVELS[settings.level]),
-        logger_factory=structlog.PrintLoggerFactory(sys.stderr),
+        logger_factory=structlog.WriteLoggerFactory(cast(TextIO, StandardError())),
         cache_logger_on_first_use=True,
     )

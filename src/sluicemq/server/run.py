@@ -56,6 +56,7 @@ class Server:
         self.config = config
         self.listeners: list[OpenListener] = []
         self.exit_code = 0
+        self._turns: Turns | None = None
         self._stop = asyncio.Event()
         self._started = time.monotonic()
 
@@ -129,7 +130,7 @@ class Server:
     async def _serve(self, loop: asyncio.AbstractEventLoop, journal: Journal) -> None:
         config = self.config
         broker = self._build(journal)
-        self.turns = turns = Turns(loop, broker, self._fail)
+        self._turns = turns = Turns(loop, broker, self._fail)
         turns.begin()
         rooms = Rooms(broker, self)
         status = Status(broker, self.listeners)
@@ -145,9 +146,9 @@ class Server:
                 self.listeners.append(listener)
             await status.open(config.status_socket)
             log.info("serving", data_dir=str(config.broker.data_dir), version=__version__)
-            housekeeping = loop.create_task(self._keep_house(broker))
+            housekeeping = loop.create_task(self._keep_house(broker, turns))
             await self._stop.wait()
-            await self._drain(broker)
+            await self._drain(broker, turns)
         finally:
             if housekeeping is not None:
                 housekeeping.cancel()
@@ -167,11 +168,11 @@ class Server:
         """Connections of all listeners."""
         return sum(len(listener.connections) for listener in self.listeners)
 
-    async def _keep_house(self, broker: Broker) -> None:
+    async def _keep_house(self, broker: Broker, turns: Turns) -> None:
         before = time.monotonic()
         while True:
             await asyncio.sleep(HOUSEKEEPING_SECONDS)
-            self.turns.begin()
+            turns.begin()
             now = time.monotonic()
             broker.sample(now - before)
             before = now
@@ -181,19 +182,21 @@ class Server:
 
     def _fail(self, error: Exception) -> None:
         """What cannot be survived: say so and go, without another word to any client."""
+        if self._turns is None:
+            return  # the journal could not even be opened, and that is what ends the start
         if self.exit_code == 0:
             self.exit_code = EXIT_JOURNAL if isinstance(error, JournalError) else EXIT_FAILED
             if isinstance(error, SluiceError):
                 log.error("the broker stops", error=str(error))
             else:
                 log.error("the broker stops: internal error", exc_info=error)
-            self.turns.halt()
+            self._turns.halt()
             for listener in self.listeners:
                 for connection in list(listener.connections):
                     connection.abort("the broker has failed")
             self._stop.set()
 
-    async def _drain(self, broker: Broker) -> None:
+    async def _drain(self, broker: Broker, turns: Turns) -> None:
         """Stop accepting, let everyone finish within the deadline, write everything down."""
         if self.exit_code:
             return
@@ -201,7 +204,7 @@ class Server:
         for listener in self.listeners:
             await listener.stop_accepting()
         broker.stopping = True
-        self.turns.begin()
+        turns.begin()
         for listener in self.listeners:
             for connection in list(listener.connections):
                 connection.shutdown()

@@ -355,6 +355,8 @@ class MsgliteSession:
         if self._replies.issued(to) and self._broker.find(Address(Kind.QUEUE, name)) is None:
             return None
         destination = self._broker.queue(name)
+        if destination.temporary:
+            return destination  # a reply address gets one message, and is not to be kept for it
         if len(self._destinations) >= _MOST_DESTINATIONS:
             self._destinations.clear()
         self._destinations[to] = destination

@@ -283,16 +283,16 @@ class PhpmqSession:
         chunks: list[bytes] = []
         add = self._encoder.add
         prefix = self._ids.prefix
-        now = self._broker.clock.wall
+        now = self._broker.clock.steady
         for delivery in deliveries:
             message = delivery.message
             assert message is not None  # in flight
-            expiration = delivery.expiration
+            expires = delivery.expires
             add(
                 chunks,
                 to_content(message),
                 b"%b%016x" % (prefix, delivery.sequence),
-                seconds_left(expiration, now) if expiration else 0,
+                seconds_left(expires, now) if expires else 0,
             )
         self._link.write(chunks)
 

@@ -1,0 +1,55 @@
+"""What the tests do to the files of a broker that does not run."""
+
+from __future__ import annotations
+
+import random
+from pathlib import Path
+
+from sluicemq.journal.segment import SEGMENT_HEADER_BYTES, list_segments, segment_path
+from sluicemq.journal.writer import read_durable
+
+
+def newest_segment(directory: Path) -> Path:
+    """The one that was written to last."""
+    journal = directory / "journal"
+    return segment_path(journal, list_segments(journal)[-1])
+
+
+def durable_end(directory: Path) -> int:
+    """How far the newest segment had been on disk when the broker was killed; at the least its
+    header, which is there before the segment has its name."""
+    durable = read_durable(directory / "journal")
+    newest = int(newest_segment(directory).stem)
+    return durable.offset if durable and durable.segment == newest else SEGMENT_HEADER_BYTES
+
+
+def cut(path: Path, size: int) -> None:
+    """Shorten a file."""
+    with path.open("r+b") as file:
+        file.truncate(size)
+
+
+def flip(path: Path, offset: int, bit: int) -> None:
+    """Turn one bit over; a second time turns it back."""
+    with path.open("r+b") as file:
+        file.seek(offset)
+        byte = file.read(1)[0]
+        file.seek(offset)
+        file.write(bytes([byte ^ 1 << bit]))
+
+
+def garbage(path: Path, chance: random.Random) -> bytes:
+    """What a crash may leave at the end of a file: noise, blank pages, old data, half a record."""
+    length = chance.randrange(1, 20_000)
+    kind = chance.choice(("noise", "zeros", "old", "patched"))
+    if kind == "zeros":
+        return bytes(length)
+    noise = chance.randbytes(length)
+    if kind == "noise":
+        return noise
+    content = path.read_bytes()
+    start = SEGMENT_HEADER_BYTES
+    if kind == "patched":
+        start = chance.randrange(len(content)) & ~7
+    old = content[start : start + length]
+    return old if kind == "old" else bytes(chance.randrange(64)) + old + noise[:4096]

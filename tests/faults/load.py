@@ -1,0 +1,266 @@
+"""Clients that send and receive numbered messages and tell the recorder what they see."""
+
+from __future__ import annotations
+
+import random
+import threading
+import time
+from collections import deque
+from itertools import count
+from zlib import crc32
+
+from sluicemq.model.errors import ClientError
+from sluicemq.protocols.msglite.client import BlockingMsgliteClient
+from sluicemq.protocols.phpmq.client import BlockingPhpmqClient, BlockingPhpmqMessage
+from tests.faults.recorder import Recorder
+
+QUEUE = "load"
+LETTERS = "letters"
+"""The queue of the msglite clients."""
+FENCE = b"fence "
+END = b"end "
+BURST = 20
+WINDOW = 400
+MOST_HELD = 200
+"""Messages the consumer keeps unacknowledged; half its window, so that it goes on."""
+AHEAD = (30, 5000)
+"""Messages the producer may be ahead of the consumer, in turns. A consumer that keeps up sees
+messages while they are young, which is when a broker that shows them too early would be caught; one
+that lags behind leaves a backlog."""
+DAYS = 30 * 86_400
+"""Life of msglite messages that are not to expire, in seconds."""
+
+
+def make_body(number: int, size: int) -> bytes:
+    """A body of about `size` bytes that is unlike any other and knows its checksum."""
+    pattern = b"%016x" % (number * 0x9E3779B97F4A7C15 % (1 << 64)) * (size // 16 + 1)
+    return b"%d %08x %b" % (number, crc32(pattern, number & 0xFFFFFFFF), pattern)
+
+
+def number_of(body: bytes) -> int:
+    """The number that the producer gave it. AssertionError if it is not what was sent."""
+    try:
+        number, checksum, pattern = body.split(b" ")
+        intact = crc32(pattern, int(number) & 0xFFFFFFFF) == int(checksum, 16)
+    except ValueError:
+        intact = False
+    assert intact, f"a body was delivered that nobody has sent: {body[:80]!r}"
+    return int(number)
+
+
+class Client(threading.Thread):
+    """A client that runs until its connection breaks. `failure` is what should not have been."""
+
+    def __init__(self) -> None:
+        super().__init__(daemon=True)
+        self.failure: BaseException | None = None
+        self.start()
+
+    def run(self) -> None:
+        try:
+            self.work()
+        except ClientError:
+            pass
+        except BaseException as failure:
+            self.failure = failure
+
+    def work(self) -> None:
+        raise NotImplementedError
+
+    def finish(self) -> None:
+        """Wait for its end; raises what has made it fail."""
+        self.join(20)
+        assert not self.is_alive()
+        if self.failure is not None:
+            raise self.failure
+
+
+class Producer(Client):
+    """Sends numbered messages until the connection breaks or it is told to stop."""
+
+    def __init__(self, port: int, first: int, recorder: Recorder, size: int, ahead: int) -> None:
+        self.next = first
+        self._first = first
+        self._ahead = ahead
+        self.stop = threading.Event()
+        self._client = BlockingPhpmqClient.connect(port=port)
+        self._recorder = recorder
+        self._size = size
+        super().__init__()
+
+    def work(self) -> None:
+        with self._client as client:
+            while not self.stop.is_set():
+                if self.next - max(self._first, self._recorder.highest) > self._ahead:
+                    time.sleep(0.0002)
+                    continue
+                for _ in range(BURST):
+                    client.send(QUEUE, make_body(self.next, self._size))
+                    self.next += 1
+
+
+class Consumer(Client):
+    """Receives, acknowledges most at once, some late and out of order, some never, and now and
+    then sends a fence through the queue."""
+
+    def __init__(self, port: int, recorder: Recorder, chance: random.Random) -> None:
+        self._client = BlockingPhpmqClient.connect(port=port)
+        self._recorder = recorder
+        self._chance = chance
+        super().__init__()
+
+    def work(self) -> None:
+        recorder = self._recorder
+        recorder.connected()
+        fences: dict[bytes, set[int]] = {}
+        acknowledged: set[int] = set()
+        held: deque[BlockingPhpmqMessage] = deque()
+
+        def settle(message: BlockingPhpmqMessage) -> None:
+            message.ack()
+            number = number_of(message.body)
+            recorder.acknowledged(number)
+            acknowledged.add(number)
+
+        with self._client as client:
+            client.subscribe(QUEUE, WINDOW)
+            for turn in count():
+                message = client.receive()
+                if message.body.startswith(FENCE):
+                    recorder.fenced(fences.pop(message.body, set()))
+                    message.ack()
+                else:
+                    recorder.delivered(number_of(message.body))
+                    held.append(message)
+                    if self._chance.random() < 0.9:
+                        settle(held.pop())
+                    elif len(held) > MOST_HELD:
+                        settle(held.popleft())
+                if turn % 50 == 49:
+                    fence = FENCE + self._chance.randbytes(8).hex().encode()
+                    fences[fence], acknowledged = acknowledged, set()
+                    client.send(QUEUE, fence)
+
+
+class Load:
+    """A producer and a consumer of one process of the broker."""
+
+    def __init__(
+        self,
+        port: int,
+        first: int,
+        recorder: Recorder,
+        chance: random.Random,
+        size: int,
+        ahead: int,
+    ) -> None:
+        """`first` is the number of the first message that will be sent."""
+        recorder.started(first)
+        self._consumer = Consumer(port, recorder, random.Random(chance.random()))
+        self._producer = Producer(port, first, recorder, size, ahead)
+
+    def end(self) -> int:
+        """The broker has gone, or the load is to end. Returns the next number."""
+        self._producer.stop.set()
+        self._producer.finish()
+        self._consumer.finish()
+        return self._producer.next
+
+
+def drain(port: int, recorder: Recorder) -> None:
+    """Take everything that waits before a message that is sent now."""
+    recorder.connected()
+    end = END + b"%d" % time.monotonic_ns()
+    with BlockingPhpmqClient.connect(port=port) as client:
+        client.send(QUEUE, end)
+        client.subscribe(QUEUE, 1000)
+        while True:
+            message = client.receive(30.0)
+            if message.body == end:
+                message.ack()
+                return
+            if not message.body.startswith((FENCE, END)):
+                number = number_of(message.body)
+                recorder.delivered(number)
+                recorder.acknowledged(number)
+            message.ack()
+
+
+class LetterSender(Client):
+    """Sends by msglite, in connections of a few messages each: when the broker has ended one that
+    was closed, everything sent on it is on disk."""
+
+    def __init__(self, port: int, first: int, recorder: Recorder) -> None:
+        self.next = first
+        self.stop = threading.Event()
+        self._port = port
+        self._recorder = recorder
+        super().__init__()
+
+    def work(self) -> None:
+        while not self.stop.is_set():
+            first = self.next
+            with BlockingMsgliteClient.connect(port=self._port) as client:
+                for _ in range(BURST):
+                    client.send(LETTERS, make_body(self.next, 100), DAYS)
+                    self.next += 1
+            # `close` says nothing about a broker that breaks off: the next answer shows that this
+            # one lived, and had therefore carried the close out
+            with BlockingMsgliteClient.connect(port=self._port) as client:
+                client.ready("nobody", timeout=0)
+            self._recorder.confirmed(range(first, self.next))
+
+
+class LetterReader(Client):
+    """Receives by msglite. What has arrived is settled; a fence shows that this is on disk."""
+
+    def __init__(self, port: int, recorder: Recorder) -> None:
+        self._client = BlockingMsgliteClient.connect(port=port)
+        self._recorder = recorder
+        super().__init__()
+
+    def work(self) -> None:
+        recorder = self._recorder
+        recorder.connected()
+        received: set[int] = set()
+        fences: dict[bytes, set[int]] = {}
+        with self._client as client:
+            for turn in count():
+                letter = client.ready(LETTERS, timeout=60)
+                assert letter is not None
+                if letter.body.startswith(FENCE):
+                    recorder.fenced(fences.pop(letter.body, set()))
+                    continue
+                number = number_of(letter.body)
+                recorder.delivered(number)
+                recorder.acknowledged(number)
+                received.add(number)
+                if turn % 20 == 19:
+                    fence = FENCE + b"%d" % time.monotonic_ns()
+                    fences[fence], received = received, set()
+                    client.send(LETTERS, fence, DAYS)
+
+
+class Letters:
+    """A sender and a reader of one process of the broker."""
+
+    def __init__(self, port: int, first: int, recorder: Recorder) -> None:
+        recorder.started(first)
+        self._reader = LetterReader(port, recorder)
+        self._sender = LetterSender(port, first, recorder)
+
+    def end(self) -> int:
+        """The broker has gone. Returns the next number."""
+        self._sender.stop.set()
+        self._sender.finish()
+        self._reader.finish()
+        return self._sender.next
+
+
+def drain_letters(port: int, recorder: Recorder) -> None:
+    """Take everything that waits for a msglite client."""
+    recorder.connected()
+    with BlockingMsgliteClient.connect(port=port) as client:
+        while (letter := client.ready(LETTERS, timeout=0)) is not None:
+            if not letter.body.startswith(FENCE):
+                recorder.delivered(number_of(letter.body))

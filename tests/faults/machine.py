@@ -1,0 +1,130 @@
+"""`sluicemq` on a machine that has faults. The program itself is not changed.
+
+    python machine.py FAULT[,FAULT …] serve …
+
+    volatile     what has not been synced goes with the process, as with a loss of power
+    slow:SEED    now and then a sync takes 200 to 500 ms
+    eio:N        as volatile; sync number N fails with EIO, what it should have stored is gone,
+                 and all later ones report success, as Linux does it
+    clock:FILE   the wall clock is ahead by the milliseconds in FILE (8 bytes, signed)
+    census:FILE  SIGUSR1 makes it write there how many objects of each class there are, as JSON
+
+A sync is an fsync or fdatasync. What is volatile are segments, which are written with pwrite; names
+of files are not. `durable` is never synced, and is written through: it must not matter.
+"""
+
+from __future__ import annotations
+
+import errno
+import gc
+import json
+import mmap
+import os
+import random
+import signal
+import sys
+import threading
+import time
+from collections import Counter
+from collections.abc import Callable
+from pathlib import Path
+
+SLOW_SHARE = 0.25
+SLOW_SECONDS = (0.2, 0.5)
+VOLATILE = (".segment", ".tmp")
+
+
+class Disk:
+    """Stands in front of the system calls that the journal writes with."""
+
+    def __init__(self) -> None:
+        self.volatile = False
+        self.failing = 0
+        self.chance: random.Random | None = None
+        self._syncs = 0
+        self._lock = threading.Lock()
+        self._unsynced: dict[int, dict[int, bytes]] = {}
+        self._pwrite = os.pwrite
+
+    def install(self) -> None:
+        os.pwrite = self.pwrite
+        os.fsync = self._syncing(os.fsync)
+        os.fdatasync = self._syncing(os.fdatasync)
+
+    def pwrite(self, fd: int, data: bytes, offset: int) -> int:
+        if not self.volatile or not os.readlink(f"/proc/self/fd/{fd}").endswith(VOLATILE):
+            return self._pwrite(fd, data, offset)
+        with self._lock:
+            self._unsynced.setdefault(fd, {})[offset] = bytes(data)
+        return len(data)
+
+    def _syncing(self, real: Callable[[int], None]) -> Callable[[int], None]:
+        def sync(fd: int) -> None:
+            chance = self.chance
+            if chance is not None and chance.random() < SLOW_SHARE:
+                time.sleep(chance.uniform(*SLOW_SECONDS))
+            with self._lock:
+                self._syncs += 1
+                unsynced = self._unsynced.pop(fd, {})
+                failing = self._syncs == self.failing
+            if failing:
+                raise OSError(errno.EIO, os.strerror(errno.EIO))
+            for offset, data in unsynced.items():
+                written = 0
+                while written < len(data):
+                    written += self._pwrite(fd, data[written:], offset + written)
+            real(fd)
+
+        return sync
+
+
+def set_clock(file: Path) -> None:
+    """Let the wall clock follow the file from now on."""
+    with file.open("rb") as opened:
+        ahead = mmap.mmap(opened.fileno(), 8, access=mmap.ACCESS_READ)
+    true_ns = time.time_ns
+
+    def time_ns() -> int:
+        return true_ns() + int.from_bytes(ahead[:8], "little", signed=True) * 1_000_000
+
+    time.time_ns = time_ns
+    time.time = lambda: time_ns() / 1e9
+
+
+def count_on_request(file: Path) -> None:
+    """Count what the garbage collector knows, on SIGUSR1."""
+
+    def count(*_: object) -> None:
+        gc.collect()
+        kinds = Counter(f"{type(o).__module__}.{type(o).__qualname__}" for o in gc.get_objects())
+        written = file.with_suffix(".new")
+        written.write_text(json.dumps(kinds))
+        written.rename(file)
+
+    signal.signal(signal.SIGUSR1, count)
+
+
+def main() -> None:
+    disk = Disk()
+    for fault in sys.argv[1].split(","):
+        name, _, argument = fault.partition(":")
+        if name == "clock":
+            set_clock(Path(argument))
+        elif name == "census":
+            count_on_request(Path(argument))
+        elif name == "slow":
+            disk.chance = random.Random(int(argument))
+        elif name in ("volatile", "eio"):
+            disk.volatile = True
+            disk.failing = int(argument or 0)
+        else:
+            raise SystemExit(f"there is no fault {fault!r}")
+    disk.install()
+
+    from sluicemq.cli.main import main as sluicemq  # after `time` and `os` have been changed
+
+    sys.exit(sluicemq(sys.argv[2:]))
+
+
+if __name__ == "__main__":
+    main()

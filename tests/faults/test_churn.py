@@ -1,0 +1,260 @@
+"""Clients that come and go, a thousand a second, rudely: nothing of them stays, and two pairs of
+well-behaved clients never notice."""
+
+from __future__ import annotations
+
+import json
+import os
+import random
+import resource
+import signal
+import socket
+import struct
+import threading
+import time
+from contextlib import suppress
+from pathlib import Path
+
+from sluicemq.cli.local import LocalBroker
+from sluicemq.protocols.msglite.client import BlockingMsgliteClient
+from sluicemq.protocols.phpmq.client import BlockingPhpmqClient
+from sluicemq.protocols.phpmq.wire import encode_consume, encode_send
+from tests.faults.load import Client, make_body, number_of
+from tests.faults.plan import machine, repeatable, size
+
+RATE = 1000
+"""Connections per second, if the machine can."""
+WARM_UP = size(800, 10_000)
+CONNECTIONS = size(2500, 60_000)
+SCHEMES = ("phpmq", "phpmq-maintenance", "msglite", "msglite-http", "auto")
+QUIET_SECONDS = 2.5
+"""After which nothing waits for a connection that has gone (server.connection.LINGER_SECONDS)."""
+RESET = struct.pack("ii", 1, 0)
+LEEWAY = 50
+"""Objects of a class that may be there or not, whatever came and went ..."""
+BUILTIN_LEEWAY = 2000
+"""... and lists and the like, which are in caches too. A leak is more in the long form."""
+GROWTH = 12 << 20
+"""Bytes of memory: less than a tenth of a kilobyte for each connection would add up to in the long
+form, and more than the allocator needs to settle down."""
+
+HTTP = b"POST /%d HTTP/1.0\r\nContent-Length: 10\r\n\r\n"
+WORDS = {
+    "phpmq": [
+        encode_consume(b"churn", 5),
+        encode_send(b"churn", b"body", 1),
+        encode_consume(b"%d", 1),
+    ],
+    "phpmq-maintenance": [b"monitor\n", b"show churn\n", b"help\n", b"search *\n"],
+    "msglite": [
+        b"< 60 churn\r\n",
+        b"> 4 1 churn\r\nbody\r\n",
+        b"? 4 1 churn\r\nbody\r\n",
+        b"< 9 a b\r\n",
+    ],
+    "msglite-http": [HTTP % 1 + b"0123456789", b"GET / HTTP/1.0\r\n\r\n"],
+}
+
+
+class Witness(Client):
+    """A client that never notices. `seen` counts its successes."""
+
+    def __init__(self, done: threading.Event) -> None:
+        self.seen = 0
+        self._done = done
+        super().__init__()
+
+    def run(self) -> None:
+        try:
+            self.work()
+        except BaseException as failure:  # a connection that breaks is one, too
+            self.failure = failure
+
+
+class Dispatches(Witness):
+    """A PHPMQ pair: everything sent arrives once and in order."""
+
+    def __init__(self, port: int, done: threading.Event) -> None:
+        self._sender = BlockingPhpmqClient.connect(port=port)
+        self._receiver = BlockingPhpmqClient.connect(port=port)
+        super().__init__(done)
+
+    def work(self) -> None:
+        with self._sender as sender, self._receiver as receiver:
+            receiver.subscribe("witness", 10)
+            while not self._done.is_set():
+                for number in range(self.seen, self.seen + 5):
+                    sender.send("witness", make_body(number, 100))
+                for _ in range(5):
+                    message = receiver.receive(10.0)
+                    assert number_of(message.body) == self.seen
+                    message.ack()
+                    self.seen += 1
+                time.sleep(0.01)
+
+
+class Answers(Witness):
+    """Who answers the queries of `Queries`."""
+
+    def __init__(self, port: int, done: threading.Event) -> None:
+        self._worker = BlockingMsgliteClient.connect(port=port)
+        super().__init__(done)
+
+    def work(self) -> None:
+        with self._worker as worker:
+            while not self._done.is_set():
+                query = worker.ready("questions", timeout=1)
+                if query is not None:
+                    assert query.reply_to is not None
+                    worker.send(query.reply_to, query.body, 10)
+                    self.seen += 1
+
+
+class Queries(Witness):
+    """The other half of the msglite pair."""
+
+    def __init__(self, port: int, done: threading.Event) -> None:
+        self._asker = BlockingMsgliteClient.connect(port=port)
+        super().__init__(done)
+
+    def work(self) -> None:
+        with self._asker as asker:
+            while not self._done.is_set():
+                body = make_body(self.seen, 50)
+                answer = asker.query("questions", body, timeout=10)
+                assert answer is not None
+                assert answer.body == body
+                self.seen += 1
+                time.sleep(0.01)
+
+
+class Pages(Answers):
+    """Who answers the requests of the HTTP gateway, or a client that has gone would be waited for:
+    it looks like one that has only ended its request."""
+
+    def work(self) -> None:
+        with self._worker as worker:
+            while not self._done.is_set():
+                request = worker.ready("msglite.httpRequests", timeout=1)
+                if request is not None:
+                    assert request.reply_to is not None
+                    worker.send(request.reply_to, b'["200", []]', 10)
+                    worker.send(request.reply_to, b"", 10)
+                    self.seen += 1
+
+
+class Crowd:
+    """Clients of all listeners, each of which does one thing and goes."""
+
+    def __init__(self, broker: LocalBroker, path: Path, chance: random.Random) -> None:
+        self._broker = broker
+        self._addresses: list[tuple[str, str | tuple[str, int]]] = [
+            (scheme, ("127.0.0.1", broker.port(scheme))) for scheme in SCHEMES
+        ]
+        self._addresses.append(("msglite", str(path)))
+        self._chance = chance
+
+    def visit(self, count: int) -> None:
+        """Come and go that often, no faster than RATE."""
+        begun = time.monotonic()
+        for number in range(count):
+            scheme, address = self._addresses[number % len(self._addresses)]
+            self._visit(scheme, address)
+            ahead = begun + number / RATE - time.monotonic()
+            if ahead > 0.005:
+                time.sleep(ahead)
+
+    def clear(self) -> None:
+        """Remove the messages that were sent, and wait until nothing else is left."""
+        port = self._broker.port("phpmq-maintenance")
+        with socket.create_connection(("127.0.0.1", port), timeout=10) as client:
+            client.sendall(b"flush churn\nquit\n")
+            while client.recv(4096):
+                pass
+        time.sleep(QUIET_SECONDS)
+
+    def _visit(self, scheme: str, address: str | tuple[str, int]) -> None:
+        chance = self._chance
+        family = socket.AF_UNIX if isinstance(address, str) else socket.AF_INET
+        words = WORDS["phpmq" if chance.random() < 0.5 else "msglite"]
+        word = chance.choice(WORDS.get(scheme, words))
+        with socket.socket(family) as client, suppress(BrokenPipeError, ConnectionResetError):
+            client.settimeout(10)
+            client.connect(address)
+            way = chance.randrange(6)
+            if way == 1:
+                client.sendall(word[: chance.randrange(1, len(word))])
+            elif way > 1:
+                client.sendall(word)
+            if way == 3:
+                client.shutdown(socket.SHUT_WR)
+            elif way == 4 and family == socket.AF_INET:
+                client.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, RESET)
+            elif way == 5 and scheme != "msglite-http":
+                client.settimeout(0.002)
+                with suppress(TimeoutError):
+                    client.recv(1000)
+
+
+class Account:
+    """What a broker has, as the operating system and the garbage collector see it."""
+
+    def __init__(self, broker: LocalBroker, census: Path) -> None:
+        census.unlink(missing_ok=True)
+        os.kill(broker.pid, signal.SIGUSR1)
+        end = time.monotonic() + 30
+        while not census.exists():
+            assert time.monotonic() < end
+            time.sleep(0.01)
+        self.objects: dict[str, int] = json.loads(census.read_text())
+        process = Path(f"/proc/{broker.pid}")
+        self.descriptors = len(list((process / "fd").iterdir()))
+        self.memory = int((process / "statm").read_text().split()[1]) * resource.getpagesize()
+        status = broker.status()
+        self.connections = [listener["connections"] for listener in status["listeners"]]
+        self.consumers = {d["name"]: d["consumers"] for d in status["destinations"]}
+
+
+def test_a_crowd_leaves_nothing_behind(tmp_path: Path) -> None:
+    chance = repeatable()
+    path, census = tmp_path / "msglite.socket", tmp_path / "census"
+    broker = LocalBroker(
+        tmp_path,
+        [f"msglite+unix://{path}", *(f"{scheme}://127.0.0.1:0" for scheme in SCHEMES)],
+        ["--log-level", "warning"],
+        environment={"SLUICEMQ_BROKER__IDLE_TIMEOUT": "1s"},
+        program=machine(f"census:{census}"),
+    )
+    with broker:
+        done = threading.Event()
+        witnesses = [
+            Dispatches(broker.port("phpmq"), done),
+            Answers(broker.port("msglite"), done),
+            Queries(broker.port("msglite"), done),
+            Pages(broker.port("msglite"), done),
+        ]
+        crowd = Crowd(broker, path, chance)
+        crowd.visit(WARM_UP)
+        crowd.clear()
+        before = Account(broker, census)
+        crowd.visit(CONNECTIONS)
+        crowd.clear()
+        after = Account(broker, census)
+        done.set()
+        for witness in witnesses:
+            witness.finish()
+            assert witness.seen > 100
+        grown = {
+            kind: (before.objects.get(kind, 0), count)
+            for kind, count in after.objects.items()
+            if count - before.objects.get(kind, 0)
+            > (BUILTIN_LEEWAY if kind.startswith("builtins.") else LEEWAY)
+        }
+        assert not grown, grown
+        assert after.connections == before.connections
+        assert after.consumers.get("churn", 0) == 0
+        assert abs(after.descriptors - before.descriptors) <= 3
+        assert after.memory < before.memory + GROWTH
+        said = broker.log.read_text()
+        assert "Traceback" not in said
+        assert "internal error" not in said

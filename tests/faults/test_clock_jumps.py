@@ -1,0 +1,138 @@
+"""The wall clock is set while the broker runs: what has a time to live lives as long as it was
+given, by the steady clock. Across a restart there is only the wall clock, and it decides."""
+
+from __future__ import annotations
+
+import struct
+import time
+from contextlib import ExitStack
+from pathlib import Path
+
+import pytest
+
+from sluicemq.cli.local import LocalBroker
+from sluicemq.model.errors import RequestTimeout
+from sluicemq.protocols.msglite.client import BlockingMsgliteClient
+from sluicemq.protocols.phpmq.client import BlockingPhpmqClient
+from tests.faults.plan import machine, repeatable, size
+
+LISTEN = (
+    "phpmq://127.0.0.1:0?idle_timeout=600",
+    "msglite://127.0.0.1:0",
+    "msglite+unix://{}?durability=sync",
+)
+HOUR = 3600
+SHORT = 2
+"""Seconds to live of what is to expire during the test."""
+JUMPS = [5 * HOUR, -5 * HOUR, 400 * 24 * HOUR, -400 * 24 * HOUR]
+
+
+class Wall:
+    """The wall clock of a broker, seen from outside."""
+
+    def __init__(self, file: Path) -> None:
+        self.file = file
+        file.write_bytes(bytes(8))
+
+    def set(self, ahead: int) -> None:
+        """Let it be `ahead` seconds before the true time."""
+        with self.file.open("r+b") as file:
+            file.write(struct.pack("<q", ahead * 1000))
+
+
+def bodies(port: int, queue: str) -> list[tuple[bytes, int]]:
+    """What waits in a queue, with the seconds it is said to have left; takes nothing."""
+    found = []
+    with BlockingPhpmqClient.connect(port=port) as client:
+        client.send(queue, b"last")
+        client.subscribe(queue, 100)
+        while (message := client.receive(30.0)).body != b"last":
+            found.append((message.body, message.ttl))
+        message.ack()
+    return found
+
+
+@pytest.mark.parametrize("jump", JUMPS[: size(2, 4)])
+def test_a_clock_that_is_set_while_the_broker_runs(tmp_path: Path, jump: int) -> None:
+    wall = Wall(tmp_path / "clock")
+    path = tmp_path / "socket"
+    with LocalBroker(
+        tmp_path, [url.format(path) for url in LISTEN], program=machine(f"clock:{wall.file}")
+    ) as broker:
+        port = broker.port("phpmq")
+        with ExitStack() as stack:
+            phpmq = stack.enter_context(BlockingPhpmqClient.connect(port=port))
+            letters = stack.enter_context(BlockingMsgliteClient.connect(path=str(path)))
+            sent = time.monotonic()
+            phpmq.send("short", b"a", SHORT)
+            phpmq.send("long", b"b", HOUR)
+            phpmq.send("ever", b"c")
+            letters.send("letters", b"d", HOUR)
+            assert bodies(port, "ever") == [(b"c", 0)]
+            wall.set(jump)
+            # at once: nothing is older than it was, whatever the clock says
+            alive = bodies(port, "short")
+            if time.monotonic() - sent < SHORT:
+                assert alive in ([(b"a", 1)], [(b"a", SHORT)])
+            [(_, left)] = bodies(port, "long")
+            assert HOUR - 60 < left <= HOUR
+            # what is sent now lives as long, and who waits does so for the time that was asked for
+            phpmq.send("new", b"f", SHORT)
+            before = time.monotonic()
+            assert letters.ready("nothing", timeout=1) is None
+            assert 0.9 < time.monotonic() - before < 10
+            time.sleep(max(0.0, SHORT + 0.5 - (time.monotonic() - before)))
+            assert bodies(port, "short") == bodies(port, "new") == []
+            assert [body for body, _ in bodies(port, "long")] == [b"b"]
+            letter = letters.ready("letters", timeout=0)
+            assert letter is not None
+            assert letter.body == b"d"
+        assert "Traceback" not in broker.log.read_text()
+
+
+def test_a_clock_that_is_set_before_a_message_is_on_disk(tmp_path: Path) -> None:
+    """Between the sending and the showing of a message there is a sync, which may take long."""
+    chance = repeatable()
+    wall = Wall(tmp_path / "clock")
+    slow = machine(f"clock:{wall.file}", f"slow:{chance.randrange(1 << 32)}")
+    with (
+        LocalBroker(tmp_path, LISTEN[:1], program=slow) as broker,
+        BlockingPhpmqClient.connect(port=broker.port("phpmq")) as client,
+    ):
+        client.subscribe("q", 10)
+        for turn in range(size(15, 600)):
+            client.send("q", b"%d" % turn, 60)
+            time.sleep(0.002)  # so that it has been read, which is what the jump is to follow
+            wall.set(JUMPS[turn % 2])
+            message = client.receive(5.0)
+            assert (message.body, message.ttl) == (b"%d" % turn, 60)
+            message.ack()
+
+
+@pytest.mark.parametrize(
+    ("set_to", "left"), [(HOUR // 2, HOUR // 2), (2 * HOUR, 0), (-2 * HOUR, 3 * HOUR)]
+)
+def test_a_clock_that_is_set_across_a_restart(tmp_path: Path, set_to: int, left: int) -> None:
+    wall = Wall(tmp_path / "clock")
+    broker = LocalBroker(tmp_path, LISTEN[:1], program=machine(f"clock:{wall.file}"))
+    with broker, BlockingPhpmqClient.connect(port=broker.port("phpmq")) as client:
+        client.send("q", b"mortal", HOUR)
+        client.send("q", b"immortal")
+    wall.set(set_to)
+    with broker:
+        found = dict(bodies(broker.port("phpmq"), "q"))
+        assert found.pop(b"immortal") == 0
+        assert list(found) == ([b"mortal"] if left else [])
+        for ttl in found.values():
+            assert left - 60 < ttl <= left
+        with pytest.raises(RequestTimeout):
+            _receive_all(broker.port("phpmq"), 1 + len(found))
+
+
+def _receive_all(port: int, count: int) -> None:
+    """Acknowledge so many, and wait for one more."""
+    with BlockingPhpmqClient.connect(port=port) as client:
+        client.subscribe("q", 100)
+        for _ in range(count):
+            client.receive(10.0).ack()
+        client.receive(0.3)

@@ -1,0 +1,132 @@
+"""A disk that gives back another bit than it was given. The broker refuses to start and says where,
+or stops when it meets the damage, or serves all that clients saw; what it never does is deliver
+something else than what was sent."""
+
+from __future__ import annotations
+
+import random
+import re
+import shutil
+import time
+from contextlib import ExitStack, suppress
+from copy import deepcopy
+from pathlib import Path
+
+import pytest
+
+from sluicemq.cli.local import LocalBroker
+from sluicemq.model.errors import ClientError, ConnectionLost
+from sluicemq.protocols.phpmq.client import BlockingPhpmqClient
+from tests.faults.disk import flip, newest_segment
+from tests.faults.load import AHEAD, QUEUE, Load, drain, make_body, number_of
+from tests.faults.plan import SMALL_SEGMENTS, repeatable, size
+from tests.faults.recorder import Recorder
+
+PHPMQ = ["phpmq://127.0.0.1:0"]
+PAGED = {**SMALL_SEGMENTS, "SLUICEMQ_BROKER__MEMORY_BUDGET": "1 MiB"}
+STOPPED = 74
+MESSAGES = 4000
+BATCH = 500
+"""Messages on one connection, whose end waits for the disk: segments end between two writes."""
+WHERE = re.compile(r"(\d{20}\.segment|\d{20}\.snapshot|identity), offset \d+: ")
+
+
+def test_a_bit_that_flips_while_the_broker_is_stopped(tmp_path: Path) -> None:
+    chance = repeatable()
+    recorder = Recorder()
+    origin = tmp_path / "origin"
+    broker = LocalBroker(origin, PHPMQ, environment=SMALL_SEGMENTS)
+    with ExitStack() as stack:
+        stack.callback(broker.stop)
+        following = 0
+        for turn in range(2):
+            broker.start()
+            load = Load(broker.port("phpmq"), following, recorder, chance, 1000, AHEAD[1 - turn])
+            time.sleep(size(0.6, 1.0))
+            broker.kill()
+            following = load.end()
+    refused = 0
+    for turn in range(size(4, 80)):
+        directory = tmp_path / str(turn)
+        shutil.copytree(origin / "journal", directory / "journal")
+        refused += _flip_and_start(directory, deepcopy(recorder), chance, active=turn % 2 == 0)
+        shutil.rmtree(directory)
+    assert refused
+
+
+def _flip_and_start(
+    directory: Path, recorder: Recorder, chance: random.Random, *, active: bool
+) -> bool:
+    """Whether the broker refused to start."""
+    newest = newest_segment(directory)
+    others = [p for p in (directory / "journal").iterdir() if p != newest and p.stat().st_size]
+    damaged = newest if active else chance.choice(sorted(others))
+    offset, bit = chance.randrange(damaged.stat().st_size), chance.randrange(8)
+    print(f"{damaged.name}: bit {bit} of byte {offset} of {damaged.stat().st_size}")
+    broker = LocalBroker(directory, PHPMQ, environment=SMALL_SEGMENTS)
+    flip(damaged, offset, bit)
+    refused = False
+    with ExitStack() as stack:
+        stack.callback(broker.stop)
+        try:
+            broker.start()
+        except ConnectionLost:
+            refused = True
+            flip(damaged, offset, bit)
+            said = broker.log.read_text()
+            assert WHERE.search(said), said
+            assert "sluicemq journal check" in said, said
+            broker.start()  # nothing has been changed
+        drain(broker.port("phpmq"), recorder)
+        recorder.drained()
+        assert broker.stop() == 0
+        assert "Traceback" not in broker.log.read_text()
+    return refused
+
+
+@pytest.mark.parametrize("where", ["sealed", "active"])
+def test_a_bit_that_flips_under_a_running_broker(tmp_path: Path, where: str) -> None:
+    chance = repeatable()
+    stops = 0
+    for turn in range(size(2, 24)):
+        broker = LocalBroker(tmp_path / str(turn), PHPMQ, environment=PAGED)
+        with ExitStack() as stack:
+            stack.callback(broker.stop)
+            broker.start()
+            stops += _flip_and_read(broker, where, chance)
+        shutil.rmtree(broker.directory)
+    assert stops
+
+
+def _flip_and_read(broker: LocalBroker, where: str, chance: random.Random) -> bool:
+    """Whether the broker stopped when it met the damage."""
+    port = broker.port("phpmq")
+    for first in range(0, MESSAGES, BATCH):
+        with BlockingPhpmqClient.connect(port=port) as client:
+            for number in range(first, first + BATCH):
+                client.send(QUEUE, make_body(number, 1000))
+    newest = newest_segment(broker.directory)
+    # what came first is still in memory
+    others = sorted((broker.directory / "journal").glob("*.segment"))[1:-1]
+    damaged = newest if where == "active" else chance.choice(others)
+    content = damaged.read_bytes()
+    offset = chance.randrange(len(content))
+    if chance.random() < 0.5:  # more often in a body
+        offset = max(offset, content.find(b" ", offset))
+    print(f"{damaged.name}: byte {offset} of {len(content)}")
+    flip(damaged, offset, chance.randrange(8))
+    numbers = []
+    with suppress(ClientError), BlockingPhpmqClient.connect(port=port) as client:
+        client.subscribe(QUEUE, 100)
+        while len(numbers) < MESSAGES:
+            message = client.receive(30.0)
+            numbers.append(number_of(message.body))
+            message.ack()
+    assert numbers == list(range(len(numbers)))
+    if len(numbers) == MESSAGES:
+        return False
+    assert broker.wait() == STOPPED
+    said = broker.log.read_text()
+    assert WHERE.search(said), said
+    assert "Traceback" not in said
+    return True

@@ -1,0 +1,77 @@
+"""A disk that takes its time now and then. Nothing is shown before it is on disk, nothing is lost,
+the order is kept, and whoever does not wait for the disk does not notice."""
+
+from __future__ import annotations
+
+import time
+from contextlib import ExitStack
+from pathlib import Path
+
+from sluicemq.cli.local import LocalBroker
+from sluicemq.protocols.msglite.client import BlockingMsgliteClient
+from tests.faults.load import AHEAD, Client, Letters, Load, drain, drain_letters
+from tests.faults.machine import SLOW_SECONDS
+from tests.faults.plan import SMALL_SEGMENTS, machine, repeatable, size
+from tests.faults.recorder import Recorder
+
+LISTEN = (
+    "phpmq://127.0.0.1:0",
+    "msglite+unix://{}",
+    "msglite://127.0.0.1:0?durability=sync",
+)
+SECONDS = size(1.5, 5.0)
+LIVES = size(2, 12)
+
+
+class Witness(Client):
+    """Sends itself messages that stay in memory. Counts how often that took a disk's time."""
+
+    def __init__(self, path: Path) -> None:
+        self.turns = 0
+        self.late = 0
+        self.until = time.monotonic() + SECONDS
+        self._client = BlockingMsgliteClient.connect(path=str(path))
+        super().__init__()
+
+    def work(self) -> None:
+        with self._client as client:
+            while (before := time.monotonic()) < self.until:
+                client.send("witness", b"%d" % self.turns, 60)
+                message = client.ready("witness", timeout=10)
+                assert message is not None
+                assert message.body == b"%d" % self.turns
+                self.turns += 1
+                self.late += time.monotonic() - before > SLOW_SECONDS[0]
+
+
+def test_a_slow_disk(tmp_path: Path) -> None:
+    chance = repeatable()
+    numbered, letters = Recorder(), Recorder()
+    path = tmp_path / "witness.socket"
+    listen = [url.format(path) for url in LISTEN]
+    following = following_letter = 0
+    turns = late = 0
+    with ExitStack() as stack:
+        for turn in range(LIVES):
+            slow = machine("volatile", f"slow:{chance.randrange(1 << 32)}")
+            broker = LocalBroker(tmp_path, listen, environment=SMALL_SEGMENTS, program=slow)
+            stack.callback(broker.stop)
+            broker.start()
+            load = Load(broker.port("phpmq"), following, numbered, chance, 200, AHEAD[turn % 2])
+            post = Letters(broker.port("msglite"), following_letter, letters)
+            witness = Witness(path)
+            witness.finish()
+            turns += witness.turns
+            late += witness.late
+            broker.kill()  # most likely while something waits for the disk
+            following, following_letter = load.end(), post.end()
+        broker.start()
+        drain(broker.port("phpmq"), numbered)
+        drain_letters(broker.port("msglite"), letters)
+        numbered.drained()
+        letters.drained()
+        assert broker.stop() == 0
+        assert "Traceback" not in broker.log.read_text()
+    print(f"{late} of {turns} round trips through memory took long")
+    assert turns > 100 * LIVES
+    assert late <= turns / 100  # on this machine others may be at work; the disk is late for 1 in 4

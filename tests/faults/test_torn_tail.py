@@ -1,0 +1,102 @@
+"""The end of the newest segment is not what was written: garbage behind the durable end is cut off,
+and a file that is shorter than it was on disk is reported, and what is left of it served."""
+
+from __future__ import annotations
+
+import json
+import random
+import time
+from contextlib import ExitStack
+from pathlib import Path
+
+from sluicemq.cli.local import LocalBroker
+from sluicemq.journal.segment import SEGMENT_HEADER_BYTES
+from sluicemq.protocols.phpmq.client import BlockingPhpmqClient
+from tests.faults.disk import cut, durable_end, garbage, newest_segment
+from tests.faults.load import AHEAD, QUEUE, Load, drain, make_body, number_of
+from tests.faults.plan import SMALL_SEGMENTS, repeatable, size
+from tests.faults.recorder import Recorder
+
+ROUNDS = size(5, 60)
+JSON_LOG = {"SLUICEMQ_LOGGING__FORMAT": "json"}
+
+
+def test_a_torn_tail_costs_nothing_that_was_visible(tmp_path: Path) -> None:
+    chance = repeatable()
+    recorder = Recorder()
+    broker = LocalBroker(tmp_path, ["phpmq://127.0.0.1:0"], environment=SMALL_SEGMENTS)
+    with ExitStack() as stack:
+        stack.callback(broker.stop)
+        following = 0
+        for turn in range(ROUNDS):
+            broker.start()
+            port = broker.port("phpmq")
+            load = Load(port, following, recorder, chance, 200, AHEAD[turn % 2])
+            time.sleep(chance.uniform(0.05, 0.4))
+            broker.kill()
+            following = load.end()
+            _tear(tmp_path, chance)
+        broker.start()
+        drain(broker.port("phpmq"), recorder)
+        assert recorder.highest > 0
+        recorder.drained()
+        assert broker.stop() == 0
+        assert "Traceback" not in broker.log.read_text()
+
+
+def _tear(directory: Path, chance: random.Random) -> None:
+    """Keep what was on disk, and part of what was written behind it."""
+    newest = newest_segment(directory)
+    durable = durable_end(directory)
+    cut(newest, chance.randint(durable, newest.stat().st_size))
+    if chance.random() < 0.8:
+        rest = garbage(newest, chance)
+        with newest.open("ab") as file:
+            file.write(rest)
+
+
+def test_what_the_disk_has_lost_is_reported_and_the_rest_is_served(tmp_path: Path) -> None:
+    chance = repeatable()
+    for turn in range(size(2, 20)):
+        directory = tmp_path / str(turn)
+        broker = LocalBroker(directory, ["phpmq://127.0.0.1:0"], environment=JSON_LOG)
+        with ExitStack() as stack:
+            stack.callback(broker.stop)
+            broker.start()
+            bodies = [make_body(number, chance.randrange(3000)) for number in range(300)]
+            with BlockingPhpmqClient.connect(port=broker.port("phpmq")) as client:
+                for body in bodies:
+                    client.send(QUEUE, body)
+            broker.kill()
+            newest = newest_segment(directory)
+            durable = durable_end(directory)
+            # behind the first record, without which there has been no write to this file
+            end = chance.randrange(SEGMENT_HEADER_BYTES + 200, durable)
+            cut(newest, end)
+            left = newest.read_bytes()
+            expected = [number for number, body in enumerate(bodies) if _whole(body, left)]
+            broker.start()
+            assert _drained(broker.port("phpmq")) == expected
+            told = [json.loads(line) for line in broker.log.read_text().splitlines()]
+            [report] = [line for line in told if line["level"] == "error"]
+            assert durable - end <= report["lost_bytes"] < durable - end + 4000
+            assert broker.stop() == 0
+
+
+def _whole(body: bytes, content: bytes) -> bool:
+    """A record that ends with that body is there, with its padding."""
+    place = content.find(body)
+    return place >= 0 and (place + len(body) + 7 & -8) <= len(content)
+
+
+def _drained(port: int) -> list[int]:
+    """The numbers of everything that waits, in order."""
+    with BlockingPhpmqClient.connect(port=port) as client:
+        client.send(QUEUE, b"last")
+        client.subscribe(QUEUE, 100)
+        numbers = []
+        while (message := client.receive(30.0)).body != b"last":
+            numbers.append(number_of(message.body))
+            message.ack()
+        message.ack()
+    return numbers
