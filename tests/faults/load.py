@@ -5,6 +5,7 @@ from __future__ import annotations
 import random
 import threading
 import time
+from abc import ABC, abstractmethod
 from collections import deque
 from itertools import count
 from zlib import crc32
@@ -48,7 +49,7 @@ def number_of(body: bytes) -> int:
     return int(number)
 
 
-class Client(threading.Thread):
+class Client(ABC, threading.Thread):
     """A client that runs until its connection breaks. `failure` is what should not have been."""
 
     def __init__(self) -> None:
@@ -64,8 +65,9 @@ class Client(threading.Thread):
         except BaseException as failure:
             self.failure = failure
 
+    @abstractmethod
     def work(self) -> None:
-        raise NotImplementedError
+        """What the client does, until the connection breaks."""
 
     def finish(self) -> None:
         """Wait for its end; raises what has made it fail."""
