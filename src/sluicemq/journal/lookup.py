@@ -18,7 +18,9 @@ from sluicemq.journal.writer import SegmentFile
 from sluicemq.model.errors import RecordNotFound
 
 OPEN_VIEWS: Final = 256
-"""Sealed segments kept mapped."""
+"""Sealed segments whose index is kept mapped."""
+OPEN_FILES: Final = 8
+"""Sealed segments kept open to read records."""
 FIRST_BYTES: Final = 4096
 """Read from an unsealed segment before the record's size is known."""
 AHEAD_BYTES: Final = 256 * 1024
@@ -28,16 +30,18 @@ AHEAD_GAP: Final = 64
 
 
 class Lookup:
-    """Reads what is on disk. Of sealed segments the index is mapped, but not the records: what a
-    backlog leaves behind while it is consumed would count as this process's memory."""
+    """Reads what is on disk. Of sealed segments the index is read through a mapping, but records
+    are not: all that a consumed backlog leaves behind would count as this process's memory."""
 
-    __slots__ = ("_ahead", "_directory", "_files", "_last", "_views")
+    __slots__ = ("_ahead", "_directory", "_files", "_last", "_sealed", "_views")
 
     def __init__(self, directory: Path, files: dict[int, SegmentFile]) -> None:
         """`files` are the unsealed segments, by first sequence number."""
         self._directory = directory
         self._files = files
         self._views: OrderedDict[int, SegmentView] = OrderedDict()
+        self._sealed: OrderedDict[int, int] = OrderedDict()
+        """Descriptors of sealed segments."""
         self._ahead: ReadAhead | None = None
         self._last = 0
         """The number asked for last."""
@@ -91,13 +95,25 @@ class Lookup:
 
     def _read_sealed(self, segment: Segment, sequence: int, least: int) -> tuple[int, bytes]:
         """Where the record is, and the bytes from there on: itself, and `least` if there are."""
-        view, index = self._open(segment)
+        _, index = self._open(segment)
         row = index.row(sequence)
         if row == index.count or index.sequences[row] != sequence:
             raise RecordNotFound(f"number {sequence} was given without a record")
         place = int(index.columns["offset"][row])
         size = int(index.columns["size"][row]) + 7 & -8
-        return place, view.read(place, max(size, least))
+        return place, os.pread(self._descriptor(segment), max(size, least), place)
+
+    def _descriptor(self, segment: Segment) -> int:
+        sealed = self._sealed
+        fd = sealed.get(segment.first)
+        if fd is None:
+            path = segment_path(self._directory, segment.first)
+            fd = sealed[segment.first] = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
+            if len(sealed) > OPEN_FILES:
+                os.close(sealed.popitem(last=False)[1])
+        else:
+            sealed.move_to_end(segment.first)
+        return fd
 
     def _decode(self, data: memoryview, segment: Segment, sequence: int, place: int) -> Record:
         size = record_size(data, 0)
@@ -110,6 +126,9 @@ class Lookup:
         """The segment is about to be removed."""
         if self._ahead is not None and self._ahead.first == segment.first:
             self._ahead = None
+        fd = self._sealed.pop(segment.first, None)
+        if fd is not None:
+            os.close(fd)
         view = self._views.pop(segment.first, None)
         if view is not None:
             view.close()
@@ -118,6 +137,9 @@ class Lookup:
         for view in self._views.values():
             view.close()
         self._views.clear()
+        for fd in self._sealed.values():
+            os.close(fd)
+        self._sealed.clear()
 
 
 def place_of(segment: Segment, sequence: int) -> int:

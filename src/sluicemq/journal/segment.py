@@ -190,13 +190,6 @@ class SegmentView:
         if self.index.count != records:
             raise damaged(self.path, end, f"the trailer counts {records} records")
 
-    def read(self, offset: int, length: int) -> bytes:
-        """A copy of up to `length` bytes, whose pages do not stay mapped."""
-        data = self._map[offset : offset + length]
-        start = offset - offset % mmap.PAGESIZE
-        self._map.madvise(mmap.MADV_DONTNEED, start, len(data) + offset - start)
-        return data
-
     def verify(self) -> None:
         """Compare a sealed segment with its CRC. Raises JournalDamaged with the place."""
         end = self.size - TRAILER_BYTES
