@@ -8,13 +8,14 @@ PYTEST_ARGS ?=
 BENCH_ARGS ?=
 
 .DEFAULT_GOAL := help
-.PHONY: help setup demo test faults lint bench clean
+.PHONY: help setup demo test faults fuzz lint bench clean
 
 help:
 	@echo "make setup   create $(VENV) with everything that is needed"
 	@echo "make demo    start a broker and watch messages cross protocols"
 	@echo "make test    run the tests (PYTEST_ARGS='-k journal' to choose)"
-	@echo "make faults  the fault campaign in its long form: kill -9, torn files, full disk, ... (a quarter of an hour)"
+	@echo "make faults  kill -9, torn files, full disks and more, for a quarter of an hour"
+	@echo "make fuzz    random tests with new examples, hostile clients for ten minutes"
 	@echo "make lint    ruff, mypy --strict, import layers"
 	@echo "make bench   measure throughput and latency (BENCH_ARGS='matrix --size 100' to choose)"
 	@echo "make clean   remove everything that was built"
@@ -44,6 +45,10 @@ test: setup
 
 faults: setup
 	@FAULT_LONG=1 $(BIN)/python -m pytest tests/faults --durations=0 $(PYTEST_ARGS)
+
+fuzz: setup
+	@FUZZ=1 $(BIN)/python -m pytest -m hypothesis $(PYTEST_ARGS)
+	@FUZZ=1 $(BIN)/python -m pytest -s tests/fuzz/test_listeners.py
 
 lint: setup
 	$(BIN)/ruff check .

@@ -1,6 +1,7 @@
 """Random tests are repeatable: the same code meets the same examples, on every machine.
 
-RANDOM_TESTS=1 looks for new ones; a failure then prints what reproduces it.
+FUZZ=1 looks for new examples, and for many more of them; a failure prints what reproduces it. The
+campaign of tests/fuzz/test_listeners.py is long then.
 """
 
 from __future__ import annotations
@@ -10,5 +11,7 @@ import os
 from hypothesis import settings
 
 settings.register_profile("steady", derandomize=True, deadline=None, print_blob=True)
-settings.register_profile("random", derandomize=False, deadline=None, print_blob=True)
-settings.load_profile("random" if os.environ.get("RANDOM_TESTS") else "steady")
+settings.register_profile(
+    "fuzz", derandomize=False, deadline=None, print_blob=True, max_examples=1000
+)
+settings.load_profile("fuzz" if os.environ.get("FUZZ") else "steady")

@@ -3,18 +3,27 @@
 from __future__ import annotations
 
 import shutil
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 from sluicemq.broker import Broker, Destination, ManualClock, Subscription, Window
+from sluicemq.broker.records import (
+    State,
+    decode_attempts,
+    decode_prepared,
+    decode_settings,
+    decode_state,
+    decode_subscription,
+    encode,
+)
 from sluicemq.broker.restore import restore, snapshot
 from sluicemq.journal import FileJournal
 from sluicemq.journal.format import UNIT_END, RecordType
 from sluicemq.model.destination import Address, DestinationSettings, Kind, Overflow
-from sluicemq.model.errors import ConfigurationError
+from sluicemq.model.errors import ConfigurationError, JournalDamaged
 from sluicemq.model.message import Durability, Message
 from tests.broker.support import OfType, Reader
 
@@ -329,3 +338,20 @@ def test_place_life_and_attempts_of_a_requeued_message_survive(disk: Disk, seale
     disk.clock.advance(1200)
     disk.broker.tick()
     assert disk.read(disk.broker.queue("q").queue).got() == ["b"]
+
+
+@pytest.mark.parametrize("payload", [b"", b"\x00", b"\x97\xa2\xff\xfe", b"\x93\x01\x02\x03" * 9])
+@pytest.mark.parametrize(
+    "decode",
+    [decode_state, decode_settings, decode_subscription, decode_attempts, decode_prepared],
+)
+def test_entries_that_cannot_be_read_are_damage(
+    decode: Callable[[bytes], object], payload: bytes
+) -> None:
+    with pytest.raises(JournalDamaged, match="cannot be read"):
+        decode(payload)
+
+
+def test_a_state_that_ends_within_a_number_is_damage() -> None:
+    with pytest.raises(JournalDamaged, match="within a number"):
+        decode_state(encode(State([], [], [(1, bytes(9))], [], [], [])))

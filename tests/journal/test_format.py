@@ -5,6 +5,7 @@ from __future__ import annotations
 import struct
 import zlib
 
+import msgspec
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -163,7 +164,16 @@ def test_meta_data_that_is_none_is_damage(meta: bytes) -> None:
     assert message.body == b""
 
 
-@pytest.mark.parametrize(("field", "value"), [("kind", 99), ("origin", 99), ("durability", 9)])
+@pytest.mark.parametrize("reply_to", [{"no": "array"}, [9, "of no kind"], [], 7])
+def test_a_reply_address_without_meaning_is_damage(reply_to: object) -> None:
+    meta = msgspec.msgpack.encode(["", "", reply_to, "", None, b"", [], 0])
+    with pytest.raises(JournalDamaged, match="meta data"):
+        decode_message(Record(1, 1, 0, 0, 0, 1, 1, 4, 0, 3, 2, 1, meta, b""), ORDERS)
+
+
+@pytest.mark.parametrize(
+    ("field", "value"), [("kind", 99), ("origin", 99), ("durability", 9), ("priority", 10)]
+)
 def test_a_header_without_meaning_is_damage(field: str, value: int) -> None:
     record = Record(1, 1, 0, 0, 0, 1, 1, 4, 0, 3, 2, 1, b"", b"")
     with pytest.raises(JournalDamaged, match="header"):

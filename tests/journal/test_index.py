@@ -8,6 +8,7 @@ import zlib
 from array import array
 from pathlib import Path
 
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -98,6 +99,22 @@ def test_a_payload_that_is_no_index_is_damage(payload: bytes) -> None:
     except JournalDamaged:
         return
     raise AssertionError("random bytes passed for an index")
+
+
+@pytest.mark.parametrize(
+    "summary",
+    [
+        b'{"records":0}',
+        b'{"records":1e999,"destinations":[]}',
+        b'{"records":0,"destinations":[[1,9,"of no kind"]]}',
+        b'{"records":0,"destinations":7}',
+        b"[" * 100_000,
+    ],
+)
+def test_a_summary_without_meaning_is_damage(summary: bytes) -> None:
+    payload = len(summary).to_bytes(4, "little") + summary
+    with pytest.raises(JournalDamaged, match="summary"):
+        Index(memoryview(payload.ljust(len(payload) + 7 & -8, b"\0")))
 
 
 def test_a_sealed_segment_is_recognised_and_others_are_not(tmp_path: Path) -> None:

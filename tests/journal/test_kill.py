@@ -45,6 +45,7 @@ while True:
     journal.commit()
     while journal.durable < newest:
         journal._writer.wait()
+        journal.commit()
     print("live", *unit)
     if ended:
         print("ended", *ended)

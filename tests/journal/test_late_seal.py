@@ -35,6 +35,7 @@ def flush(journal: FileJournal, sequence: int) -> None:
     journal.commit()
     while journal.durable < sequence:
         journal._writer.wait()
+        journal.commit()
 
 
 def recover(directory: Path) -> Recovery:

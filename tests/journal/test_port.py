@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from pathlib import Path
+from queue import SimpleQueue
 
 import pytest
 
@@ -202,3 +203,23 @@ def test_closing_twice_is_closing_once(journal: Journal) -> None:
     journal.close()
     with pytest.raises(JournalFailed):
         put(journal)
+
+
+def test_a_group_holds_what_was_appended_before_it_was_asked_for(tmp_path: Path) -> None:
+    """Else a message sent at the beginning of a turn could be on disk without the
+    acknowledgements that came before it, which are appended at the end of the turn."""
+    done: SimpleQueue[Callable[[], None]] = SimpleQueue()
+    journal = FileJournal.open(tmp_path, notify=done.put)
+    first = put(journal, b"first")
+    journal.commit()
+    put(journal, b"in a turn that ends while the group is written")
+    journal.commit()
+    early = put(journal, b"early in a turn")
+    while journal.durable < first:
+        done.get(timeout=10)()
+    late = put(journal, b"late in the same turn")
+    journal.commit()
+    while journal.durable < late:
+        assert journal.durable < early
+        done.get(timeout=10)()
+    journal.close()

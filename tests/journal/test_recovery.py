@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import shutil
+from array import array
 from pathlib import Path
+from zlib import crc32
 
 import pytest
 
@@ -143,6 +145,63 @@ def test_without_the_durable_file_later_groups_give_damage_away(written: Path) -
         path.write_bytes(flipped)
         with pytest.raises(JournalDamaged, match="sluicemq journal check"):
             recover(written)
+
+
+def test_sequence_numbers_too_far_apart_for_memory_are_damage(written: Path) -> None:
+    path = segments_of(written)[0]
+    (written / "durable").unlink()
+    data = bytearray(path.read_bytes())
+    view = SegmentView(path)
+    *_, (offset, size) = walk(view.view, view.size)
+    view.close()
+    data[offset + 8 : offset + 16] = (1 << 40).to_bytes(8, "little")
+    data[offset + 4 : offset + 8] = crc32(data[offset + 8 : offset + size]).to_bytes(4, "little")
+    path.write_bytes(data)
+    with pytest.raises(JournalDamaged, match="too far apart"):
+        recover(written)
+
+
+def test_a_priority_without_meaning_is_damage(written: Path) -> None:
+    path = segments_of(written)[0]
+    (written / "durable").unlink()
+    data = bytearray(path.read_bytes())
+    view = SegmentView(path)
+    *_, (offset, size) = walk(view.view, view.size)
+    view.close()
+    data[offset + 46] = 10
+    data[offset + 4 : offset + 8] = crc32(data[offset + 8 : offset + size]).to_bytes(4, "little")
+    path.write_bytes(data)
+    with pytest.raises(JournalDamaged, match="priority"):
+        recover(written)
+
+
+def test_an_index_whose_sequence_numbers_do_not_ascend_is_damage(tmp_path: Path) -> None:
+    journal = reopen(tmp_path)
+    put(journal)
+    journal.next_sequence()
+    put(journal)
+    journal.seal()
+    journal.sync()
+    crash(journal)
+    path = segments_of(tmp_path)[0]
+    view = SegmentView(path)
+    assert view.index is not None
+    numbers, index_offset = view.index.sequences.tolist(), view.index_offset
+    view.close()
+    data = bytearray(path.read_bytes())
+    swapped = [numbers[0], numbers[2], numbers[1], *numbers[3:]]
+    place = data.index(array("Q", numbers).tobytes())
+    data[place : place + 8 * len(numbers)] = array("Q", swapped).tobytes()
+    size = int.from_bytes(data[index_offset : index_offset + 4], "little")
+    for place, start, end in (
+        (index_offset + 4, index_offset + 8, index_offset + size),
+        (len(data) - 8, 0, len(data) - 32),
+        (len(data) - 4, len(data) - 32, len(data) - 4),
+    ):
+        data[place : place + 4] = crc32(data[start:end]).to_bytes(4, "little")
+    path.write_bytes(data)
+    with pytest.raises(JournalDamaged, match="do not ascend"):
+        recover(tmp_path)
 
 
 def test_a_bit_flipped_in_a_sealed_segment_stops_the_start(tmp_path: Path) -> None:

@@ -4,14 +4,27 @@ would punish. Each test stops the journal at one point between two of its jobs.
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from pathlib import Path
+from zlib import compress, crc32
 
+import msgspec
 import pytest
 
 from sluicemq.journal import FileJournal, JournalOptions
 from sluicemq.journal import upkeep as upkeep_module
-from sluicemq.journal.snapshot import Capture, list_snapshots, write_snapshot
+from sluicemq.journal.format import FORMAT_VERSION
+from sluicemq.journal.snapshot import (
+    SNAPSHOT_HEAD,
+    SNAPSHOT_MAGIC,
+    Capture,
+    Snapshot,
+    list_snapshots,
+    read_snapshot,
+    write_snapshot,
+)
 from sluicemq.journal.writer import read_durable
+from sluicemq.model.errors import JournalDamaged
 from tests.journal.support import crash, live_of, put, reopen, segments_of, take
 
 OPTIONS = JournalOptions(segment_bytes=4000)
@@ -55,6 +68,7 @@ def test_an_end_that_is_not_durable_removes_nothing(journal: FileJournal, tmp_pa
     journal.commit()
     while not list_snapshots(tmp_path):
         journal._writer.wait()
+        journal.commit()
         if not journal._upkeep.taking or journal._writer.outstanding == 1:
             break
     take(journal, sequence)  # after the snapshot was begun, and never handed over
@@ -71,12 +85,16 @@ def test_an_end_that_is_not_durable_removes_nothing(journal: FileJournal, tmp_pa
 def test_the_segment_with_the_snapshots_mark_stays(journal: FileJournal, tmp_path: Path) -> None:
     take(journal, put(journal))
     journal.seal()
-    journal.commit()  # begins the snapshot: its mark is alone in the second segment ...
+    while not journal._upkeep.taking:
+        journal._writer.wait()
+        journal.commit()  # begins the snapshot: its mark is alone in the second segment ...
     journal.seal()  # ... which is sealed before the snapshot is written
+    journal._writer.wait()
+    journal.commit()
     while journal._writer.outstanding:
         journal._writer.wait()
-    ((position, _),) = list_snapshots(tmp_path)
     journal._snapshot_due = False  # the crash comes before the next one
+    ((position, _),) = list_snapshots(tmp_path)
     sequence = put(journal, b"behind it")
     journal.sync()
     crash(journal)
@@ -141,3 +159,55 @@ def test_records_cut_within_a_segment_below_a_snapshot_are_not_live(
     assert live_of(journal) == {kept: b"kept"}
     assert journal.recovery.report["live"] == 1
     journal.close()
+
+
+def _set_live(live: bytes) -> Callable[[Snapshot], None]:
+    def change(snapshot: Snapshot) -> None:
+        snapshot.segments[0].live = live
+
+    return change
+
+
+def _set_base(base: int) -> Callable[[Snapshot], None]:
+    def change(snapshot: Snapshot) -> None:
+        snapshot.segments[0].base = base
+
+    return change
+
+
+def _set_carried(snapshot: Snapshot) -> None:
+    snapshot.carried = bytes(24)
+
+
+def _set_kind(snapshot: Snapshot) -> None:
+    snapshot.addresses.append((1, 9, b"of no kind"))  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        pytest.param(_set_live(b"no zlib"), id="not packed"),
+        pytest.param(_set_live(compress(b"")), id="live too short"),
+        pytest.param(_set_live(compress(bytes(1 << 28))), id="live without bounds"),
+        pytest.param(_set_live(compress(b"\xff" * 9)), id="no number for many references"),
+        pytest.param(_set_base(1 << 40), id="base behind the records"),
+        pytest.param(_set_base(-(1 << 40)), id="base far before the records"),
+        pytest.param(_set_carried, id="half a pair"),
+        pytest.param(_set_kind, id="a destination of no kind"),
+    ],
+)
+def test_a_snapshot_that_lies_with_a_right_checksum_is_damage(
+    journal: FileJournal, tmp_path: Path, change: Callable[[Snapshot], None]
+) -> None:
+    put(journal)
+    journal.seal()
+    journal.sync()
+    crash(journal)
+    ((_, path),) = list_snapshots(tmp_path)
+    snapshot = read_snapshot(path)
+    change(snapshot)
+    payload = msgspec.msgpack.encode(snapshot)
+    head = SNAPSHOT_HEAD.pack(SNAPSHOT_MAGIC, FORMAT_VERSION, crc32(payload), len(payload))
+    path.write_bytes(head + payload)
+    with pytest.raises(JournalDamaged, match=r"snapshot|sequence numbers"):
+        reopen(tmp_path, OPTIONS)

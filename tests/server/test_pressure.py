@@ -6,6 +6,9 @@ import os
 import socket
 import time
 from contextlib import suppress
+from pathlib import Path
+
+import pytest
 
 from sluicemq.protocols.phpmq.client import BlockingPhpmqClient
 from sluicemq.protocols.phpmq.wire import encode_consume, encode_send
@@ -136,3 +139,27 @@ def test_hasty_connections_leave_nothing_behind(start: Start) -> None:
         assert time.monotonic() < end
         time.sleep(0.02)
     assert sum(d["consumers"] for d in broker.status()["destinations"]) == 0
+
+
+@pytest.mark.parametrize("how", ["close", "half-close", "reset"])
+@pytest.mark.parametrize("family", [socket.AF_INET, socket.AF_UNIX])
+def test_the_end_of_a_connection_that_is_not_read_is_noticed(
+    start: Start, tmp_path: Path, family: socket.AddressFamily, how: str
+) -> None:
+    path = tmp_path / "socket"
+    unix = family == socket.AF_UNIX
+    broker = start(f"msglite+unix://{path}" if unix else "msglite://127.0.0.1:0")
+    with socket.socket(family) as client:
+        client.connect(str(path) if unix else ("127.0.0.1", broker.port("msglite")))
+        client.settimeout(10)
+        # more than is held back behind a command that waits
+        client.sendall(b"< 999999 nobody\r\n" + b"> 9 0 nobody\r\n123456789\r\n" * 12_000)
+        if how == "reset":
+            client.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, b"\1\0\0\0\0\0\0\0")
+        if how == "half-close":
+            client.shutdown(socket.SHUT_WR)
+            assert closed_by_peer(client)
+    until = time.monotonic() + 10
+    while broker.status()["listeners"][0]["connections"]:
+        assert time.monotonic() < until, "the connection is not let go"
+        time.sleep(0.02)

@@ -5,11 +5,13 @@ New fields go to the end and get a default, so that an older journal stays reada
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any, TypeVar
 
 import msgspec
 
 from sluicemq.model.destination import Address, DestinationSettings, Kind
+from sluicemq.model.errors import JournalDamaged
 from sluicemq.model.message import BodyKind, Durability, Message, Origin
 
 if TYPE_CHECKING:
@@ -170,15 +172,43 @@ class State(msgspec.Struct, array_like=True):
     next_subscription: int = 1
 
 
+_StructT = TypeVar("_StructT", bound=msgspec.Struct)
+
+
+def _decoder(struct: type[_StructT]) -> Callable[[bytes], _StructT]:
+    """Reads payloads of one kind. What it returns raises JournalDamaged."""
+    decode = msgspec.msgpack.Decoder(struct).decode
+
+    def read(payload: bytes) -> _StructT:
+        try:
+            return decode(payload)
+        except (msgspec.MsgspecError, ValueError, RecursionError) as error:
+            raise JournalDamaged(
+                f"the journal holds {struct.__name__} that cannot be read: {error}"
+            ) from error
+
+    return read
+
+
 _encoder = msgspec.msgpack.Encoder()
 encode = _encoder.encode
-decode_attempts = msgspec.msgpack.Decoder(Attempts).decode
-decode_requeue = msgspec.msgpack.Decoder(Requeue).decode
-decode_settings = msgspec.msgpack.Decoder(Settings).decode
-decode_subscription = msgspec.msgpack.Decoder(SubscriptionEntry).decode
-decode_prepared = msgspec.msgpack.Decoder(Prepared).decode
-decode_resolved = msgspec.msgpack.Decoder(Resolved).decode
-decode_state = msgspec.msgpack.Decoder(State).decode
+decode_attempts = _decoder(Attempts)
+decode_requeue = _decoder(Requeue)
+decode_settings = _decoder(Settings)
+decode_subscription = _decoder(SubscriptionEntry)
+decode_prepared = _decoder(Prepared)
+decode_resolved = _decoder(Resolved)
+
+
+def decode_state(payload: bytes) -> State:
+    """The engine's part of a snapshot. Raises JournalDamaged."""
+    state = _decode_state(payload)
+    if any(len(sequences) % 8 for _, sequences in state.pending):
+        raise JournalDamaged("the journal holds State that ends within a number")
+    return state
+
+
+_decode_state = _decoder(State)
 
 
 def encode_attempts(subscription: int, counts: list[tuple[int, int]]) -> bytes:

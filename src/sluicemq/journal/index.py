@@ -33,8 +33,10 @@ from struct import Struct
 from typing import Any, Final, Literal
 from zlib import crc32
 
+import msgspec
+
 from sluicemq.journal.format import HEADER_BYTES
-from sluicemq.model.destination import Address
+from sluicemq.model.destination import Address, Kind
 from sluicemq.model.errors import JournalDamaged
 
 COLUMNS: Final[tuple[tuple[str, Literal["Q", "q", "I", "H", "B"], int, int], ...]] = (
@@ -158,6 +160,13 @@ def decode_trailer(data: bytes | memoryview) -> tuple[int, int, int] | None:
     return index_offset, records, crc
 
 
+class _Summary(msgspec.Struct):
+    """What recovery asks of the summary."""
+
+    records: int
+    destinations: list[tuple[int, Kind, str]]
+
+
 class Index:
     """The columns of one segment as memory views. `close` before the mapping is closed."""
 
@@ -170,8 +179,8 @@ class Index:
         (length,) = _LENGTH.unpack_from(payload)
         try:
             summary = json.loads(bytes(payload[4 : 4 + length]))
-            count = int(summary["records"])
-        except (ValueError, KeyError, TypeError) as error:
+            count = msgspec.convert(summary, _Summary).records
+        except (ValueError, RecursionError, msgspec.ValidationError) as error:
             raise JournalDamaged(f"the summary of the index cannot be read: {error}") from error
         place = _padded(4 + length)
         expected = place + sum(_padded(count * width) for _, _, width, _ in COLUMNS)

@@ -19,6 +19,9 @@ from sluicemq.model.errors import RecordNotFound
 
 MANY: Final = 255
 LARGEST: Final = 254
+SPAN_LIMIT: Final = 1 << 22
+"""Sequence numbers per segment, after which the next one begins: there are five bytes of memory for
+each, used or not."""
 
 
 class Segment:

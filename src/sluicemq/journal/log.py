@@ -24,7 +24,7 @@ from sluicemq.journal.directory import (
     take_lock,
 )
 from sluicemq.journal.format import Record, RecordType
-from sluicemq.journal.liveness import Segment
+from sluicemq.journal.liveness import SPAN_LIMIT, Segment
 from sluicemq.journal.lookup import Lookup, find_pending
 from sluicemq.journal.meta import decode_message
 from sluicemq.journal.options import JournalOptions
@@ -55,8 +55,6 @@ from sluicemq.model.message import Message
 
 ALLOWANCE_SEGMENTS: Final = 4
 """Segments' worth of bytes that may be saved up for moving leftovers."""
-SPAN_LIMIT: Final = 1 << 22
-"""Sequence numbers per segment: there are five bytes of memory for each, used or not."""
 
 
 class Full(NamedTuple):
@@ -117,7 +115,6 @@ class FileJournal(Appender):
         "_sync_last",
         "_sync_total",
         "_upkeep",
-        "_wanted",
         "_writer",
         "directory",
         "durable",
@@ -160,7 +157,6 @@ class FileJournal(Appender):
         self._closed = False
 
         self.durable = self._next - 1
-        self._wanted = False
         self._roll_wanted = False
         self._group: Group | None = None
         self._full: Full | None = None
@@ -236,8 +232,8 @@ class FileJournal(Appender):
         if self._snapshot_due and not self._upkeep.taking and not self._refusal:
             self._begin_snapshot()
         if self._group is not None:
-            self._wanted = True
-        elif self._parts or self._roll_wanted:
+            return
+        if self._parts or self._roll_wanted:
             self._hand_over()
         elif self.durable < self._next - 1:
             self.durable = self._next - 1
@@ -281,15 +277,11 @@ class FileJournal(Appender):
         self.on_durable(durable)
         self._upkeep.durable(durable, self._last_bytes)
         self._move()
-        if self._wanted and not self._open:
-            self._wanted = False
-            self.commit()
 
     def _move(self) -> None:
         """Append a slice of what has to leave old segments; it goes with the next group."""
         if self._upkeep.moving and not self._open and not self._refusal:
             self._upkeep.move_slice()
-            self._wanted = True
 
     def sync(self) -> None:
         """Commit, and wait until everything is durable and all work behind it is done.

@@ -68,7 +68,7 @@ def decode_message(record: Record, destination: Address) -> Message:
     kind = _BODY_KINDS.get(record.kind)
     origin = _ORIGINS.get(record.origin)
     durability = _DURABILITIES.get(record.durability)
-    if kind is None or origin is None or durability is None:
+    if kind is None or origin is None or durability is None or record.priority > 9:
         raise JournalDamaged(f"record {record.sequence} has a header without meaning")
     message = Message(
         destination,
@@ -97,7 +97,13 @@ def decode_message(record: Record, destination: Address) -> Message:
             message.routes = tuple(routes)
             if reply_to is not None:
                 message.reply_to = Address(Kind(reply_to[0]), reply_to[1])
-        except (msgspec.MsgspecError, ValueError, TypeError, IndexError) as error:
+        except (
+            msgspec.MsgspecError,
+            ValueError,
+            TypeError,
+            LookupError,
+            RecursionError,
+        ) as error:
             raise JournalDamaged(
                 f"the meta data of record {record.sequence} cannot be read: {error}"
             ) from error

@@ -108,8 +108,12 @@ class Journal(Protocol):
         """Read any live record back, with the errors of `fetch`."""
 
     def commit(self) -> None:
-        """Hand over what has been appended; while a group is being written, it goes with the
-        next one without further asking. Nothing happens inside a unit."""
+        """Hand over what has been appended. Nothing happens inside a unit, and while a group is
+        being written: ask again after `on_durable`.
+
+        So a group never begins between two appends of a turn: who sees one of them after a crash
+        can rely on those before it, acknowledgements included, which come at the end of the turn.
+        """
 
     def read_from(self, sequence: int) -> Iterator[Record]:
         """Durable records that are still kept, in order, from that number on."""

@@ -7,9 +7,10 @@ import time
 from array import array
 from collections.abc import Iterator
 from itertools import compress, zip_longest
+from operator import lt
 from pathlib import Path
 from typing import Any, Final, NamedTuple
-from zlib import decompress
+from zlib import decompressobj
 from zlib import error as ZlibError  # noqa: N812
 
 from sluicemq.journal.format import (
@@ -23,7 +24,7 @@ from sluicemq.journal.format import (
     record_size,
 )
 from sluicemq.journal.index import Index, build_index
-from sluicemq.journal.liveness import LARGEST, MANY, Liveness, Segment
+from sluicemq.journal.liveness import LARGEST, MANY, SPAN_LIMIT, Liveness, Segment
 from sluicemq.journal.segment import (
     SEGMENT_HEADER_BYTES,
     SegmentHeader,
@@ -49,6 +50,10 @@ from sluicemq.model.errors import JournalDamaged
 SEQUENCE_GAP: Final = 1 << 20
 """Left free after a restart, for numbers that were given without a record."""
 
+LARGEST_SPAN: Final = 4 * SPAN_LIMIT
+"""No segment has more sequence numbers: it ends with the group that brings it above SPAN_LIMIT."""
+
+_PRIORITIES: Final = bytes(range(10))
 _EVENTS: Final = re.compile(rb"[^\x01\x0c\x0e]")
 """In a column of types: everything but MESSAGE, CARRIED and INDEX."""
 _APPLIED: Final = re.compile(
@@ -306,9 +311,11 @@ class Recovery:
         segment.size = view.size
         segment.last = int(sequences[count - 1]) if count else 0
         segment.base = int(sequences[0]) if count else segment.first
-        start = 0
         if saved is not None:
             segment.base = saved.base
+        _check_columns(segment, view, index)
+        start = 0
+        if saved is not None:
             segment.live = bytearray(_unpack(saved, self.directory))
             segment.packed = saved.live
             segment.changed = False
@@ -326,6 +333,11 @@ class Recovery:
         elif len(live) > max(0, segment.last - segment.base + 1):
             del live[max(0, segment.last - segment.base + 1) :]
             segment.changed = True
+        if count and len(live) != segment.last - segment.base + 1:
+            raise _untold(segment.first, self.directory)
+        for match in re.finditer(b"%c" % MANY, live):
+            if segment.base + match.start() not in self.liveness.live_many:
+                raise _untold(segment.first, self.directory)
 
     def _load_rows(self, segment: Segment, index: Index, start: int) -> None:
         live = segment.live
@@ -508,13 +520,36 @@ class Recovery:
         self.finished = True
 
 
+def _check_columns(segment: Segment, view: SegmentView, index: Index) -> None:
+    """Numbers and priorities become indexes: there is memory for each number from the base on."""
+    sequences = index.sequences
+    if index.count and not (
+        segment.base <= sequences[0] <= segment.last < segment.base + LARGEST_SPAN
+    ):
+        raise damaged(view.path, segment.end, "its sequence numbers are too far apart")
+    if not index.dense:
+        numbers = sequences.tolist()
+        if not all(map(lt, numbers, numbers[1:])):
+            raise damaged(view.path, segment.end, "its sequence numbers do not ascend")
+    if bytes(index.columns["priority"]).translate(None, _PRIORITIES):
+        raise damaged(view.path, segment.end, "a record has a priority above 9")
+
+
 def _unpack(state: SegmentState, directory: Path) -> bytes:
+    unpacker = decompressobj()
     try:
-        return decompress(state.live)
+        live = unpacker.decompress(state.live, LARGEST_SPAN)
     except ZlibError as error:
-        raise JournalDamaged(
-            f"the snapshot in {directory} does not tell what is live in segment {state.first:020d}"
-        ) from error
+        raise _untold(state.first, directory) from error
+    if not unpacker.eof:
+        raise _untold(state.first, directory)
+    return live
+
+
+def _untold(first: int, directory: Path) -> JournalDamaged:
+    return JournalDamaged(
+        f"the snapshot in {directory} does not tell what is live in segment {first:020d}"
+    )
 
 
 def _names_in(view: SegmentView, heads: bytes) -> dict[int, Address]:

@@ -28,6 +28,7 @@ from sluicemq.journal.format import FORMAT_VERSION
 from sluicemq.journal.liveness import Liveness, Segment
 from sluicemq.journal.segment import damaged
 from sluicemq.journal.writer import write_whole
+from sluicemq.model.destination import Kind
 from sluicemq.model.errors import JournalDamaged, JournalError
 
 SNAPSHOT_MAGIC: Final = b"SLUICESN"
@@ -65,7 +66,7 @@ class Snapshot(msgspec.Struct, array_like=True):
     state_position: int
     state: bytes
     next_number: int
-    addresses: list[tuple[int, int, bytes]]
+    addresses: list[tuple[int, Kind, bytes]]
     carried: bytes
     segments: list[SegmentState]
 
@@ -160,9 +161,12 @@ def read_snapshot(path: Path) -> Snapshot:
     if magic != SNAPSHOT_MAGIC or length != len(payload) or crc != crc32(payload):
         raise damaged(path, 0, "the snapshot does not match its CRC")
     try:
-        return _decode(payload)
+        snapshot = _decode(payload)
     except msgspec.MsgspecError as error:
         raise damaged(path, SNAPSHOT_HEAD.size, f"the snapshot cannot be read: {error}") from error
+    if len(snapshot.carried) % 16:
+        raise damaged(path, SNAPSHOT_HEAD.size, "the snapshot ends within a pair of numbers")
+    return snapshot
 
 
 def newest_snapshot(directory: Path) -> Snapshot | None:

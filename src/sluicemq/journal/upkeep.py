@@ -94,7 +94,7 @@ class Upkeep:
         snapshot.state = state
         snapshot.next_number = next_number
         snapshot.addresses = [
-            (number, int(address.kind), encode_name(address.name))
+            (number, address.kind, encode_name(address.name))
             for number, address in addresses.items()
         ]
         pairs = array("Q")

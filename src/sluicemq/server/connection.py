@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import asyncio
 import os
+import select
 import socket
 from collections.abc import Callable, Iterable
 from typing import TYPE_CHECKING, Final, cast
@@ -45,6 +46,7 @@ class Connection(asyncio.Protocol):
         "_quick",
         "_reason",
         "_session",
+        "_socket",
         "_stuck",
         "_transport",
         "_turns",
@@ -64,6 +66,8 @@ class Connection(asyncio.Protocol):
         self._ended = False
         self._reason = ""
         self._descriptor = -1
+        """Of the socket if it is written to directly, which TLS does not allow."""
+        self._socket = -1
         self._hastens = False
         self._quick: socket.socket | None = None
         self._stuck: asyncio.TimerHandle | None = None
@@ -88,8 +92,10 @@ class Connection(asyncio.Protocol):
             return
         plain = transport.get_extra_info("sslcontext") is None
         raw = transport.get_extra_info("socket")
+        if raw is not None:
+            self._socket = raw.fileno()
         if plain and raw is not None:
-            self._descriptor = raw.fileno()
+            self._descriptor = self._socket
             self._hastens = raw.family != socket.AF_UNIX and hasattr(socket, "TCP_QUICKACK")
         self._session = self._listener.room(self, self._listener.options)
         log.debug("connected", peer=self.peer, listener=str(self._listener.url))
@@ -127,6 +133,7 @@ class Connection(asyncio.Protocol):
         self._turns.begin()
         self._release()
         self._listener.leave(self)
+        self._listener.unread.discard(self)
         if self._stuck is not None:
             self._stuck.cancel()
         reason = self._reason or (str(exc) if exc else "")
@@ -173,10 +180,24 @@ class Connection(asyncio.Protocol):
     def pause_reading(self) -> None:
         if not self._ended:
             self._transport.pause_reading()
+            self._listener.unread.add(self)
 
     def resume_reading(self) -> None:
+        self._listener.unread.discard(self)
         if not self._ended:
             self._transport.resume_reading()
+
+    def look_for_the_end(self) -> None:
+        """Read on, although the session has enough, if the peer will send no more.
+
+        Who does not read does not learn that the peer has gone, and what the session waits for may
+        never come. What is left to be read is in the kernel's buffer, which is bounded. (An end
+        that comes after more than that buffer holds cannot be seen.)
+        """
+        poll = select.poll()
+        poll.register(self._socket, select.POLLRDHUP)
+        if poll.poll(0):
+            self.resume_reading()
 
     def call_later(self, delay: float, callback: Callable[[], None]) -> asyncio.TimerHandle:
         return self._turns.loop.call_later(delay, self._call, callback)
@@ -260,6 +281,7 @@ class Connection(asyncio.Protocol):
         self._ended = True
         if self._transport.can_write_eof():
             self._transport.write_eof()
+            self._listener.unread.discard(self)
             self._transport.resume_reading()
             self._turns.loop.call_later(LINGER_SECONDS, self._transport.abort)
         else:

@@ -36,6 +36,8 @@ class OpenListener:
         self.turns = turns
         self.url: Url = options.url
         self.connections: set[Connection] = set()
+        self.unread: set[Connection] = set()
+        """Those of them that are not read for now."""
         self.refused = 0
         self._server: asyncio.Server | None = None
 
@@ -97,7 +99,10 @@ class OpenListener:
         self.connections.discard(connection)
 
     def sweep(self, now: int) -> None:
-        """Close connections that have sent nothing for the listener's idle time (steady ms)."""
+        """Find connections that have ended unread, and close those that have sent nothing for the
+        listener's idle time. `now` is steady ms."""
+        for connection in list(self.unread):
+            connection.look_for_the_end()
         timeout = self.options.idle_timeout
         if timeout:
             for connection in list(self.connections):

@@ -234,7 +234,7 @@ def _parse_file(file: Path) -> dict[str, Any]:
         return tomllib.loads(content.decode())
     except UnicodeDecodeError as error:
         raise ConfigurationError(f"{file}: byte {error.start} is not UTF-8") from None
-    except (tomllib.TOMLDecodeError, RecursionError) as error:
+    except (ValueError, RecursionError) as error:  # also of int(), for thousands of digits
         raise ConfigurationError(f"{file}: not TOML: {error}") from None
 
 

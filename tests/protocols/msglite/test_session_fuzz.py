@@ -171,7 +171,7 @@ class Model(RuleBasedStateMachine):
             ] == alive
 
 
-Model.TestCase.settings = settings(max_examples=80, stateful_step_count=30, deadline=None)
+Model.TestCase.settings = settings(stateful_step_count=30)
 TestSession = Model.TestCase
 
 
@@ -189,7 +189,6 @@ steps = st.tuples(
 
 
 @given(st.lists(st.tuples(steps, st.integers(0, 2000)), max_size=12))
-@settings(deadline=None)
 def test_whatever_is_said_nothing_raises_and_nothing_is_left_behind(
     script: list[tuple[tuple[int, list[bytes], str], int]],
 ) -> None:

@@ -34,7 +34,11 @@ class Terminal:
     def __init__(self, harness: Harness) -> None:
         self.harness = harness
         self.link = RecordedLink(harness)
-        self.session = MaintenanceSession(self.link, harness.broker, FixedVitals())
+        self.session = self.link.session = MaintenanceSession(
+            self.link, harness.broker, FixedVitals()
+        )
+        harness.links.append(self.link)
+        harness.turn()
         self.greeting = self.link.taken().decode()
 
     def enter(self, line: bytes, end: bytes = b"\n") -> str:
@@ -298,6 +302,39 @@ def test_a_slow_terminal_is_drawn_less_often(terminal: Terminal) -> None:
     terminal.session.relieve()
     terminal.session.flushed()
     assert "Uptime" in terminal.refresh()
+
+
+def test_a_command_waits_until_the_answer_before_has_been_sent(
+    harness: Harness, terminal: Terminal
+) -> None:
+    terminal.link.stalled = True
+    terminal.enter(b"q\n" + b"help\n" * 499)
+    assert terminal.link.paused
+    assert terminal.enter(b"help") == ""
+    terminal.link.stalled = False
+    harness.turn()
+    assert terminal.link.taken().decode().count("Available commands") == 500
+    assert not terminal.link.paused
+
+
+def test_commands_that_wait_are_carried_out_before_the_end(
+    harness: Harness, terminal: Terminal
+) -> None:
+    terminal.session.receive(b"q\n" * 3 + b"help\n")
+    terminal.session.end_of_input()
+    harness.turn()
+    assert "Available commands" in terminal.link.taken().decode()
+    assert not terminal.link.open
+
+
+@pytest.mark.parametrize("line", [b"x" * 5000, b"x" * 5000 + b"\n"])
+def test_a_line_too_long_is_noticed_behind_commands_that_wait(
+    harness: Harness, terminal: Terminal, line: bytes
+) -> None:
+    terminal.session.receive(b"q\nq\n" + line)
+    harness.turn()
+    assert "at most 4096 bytes" in terminal.link.taken().decode()
+    assert not terminal.link.open
 
 
 def test_the_end_of_the_connection_ends_the_refresh(harness: Harness) -> None:

@@ -687,3 +687,32 @@ def test_a_connection_remembers_a_bounded_number_of_queues(harness: Harness) -> 
     assert len(peer.session._destinations) <= 1024
     peer.consume(b"q3", 1)
     assert peer.bodies() == [b"body"]
+
+
+def test_many_requests_in_one_read_are_not_all_answered(harness: Harness) -> None:
+    producer, consumer = harness.connect(), harness.connect()
+    producer.send(b"q", *(b"%d" % number for number in range(10)))
+    consumer.link.stalled = True
+    consumer.put(wire.encode_consume(b"q", 4) * 100)
+    assert consumer.bodies() == [b"0", b"1", b"2", b"3"]
+    consumer.link.stalled = False
+    harness.turn()
+    frames = consumer.frames()
+    assert [frame[2] for frame in frames] == [b"0", b"1", b"2", b"3"]
+    consumer.acknowledge(frames[0])
+    assert consumer.bodies() == [b"4"]
+
+
+def test_a_request_put_off_is_not_served_while_congested(harness: Harness) -> None:
+    harness.connect().send(b"q", b"1", b"2")
+    consumer = harness.connect()
+    consumer.link.stalled = True
+    consumer.put(wire.encode_consume(b"q", 1) * 2)
+    assert consumer.bodies() == [b"1"]
+    consumer.session.congest()
+    consumer.link.stalled = False
+    harness.turn()
+    assert consumer.bodies() == []
+    consumer.session.relieve()
+    harness.turn()
+    assert consumer.bodies() == [b"1"]

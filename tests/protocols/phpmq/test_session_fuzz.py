@@ -119,7 +119,7 @@ class Model(RuleBasedStateMachine):
             assert not (waiting and room), "a message waits although there is room for it"
 
 
-Model.TestCase.settings = settings(max_examples=100, stateful_step_count=60, deadline=None)
+Model.TestCase.settings = settings(stateful_step_count=60)
 TestSession = Model.TestCase
 
 
@@ -133,7 +133,6 @@ pieces = st.one_of(
 
 
 @given(st.lists(pieces, max_size=12), st.lists(st.integers(1, 60), min_size=1, max_size=5))
-@settings(deadline=None)
 def test_any_bytes_leave_the_session_open_or_closed_and_the_broker_alive(
     parts: list[bytes], steps: list[int]
 ) -> None:

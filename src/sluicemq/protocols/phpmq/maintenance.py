@@ -3,10 +3,14 @@
 One command per line, LF or CRLF; words are case-sensitive; the argument is the rest of the line,
 without blanks and quotes around it. Queues are those that hold messages: in PHPMQ no others exist.
 `monitor` and `show` draw their page again until the next command ends them.
+
+A command waits until the answer to the one before has been sent: a line of input may be answered by
+pages of output, and who does not read them is not to fill the memory of the broker.
 """
 
 from __future__ import annotations
 
+from collections import deque
 from collections.abc import Callable, Iterator
 from heapq import nlargest
 from itertools import islice
@@ -46,11 +50,14 @@ class MaintenanceSession:
         "_broker",
         "_closing",
         "_congested",
+        "_ended",
         "_ids",
         "_line",
+        "_lines",
         "_link",
         "_page",
         "_timer",
+        "_unsent",
         "_vitals",
     )
 
@@ -60,6 +67,11 @@ class MaintenanceSession:
         self._vitals = vitals
         self._ids = MessageIds(broker.identity)
         self._line = b""
+        """The beginning of a command."""
+        self._lines: deque[bytes] = deque()
+        """Commands that wait. While there are any nothing more is read."""
+        self._unsent = False
+        self._ended = False
         self._page: Callable[[], str] | None = None
         self._timer: Timer | None = None
         self._congested = False
@@ -70,25 +82,29 @@ class MaintenanceSession:
 
     def receive(self, data: bytes) -> None:
         """Commands, complete or not."""
+        waiting = bool(self._lines)
         *lines, self._line = (self._line + data).split(b"\n")
-        for line in lines:
-            if self._closing:
-                return
-            if len(line) > LINE_LIMIT:
-                break
-            self._command(decode_name(line))
-        else:
-            if len(self._line) <= LINE_LIMIT or self._closing:
-                return
-        self._write(screen.error(f"A command has at most {LINE_LIMIT} bytes."))
-        self._close("maintenance command too long")
+        self._lines.extend(lines)
+        self._run()
+        if self._lines and not waiting:
+            self._link.pause_reading()
 
     def end_of_input(self) -> None:
         """Nobody is there any more who could stop a refresh."""
-        self._close("")
+        self._ended = True
+        if not self._lines:
+            self._close("")
 
     def flushed(self) -> None:
-        """Nothing waits for that."""
+        """The last answer has been sent: go on with the next command."""
+        self._unsent = False
+        if self._lines:
+            self._run()
+            if not self._lines and not self._closing:
+                if self._ended:
+                    self._close("")
+                else:
+                    self._link.resume_reading()
 
     def congest(self) -> None:
         """Draw no more pages until the terminal has taken the last ones."""
@@ -101,6 +117,7 @@ class MaintenanceSession:
     def closed(self) -> None:
         """Stop drawing."""
         self._closing = True
+        self._lines.clear()
         self._stop()
 
     def shutdown(self) -> None:
@@ -110,6 +127,22 @@ class MaintenanceSession:
             self._close("the broker stops")
 
     # --- commands ----------------------------------------------------------------------------
+
+    def _run(self) -> None:
+        """Carry out what has come, up to a command that is answered."""
+        lines = self._lines
+        while lines and not self._unsent and not self._closing:
+            line = lines.popleft()
+            if len(line) > LINE_LIMIT:
+                self._refuse()
+            else:
+                self._command(decode_name(line))
+        if not lines and len(self._line) > LINE_LIMIT and not self._closing:
+            self._refuse()
+
+    def _refuse(self) -> None:
+        self._write(screen.error(f"A command has at most {LINE_LIMIT} bytes."))
+        self._close("maintenance command too long")
 
     def _command(self, line: str) -> None:
         words = line.strip().split(None, 1)
@@ -230,11 +263,13 @@ class MaintenanceSession:
     # --- output ------------------------------------------------------------------------------
 
     def _write(self, text: str) -> None:
+        self._unsent = True
         self._link.write((text.encode(),))
 
     def _close(self, reason: str) -> None:
         if not self._closing:
             self._closing = True
+            self._lines.clear()
             self._stop()
             self._link.close(reason)
 

@@ -60,7 +60,9 @@ class PhpmqSession:
         "_last_sync",
         "_link",
         "_parked",
+        "_put_off",
         "_queue",
+        "_unsent",
     )
 
     def __init__(
@@ -94,6 +96,10 @@ class PhpmqSession:
         self._last_sync = 0
         """Sequence number of the last message whose way to the disk is waited for."""
         self._congested = False
+        self._unsent = False
+        """Something has been dispatched that has not left yet."""
+        self._put_off = False
+        """The subscription was made then, and is served afterwards."""
         self._closing = False
         self._gone = False
 
@@ -121,7 +127,14 @@ class PhpmqSession:
             self._close_when_durable()
 
     def flushed(self) -> None:
-        """Nothing to do: a message is settled by the client, not by being sent."""
+        """What was dispatched has left: a subscription made meanwhile is served."""
+        self._unsent = False
+        if self._put_off:
+            self._put_off = False
+            if self._consumer is not None and not self._congested:
+                self._broker.resume(self._consumer)
+                # this turn's flush is over
+                self._broker.wake()
 
     def congest(self) -> None:
         """Stop dispatching rather than cut a message short."""
@@ -201,7 +214,10 @@ class PhpmqSession:
         self._encoder = DispatchEncoder(
             queue, generation=self._generation, newline=self._decoder.newline
         )
-        if not self._congested:
+        # Each request is answered by what waits. Many in one read, each giving back what the one
+        # before was given, would fill the memory with that: the next waits until it has left.
+        self._put_off = self._unsent
+        if not self._congested and not self._unsent:
             self._consumer = self._broker.attach(destination.queue, self, Window(count, True))
             return
         window = Window(0, True)
@@ -280,6 +296,7 @@ class PhpmqSession:
 
     def deliver(self, consumer: Consumer, deliveries: list[Delivery]) -> None:
         """Dispatch; whole messages only, so that a client's header read finds all 8 bytes."""
+        self._unsent = True
         chunks: list[bytes] = []
         add = self._encoder.add
         prefix = self._ids.prefix

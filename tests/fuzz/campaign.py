@@ -1,0 +1,219 @@
+"""Hostile connections to one listener of a running broker, and what shows that it has suffered.
+
+Every case is a function of seed, listener and number, so that each can be had again by itself.
+"""
+
+from __future__ import annotations
+
+import json
+import socket
+import struct
+import time
+from collections import deque
+from collections.abc import Callable, Iterable
+from enum import Enum
+from itertools import pairwise
+from pathlib import Path
+from random import Random
+from typing import Final, NamedTuple
+
+from sluicemq.cli.local import LocalBroker
+from tests.fuzz.corpus import Conversation
+from tests.fuzz.mutations import mutate
+from tests.fuzz.witness import PATIENCE, Witness
+
+LARGEST_NOISE: Final = 1 << 20
+"""Bytes of one connection that sends nothing but noise."""
+FLOOD: Final = 1 << 19
+FLOOD_FRAMES: Final = 3000
+"""Bytes and frames of one connection that says the same over and over."""
+
+_TAKEN_AT_ONCE: Final = 64 * 1024
+"""Bytes that no session holds back, so that the end of the input must be seen and answered."""
+_SEND_SECONDS: Final = 0.25
+"""A listener may refuse to read on; longer than this is not waited for that."""
+_STAYING: Final = 40
+_REMEMBERED: Final = 64
+_RESET: Final = struct.pack("ii", 1, 0)
+
+
+class Ending(Enum):
+    """How a client leaves."""
+
+    HALF_CLOSE = 1
+    """It says that it is done, and reads until the broker closes."""
+    CLOSE = 2
+    RESET = 3
+    STAY = 4
+    """It stays for a while and reads nothing."""
+
+
+class Case(NamedTuple):
+    """One connection. `frames` is what the bytes were before they were damaged and cut anew."""
+
+    number: int
+    frames: int
+    pieces: list[bytes]
+    ending: Ending
+
+    @property
+    def data(self) -> bytes:
+        return b"".join(self.pieces)
+
+    def __str__(self) -> str:
+        data = self.data
+        shown = data.hex() if len(data) <= 400 else f"{data[:400].hex()}… ({len(data)} bytes)"
+        cuts = [len(piece) for piece in self.pieces[:20]]
+        return f"case {self.number}, sent in {cuts}, then {self.ending.name}: {shown}"
+
+
+def noise_case(seed: int, kind: str, number: int) -> Case:
+    """Random bytes: few or many, with the same chance for each order of magnitude."""
+    chance = Random(f"{seed}/{kind}/noise/{number}")
+    size = int(LARGEST_NOISE ** chance.random())
+    return Case(number, 0, _cut(chance, chance.randbytes(size)), _ending(chance))
+
+
+def mutated_case(seed: int, kind: str, number: int, conversation: Conversation) -> Case:
+    """A valid conversation that has been damaged."""
+    chance = Random(f"{seed}/{kind}/{number}")
+    frames = mutate(chance, conversation(chance))
+    return Case(number, len(frames), _cut(chance, b"".join(frames)), _ending(chance))
+
+
+def flood_case(seed: int, kind: str, number: int, conversation: Conversation) -> Case:
+    """A damaged conversation over and over, by a client that reads nothing of what is answered."""
+    chance = Random(f"{seed}/{kind}/flood/{number}")
+    frames = mutate(chance, conversation(chance))
+    data = b"".join(frames)
+    times = min(FLOOD // max(1, len(data)), FLOOD_FRAMES // max(1, len(frames)))
+    return Case(number, times * len(frames), [data * times], Ending.STAY)
+
+
+def _cut(chance: Random, data: bytes) -> list[bytes]:
+    """Most come in one piece, some in a few, small ones now and then byte by byte."""
+    if len(data) < 200 and chance.random() < 0.05:
+        return [data[place : place + 1] for place in range(len(data))]
+    if chance.random() < 0.7 or len(data) < 2:
+        return [data]
+    cuts = sorted({0, len(data), *(chance.randrange(len(data)) for _ in range(3))})
+    return [data[start:end] for start, end in pairwise(cuts)]
+
+
+def _ending(chance: Random) -> Ending:
+    return chance.choices(list(Ending), weights=(6, 2, 1, 1))[0]
+
+
+class Campaign:
+    """Sends cases one after the other, and looks for damage in between."""
+
+    def __init__(
+        self,
+        broker: LocalBroker,
+        dial: Callable[[], socket.socket],
+        witnesses: Iterable[Witness],
+        reports: Path,
+    ) -> None:
+        """`reports` is a directory for the bytes of cases that did damage."""
+        self._broker = broker
+        self._dial = dial
+        self._witnesses = list(witnesses)
+        self._reports = reports
+        self._pid = broker.pid
+        self._log = broker.log.open("rb")
+        self._staying: deque[socket.socket] = deque()
+        self._recent: deque[tuple[str, Case]] = deque(maxlen=_REMEMBERED)
+        self.connections = 0
+        self.sent_bytes = 0
+        self.sent_frames = 0
+
+    def send(self, case: Case) -> None:
+        """Make a connection of it. Fails if the broker does not close when it has to."""
+        connection = self._connect(case)
+        connection.settimeout(_SEND_SECONDS)
+        taken = True
+        try:
+            for piece in case.pieces:
+                connection.sendall(piece)
+        except OSError:  # it has been closed, or is not read any more
+            taken = False
+        self.connections += 1
+        if self.connections % 20 == 0:
+            self.look()
+        self.sent_bytes += sum(map(len, case.pieces))
+        self.sent_frames += case.frames
+        if case.ending is Ending.RESET or not taken:
+            # without a reset the kernel would go on to offer what has not been taken
+            connection.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, _RESET)
+        if case.ending is Ending.STAY:
+            self._staying.append(connection)
+            if len(self._staying) > _STAYING:
+                self._staying.popleft().close()
+            return
+        if case.ending is Ending.HALF_CLOSE and taken and len(case.data) < _TAKEN_AT_ONCE:
+            self._read_to_the_end(connection, case)
+        connection.close()
+
+    def _connect(self, case: Case) -> socket.socket:
+        try:
+            connection = self._dial()
+        except OSError as error:
+            self._fail(f"no connection can be made any more: {error!r}")
+        name = connection.getsockname()
+        self._recent.append((f"{name[0]}:{name[1]}" if isinstance(name, tuple) else "unix", case))
+        return connection
+
+    def _read_to_the_end(self, connection: socket.socket, case: Case) -> None:
+        until = time.monotonic() + PATIENCE
+        try:
+            connection.shutdown(socket.SHUT_WR)
+            while time.monotonic() < until:
+                connection.settimeout(max(0.001, until - time.monotonic()))
+                if not connection.recv(1 << 16):
+                    return
+        except TimeoutError:
+            pass
+        except OSError:  # reset: it is closed as well
+            return
+        self._fail(f"the connection is not closed within {PATIENCE:g} s of its end:\n{case}")
+
+    def look(self) -> None:
+        """Fail if a witness, the log or the process shows damage."""
+        try:
+            for witness in self._witnesses:
+                witness.check()
+        except AssertionError as error:
+            self._fail(str(error))
+        for line in self._log.read().decode(errors="replace").splitlines():
+            if line.strip():
+                self._look_at(line)
+
+    def _look_at(self, line: str) -> None:
+        try:
+            entry = json.loads(line)
+            level, peer = entry["level"], entry.get("peer", "")
+        except (ValueError, KeyError, TypeError):
+            self._fail(f"the log has a line that is no entry: {line}")
+        if level not in ("debug", "info") or "exception" in entry:
+            culprits = [case for name, case in self._recent if name == peer]
+            said = line.replace("\\n", "\n")
+            self._fail("\n".join(["the log tells of an error:", said, *map(str, culprits)]))
+
+    def finish(self) -> None:
+        """Close what stays, and look for the last time. The log is read by `look` up to now."""
+        while self._staying:
+            self._staying.popleft().close()
+        self.look()
+        assert self._broker.status()["pid"] == self._pid
+
+    def close(self) -> None:
+        """Let go of sockets and log."""
+        for connection in self._staying:
+            connection.close()
+        self._log.close()
+
+    def _fail(self, what: str) -> None:
+        for _, case in self._recent:
+            path = self._reports / f"case-{case.number}-{len(case.data)}.bin"
+            path.write_bytes(case.data)
+        raise AssertionError(f"{what}\nthe last cases are in {self._reports}")

@@ -1,0 +1,182 @@
+"""Damage to a valid conversation: pure functions of a random generator and a list of frames.
+
+A conversation is a list of pieces that mean something each: frames, lines, a head and a body. What
+is damaged may be a piece or their order. With a seeded `random.Random` the same damage is done
+again; with hypothesis's `st.randoms()` it is made smaller until the smallest that fails is found.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable
+from random import Random
+from typing import Final
+
+Frames = list[bytes]
+Mutator = Callable[[Random, Frames], Frames]
+
+_DIGITS: Final = re.compile(rb"[0-9]+")
+_NUMBERS: Final = (
+    *(0, 1, 2, 9, 10, 99, 100, 127, 128, 255, 256, 4095, 4096, 4097, 65535, 65536),
+    *(64 << 20, (64 << 20) + 1, 2**31 - 1, 2**31, 2**32 - 1, 2**32, 2**53, 2**63 - 1, 2**63),
+    *(2**64 - 1, 2**64, 10**18, 10**19, 10**20 - 1, 10**20, 10**28, 10**29 - 1, 10**40),
+)
+"""Where lengths, counts and times are one too many for somebody."""
+_SPELLINGS: Final = (b"%d", b"-%d", b"+%d", b" %d", b"0%d", b"%d.5", b"%d_0", b"0x%d", b"%d" * 9)
+_SPECIAL: Final = (
+    *(b"\0", b"\r", b"\n", b"\r\n", b" ", b"\t", b"\x0b", b"\x1b", b"\x7f", b"\x85", b"\xff"),
+    *(b"H", b"P", b">", b"<", b"?", b".", b"*", b"-", b":", b"%", b'"', b"\\", b"\xc3\xa9"),
+)
+
+
+def flip_bits(chance: Random, frames: Frames) -> Frames:
+    """One to eight bits of a piece are the other way round."""
+
+    def flip(piece: bytes) -> bytes:
+        flipped = bytearray(piece)
+        for _ in range(chance.randint(1, 8)):
+            bit = chance.randrange(8 * len(flipped))
+            flipped[bit >> 3] ^= 1 << (bit & 7)
+        return bytes(flipped)
+
+    return _in_one(chance, frames, flip)
+
+
+def cut_out(chance: Random, frames: Frames) -> Frames:
+    """A part of a piece is missing: its beginning, middle or end."""
+
+    def cut(piece: bytes) -> bytes:
+        start = chance.randrange(len(piece))
+        return piece[:start] + piece[chance.randint(start + 1, len(piece)) :]
+
+    return _in_one(chance, frames, cut)
+
+
+def end_early(chance: Random, frames: Frames) -> Frames:
+    """Nothing comes after some place within a piece."""
+    if not frames:
+        return frames
+    last = chance.randrange(len(frames))
+    return [*frames[:last], frames[last][: chance.randint(0, len(frames[last]))]]
+
+
+def insert_noise(chance: Random, frames: Frames) -> Frames:
+    """Random bytes stand where nothing was."""
+
+    def insert(piece: bytes) -> bytes:
+        place = chance.randint(0, len(piece))
+        return piece[:place] + chance.randbytes(chance.randint(1, 40)) + piece[place:]
+
+    return _in_one(chance, frames, insert)
+
+
+def put_special(chance: Random, frames: Frames) -> Frames:
+    """A byte is replaced by one that means something somewhere."""
+
+    def put(piece: bytes) -> bytes:
+        place = chance.randrange(len(piece))
+        return piece[:place] + chance.choice(_SPECIAL) + piece[place + 1 :]
+
+    return _in_one(chance, frames, put)
+
+
+def change_number(chance: Random, frames: Frames) -> Frames:
+    """A run of digits is another number, which need not be as long, nor a number."""
+
+    def change(piece: bytes) -> bytes:
+        found = list(_DIGITS.finditer(piece))
+        if not found:
+            return piece
+        run = chance.choice(found)
+        number, spelling = chance.choice(_NUMBERS), chance.choice(_SPELLINGS)
+        new = spelling % ((number,) * spelling.count(b"%d"))
+        return piece[: run.start()] + new + piece[run.end() :]
+
+    return _in_one(chance, frames, change)
+
+
+def change_digits(chance: Random, frames: Frames) -> Frames:
+    """A run of digits is another number of the same width: the frame around it stays whole."""
+
+    def change(piece: bytes) -> bytes:
+        found = list(_DIGITS.finditer(piece))
+        if not found:
+            return piece
+        run = chance.choice(found)
+        width = len(run.group())
+        number = int(run.group()[-18:]) + chance.choice((-9, -1, 1, 2, 9, 10, 1000))
+        if chance.random() < 0.3:
+            number = chance.choice(_NUMBERS)
+        new = (b"%d" % abs(number)).zfill(width)[-width:]
+        return piece[: run.start()] + new + piece[run.end() :]
+
+    return _in_one(chance, frames, change)
+
+
+def change_one_digit(chance: Random, frames: Frames) -> Frames:
+    """A single digit is another one: of a type, a version, a count, a length."""
+
+    def change(piece: bytes) -> bytes:
+        places = [place for place, byte in enumerate(piece) if byte in b"0123456789"]
+        if not places:
+            return piece
+        place = chance.choice(places)
+        return piece[:place] + b"%d" % chance.randrange(10) + piece[place + 1 :]
+
+    return _in_one(chance, frames, change)
+
+
+def repeat(chance: Random, frames: Frames) -> Frames:
+    """A piece comes several times."""
+    if not frames:
+        return frames
+    place = chance.randrange(len(frames))
+    return frames[:place] + frames[place : place + 1] * chance.randint(2, 9) + frames[place + 1 :]
+
+
+def reorder(chance: Random, frames: Frames) -> Frames:
+    """The pieces come in another order."""
+    frames = list(frames)
+    chance.shuffle(frames)
+    return frames
+
+
+def leave_out(chance: Random, frames: Frames) -> Frames:
+    """A piece does not come."""
+    if not frames:
+        return frames
+    place = chance.randrange(len(frames))
+    return frames[:place] + frames[place + 1 :]
+
+
+def splice(chance: Random, frames: Frames) -> Frames:
+    """The beginning of one piece goes on as the end of another."""
+    if not frames:
+        return frames
+    head, tail = chance.choice(frames), chance.choice(frames)
+    joined = head[: chance.randint(0, len(head))] + tail[chance.randint(0, len(tail)) :]
+    place = chance.randint(0, len(frames))
+    return [*frames[:place], joined, *frames[place:]]
+
+
+MUTATORS: Final[tuple[Mutator, ...]] = (
+    *(flip_bits, cut_out, end_early, insert_noise, put_special, change_number, change_digits),
+    change_one_digit,
+    *(repeat, reorder, leave_out, splice),
+)
+
+
+def mutate(chance: Random, frames: Frames) -> Frames:
+    """Up to three kinds of damage; now and then none, so that what is valid is among it."""
+    for _ in range(chance.choice((0, 1, 1, 1, 1, 2, 2, 3))):
+        frames = chance.choice(MUTATORS)(chance, frames)
+    return frames
+
+
+def _in_one(chance: Random, frames: Frames, change: Callable[[bytes], bytes]) -> Frames:
+    """Change one piece that is not empty."""
+    places = [place for place, piece in enumerate(frames) if piece]
+    if not places:
+        return frames
+    place = chance.choice(places)
+    return [*frames[:place], change(frames[place]), *frames[place + 1 :]]

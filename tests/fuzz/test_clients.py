@@ -1,0 +1,137 @@
+"""Clients whose broker talks nonsense: an error of the client libraries, never another, no hang."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import socket
+import time
+from collections.abc import Awaitable, Callable, Iterator
+from pathlib import Path
+from random import Random
+from tempfile import TemporaryDirectory
+from typing import Any
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from sluicemq.model.errors import ClientError
+from sluicemq.protocols.dialing import BlockingConnection
+from sluicemq.protocols.msglite import wire as msglite_wire
+from sluicemq.protocols.msglite.client import BlockingMsgliteClient, MsgliteClient
+from sluicemq.protocols.phpmq import wire as phpmq_wire
+from sluicemq.protocols.phpmq.client import BlockingPhpmqClient, PhpmqClient
+from tests.fuzz import corpus
+from tests.fuzz.mutations import mutate
+
+seeds = st.randoms(use_true_random=False)
+MANY = settings(max_examples=2 * settings.default.max_examples)
+TIMEOUT = 5.0
+"""Seconds. The broker has said all and has closed, so that nothing has to be waited for."""
+
+
+def said(chance: Random, conversation: corpus.Conversation) -> bytes:
+    if chance.random() < 0.1:
+        return chance.randbytes(chance.randrange(100))
+    return b"".join(mutate(chance, conversation(chance)))
+
+
+@pytest.fixture(scope="module")
+def directory() -> Iterator[Path]:
+    """For sockets, whose paths must be short."""
+    with TemporaryDirectory() as name:
+        yield Path(name)
+
+
+@MANY
+@given(chance=seeds)
+def test_blocking_phpmq(chance: Random) -> None:
+    data = said(chance, corpus.phpmq_broker)
+    ours, theirs = socket.socketpair()
+    with ours, theirs:
+        theirs.sendall(data)
+        theirs.shutdown(socket.SHUT_WR)
+        decoder = phpmq_wire.Decoder(kinds=phpmq_wire.FROM_SERVER)
+        client = BlockingPhpmqClient(
+            BlockingConnection(ours, decoder, TIMEOUT, awaited="message"), 2
+        )
+        client.subscribe("hostile.a", 1)
+        before = time.monotonic()
+        try:
+            while True:
+                assert client.receive(TIMEOUT).queue == "hostile.a"
+        except ClientError:
+            client.close()
+        assert time.monotonic() < before + TIMEOUT
+
+
+@MANY
+@given(chance=seeds)
+def test_blocking_msglite(chance: Random) -> None:
+    data = said(chance, corpus.msglite_broker)
+    ours, theirs = socket.socketpair()
+    with ours, theirs:
+        theirs.sendall(data)
+        theirs.shutdown(socket.SHUT_WR)
+        decoder = msglite_wire.Decoder(kinds=msglite_wire.FROM_SERVER)
+        client = BlockingMsgliteClient(BlockingConnection(ours, decoder, TIMEOUT, awaited="answer"))
+        before = time.monotonic()
+        with contextlib.suppress(ClientError):
+            while True:
+                client.query("a", b"b", timeout=1)
+        with contextlib.suppress(ClientError):
+            client.close()
+        assert time.monotonic() < before + TIMEOUT
+
+
+def converse(directory: Path, data: bytes, user: Callable[[str], Awaitable[None]]) -> None:
+    """Let `user` talk to a broker that says that and closes. Nothing may be left to the loop."""
+    unexpected: list[dict[str, Any]] = []
+
+    async def say(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        writer.write(data)
+        writer.close()
+
+    async def main() -> None:
+        loop = asyncio.get_running_loop()
+        loop.set_exception_handler(lambda _, context: unexpected.append(context))
+        path = str(directory / "socket")
+        server = await asyncio.start_unix_server(say, path)
+        async with server, asyncio.timeout(TIMEOUT):
+            await user(path)
+
+    asyncio.run(main())
+    assert unexpected == []
+
+
+@MANY
+@given(chance=seeds)
+def test_asynchronous_phpmq(directory: Path, chance: Random) -> None:
+    data = said(chance, corpus.phpmq_broker)
+
+    async def user(path: str) -> None:
+        client = await PhpmqClient.connect(path=path, timeout=TIMEOUT)
+        with contextlib.suppress(ClientError):
+            await client.subscribe("hostile.a", 1)
+            while True:
+                assert (await client.receive(TIMEOUT)).queue == "hostile.a"
+        await client.close()
+
+    converse(directory, data, user)
+
+
+@MANY
+@given(chance=seeds)
+def test_asynchronous_msglite(directory: Path, chance: Random) -> None:
+    data = said(chance, corpus.msglite_broker)
+
+    async def user(path: str) -> None:
+        client = await MsgliteClient.connect(path=path, timeout=TIMEOUT)
+        with contextlib.suppress(ClientError):
+            while True:
+                await client.query("a", b"b", timeout=1)
+        with contextlib.suppress(ClientError):
+            await client.close()
+
+    converse(directory, data, user)

@@ -1,0 +1,133 @@
+"""Every decoder of untrusted bytes: damaged conversations in both directions, cut anywhere."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from itertools import pairwise
+from random import Random
+from typing import Any, NamedTuple
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from sluicemq.model.errors import ProtocolError
+from sluicemq.protocols.msglite import http
+from sluicemq.protocols.msglite import wire as msglite_wire
+from sluicemq.protocols.phpmq import wire as phpmq_wire
+from sluicemq.server.recognise import recognise
+from tests.fuzz import corpus
+from tests.fuzz.mutations import mutate
+
+seeds = st.randoms(use_true_random=False)
+MANY = settings(max_examples=4 * settings.default.max_examples)
+
+
+class Result(NamedTuple):
+    """All that a decoder says in the end. How it was cut must not show."""
+
+    frames: list[Any]
+    error: str
+    incomplete: bool
+
+
+def phpmq(kinds: frozenset[int], pieces: list[bytes]) -> Result:
+    decoder = phpmq_wire.Decoder(phpmq_wire.Limits(body=1000), kinds)
+    frames = [frame for piece in pieces for frame in decoder.feed(piece)]
+    assert decoder.error is None or isinstance(decoder.error, ProtocolError)
+    for _, queue, content, message_id, number in frames:
+        assert 0 < len(queue) <= 1024
+        assert len(content) <= 1000
+        assert len(message_id) <= 64
+        assert -1 <= number < 10**20
+    return Result(frames, str(decoder.error), decoder.error is None and decoder.incomplete)
+
+
+def msglite(kinds: frozenset[int], pieces: list[bytes]) -> Result:
+    decoder = msglite_wire.Decoder(msglite_wire.Limits(line=2000, body=1000), kinds)
+    frames = [frame for piece in pieces for frame in decoder.feed(piece)]
+    assert decoder.error is None or isinstance(decoder.error, ProtocolError)
+    for kind, timeout, addresses, body in frames:
+        assert kind in kinds
+        assert 0 <= timeout <= msglite_wire.MAX_TIMEOUT
+        assert len(addresses) <= msglite_wire.MAX_ADDRESSES
+        assert all(map(msglite_wire.is_address, addresses))
+        assert len(body) <= 1000
+    return Result(frames, str(decoder.error), decoder.error is None and decoder.incomplete)
+
+
+def request(pieces: list[bytes]) -> Result:
+    reader = http.RequestReader(http.HttpLimits(line=300, lines=10, body=1000))
+    for piece in pieces:
+        reader.feed(piece)
+    reader.end()
+    assert reader.error is None or isinstance(reader.error, ProtocolError)
+    assert (reader.request is None) != (reader.error is None)
+    if reader.request is not None:
+        assert len(reader.request.body) <= 1000
+    return Result([reader.request], str(reader.error), False)
+
+
+Decode = Callable[[list[bytes]], Result]
+DECODERS: dict[str, tuple[corpus.Conversation, Decode]] = {
+    "phpmq client": (corpus.phpmq, lambda pieces: phpmq(phpmq_wire.FROM_CLIENT, pieces)),
+    "phpmq broker": (corpus.phpmq_broker, lambda pieces: phpmq(phpmq_wire.FROM_SERVER, pieces)),
+    "msglite client": (corpus.msglite, lambda pieces: msglite(msglite_wire.FROM_CLIENT, pieces)),
+    "msglite broker": (
+        corpus.msglite_broker,
+        lambda pieces: msglite(msglite_wire.FROM_SERVER, pieces),
+    ),
+    "http": (corpus.http, request),
+}
+
+
+@pytest.mark.parametrize("name", DECODERS)
+@MANY
+@given(chance=seeds)
+def test_what_is_valid_is_taken(name: str, chance: Random) -> None:
+    conversation, decode = DECODERS[name]
+    frames = conversation(chance)
+    result = decode([b"".join(frames)])
+    assert result.error == "None"
+    assert not result.incomplete
+    assert len(result.frames) == (1 if name == "http" else len(frames))
+
+
+@pytest.mark.parametrize("name", DECODERS)
+@MANY
+@given(chance=seeds)
+def test_damage_is_read_the_same_way_however_it_is_cut(name: str, chance: Random) -> None:
+    conversation, decode = DECODERS[name]
+    data = b"".join(mutate(chance, conversation(chance)))
+    whole = decode([data])
+    cuts = sorted(
+        {0, len(data), *(chance.randint(0, len(data)) for _ in range(chance.randint(0, 9)))}
+    )
+    assert decode([data[a:b] for a, b in pairwise(cuts)]) == whole
+    assert decode([data[place : place + 1] for place in range(len(data))]) == whole
+
+
+@pytest.mark.parametrize("name", DECODERS)
+@given(data=st.binary(max_size=200), step=st.integers(1, 50))
+def test_noise_is_read_the_same_way_however_it_is_cut(name: str, data: bytes, step: int) -> None:
+    _, decode = DECODERS[name]
+    pieces = [data[place : place + step] for place in range(0, len(data), step)]
+    assert decode(pieces) == decode([data])
+
+
+@given(st.binary(max_size=6))
+def test_a_protocol_that_is_recognised_stays_so(data: bytes) -> None:
+    answers = [recognise(data[:length]) for length in range(len(data) + 1)]
+    known = [answer for answer in answers if answer is not None]
+    assert len(set(known)) <= 1
+    assert recognise(data[:2]) is not None or len(data) < 2
+
+
+@pytest.mark.parametrize(
+    ("name", "conversation"), [("phpmq", corpus.phpmq), ("msglite", corpus.msglite)]
+)
+@given(chance=seeds)
+def test_what_clients_begin_with_is_recognised(
+    name: str, conversation: corpus.Conversation, chance: Random
+) -> None:
+    assert recognise(b"".join(conversation(chance))) == name

@@ -1,0 +1,170 @@
+"""Every kind of listener under hostile fire, in a broker process of its own, beside clients that
+must not notice. FUZZ=1 makes it long; FUZZ_SEED repeats what a run has printed."""
+
+from __future__ import annotations
+
+import os
+import socket
+import time
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack, contextmanager
+from functools import partial
+from pathlib import Path
+from random import SystemRandom
+from typing import Final, NamedTuple
+
+import pytest
+
+from sluicemq.cli.local import LocalBroker
+from sluicemq.journal.inspect import check
+from tests.fuzz import corpus
+from tests.fuzz.campaign import Campaign, flood_case, mutated_case, noise_case
+from tests.fuzz.witness import PATIENCE, GatewayWorker, MsglitePair, PhpmqPair, Witness
+
+WITNESSED: Final = ("phpmq://127.0.0.1:0", "msglite://127.0.0.1:0")
+
+
+class Effort(NamedTuple):
+    """What one listener gets: bytes of noise, mutated frames, connections that say the same over
+    and over; seconds are an upper bound."""
+
+    noise: int
+    frames: int
+    floods: int
+    seconds: float
+
+
+LONG: Final = bool(os.environ.get("FUZZ"))
+EFFORT: Final = (
+    Effort(100_000_000, 100_000, 30, 120.0) if LONG else Effort(2_000_000, 4000, 3, 20.0)
+)
+SEED: Final = int(os.environ.get("FUZZ_SEED", SystemRandom().randrange(1 << 32) if LONG else 1))
+
+MEMORY_GROWTH: Final = 128 << 20
+"""Bytes by which the process may grow: it keeps what valid frames among the mutated ones sent."""
+FILES_GROWTH: Final = 4
+"""Files that are no sockets: segments of the journal come and go."""
+
+LISTENERS: Final[dict[str, corpus.Conversation]] = {
+    "phpmq": corpus.phpmq,
+    "phpmq-maintenance": corpus.maintenance,
+    "msglite": corpus.msglite,
+    "msglite+unix": corpus.msglite,
+    "msglite-http": corpus.http,
+    "auto": corpus.any_first_byte,
+}
+
+
+@contextmanager
+def listening(
+    kind: str, directory: Path
+) -> Iterator[tuple[LocalBroker, Callable[[], socket.socket]]]:
+    """A broker, and how to connect to its listener of that kind."""
+    path = directory / "hostile.sock"
+    url = f"{kind}://{path}" if "unix" in kind else f"{kind}://127.0.0.1:0"
+    broker = LocalBroker(
+        directory / "broker",
+        list(dict.fromkeys([*WITNESSED, url])),
+        environment={"SLUICEMQ_LOGGING__FORMAT": "json", "SLUICEMQ_LOGGING__LEVEL": "info"},
+    )
+    with broker:
+        if "unix" in kind:
+            yield broker, partial(_dial_unix, path)
+        else:
+            address = ("127.0.0.1", broker.port(kind))
+            yield broker, partial(socket.create_connection, address, PATIENCE)
+        # so that what it says while it stops is looked at too
+        assert broker.stop() == 0
+    assert "Traceback" not in broker.log.read_text(errors="replace")
+    assert check(broker.directory / "journal").problems == []
+
+
+def _dial_unix(path: Path) -> socket.socket:
+    connection = socket.socket(socket.AF_UNIX)
+    connection.settimeout(PATIENCE)
+    connection.connect(str(path))
+    return connection
+
+
+@pytest.mark.parametrize("kind", LISTENERS)
+def test_nobody_notices_what_others_send(kind: str, tmp_path: Path) -> None:
+    print(f"\nto repeat: FUZZ_SEED={SEED}")
+    with ExitStack() as stack:
+        broker, dial = stack.enter_context(listening(kind, tmp_path))
+        witnesses: list[Witness] = [PhpmqPair(broker), MsglitePair(broker)]
+        if kind == "msglite-http":
+            witnesses.append(GatewayWorker(broker))
+        for witness in witnesses:
+            witness.start()
+        time.sleep(0.2)  # so that memory and files are those of a broker in use
+        before = _figures(broker)
+        campaign = Campaign(broker, dial, witnesses, tmp_path)
+        stack.callback(campaign.close)
+        _attack(campaign, kind)
+        campaign.finish()
+        after = _figures_at_rest(broker, before)
+        for witness in witnesses:
+            witness.finish()
+            assert witness.exchanged > 0 or isinstance(witness, GatewayWorker)
+        grown = after.memory - before.memory
+        print(
+            f"{kind}: {campaign.connections:,} connections, {campaign.sent_bytes:,} bytes, "
+            f"{campaign.sent_frames:,} mutated frames; memory +{grown >> 20} MiB;",
+            ", ".join(
+                f"{type(w).__name__} {w.exchanged:,}, slowest {w.slowest:.3f} s" for w in witnesses
+            ),
+        )
+        assert after.sockets == before.sockets
+        assert after.files <= before.files + FILES_GROWTH
+        assert grown < MEMORY_GROWTH
+
+
+def _attack(campaign: Campaign, kind: str) -> None:
+    """A third of the time at most for noise, the rest for what looks better."""
+    start = time.monotonic()
+    conversation = LISTENERS[kind]
+    number = 0
+    while campaign.sent_bytes < EFFORT.noise and time.monotonic() < start + EFFORT.seconds / 3:
+        campaign.send(noise_case(SEED, kind, number))
+        number += 1
+    for flood in range(EFFORT.floods):
+        campaign.send(flood_case(SEED, kind, flood, conversation))
+    frames = campaign.sent_frames + EFFORT.frames
+    number = 0
+    while campaign.sent_frames < frames and time.monotonic() < start + EFFORT.seconds:
+        campaign.send(mutated_case(SEED, kind, number, conversation))
+        number += 1
+    if campaign.sent_frames < frames:
+        print(f"{kind}: stopped after {EFFORT.seconds:g} s")
+
+
+class Figures(NamedTuple):
+    """What a process holds: open sockets, other files, resident bytes."""
+
+    sockets: int
+    files: int
+    memory: int
+
+
+def _figures(broker: LocalBroker) -> Figures:
+    sockets = files = 0
+    for entry in Path(f"/proc/{broker.pid}/fd").iterdir():
+        try:
+            target = os.readlink(entry)
+        except FileNotFoundError:  # closed meanwhile
+            continue
+        if target.startswith("socket:"):
+            sockets += 1
+        else:
+            files += 1
+    return Figures(sockets, files, broker.status()["memory"])
+
+
+def _figures_at_rest(broker: LocalBroker, before: Figures) -> Figures:
+    """Once the connections that have ended are gone; that may take until a linger is over."""
+    until = time.monotonic() + PATIENCE
+    figures = _figures(broker)
+    while figures.sockets != before.sockets and time.monotonic() < until:
+        time.sleep(0.05)
+        figures = _figures(broker)
+    return figures

@@ -1,0 +1,253 @@
+"""Honest and hostile connections on one engine, in any order, while time goes by and peers stop and
+go on reading: the honest ones are never affected, and nothing is left of the others."""
+
+from __future__ import annotations
+
+from random import Random
+
+from hypothesis import settings
+from hypothesis import strategies as st
+from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, rule
+
+from sluicemq.protocols.link import Link, Session
+from sluicemq.protocols.msglite import wire as msglite_wire
+from sluicemq.protocols.phpmq import wire as phpmq_wire
+from sluicemq.server.address import Url
+from sluicemq.server.config import Listener
+from sluicemq.server.rooms import Rooms
+from tests.fuzz import corpus
+from tests.fuzz.mutations import mutate
+from tests.protocols.harness import RecordedLink, RoomHarness, RoomPeer
+
+HOSTILE = 2
+WINDOW = 4
+hostile_peers = st.integers(0, HOSTILE - 1)
+
+
+class FixedVitals:
+    version = "1"
+
+    def uptime(self) -> float:
+        return 1.0
+
+    def memory(self) -> int:
+        return 1 << 20
+
+    def clients(self) -> int:
+        return 1
+
+
+class House(RoomHarness):
+    """All protocols on one engine, as the server puts them together."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.rooms = Rooms(self.broker, FixedVitals())
+
+    def open(self, link: Link) -> Session:
+        return self.open_as("auto", link)
+
+    def open_as(self, protocol: str, link: Link) -> Session:
+        listener = Listener(url=Url.parse(f"{protocol}://127.0.0.1:0"))
+        return self.rooms.of(protocol).open(link, listener)
+
+    def connect(self, protocol: str) -> RoomPeer:
+        link = RecordedLink(self)
+        return RoomPeer(self, link, self.open_as(protocol, link))
+
+
+class Beside(RuleBasedStateMachine):
+    """See the module. Subclasses say which protocol the hostile ones speak badly."""
+
+    protocol: str
+    conversation: staticmethod[[Random], list[bytes]]
+
+    @initialize()
+    def start(self) -> None:
+        self.house = House()
+        self.producer, self.consumer = (self.house.connect("phpmq") for _ in range(2))
+        self.consumer.put(phpmq_wire.encode_consume(b"honest", WINDOW))
+        self.dispatches = phpmq_wire.Decoder(kinds=phpmq_wire.FROM_SERVER)
+        self.sent = self.received = 0
+        self.unsettled: list[bytes] = []
+        self.asker, self.worker = (self.house.connect("msglite") for _ in range(2))
+        self.asked = 0
+        self.hostile = [self.house.connect(self.protocol) for _ in range(HOSTILE)]
+
+    # --- the honest --------------------------------------------------------------------------
+
+    @rule(count=st.integers(1, 6))
+    def send(self, count: int) -> None:
+        self.produce(count)
+        self.collect()
+
+    def produce(self, count: int) -> None:
+        numbers = range(self.sent, self.sent + count)
+        self.producer.put(b"".join(phpmq_wire.encode_send(b"honest", b"%d" % n) for n in numbers))
+        self.sent += count
+
+    @rule(count=st.integers(1, WINDOW))
+    def acknowledge(self, count: int) -> None:
+        for message_id in self.unsettled[:count]:
+            self.consumer.put(phpmq_wire.encode_acknowledge(b"honest", message_id))
+        del self.unsettled[:count]
+        self.collect()
+
+    @rule()
+    def stop_reading_and_go_on(self) -> None:
+        link = self.consumer.link
+        link.stalled = True
+        self.consumer.session.congest()
+        self.produce(WINDOW + 1)
+        assert link.written == b""
+        link.stalled = False
+        self.consumer.session.relieve()
+        self.house.turn()
+        self.collect()
+
+    def collect(self) -> None:
+        """All that the window has room for has come, in order."""
+        for frame in self.dispatches.feed(self.consumer.link.taken()):
+            assert frame[:3] == (phpmq_wire.DISPATCH, b"honest", b"%d" % self.received)
+            self.received += 1
+            self.unsettled.append(frame[3])
+        assert self.received == min(self.sent, self.received - len(self.unsettled) + WINDOW)
+
+    @rule(waits=st.booleans())
+    def ask(self, waits: bool) -> None:
+        """The worker waits already, or comes when the question is there."""
+        body = b"%d" % self.asked
+        self.asked += 1
+        ready = msglite_wire.encode_ready(100, (b"questions",))
+        if waits:
+            self.worker.put(ready)
+        self.asker.put(msglite_wire.encode_query(100, b"questions", body))
+        if not waits:
+            self.worker.put(ready)
+        decoder = msglite_wire.Decoder(kinds=msglite_wire.FROM_SERVER)
+        ((kind, timeout, (to, reply), question),) = decoder.feed(self.worker.link.taken())
+        assert (kind, timeout, to, question) == (msglite_wire.MESSAGE, 100, b"questions", body)
+        self.worker.put(msglite_wire.encode_message(100, reply, body[::-1]))
+        answer = msglite_wire.encode_message(100, reply, body[::-1])
+        assert self.asker.link.taken() == answer
+
+    # --- the hostile -------------------------------------------------------------------------
+
+    @rule(which=hostile_peers, chance=st.randoms(use_true_random=False))
+    def say_something_wrong(self, which: int, chance: Random) -> None:
+        data = b"".join(mutate(chance, self.conversation(chance)))
+        cut = chance.randint(0, len(data))
+        self.say(which, data[:cut])
+        self.say(which, data[cut:])
+
+    @rule(which=hostile_peers, data=st.binary(max_size=60))
+    def say_nonsense(self, which: int, data: bytes) -> None:
+        self.say(which, data)
+
+    def say(self, which: int, data: bytes) -> None:
+        """As the server does: nothing is received from whom the session has closed or paused."""
+        peer = self.hostile[which]
+        if data and peer.link.open and not peer.link.paused:
+            peer.put(data)
+        if not peer.link.stalled:
+            peer.link.taken()
+
+    @rule(which=hostile_peers, how=st.sampled_from(["end", "break", "shutdown"]))
+    def leave(self, which: int, how: str) -> None:
+        peer = self.hostile[which]
+        if peer.link.open and not peer.link.paused:
+            if how == "end":
+                peer.session.end_of_input()
+            elif how == "shutdown":
+                peer.session.shutdown()
+            self.house.turn()
+        peer.drop()
+        self.hostile[which] = self.house.connect(self.protocol)
+
+    @rule(which=hostile_peers, congested=st.booleans())
+    def stop_reading(self, which: int, congested: bool) -> None:
+        peer = self.hostile[which]
+        if not peer.link.stalled and peer.link.open:
+            peer.link.stalled = True
+            if congested:
+                peer.session.congest()
+
+    @rule(which=hostile_peers)
+    def read_on(self, which: int) -> None:
+        peer = self.hostile[which]
+        if peer.link.stalled:
+            peer.link.stalled = False
+            peer.session.relieve()
+            peer.link.unsent = True  # the server calls `flushed` then, whatever there was
+            self.house.turn()
+
+    # --- time, and what must hold ------------------------------------------------------------
+
+    @rule(milliseconds=st.integers(0, 3000) | st.sampled_from([60_000, 181_000, 86_500_000]))
+    def wait(self, milliseconds: int) -> None:
+        self.house.turn(milliseconds)
+        self.collect()
+
+    @invariant()
+    def the_honest_are_there(self) -> None:
+        if not hasattr(self, "house"):
+            return
+        for peer in (self.producer, self.consumer, self.asker, self.worker):
+            assert peer.link.open
+            assert not peer.link.paused
+        assert self.producer.link.written == b""
+
+    def teardown(self) -> None:
+        if not hasattr(self, "house"):
+            return
+        for peer in self.hostile:
+            peer.drop()
+        while self.unsettled:
+            self.acknowledge(WINDOW)
+        assert self.received == self.sent
+        self.ask(True)
+        for peer in (self.producer, self.consumer, self.asker, self.worker):
+            peer.drop()
+        assert all(timer.cancelled for timer in self.house.timers), "something is waited for"
+        for destination in self.house.broker.destinations.values():
+            assert not destination.temporary
+            assert (destination.consumers, destination.unacked) == (0, 0)
+
+
+class BesidePhpmq(Beside):
+    protocol = "phpmq"
+    conversation = staticmethod(corpus.phpmq)
+
+
+class BesideMaintenance(Beside):
+    protocol = "phpmq-maintenance"
+    conversation = staticmethod(corpus.maintenance)
+
+
+class BesideMsglite(Beside):
+    protocol = "msglite"
+    conversation = staticmethod(corpus.msglite)
+
+
+class BesideGateway(Beside):
+    protocol = "msglite-http"
+    conversation = staticmethod(corpus.http)
+
+
+class BesideAnyProtocol(Beside):
+    protocol = "auto"
+    conversation = staticmethod(corpus.any_first_byte)
+
+
+TestBesidePhpmq = BesidePhpmq.TestCase
+TestBesideMaintenance = BesideMaintenance.TestCase
+TestBesideMsglite = BesideMsglite.TestCase
+TestBesideGateway = BesideGateway.TestCase
+TestBesideAnyProtocol = BesideAnyProtocol.TestCase
+
+_SETTINGS = settings(max_examples=settings.default.max_examples // 2, stateful_step_count=30)
+TestBesidePhpmq.settings = _SETTINGS
+TestBesideMaintenance.settings = _SETTINGS
+TestBesideMsglite.settings = _SETTINGS
+TestBesideGateway.settings = _SETTINGS
+TestBesideAnyProtocol.settings = _SETTINGS
