@@ -93,6 +93,7 @@ class FileJournal(Appender):
     """See `port.Journal` for the methods it shares with every journal."""
 
     __slots__ = (
+        "_asked",
         "_closed",
         "_directory_identity",
         "_durable_file",
@@ -157,6 +158,8 @@ class FileJournal(Appender):
         self._closed = False
 
         self.durable = self._next - 1
+        self._asked = 0
+        """The next number when `commit` was called last while a group was being written."""
         self._roll_wanted = False
         self._group: Group | None = None
         self._full: Full | None = None
@@ -232,6 +235,7 @@ class FileJournal(Appender):
         if self._snapshot_due and not self._upkeep.taking and not self._refusal:
             self._begin_snapshot()
         if self._group is not None:
+            self._asked = self._next
             return
         if self._parts or self._roll_wanted:
             self._hand_over()
@@ -276,6 +280,8 @@ class FileJournal(Appender):
         self.durable = durable = group.end.sequence
         self.on_durable(durable)
         self._upkeep.durable(durable, self._last_bytes)
+        if self._asked == self._next:
+            self.commit()  # there is nothing of a turn that is under way
         self._move()
 
     def _move(self) -> None:

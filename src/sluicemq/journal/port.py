@@ -108,8 +108,8 @@ class Journal(Protocol):
         """Read any live record back, with the errors of `fetch`."""
 
     def commit(self) -> None:
-        """Hand over what has been appended. Nothing happens inside a unit, and while a group is
-        being written: ask again after `on_durable`.
+        """Hand over what has been appended. Nothing happens inside a unit. While a group is being
+        written it goes with the next one, unless something is appended meanwhile: then ask again.
 
         So a group never begins between two appends of a turn: who sees one of them after a crash
         can rely on those before it, acknowledgements included, which come at the end of the turn.
