@@ -6,14 +6,19 @@ from pathlib import Path
 import pytest
 
 import sluicemq
+from sluicemq.broker import engine
 from sluicemq.cli import console, main
 from sluicemq.model.errors import ConnectionLost
 from tests.cli.conftest import Run
 
 
 def test_version(run: Run) -> None:
-    assert run("version").out == f"sluicemq {sluicemq.__version__}\n"
-    assert json.loads(run("version", "--json").out)["version"] == sluicemq.__version__
+    compiled = Path(engine.__file__).suffix == ".so"
+    told = f"sluicemq {sluicemq.__version__}"
+    assert run("version").out == (f"{told} (compiled)\n" if compiled else f"{told}\n")
+    document = json.loads(run("version", "--json").out)
+    assert document["version"] == sluicemq.__version__
+    assert document["compiled"] is compiled
 
 
 def test_every_command_explains_itself(run: Run) -> None:

@@ -206,10 +206,11 @@ class Broker:
         destination.parked.clear()
         for message, unblocked in parked:
             # the producer was promised nothing yet, but it will not send again either
+            over = True
             with suppress(BrokerError):
-                if not self.publish(destination, message, unblocked):
-                    continue
-            unblocked()
+                over = self.publish(destination, message, unblocked)
+            if over:
+                unblocked()
         for consumer in orphans:
             consumer.sink.detached(consumer)
 

@@ -214,8 +214,7 @@ class Lane:
         for priority in range(PRIORITIES - 1, -1, -1):
             fifo = chained(self.older[priority], self.fifos[priority])
             heap = sorted(self.returned[priority] or ())
-            first = ((delivery.order, delivery.sequence, delivery) for delivery in fifo)
-            for _, _, delivery in merge(first, heap):
+            for _, _, delivery in merge(_placed(fifo), heap):
                 if delivery.state == READY and delivery is not last:
                     last = delivery
                     yield delivery
@@ -235,3 +234,10 @@ class Lane:
         self.paged = False
         self.mask = 0
         self.length = 0
+
+
+def _placed(deliveries: Iterator[Delivery]) -> Iterator[tuple[int, int, Delivery]]:
+    """Deliveries as a heap of `returned` holds them. (A generator expression would be made into a
+    list by mypyc, and the line may be long.)"""
+    for delivery in deliveries:
+        yield delivery.order, delivery.sequence, delivery

@@ -9,6 +9,7 @@ from typing import Annotated
 import typer
 
 import sluicemq
+from sluicemq.broker.build import COMPILED
 from sluicemq.cli import configuration, demo, journal, messages, serve, status
 from sluicemq.cli.bench import command as bench
 from sluicemq.cli.console import Exit, print_json, report
@@ -36,11 +37,12 @@ app.add_typer(journal.app, name="journal")
 def version(
     as_json: Annotated[bool, typer.Option("--json", help="Print JSON, for scripts.")] = False,
 ) -> None:
-    """Print the version."""
+    """Print the version, and whether it is the compiled build."""
     if as_json:
-        print_json({"version": sluicemq.__version__, "python": sys.version.split()[0]})
+        python = sys.version.split()[0]
+        print_json({"version": sluicemq.__version__, "python": python, "compiled": COMPILED})
     else:
-        print(f"sluicemq {sluicemq.__version__}")
+        print(f"sluicemq {sluicemq.__version__}{' (compiled)' if COMPILED else ''}")
 
 
 def main(arguments: Sequence[str] | None = None) -> int:

@@ -15,6 +15,7 @@ import msgspec
 
 from sluicemq import __version__
 from sluicemq.broker import Broker, Destination
+from sluicemq.broker.build import COMPILED
 from sluicemq.server.listener import OpenListener
 
 
@@ -40,6 +41,7 @@ class Status:
         broker = self._broker
         return {
             "version": __version__,
+            "compiled": COMPILED,
             "pid": os.getpid(),
             "uptime": time.monotonic() - self._started,
             "memory": resident_bytes(),

@@ -9,6 +9,7 @@ from importlib.metadata import version
 from pathlib import Path
 from typing import Final
 
+from sluicemq.broker.build import COMPILED
 from sluicemq.cli.bench.result import Machine
 
 _LIBRARIES: Final = ("uvloop", "msgspec")
@@ -17,7 +18,8 @@ _LIBRARIES: Final = ("uvloop", "msgspec")
 def describe() -> Machine:
     """This machine."""
     return Machine(
-        python=f"{platform.python_implementation()} {platform.python_version()}",
+        python=f"{platform.python_implementation()} {platform.python_version()}"
+        f"{', compiled' if COMPILED else ''}",
         kernel=f"{platform.system()} {platform.release()}",
         processor=_processor(),
         cores=len(os.sched_getaffinity(0)),

@@ -1,0 +1,34 @@
+"""The compiled build is all of what setup.py names, and the other one is none of it."""
+
+from __future__ import annotations
+
+import ast
+from importlib import import_module
+from pathlib import Path
+
+from sluicemq.broker.build import COMPILED
+
+ROOT = Path(__file__).parents[1]
+
+
+def named() -> list[str]:
+    """The modules that setup.py would compile."""
+    for statement in ast.parse((ROOT / "setup.py").read_text()).body:
+        if isinstance(statement, ast.Assign) and ast.unparse(statement.targets[0]) == "COMPILED":
+            rooms: dict[str, tuple[str, ...]] = ast.literal_eval(statement.value)
+            return [
+                f"sluicemq.{room.replace('/', '.')}.{name}"
+                for room, names in rooms.items()
+                for name in names
+            ]
+    raise AssertionError("setup.py names no modules")
+
+
+def test_all_modules_that_setup_names_are_compiled_or_none() -> None:
+    modules = named()
+    assert "sluicemq.broker.engine" in modules
+    wrong = {".py" if COMPILED else ".so"}
+    for name in modules:
+        file = import_module(name).__file__
+        assert file is not None
+        assert Path(file).suffix not in wrong, file
