@@ -81,8 +81,8 @@ class BrokerSettings(msgspec.Struct, frozen=True, kw_only=True):
     memory_budget: Annotated[
         int,
         about(
-            "Message bodies kept in memory; beyond it durable ones are read back from the "
-            "journal when they are delivered.",
+            "Messages kept in memory, 512 bytes counted for each beside its body; beyond it the "
+            "bodies of durable ones are read back from the journal when they are delivered.",
             Unit.BYTES,
             ge=1024**2,
         ),
@@ -90,7 +90,7 @@ class BrokerSettings(msgspec.Struct, frozen=True, kw_only=True):
     memory_limit: Annotated[
         int,
         about(
-            "Message bodies in memory at which messages that are not journaled are refused.",
+            "Messages in memory at which messages that are not journaled are refused.",
             Unit.BYTES,
             ge=1024**2,
         ),
