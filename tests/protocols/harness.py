@@ -54,14 +54,12 @@ class RoomHarness(ABC):
         """Let time pass, ring what is due, flush, and send, until nobody wants another turn."""
         self.clock.advance(milliseconds)
         self.broker.tick()
-        timers, self.timers = self.timers, []
-        for timer in timers:
-            if timer.cancelled:
-                continue
-            if timer.when <= self.clock.steady:
+        now = self.clock.steady
+        due = sorted((t for t in self.timers if t.when <= now), key=lambda timer: timer.when)
+        self.timers = [timer for timer in self.timers if timer.when > now]
+        for timer in due:
+            if not timer.cancelled:
                 timer.callback()
-            else:
-                self.timers.append(timer)
         turns = 0
         while True:
             self._woken = False
