@@ -55,8 +55,9 @@ class RoomHarness(ABC):
         self.clock.advance(milliseconds)
         self.broker.tick()
         now = self.clock.steady
-        due = sorted((t for t in self.timers if t.when <= now), key=lambda timer: timer.when)
-        self.timers = [timer for timer in self.timers if timer.when > now]
+        alive = [timer for timer in self.timers if not timer.cancelled]
+        due = sorted((t for t in alive if t.when <= now), key=lambda timer: timer.when)
+        self.timers = [timer for timer in alive if timer.when > now]
         for timer in due:
             if not timer.cancelled:
                 timer.callback()

@@ -29,8 +29,8 @@ class Client:
 class Model(RuleBasedStateMachine):
     """Three connections and three addresses against a broker written in the simplest way.
 
-    Every step is one command of one connection and one turn, so that the model need not know
-    what comes first within a turn.
+    Every step is one command of one connection, one turn and a millisecond of its own, so that
+    the model need not know what comes first within a turn, and no two deadlines are the same.
     """
 
     @initialize()
@@ -39,6 +39,7 @@ class Model(RuleBasedStateMachine):
         self.peers = [self.harness.connect() for _ in range(PEERS)]
         self.clients = [Client() for _ in range(PEERS)]
         self.now = 0
+        """Milliseconds since the beginning."""
         self.queues: dict[bytes, list[tuple[int, bytes, int]]] = {a: [] for a in ADDRESSES}
         self.line: list[Client] = []
         """Who waits, the longest first."""
@@ -61,7 +62,7 @@ class Model(RuleBasedStateMachine):
                     break
             else:
                 if timeout:
-                    client.ready = (self.now + timeout, names)
+                    client.ready = (self.now + timeout * 1000, names)
                     self.line.append(client)
                 else:
                     client.expected += wire.TIMEOUT_LINE
@@ -74,7 +75,7 @@ class Model(RuleBasedStateMachine):
                 self.leave(client)
                 return
         if timeout:
-            self.queues[name].append((self.now + timeout, body, timeout))
+            self.queues[name].append((self.now + timeout * 1000, body, timeout))
 
     def leave(self, client: Client) -> None:
         self.line.remove(client)
@@ -96,11 +97,16 @@ class Model(RuleBasedStateMachine):
 
     # --- steps -------------------------------------------------------------------------------
 
+    def advance(self) -> None:
+        self.now += 1
+        self.harness.clock.advance(1)
+
     def held_up(self, peer: int) -> bool:
         return self.clients[peer].ready is not None
 
     @rule(peer=peers, name=addresses, timeout=st.integers(0, 5))
     def send(self, peer: int, name: bytes, timeout: int) -> None:
+        self.advance()
         body = b"%d" % self.sent
         self.sent += 1
         self.clients[peer].commands.append(("send", timeout, (name,), body))
@@ -111,6 +117,7 @@ class Model(RuleBasedStateMachine):
     def become_ready(self, peer: int, names: tuple[bytes, ...], timeout: int) -> None:
         if self.held_up(peer) and self.clients[peer].commands:
             return  # one command behind a waiting one keeps the order within a turn obvious
+        self.advance()
         self.clients[peer].commands.append(("ready", timeout, names, b""))
         self.peers[peer].put(wire.encode_ready(timeout, names))
         self.compare()
@@ -118,13 +125,13 @@ class Model(RuleBasedStateMachine):
     @rule(seconds=st.integers(1, 3))
     def wait(self, seconds: int) -> None:
         for _ in range(seconds):
-            self.now += 1
-            self.harness.turn(1000)
-            for client in list(self.line):
-                assert client.ready is not None
-                if client.ready[0] <= self.now:
-                    self.leave(client)
-                    client.expected += wire.TIMEOUT_LINE
+            self.now += 1001  # so that what begins now has a deadline of its own, too
+            self.harness.turn(1001)
+            while due := [c for c in self.line if c.ready is not None and c.ready[0] <= self.now]:
+                client = min(due, key=lambda c: c.ready or ())
+                self.leave(client)
+                client.expected += wire.TIMEOUT_LINE
+                self.execute(client)
             self.compare()
 
     @rule(peer=peers)
