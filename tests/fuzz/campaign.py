@@ -121,6 +121,7 @@ class Campaign:
         self._reports = reports
         self._pid = broker.pid
         self._log = broker.log.open("rb")
+        self._rest = b""
         self._staying: deque[socket.socket] = deque()
         self._recent: deque[tuple[str, Case]] = deque(maxlen=_REMEMBERED)
         self.connections = 0
@@ -184,9 +185,11 @@ class Campaign:
                 witness.check()
         except AssertionError as error:
             self._fail(str(error))
-        for line in self._log.read().decode(errors="replace").splitlines():
+        # what is being written at this moment may be seen in part
+        *lines, self._rest = (self._rest + self._log.read()).split(b"\n")
+        for line in lines:
             if line.strip():
-                self._look_at(line)
+                self._look_at(line.decode(errors="replace"))
 
     def _look_at(self, line: str) -> None:
         try:
