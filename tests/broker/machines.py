@@ -57,6 +57,7 @@ queue_settings = st.one_of(
         dead_letter=st.booleans(),
         message_ttl=st.sampled_from([0, 450]),
         max_message_bytes=st.sampled_from([0, 5]),
+        by_priority=st.booleans(),
     ),
     st.builds(
         DestinationSettings,
@@ -215,12 +216,27 @@ class Machine(RuleBasedStateMachine):
         self.end(turn)
 
     @precondition(lambda self: self.holders())
-    @rule(which=picks, count=st.integers(1, 4), attempted=st.booleans(), turn=ends)
-    def release(self, which: int, count: int, attempted: bool, turn: bool) -> None:
+    @rule(
+        which=picks,
+        count=st.integers(1, 4),
+        attempted=st.booleans(),
+        spared=st.booleans(),
+        turn=ends,
+    )
+    def release(self, which: int, count: int, attempted: bool, spared: bool, turn: bool) -> None:
         held = self.holding(which)
         assert held is not None
         pair, _ = held
-        self.world.release(pair, pair.model.held()[:count], attempted)
+        self.world.release(pair, pair.model.held()[:count], attempted, spared)
+        self.end(turn)
+
+    @precondition(lambda self: self.holders())
+    @rule(which=picks, count=st.integers(1, 4), turn=ends)
+    def time_out(self, which: int, count: int, turn: bool) -> None:
+        held = self.holding(which)
+        assert held is not None
+        pair, _ = held
+        self.world.time_out(pair, pair.model.held()[:count])
         self.end(turn)
 
     @rule(tenths=st.sampled_from([1, 1, 2, 5, 12]), turn=ends)

@@ -53,6 +53,7 @@ class Entry:
         self.subscription = subscription
         self.sequence = letter.sequence
         self.order = letter.sequence
+        self.line_up()
         self.requeued = 0
         self.expires = now + letter.expiration - wall if letter.expiration else 0
         self.attempts = 0
@@ -65,10 +66,15 @@ class Entry:
     def __repr__(self) -> str:
         return f"{self.letter.name}#{self.sequence} {self.state} in {self.subscription}"
 
+    def line_up(self) -> None:
+        """By priority, if that counts in its destination."""
+        by_priority = self.subscription.destination.settings.by_priority
+        self.priority = self.letter.priority if by_priority else 4
+
     @property
     def place(self) -> tuple[int, int]:
         """Lower goes first."""
-        return (-self.letter.priority, self.order)
+        return (-self.priority, self.order)
 
     @property
     def age(self) -> int:
@@ -349,7 +355,7 @@ class Model:
             if limits.overflow is Overflow.DROP_OLDEST:
                 victim = min(ready, key=lambda entry: entry.age)
             else:
-                victim = min(ready, key=lambda entry: (entry.letter.priority, entry.age))
+                victim = min(ready, key=lambda entry: (entry.priority, entry.age))
             self.drop(victim)
 
     # --- ends -----------------------------------------------------------------------------------
@@ -390,7 +396,7 @@ class Model:
 
     def detach(self, consumer: Consumer) -> None:
         consumer.subscription.consumers.remove(consumer)
-        self.release(consumer, consumer.held(), True)
+        self.release(consumer, consumer.held(), True, False)
         consumer.subscription.elect()
 
     def refund(self, consumer: Consumer) -> None:
@@ -457,12 +463,23 @@ class Model:
         entry.subscription.entries.remove(entry)
         entry.subscription.destination.totals.settled += 1
 
-    def release(self, consumer: Consumer, entries: list[Entry], attempted: bool) -> None:
+    def release(
+        self, consumer: Consumer, entries: list[Entry], attempted: bool, spared: bool
+    ) -> None:
         for entry in entries:
-            self.give_back(entry, attempted)
+            self.give_back(entry, attempted, 0, spared)
             self.refund(consumer)
 
-    def give_back(self, entry: Entry, attempted: bool, delay: int = 0) -> None:
+    def time_out(self, consumer: Consumer, entries: list[Entry]) -> None:
+        limits = consumer.subscription.destination.settings
+        for entry in entries:
+            delay = limits.retry_delay * 2 ** (entry.attempts - 1)
+            self.refund(consumer)
+            self.give_back(entry, True, min(delay, limits.retry_delay_max or delay))
+
+    def give_back(
+        self, entry: Entry, attempted: bool, delay: int = 0, spared: bool = False
+    ) -> None:
         subscription = entry.subscription
         limit = subscription.destination.settings.max_attempts
         entry.holder = None
@@ -474,7 +491,7 @@ class Model:
             entry.attempts -= 1
         if entry.expires and entry.expires <= self.steady:
             self.expire(entry)
-        elif attempted and limit and entry.attempts >= limit:
+        elif attempted and limit and entry.attempts >= limit and not spared:
             self.drop(entry)
         else:
             if attempted:
@@ -530,13 +547,10 @@ class Model:
                 if entry.state == DELAYED and entry.until <= self.steady:
                     entry.state = READY
         for subscription in self.subscriptions():
-            limits = subscription.destination.settings
             for consumer in subscription.consumers:
-                for entry in consumer.held() if consumer.ack_timeout else []:
-                    if entry.delivered + consumer.ack_timeout <= self.steady:
-                        delay = limits.retry_delay * 2 ** (entry.attempts - 1)
-                        self.refund(consumer)
-                        self.give_back(entry, True, min(delay, limits.retry_delay_max or delay))
+                if consumer.ack_timeout:
+                    latest = self.steady - consumer.ack_timeout
+                    self.time_out(consumer, [e for e in consumer.held() if e.delivered <= latest])
         self.look()
 
     # --- topics ---------------------------------------------------------------------------------
@@ -604,6 +618,7 @@ class Model:
             for subscription in destination.every():
                 subscription.consumers = []
                 for entry in list(subscription.entries):
+                    entry.line_up()
                     if entry.letter.durability is Durability.NONE:
                         subscription.entries.remove(entry)
                     elif not isinstance(entry.holder, Transaction) or not entry.holder.prepared:

@@ -340,6 +340,71 @@ def test_place_life_and_attempts_of_a_requeued_message_survive(disk: Disk, seale
     assert disk.read(disk.broker.queue("q").queue).got() == ["b"]
 
 
+# --- automatic destinations with settings of their own, and when they came into being ----------
+
+
+def test_an_automatic_queue_keeps_its_own_settings(disk: Disk) -> None:
+    own = DestinationSettings(max_messages=2, overflow=Overflow.DROP_OLDEST)
+    for seal in (False, True):
+        queue = disk.broker.resolve(QUEUE, own)
+        assert (queue.settings, queue.automatic) == (own, True)
+        created = queue.created
+        disk.clock.advance(1000)
+        disk.send(queue, "1")
+        disk.send(disk.broker.resolve(Address(Kind.QUEUE, "usual")), "1")
+        disk.sync()
+        if seal:
+            disk.seal()
+        disk.crash()
+        for _ in range(2):
+            queue = disk.broker.destinations[QUEUE]
+            assert (queue.settings, queue.automatic, queue.created) == (own, True, created)
+            disk.crash()
+        usual = disk.broker.destinations[Address(Kind.QUEUE, "usual")]
+        assert usual.settings == disk.broker.settings.defaults
+        # when it goes, its settings go with it
+        disk.broker.remove(disk.broker.destinations[QUEUE])
+        disk.sync()
+        disk.crash()
+        assert QUEUE not in disk.broker.destinations
+
+
+def test_a_declared_queue_knows_when_it_came_into_being(disk: Disk) -> None:
+    created = disk.queue().created
+    disk.clock.advance(5000)
+    disk.queue(max_messages=5)
+    disk.sync()
+    disk.crash()
+    assert disk.broker.destinations[QUEUE].created == created
+    disk.seal()
+    disk.crash()
+    assert disk.broker.destinations[QUEUE].created == created
+
+
+def test_an_automatic_queue_is_as_old_as_its_oldest_message(disk: Disk) -> None:
+    disk.clock.advance(5000)
+    first = disk.clock.wall
+    for _ in range(2):
+        message = Message(QUEUE, b"", timestamp=disk.clock.wall)
+        disk.broker.publish(disk.broker.queue("q"), message)
+        disk.clock.advance(5000)
+    disk.sync()
+    disk.crash()
+    assert disk.broker.destinations[QUEUE].created == first
+
+
+def test_settings_of_a_queue_whose_name_is_not_utf8(disk: Disk) -> None:
+    address = Address(Kind.QUEUE, "\udcff\udcfe")
+    settings = DestinationSettings(max_messages=3)
+    disk.broker.declare(address, settings)
+    disk.sync()
+    disk.crash()
+    assert disk.broker.destinations[address].settings == settings
+    disk.seal()
+    disk.crash()
+    assert disk.broker.destinations[address].settings == settings
+
+
 @pytest.mark.parametrize("payload", [b"", b"\x00", b"\x97\xa2\xff\xfe", b"\x93\x01\x02\x03" * 9])
 @pytest.mark.parametrize(
     "decode",

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from sluicemq.broker import Broker, BrokerSettings, Consumer, Window
+from sluicemq.broker import Broker, BrokerSettings, Consumer, Destination, Window
 from sluicemq.broker.delivery import DELAYED, READY, TAKEN
 from sluicemq.journal.format import UNIT_END, Cause, RecordType
 from sluicemq.journal.memory import MemoryJournal
@@ -254,3 +254,47 @@ def test_rates_approach_the_present_and_fade() -> None:
     assert queue.statistics.rate_out == pytest.approx(10, rel=0.01)
     rig.broker.sample(60.0)
     assert queue.statistics.rate_in == pytest.approx(0, abs=0.01)
+
+
+# --- for protocols whose clients are told of more ------------------------------------------------
+
+
+def test_a_protocols_defaults_are_for_new_queues_of_a_broker_without_its_own() -> None:
+    own = DestinationSettings(max_messages=5)
+    rig = Rig()
+    assert rig.broker.resolve(Address(Kind.QUEUE, "new"), own).settings == own
+    rig.queue("old", max_messages=7)
+    assert rig.broker.resolve(Address(Kind.QUEUE, "old"), own).settings.max_messages == 7
+    configured = DestinationSettings(max_messages=9)
+    rig = Rig(BrokerSettings(defaults=configured))
+    assert rig.broker.resolve(Address(Kind.QUEUE, "new"), own).settings == configured
+
+
+def test_who_waits_for_a_destination_is_called_once_for_either_kind() -> None:
+    rig = Rig()
+    seen: list[tuple[str, Address]] = []
+
+    def one(destination: Destination) -> None:
+        seen.append(("one", destination.address))
+
+    def two(destination: Destination) -> None:
+        seen.append(("two", destination.address))
+
+    for callback in (one, two):
+        rig.broker.await_creation("q", callback)
+        rig.broker.await_creation("gone", callback)
+    rig.broker.stop_waiting("gone", one)
+    rig.broker.stop_waiting("gone", two)
+    rig.queue("gone")
+    rig.topic("q")
+    rig.queue("q")
+    assert seen == [("one", Address(Kind.TOPIC, "q")), ("two", Address(Kind.TOPIC, "q"))]
+
+
+def test_priorities_count_only_where_they_are_meant_to() -> None:
+    rig = Rig()
+    for name, by_priority, order in (("p", True, "bca"), ("f", False, "abc")):
+        queue = rig.queue(name, by_priority=by_priority)
+        for body, priority in zip("abc", (0, 9, 5), strict=True):
+            rig.send(queue, body, priority=priority)
+        assert "".join(rig.read(queue).got()) == order

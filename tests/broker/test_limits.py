@@ -246,3 +246,22 @@ def test_a_topic_blocks_no_longer_when_nobody_wanted_what_filled_it() -> None:
     assert not producer.send(topic, "b")
     rig.broker.flush()
     assert unblocked == ["b"]
+
+
+def test_a_producer_may_give_up_waiting() -> None:
+    rig = Rig()
+    queue = rig.queue(max_messages=1, overflow=Overflow.BLOCK)
+    rig.send(queue, "a")
+    parked = [rig.message(queue, body) for body in "bc"]
+    accepted: list[str] = []
+    for message in parked:
+        body = message.body.decode()
+        assert not rig.broker.publish(queue, message, lambda body=body: accepted.append(body))
+    assert rig.broker.withdraw(queue, parked[0])
+    assert not rig.broker.withdraw(queue, parked[0])
+    reader = rig.read(queue)
+    rig.broker.flush()
+    rig.broker.flush()
+    assert accepted == ["c"]
+    assert reader.got() == ["a", "c"]
+    assert not rig.broker.withdraw(queue, parked[1])

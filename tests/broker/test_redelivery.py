@@ -210,3 +210,37 @@ def test_a_message_that_came_back_may_be_given_up_by_its_number() -> None:
     rig.broker.flush()
     assert [message.body for message in rig.dead()] == [b"a"]
     assert rig.read(queue).got() == ["b"]
+
+
+def test_what_is_spared_counts_but_is_not_given_up() -> None:
+    rig = Rig()
+    queue = rig.queue(max_attempts=1, dead_letter=True)
+    rig.send(queue, "a", "b")
+    reader = rig.read(queue)
+    held = reader.held()
+    rig.broker.release(reader.consumer, [held["a"]], spared=True)
+    reader.detach()
+    assert bodies(queue) == ["a"]
+    assert [message.body for message in rig.dead()] == [b"b"]
+    again = rig.read(queue)
+    again.got()
+    assert again.attempts == {"a": 2}
+
+
+def test_a_time_that_the_engine_does_not_watch() -> None:
+    rig = Rig()
+    queue = rig.queue(max_attempts=3, retry_delay=100)
+    rig.send(queue, "a", "b")
+    reader = rig.read(queue)
+    held = reader.held()
+    rig.broker.time_out(reader.consumer, [held["a"], 999])
+    rig.wait(99)
+    assert reader.got() == ["a", "b"]
+    rig.wait(1)
+    assert reader.got() == ["a"]
+    rig.broker.time_out(reader.consumer, [held["a"]])
+    rig.wait(199)
+    assert reader.got() == []
+    rig.wait(1)
+    assert reader.got() == ["a"]
+    assert reader.held().keys() == {"a", "b"}

@@ -308,11 +308,20 @@ class World:
         assert self.broker.settle_any(subscription, entry.sequence)
         assert not self.broker.settle_any(subscription, entry.sequence), "settled twice"
 
-    def release(self, pair: ConsumerPair, entries: list[model.Entry], attempted: bool) -> None:
+    def release(
+        self, pair: ConsumerPair, entries: list[model.Entry], attempted: bool, spared: bool
+    ) -> None:
         assert pair.engine is not None
         self.model.look()
-        self.model.release(pair.model, entries, attempted)
-        self.broker.release(pair.engine, [e.sequence for e in entries], attempted=attempted)
+        self.model.release(pair.model, entries, attempted, spared)
+        sequences = [entry.sequence for entry in entries]
+        self.broker.release(pair.engine, sequences, attempted=attempted, spared=spared)
+
+    def time_out(self, pair: ConsumerPair, entries: list[model.Entry]) -> None:
+        assert pair.engine is not None
+        self.model.look()
+        self.model.time_out(pair.model, entries)
+        self.broker.time_out(pair.engine, [entry.sequence for entry in entries])
 
     def requeue(self, entry: model.Entry, ttl: int) -> None:
         self.model.look()

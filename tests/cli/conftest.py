@@ -29,6 +29,7 @@ class RunningBroker(NamedTuple):
     data_dir: Path
     phpmq: str
     msglite: str
+    vibemq: str
 
 
 Run = Callable[..., Result]
@@ -56,10 +57,11 @@ def broker(tmp_path_factory: pytest.TempPathFactory) -> Iterator[RunningBroker]:
     data_dir = directory / "data"
     phpmq = f"phpmq+unix://{directory}/phpmq.sock"
     msglite = f"msglite+unix://{directory}/msglite.sock"
+    vibemq = f"vibemq+unix://{directory}/vibemq.sock"
     command = [sys.executable, "-m", "sluicemq.cli", "serve", "--data-dir", str(data_dir)]
     environ = {**os.environ, "SLUICEMQ_LOGGING__FORMAT": "json"}
     with subprocess.Popen(
-        [*command, "--listen", phpmq, "--listen", msglite],
+        [*command, "--listen", phpmq, "--listen", msglite, "--listen", vibemq],
         stderr=subprocess.PIPE,
         text=True,
         env=environ,
@@ -72,6 +74,6 @@ def broker(tmp_path_factory: pytest.TempPathFactory) -> Iterator[RunningBroker]:
                 break
         else:
             pytest.fail("the broker did not start: " + "".join(said))
-        yield RunningBroker(data_dir, phpmq, msglite)
+        yield RunningBroker(data_dir, phpmq, msglite, vibemq)
         process.terminate()
         assert process.wait(20) == 0

@@ -16,12 +16,12 @@ import msgspec
 import pytest
 
 from sluicemq.cli.bench import command, meter, result
-from sluicemq.cli.bench.load import Load
+from sluicemq.cli.bench.load import Dialect, Load, _Producer
 from sluicemq.cli.bench.msglite import Msglite
 from sluicemq.cli.bench.phpmq import Phpmq
 from sluicemq.cli.bench.receiver import Receiver
 from sluicemq.cli.bench.result import Backlog, Cell, Document, Idle, Latency, Query, Run
-from sluicemq.cli.bench.server import Server, fresh
+from sluicemq.cli.bench.server import Server, dialect, fresh
 from sluicemq.model.errors import ConnectionLost
 from sluicemq.protocols.phpmq.wire import Decoder, encode_dispatch
 from tests.cli.conftest import Result, RunningBroker
@@ -52,7 +52,7 @@ def check(run: Run, *, steady: bool = False, watched: bool = True) -> None:
         assert 0 < latency.p50 <= latency.p99 <= latency.p999 <= latency.maximum
 
 
-@pytest.fixture(scope="module", params=["phpmq", "msglite"])
+@pytest.fixture(scope="module", params=["phpmq", "msglite", "vibemq"])
 def server(request: pytest.FixtureRequest) -> Iterator[Server]:
     with fresh(request.param, "tcp", "none") as server:
         yield server
@@ -63,9 +63,9 @@ def server(request: pytest.FixtureRequest) -> Iterator[Server]:
 
 def test_matrix(run: Call) -> None:
     answer = run(
-        *("bench", "matrix", "--protocol", "phpmq,msglite+unix", "--durability", "lazy"),
+        *("bench", "matrix", "--protocol", "phpmq,msglite+unix,vibemq", "--durability", "lazy"),
         *("--size", "1KiB", "--producers", "2", "--consumers", "3", "--pipeline", "4"),
-        *("--window", "50", *SHORT, "--json"),
+        *("--window", "50", "--confirms", "7", *SHORT, "--json"),
     )
     found = document(answer)
     assert found.schema == result.SCHEMA
@@ -76,6 +76,7 @@ def test_matrix(run: Call) -> None:
     assert [(c.protocol, c.transport, c.durability, c.size, c.window) for c in cells] == [
         ("phpmq", "tcp", "lazy", 1024, 50),
         ("msglite", "unix", "lazy", 1024, 4),
+        ("vibemq", "tcp", "lazy", 1024, 7),
     ]
     assert {(c.producers, c.consumers, c.repetition) for c in cells} == {(2, 3, 1)}
     for cell in cells:
@@ -165,7 +166,7 @@ def test_the_document_is_documented() -> None:
         (["matrix", "--protocol", "phpmq,jmq"], "'jmq' is not one of phpmq, phpmq+unix, msglite"),
         (["matrix", "--durability", "most"], "'most' is not one of sync, lazy, none"),
         (["matrix", "--seconds", "0"], "--seconds"),
-        (["matrix", "--url", "vibemq://127.0.0.1:1"], "bench speaks phpmq:// and msglite://"),
+        (["matrix", "--url", "jmq://127.0.0.1:1"], "bench speaks phpmq://, msglite:// and vibemq"),
         (["matrix", "--url", "phpmq://127.0.0.1:1/orders"], "a queue of its own"),
         (["matrix", "--url", "phpmq://:1", "--protocol", "phpmq"], "--url says it"),
         (["matrix", "--url", "phpmq://:1", "--durability", "sync"], "a running broker has its own"),
@@ -194,11 +195,10 @@ def test_a_broker_that_is_not_there(run: Call) -> None:
 # --- the load generators ---------------------------------------------------------------------
 
 
-def speech(server: Server, size: int) -> Phpmq | Msglite:
+def speech(server: Server, size: int) -> Dialect:
     assert server.local is not None
     (listener,) = server.local.status()["listeners"]
-    protocol = Phpmq if listener["url"].startswith("phpmq") else Msglite
-    return protocol(size, window=3)
+    return dialect(listener["url"].partition(":")[0], size, queue=b"bench", window=3)
 
 
 @pytest.mark.parametrize("size", [8, 700, 300_000])
@@ -249,14 +249,31 @@ def test_steady_producers_take_turns(server: Server, monkeypatch: pytest.MonkeyP
     push = Load._push
     senders = []
 
-    def noted(self: Load, producer: object, data: memoryview) -> bool:
+    def noted(self: Load, producer: _Producer, data: memoryview, count: int) -> None:
         senders.append(producer)
-        return push(self, producer, data)
+        push(self, producer, data, count)
 
     monkeypatch.setattr(Load, "_push", noted)
     with Load(server.target, speech(server, 100), producers=3) as load:
         load.steady(1000, 0.05)
     assert len(set(senders)) == 3
+
+
+def test_a_producer_has_no_more_unanswered_than_it_may(monkeypatch: pytest.MonkeyPatch) -> None:
+    push = Load._push
+    most = []
+
+    def noted(self: Load, producer: _Producer, data: memoryview, count: int) -> None:
+        push(self, producer, data, count)
+        most.append(producer.unconfirmed)
+
+    monkeypatch.setattr(Load, "_push", noted)
+    with fresh("vibemq", "tcp", "sync") as server:
+        speaks = dialect("vibemq", 100, queue=b"bench", window=120)
+        with Load(server.target, speaks, producers=2, consumers=0) as load:
+            assert load.flood(messages=1000).messages == 1000
+        assert server.destination(b"bench")["waiting"] == 1000
+    assert 100 <= max(most) <= 120
 
 
 @pytest.mark.parametrize("generation", [1, 2])

@@ -23,7 +23,10 @@ def test_version(run: Run) -> None:
 
 def test_every_command_explains_itself(run: Run) -> None:
     overview = run("--help").out
-    for command in ("serve", "send", "receive", "queues", "top", "config", "journal", "version"):
+    for command in (
+        *("serve", "send", "receive", "queues", "top", "config", "journal", "version"),
+        *("users", "permissions"),
+    ):
         assert command in overview
         assert run(command, "--help").code == 0
 

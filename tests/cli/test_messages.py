@@ -14,7 +14,7 @@ def stdin(monkeypatch: pytest.MonkeyPatch, content: bytes) -> None:
     monkeypatch.setattr(sys, "stdin", io.TextIOWrapper(io.BytesIO(content)))
 
 
-@pytest.fixture(params=["phpmq", "msglite"])
+@pytest.fixture(params=["phpmq", "msglite", "vibemq"])
 def url(request: pytest.FixtureRequest, broker: RunningBroker) -> str:
     """A queue of its own for each test, by each protocol."""
     name = request.node.name.replace("[", "-").replace("]", "")
@@ -67,9 +67,28 @@ def test_time_to_live_is_passed_on(run: Run, broker: RunningBroker) -> None:
     assert 3590 <= json.loads(run("receive", url, "--json").out)["ttl"] <= 3600
 
 
+def test_json_is_sent_as_it_is_by_vibemq(run: Run, broker: RunningBroker) -> None:
+    bodies = ['{"a": 1.0}', "[1,]", '"text"', "", "[]", "null"]
+    for body in bodies:
+        assert run("send", f"{broker.vibemq}?queue=json", body).code == 0
+    shown = ['{"a": 1.0}', '"[1,]"', '"\\"text\\""', '""', "[]", "null"]
+    assert run("receive", f"{broker.phpmq}?queue=json", "-n6").out.splitlines() == shown
+    for body in bodies:
+        assert run("send", f"{broker.vibemq}?queue=json", body).code == 0
+    assert run("receive", f"{broker.vibemq}?queue=json", "-n6").out.splitlines() == bodies
+
+
+def test_vibemq_messages_have_no_life_of_their_own(run: Run, broker: RunningBroker) -> None:
+    result = run("send", f"{broker.vibemq}?queue=q", "x", "--ttl", "1h")
+    assert result.code == 2
+    assert "messageTtl" in result.err
+
+
 def test_a_message_crosses_protocols(run: Run, broker: RunningBroker) -> None:
     run("send", f"{broker.msglite}?queue=crossing", "hello")
     assert run("receive", f"{broker.phpmq}?queue=crossing").out == "hello\n"
+    run("send", f"{broker.phpmq}?queue=crossing", "hello")
+    assert run("receive", f"{broker.vibemq}?queue=crossing").out == "hello\n"
 
 
 def test_the_running_broker_lists_its_queues(run: Run, broker: RunningBroker) -> None:
@@ -88,6 +107,7 @@ def test_the_running_broker_lists_its_queues(run: Run, broker: RunningBroker) ->
         (["send", "phpmq://127.0.0.1:0/q", "x"], "port 0"),
         (["send", "phpmq://h/q?generatoin=1", "x"], "did you mean generation?"),
         (["send", "phpmq://h/q?generation=3", "x"], "generation is 1 or 2"),
+        (["send", "vibemq://h/q?tokn=1", "x"], "did you mean token?"),
         (["send", "phpmq://h/q?ca=/x", "x"], "only with TLS"),
         (["send", "phpmq+tls://h/q?ca=/none.pem", "x"], "/none.pem cannot be used"),
         (["send", "phpmq://h/q", "x", "--ttl", "soon"], "is not a number of s"),
@@ -102,7 +122,7 @@ def test_mistakes_are_usage_errors(run: Run, arguments: list[str], says: str) ->
     assert says in result.err
 
 
-@pytest.mark.parametrize("protocol", ["phpmq", "msglite"])
+@pytest.mark.parametrize("protocol", ["phpmq", "msglite", "vibemq"])
 def test_no_broker_there(run: Run, tmp_path: Path, protocol: str) -> None:
     result = run("receive", f"{protocol}+unix://{tmp_path}/none?queue=q")
     assert result.code == 1
@@ -118,6 +138,14 @@ def test_a_name_the_protocol_cannot_say(
     assert (sent.code, received.code) == (2, 2)
     assert "cannot be sent to" in sent.err
     assert "cannot be read" in received.err
+
+
+def test_a_name_that_vibemq_refuses(run: Run, broker: RunningBroker) -> None:
+    url = f"{broker.vibemq}?queue=two%20words"
+    for result in (run("send", url, "x"), run("receive", url)):
+        assert result.code == 1
+        assert "INVALID_MESSAGE" in result.err
+        assert "Traceback" not in result.err
 
 
 def test_a_name_that_the_protocol_cannot_carry_is_explained(

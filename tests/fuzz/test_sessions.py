@@ -13,7 +13,8 @@ from sluicemq.protocols.link import Link, Session
 from sluicemq.protocols.msglite import wire as msglite_wire
 from sluicemq.protocols.phpmq import wire as phpmq_wire
 from sluicemq.server.address import Url
-from sluicemq.server.config import Listener
+from sluicemq.server.config import Config, Listener
+from sluicemq.server.identity.gate import Gate
 from sluicemq.server.rooms import Rooms
 from tests.fuzz import corpus
 from tests.fuzz.mutations import mutate
@@ -37,12 +38,16 @@ class FixedVitals:
         return 1
 
 
+GATE = Gate(Config(), lambda call: call())
+"""There are no users."""
+
+
 class House(RoomHarness):
     """All protocols on one engine, as the server puts them together."""
 
     def __init__(self) -> None:
         super().__init__()
-        self.rooms = Rooms(self.broker, FixedVitals())
+        self.rooms = Rooms(self.broker, FixedVitals(), GATE)
 
     def open(self, link: Link) -> Session:
         return self.open_as("auto", link)

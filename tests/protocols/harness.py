@@ -8,7 +8,9 @@ from typing import Protocol
 
 from sluicemq.broker import Broker, BrokerSettings, Destination, ManualClock
 from sluicemq.journal.memory import MemoryJournal
+from sluicemq.model.access import Identity, Operation, Permission
 from sluicemq.model.destination import Address, DestinationSettings, Kind
+from sluicemq.protocols.access import Open
 from sluicemq.protocols.link import Link, Session
 
 
@@ -98,6 +100,7 @@ class RecordedLink:
     def __init__(self, harness: RoomHarness) -> None:
         self.harness = harness
         self.peer = "test"
+        self.peer_user = ""
         self.written = b""
         self.unsent = False
         self.stalled = False
@@ -159,3 +162,19 @@ class RoomPeer:
         self.harness.links.remove(self.link)
         self.session.closed()
         self.harness.turn()
+
+
+class RecordedAccess(Open):
+    """Somebody with the permissions that are given, as `orders.*: produce consume`."""
+
+    def __init__(self, *permissions: str, name: str = "anna") -> None:
+        rules = []
+        for text in permissions:
+            pattern, _, words = text.partition(":")
+            operations = frozenset(Operation(word) for word in words.split())
+            rules.append(Permission(pattern, operations))
+        super().__init__(Identity(name, rules))
+        self.refusals: list[str] = []
+
+    def denied(self, peer: str, identity: Identity, what: str) -> None:
+        self.refusals.append(f"{peer} {identity.name} {what}")

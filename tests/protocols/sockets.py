@@ -20,6 +20,7 @@ class SocketLink(asyncio.Protocol):
     def __init__(self, harness: RoomHarness) -> None:
         self.harness = harness
         self.peer = "test"
+        self.peer_user = ""
         self.unsent = False
         self.stalled = False
         self.ended = False

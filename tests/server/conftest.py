@@ -9,6 +9,7 @@ from pathlib import Path
 import pytest
 
 from sluicemq.cli.local import LISTEN, LocalBroker
+from tests.server.authority import Authority
 
 Start = Callable[..., LocalBroker]
 
@@ -28,3 +29,11 @@ def start(tmp_path: Path) -> Iterator[Start]:
             return broker.start()
 
         yield call
+
+
+@pytest.fixture
+def authority(tmp_path: Path) -> Authority:
+    """Issues certificates into a directory of its own."""
+    directory = tmp_path / "pki"
+    directory.mkdir()
+    return Authority(directory)

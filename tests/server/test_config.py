@@ -34,8 +34,9 @@ def test_nothing_given_serves_every_protocol_on_loopback() -> None:
         "msglite://127.0.0.1:9813",
         "phpmq://127.0.0.1:9100",
         "phpmq-maintenance://127.0.0.1:9101",
+        "vibemq://127.0.0.1:2925",
     ]
-    assert [listener.durability for listener in config.listeners] == [None, None, None]
+    assert {listener.durability for listener in config.listeners} == {None}
     config.check()
     assert config == Config()
 
@@ -238,7 +239,7 @@ def test_tls_needs_readable_files(tmp_path: Path) -> None:
     assert "needs a certificate" in problems("phpmq+tls://")[0]
     assert "there is no file /none.pem" in problems("phpmq+tls://?certificate=/none.pem")[0]
     assert "phpmq+tls://127.0.0.1:9100" in problems(f"phpmq://?certificate={pem}")[0]
-    assert problems(f"phpmq+tls://?certificate={pem}") == []
+    assert f"there is no certificate in {pem}" in problems(f"phpmq+tls://?certificate={pem}")[0]
 
 
 @pytest.mark.parametrize(
@@ -246,7 +247,7 @@ def test_tls_needs_readable_files(tmp_path: Path) -> None:
     [
         (["phpmq://:1", "msglite://:1"], "same address"),
         (["phpmq+unix:///a", "msglite+unix:///a"], "same address"),
-        (["vibemq://"], "does not serve vibemq yet"),
+        (["jmq://"], "does not serve jmq yet"),
         (["phpmq://h@:1"], "neither a user nor a queue"),
         (["phpmq://:1/queue"], "neither a user nor a queue"),
     ],

@@ -1,15 +1,12 @@
-"""Addresses that clients connect to: TCP, Unix sockets, TLS, recognition of the protocol."""
+"""Addresses that clients connect to: TCP, Unix sockets, recognition of the protocol."""
 
 from __future__ import annotations
 
 import socket
-import ssl
 import stat
-from contextlib import suppress
 from pathlib import Path
 
 import pytest
-import trustme
 
 from sluicemq.cli.local import LocalBroker
 from sluicemq.model.errors import ConnectionLost
@@ -101,45 +98,3 @@ def test_a_socket_in_use_and_a_file_that_is_no_socket_are_left_alone(
                 broker.start()
     assert plain.read_text() == "mine"
     assert used.exists()
-
-
-@pytest.fixture
-def authority() -> trustme.CA:
-    return trustme.CA()
-
-
-def test_tls(start: Start, tmp_path: Path, authority: trustme.CA) -> None:
-    chain = tmp_path / "chain.pem"
-    authority.issue_cert("localhost").private_key_and_cert_chain_pem.write_to_path(str(chain))
-    broker = start(f"phpmq+tls://127.0.0.1:0?certificate={chain}")
-    port = broker.port("phpmq+tls")
-    context = ssl.create_default_context()
-    authority.configure_trust(context)
-    body = bytes(range(256)) * 4096
-    with BlockingPhpmqClient.connect("localhost", port, ssl_context=context) as client:
-        client.send("a", body)
-        client.subscribe("a", 1)
-        message = client.receive(10)
-        assert message.body == body
-        message.ack()
-    # somebody who does not speak TLS is turned away and disturbs nobody
-    with socket.create_connection(("127.0.0.1", port), timeout=5) as plain:
-        plain.sendall(b"H0100102" * 10)
-        with suppress(ConnectionResetError):
-            assert plain.recv(100)[:1] in (b"", b"\x15")
-    with BlockingPhpmqClient.connect("localhost", port, ssl_context=context) as client:
-        client.send("b", b"still there")
-        client.subscribe("b", 1)
-        assert client.receive(5).body == b"still there"
-
-
-def test_a_certificate_that_cannot_be_used_stops_the_start(
-    tmp_path: Path, authority: trustme.CA
-) -> None:
-    chain = tmp_path / "chain.pem"
-    chain.write_text("this is no certificate")
-    broker = LocalBroker(tmp_path / "b", [f"phpmq+tls://127.0.0.1:0?certificate={chain}"])
-    with pytest.raises(ConnectionLost, match="exit code 2") as caught:
-        broker.start()
-    assert "Traceback" not in str(caught.value)
-    assert str(chain) in str(caught.value)

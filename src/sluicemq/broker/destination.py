@@ -12,7 +12,7 @@ from sluicemq.broker.statistics import Statistics
 from sluicemq.broker.subscription import Subscription
 from sluicemq.journal.format import Cause
 from sluicemq.model.destination import Address, DestinationSettings, Kind
-from sluicemq.model.message import Message
+from sluicemq.model.message import DEFAULT_PRIORITY, Message
 
 
 class Parked(NamedTuple):
@@ -31,6 +31,8 @@ class Destination:
     subscriptions  a topic's, by name
     owner          token of the connection a temporary destination belongs to
     automatic      created by use, so removed when idle
+    created        wall ms since the epoch; of an automatic one that the journal brought back, when
+                   the oldest message was sent that it then had
     staged         messages written to the journal but not yet durable, and so not yet visible
     parked         messages of blocked producers, in order of arrival
     removed        True once it is gone: whoever kept a reference must look it up again
@@ -40,6 +42,7 @@ class Destination:
         "address",
         "automatic",
         "core",
+        "created",
         "held",
         "idle_since",
         "limited",
@@ -66,8 +69,10 @@ class Destination:
         settings: DestinationSettings,
         owner: object = None,
         automatic: bool = False,
+        created: int = 0,
     ) -> None:
         self.core = core
+        self.created = created or core.clock.wall
         self.address = address
         self.name = address.name
         self.number = 0
@@ -100,6 +105,10 @@ class Destination:
             or settings.message_ttl
         )
 
+    def priority(self, priority: int) -> int:
+        """Which place in line a message of that priority has."""
+        return priority if self.settings.by_priority else DEFAULT_PRIORITY
+
     @property
     def temporary(self) -> bool:
         """It lives only as long as the connection that created it."""
@@ -109,8 +118,9 @@ class Destination:
     def waiting(self) -> int:
         """Messages waiting; of a topic, those of its longest subscription."""
         waiting = self.queue.waiting
-        for subscription in self.subscriptions.values():
-            waiting = max(waiting, subscription.waiting)
+        if self.subscriptions:
+            for subscription in self.subscriptions.values():
+                waiting = max(waiting, subscription.waiting)
         return waiting + self.staged
 
     @property

@@ -40,6 +40,8 @@ from sluicemq.model.errors import (
 )
 from sluicemq.model.message import Durability, Message
 
+_USUAL: Final = DestinationSettings()
+
 DURABLE_SUBSCRIPTION: Final = 1 << 31
 """Numbers of durable subscriptions carry this bit; without it a number is a destination's."""
 
@@ -67,6 +69,7 @@ class Broker:
         self.staged: deque[tuple[Message, Destination, list[Subscription] | None]] = deque()
         self._unit: list[tuple[Message, Destination, list[Subscription] | None]] = []
         self._confirmations: deque[tuple[int, Callable[[], None]]] = deque()
+        self._awaited: dict[str, list[Callable[[Destination], None]]] = {}
         self.next_subscription = 1
         journal.on_durable = self._on_durable
 
@@ -89,8 +92,12 @@ class Broker:
         """The destination, if it exists."""
         return self.destinations.get(address)
 
-    def resolve(self, address: Address) -> Destination:
-        """Find or automatically create. Raises DestinationNotFound, LimitExceeded."""
+    def resolve(self, address: Address, defaults: DestinationSettings | None = None) -> Destination:
+        """Find or automatically create. Raises DestinationNotFound, LimitExceeded.
+
+        `defaults`: what a protocol's clients expect of a new one. They yield to the broker's own if
+        those are anything but the usual.
+        """
         destination = self.destinations.get(address)
         if destination is not None:
             return destination
@@ -105,7 +112,20 @@ class Broker:
                 f"{address} does not exist and automatic creation is switched off"
             )
         self._make_room(address)
-        return self._create(address, settings.defaults, None, True)
+        if defaults is None or settings.defaults != _USUAL:
+            defaults = settings.defaults
+        return self._create(address, defaults, None, True)
+
+    def await_creation(self, name: str, callback: Callable[[Destination], None]) -> None:
+        """Call back when there is a queue or topic of that name, once; there must be none now."""
+        self._awaited.setdefault(name, []).append(callback)
+
+    def stop_waiting(self, name: str, callback: Callable[[Destination], None]) -> None:
+        """End an `await_creation` that has not called back."""
+        waiting = self._awaited[name]
+        waiting.remove(callback)
+        if not waiting:
+            del self._awaited[name]
 
     def declare(
         self,
@@ -156,14 +176,23 @@ class Broker:
     ) -> Destination:
         destination = Destination(self.core, address, settings, owner, automatic)
         self.destinations[address] = destination
+        for callback in self._awaited.pop(address.name, ()):
+            callback(destination)
         return destination
 
-    def adopt(self, address: Address, settings: DestinationSettings | None) -> Destination:
-        """Create a destination that the journal knows already; None = an automatic one."""
-        automatic = settings is None
-        destination = Destination(
-            self.core, address, settings or self.settings.defaults, None, automatic
-        )
+    def adopt(
+        self,
+        address: Address,
+        settings: DestinationSettings | None,
+        automatic: bool = False,
+        created: int = 0,
+    ) -> Destination:
+        """Create a destination that the journal knows already; without settings, an automatic one
+        with the broker's. `created` as in Destination."""
+        if settings is None:
+            automatic = True
+            settings = self.settings.defaults
+        destination = Destination(self.core, address, settings, None, automatic, created)
         self.destinations[address] = destination
         return destination
 
@@ -178,7 +207,9 @@ class Broker:
         if not number:
             number = destination.number = self.journal.destination(destination.address)
             destination.queue.number = number
-            if destination.owner is not None:
+            if destination.owner is not None or (
+                destination.automatic and destination.settings != self.settings.defaults
+            ):
                 self.journal.append_entry(
                     RecordType.SETTINGS,
                     encode(Settings.of(destination)),
@@ -399,6 +430,15 @@ class Broker:
                     f"{destination.waiting_bytes} bytes are waiting"
                 )
         return destination, message
+
+    def withdraw(self, destination: Destination, message: Message) -> bool:
+        """Give up on a parked message; False if it has been accepted already."""
+        for place, parked in enumerate(destination.parked):
+            if parked.message is message:
+                del destination.parked[place]
+                self.core.unblocking[destination] = None
+                return True
+        return False
 
     def _unpark(self) -> None:
         """Accept the messages of blocked producers for which there is room now."""
@@ -660,10 +700,20 @@ class Broker:
         return subscription.settle_any(sequence)
 
     def release(
-        self, consumer: Consumer, sequences: Iterable[int] | None = None, *, attempted: bool = True
+        self,
+        consumer: Consumer,
+        sequences: Iterable[int] | None = None,
+        *,
+        attempted: bool = True,
+        spared: bool = False,
     ) -> None:
         """Give back to the original position (None = all held); see Subscription.release."""
-        consumer.subscription.release(consumer, sequences, attempted)
+        consumer.subscription.release(consumer, sequences, attempted, spared)
+
+    def time_out(self, consumer: Consumer, sequences: Iterable[int]) -> None:
+        """Take back what was not acknowledged in time, for a consumer whose time the engine does
+        not watch; see Subscription.time_out."""
+        consumer.subscription.time_out(consumer, sequences)
 
     def requeue(self, subscription: Subscription, sequence: int, expiration: int) -> bool:
         """Move a delivered message to the tail, with a new expiration in wall ms (0 = never)."""

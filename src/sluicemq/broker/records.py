@@ -10,7 +10,13 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 import msgspec
 
-from sluicemq.model.destination import Address, DestinationSettings, Kind
+from sluicemq.model.destination import (
+    Address,
+    DestinationSettings,
+    Kind,
+    decode_name,
+    encode_name,
+)
 from sluicemq.model.errors import JournalDamaged
 from sluicemq.model.message import BodyKind, Durability, Message, Origin
 
@@ -37,19 +43,36 @@ class Requeue(msgspec.Struct, array_like=True):
 
 class Settings(msgspec.Struct, array_like=True):
     """RecordType.SETTINGS: a destination was declared with these settings, or is temporary and
-    so not to be seen again after a restart."""
+    so not to be seen again after a restart, or came into being by itself with settings of its own.
+    `created` is in wall ms, 0 = not known. A name that is not UTF-8 is in `raw_name`."""
 
     kind: Kind
     name: str
     settings: DestinationSettings
     temporary: bool = False
+    automatic: bool = False
+    created: int = 0
+    raw_name: bytes = b""
 
     @classmethod
     def of(cls, destination: Destination) -> Settings:
-        """How the journal knows a destination that was declared, or is temporary."""
+        """How the journal knows a destination whose settings it has to know."""
+        name = destination.name
+        is_text = _is_utf8(name)
         return cls(
-            destination.address.kind, destination.name, destination.settings, destination.temporary
+            destination.address.kind,
+            name if is_text else "",
+            destination.settings,
+            destination.temporary,
+            destination.automatic,
+            destination.created,
+            b"" if is_text else encode_name(name),
         )
+
+    @property
+    def address(self) -> Address:
+        """Of the destination."""
+        return Address(self.kind, decode_name(self.raw_name) if self.raw_name else self.name)
 
 
 class SubscriptionEntry(msgspec.Struct, array_like=True):
@@ -170,6 +193,14 @@ class State(msgspec.Struct, array_like=True):
     requeued: list[tuple[int, int, int, int]]
     prepared: list[tuple[int, bytes]]
     next_subscription: int = 1
+
+
+def _is_utf8(name: str) -> bool:
+    try:
+        name.encode()
+    except UnicodeEncodeError:
+        return False
+    return True
 
 
 _StructT = TypeVar("_StructT", bound=msgspec.Struct)

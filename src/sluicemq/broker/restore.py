@@ -67,7 +67,8 @@ def snapshot(broker: Broker) -> bytes:
         [
             Settings.of(d)
             for d in broker.destinations.values()
-            if not d.automatic and (d.number or not d.temporary)
+            if d.number or not (d.temporary or d.automatic)
+            if not d.automatic or d.settings != broker.settings.defaults
         ],
         [SubscriptionEntry.of(s) for s in broker.durable_subscriptions.values()],
         [(number, sequences.tobytes()) for number, sequences in pending.items()],
@@ -118,7 +119,7 @@ class _Restoration:
                 self._settled(record.subscription, record.sequences)
             elif kind == RecordType.SETTINGS:
                 settings = decode_settings(record.payload)
-                self.declared[Address(Kind(settings.kind), settings.name)] = settings
+                self.declared[settings.address] = settings
             elif kind == RecordType.DESTINATION_GONE:
                 address = self.recovery.address_of(record)
                 self.declared.pop(address, None)
@@ -149,7 +150,7 @@ class _Restoration:
 
     def _take(self, state: State) -> None:
         for settings in state.settings:
-            self.declared[Address(Kind(settings.kind), settings.name)] = settings
+            self.declared[settings.address] = settings
         self.broker.next_subscription = state.next_subscription
         for entry in state.subscriptions:
             self.subscriptions[entry.number] = entry
@@ -182,7 +183,7 @@ class _Restoration:
         broker = self.broker
         for address, settings in self.declared.items():
             if not settings.temporary:
-                broker.adopt(address, settings.settings)
+                broker.adopt(address, settings.settings, settings.automatic, settings.created)
         for entry in self.subscriptions.values():
             self._subscribe(entry)
         held = self._held()
@@ -193,7 +194,7 @@ class _Restoration:
             if number in destinations:
                 destination = destinations[number]
             else:
-                destination = destinations[number] = self._destination(number)
+                destination = destinations[number] = self._destination(row)
             if destination is None:
                 self._orphan(row, row.references)
             elif not destination.topic:
@@ -205,17 +206,17 @@ class _Restoration:
         self._bury_orphans()
         return count
 
-    def _destination(self, number: int) -> Destination | None:
+    def _destination(self, row: Row) -> Destination | None:
         """None if it is gone, or was temporary: a crash came before its messages were settled."""
         broker = self.broker
-        address = broker.journal.addresses.get(number)
+        address = broker.journal.addresses.get(row.destination)
         if address is None:
             return None
         settings = self.declared.get(address)
         if settings is not None and settings.temporary:
             return None
-        destination = broker.find(address) or broker.adopt(address, None)
-        broker.number(destination)
+        destination = broker.find(address) or broker.adopt(address, None, created=row.time)
+        destination.number = destination.queue.number = row.destination
         return destination
 
     def _bury_orphans(self) -> None:
@@ -314,7 +315,14 @@ class _Restoration:
             expiration = place[1]
         expires = max(1, clock.steady + expiration - clock.wall) if expiration else 0
         delivery = Delivery(
-            subscription, sequence, None, priority, size, journaled, expiration, expires
+            subscription,
+            sequence,
+            None,
+            subscription.destination.priority(priority),
+            size,
+            journaled,
+            expiration,
+            expires,
         )
         if self.attempts:
             delivery.attempts = self.attempts.get(key, 0)

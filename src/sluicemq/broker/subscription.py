@@ -123,7 +123,7 @@ class Subscription:
             self,
             message.sequence,
             message,
-            message.priority,
+            self.destination.priority(message.priority),
             size,
             journaled,
             expiration,
@@ -452,11 +452,16 @@ class Subscription:
     # --- redelivery --------------------------------------------------------------------------
 
     def release(
-        self, consumer: Consumer, sequences: Iterable[int] | None = None, attempted: bool = True
+        self,
+        consumer: Consumer,
+        sequences: Iterable[int] | None = None,
+        attempted: bool = True,
+        spared: bool = False,
     ) -> None:
         """Give deliveries back to their original position; None = all that it holds.
 
         With `attempted` False the delivery does not count: it was prefetched and never shown.
+        With `spared` it counts, but not even the last one is followed by the dead-letter queue.
         """
         held = consumer.unacked
         if sequences is None:
@@ -465,20 +470,27 @@ class Subscription:
         else:
             returned = [held.pop(sequence) for sequence in sequences if sequence in held]
         if returned:
-            self._return(consumer, returned, attempted, 0)
+            self._return(consumer, returned, attempted, 0, spared)
 
     def _return(
-        self, consumer: Consumer, returned: list[Delivery], attempted: bool, delay: int
+        self,
+        consumer: Consumer,
+        returned: list[Delivery],
+        attempted: bool,
+        delay: int,
+        spared: bool = False,
     ) -> None:
         for delivery in returned:
             self.unacked -= 1
             self.unacked_bytes -= delivery.size
-        self.give_back(returned, attempted, delay)
+        self.give_back(returned, attempted, delay, spared)
         if consumer.window.refill:
             consumer.window.credit += len(returned)
             self._refilled(consumer.window)
 
-    def give_back(self, returned: list[Delivery], attempted: bool, delay: int = 0) -> None:
+    def give_back(
+        self, returned: list[Delivery], attempted: bool, delay: int = 0, spared: bool = False
+    ) -> None:
         """Deliveries that nobody holds any more become ready, delayed, expired or dead."""
         if self.closed:
             for delivery in returned:
@@ -495,7 +507,7 @@ class Subscription:
             if delivery.expires and delivery.expires <= now:
                 self._expire(delivery)
                 continue
-            if attempted and limit and delivery.attempts >= limit:
+            if attempted and limit and delivery.attempts >= limit and not spared:
                 self._drop(delivery, "max-attempts", False)
                 continue
             if attempted and delivery.journaled == RECORDED:
@@ -527,24 +539,31 @@ class Subscription:
         """Take back what has been unacknowledged for too long."""
         consumer.watched = False
         now = self.core.clock.steady
-        late: list[Delivery] = []
+        late: list[int] = []
         for delivery in consumer.unacked.values():
             if delivery.delivered + consumer.ack_timeout > now:
                 break
-            late.append(delivery)
-        settings = self.destination.settings
-        for delivery in late:
-            del consumer.unacked[delivery.sequence]
-            delay = 0
-            if settings.retry_delay:
-                delay = settings.retry_delay << min(delivery.attempts - 1, 40)
-                delay = min(delay, settings.retry_delay_max or delay)
-            self._return(consumer, [delivery], True, delay)
+            late.append(delivery.sequence)
+        self.time_out(consumer, late)
         for delivery in islice(consumer.unacked.values(), 1):
             consumer.watched = True
             self.core.timers.add(
                 delivery.delivered + consumer.ack_timeout, self._check_acks, consumer
             )
+
+    def time_out(self, consumer: Consumer, sequences: Iterable[int]) -> None:
+        """Take deliveries back that have not been acknowledged in time: each is tried again after
+        its delay. Those that the consumer does not hold are passed over."""
+        settings = self.destination.settings
+        for sequence in sequences:
+            delivery = consumer.unacked.pop(sequence, None)
+            if delivery is None:
+                continue
+            delay = 0
+            if settings.retry_delay:
+                delay = settings.retry_delay << min(delivery.attempts - 1, 40)
+                delay = min(delay, settings.retry_delay_max or delay)
+            self._return(consumer, [delivery], True, delay)
 
     def requeue(self, sequence: int, expiration: int) -> bool:
         """Move a delivered message to the tail with a new expiration (wall ms, 0 = never)."""

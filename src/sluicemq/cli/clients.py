@@ -1,10 +1,11 @@
-"""The two blocking clients behind one face, chosen by the protocol of a URL."""
+"""The blocking clients behind one face, chosen by the protocol of a URL."""
 
 from __future__ import annotations
 
 import ssl
 from collections.abc import Callable
 from math import ceil
+from pathlib import Path
 from typing import Final, NamedTuple, Protocol
 
 from sluicemq.model.errors import ConfigurationError, RequestTimeout
@@ -19,7 +20,8 @@ WINDOW: Final = 100
 
 
 GRACE: Final = 0.25
-"""Seconds that a PHPMQ broker has to send what is waiting: it cannot say that a queue is empty."""
+"""Seconds that a PHPMQ or VibeMQ broker has to send what is waiting: neither can say that a queue
+is empty."""
 
 
 class Received(NamedTuple):
@@ -148,20 +150,91 @@ class _Msglite:
         self._client.close()
 
 
+class _Vibemq:
+    """Bodies are JSON there. One that is JSON, and no string, is sent as it is, other text as a
+    JSON string, other bytes in base64; received, a string is its text. So what is sent comes back.
+    """
+
+    def __init__(self, url: Url, options: dict[str, str], timeout: float, count: int) -> None:
+        from sluicemq.protocols.vibemq.blocking import BlockingVibeMQClient
+
+        self._queue = url.queue
+        self._subscribed = False
+        self._client = BlockingVibeMQClient.connect(
+            url.host or "localhost",
+            url.port,
+            path=url.path or None,
+            ssl_context=_ssl_context(url, options),
+            timeout=timeout,
+            username=url.user,
+            password=url.password,
+            token=options.get("token", ""),
+        )
+
+    def send(self, body: bytes, ttl: int) -> None:
+        from sluicemq.protocols.vibemq.commands import payload_of
+
+        if ttl:
+            raise ConfigurationError(
+                "--ttl: in VibeMQ the queue says how long messages live (messageTtl)"
+            )
+        payload, headers = payload_of(body)
+        try:
+            self._client.post(self._queue, payload, headers)
+        except ValueError as error:
+            raise ConfigurationError(f"{self._queue!r} cannot be sent to: {error}") from None
+
+    def receive(self, timeout: float | None) -> Received | None:
+        if not self._subscribed:
+            self._client.subscribe(self._queue)
+            self._subscribed = True
+        try:
+            message = self._client.receive(
+                self._queue, None if timeout is None else max(GRACE, timeout)
+            )
+        except RequestTimeout:
+            return None
+        reply_to = message.headers.get("replyTo", "")
+        return Received(message.queue, message.text, message.id, 0, reply_to, message.ack)
+
+    def close(self) -> None:
+        self._client.close()
+
+
 def _settled() -> None:
     """msglite settles a message by sending it."""
 
 
-_CLIENTS: Final[dict[str, type[_Phpmq] | type[_Msglite]]] = {"msglite": _Msglite, "phpmq": _Phpmq}
-_OPTIONS: Final = {"msglite": ("ca",), "phpmq": ("ca", "generation")}
+_CLIENTS: Final[dict[str, type[_Phpmq] | type[_Msglite] | type[_Vibemq]]] = {
+    "msglite": _Msglite,
+    "phpmq": _Phpmq,
+    "vibemq": _Vibemq,
+}
+_TLS_OPTIONS: Final = ("ca", "certificate", "key", "password_file", "insecure")
+_OPTIONS: Final = {
+    "msglite": _TLS_OPTIONS,
+    "phpmq": (*_TLS_OPTIONS, "generation"),
+    "vibemq": (*_TLS_OPTIONS, "token"),
+}
 
 
 def _ssl_context(url: Url, options: dict[str, str]) -> ssl.SSLContext | None:
-    authority = options.get("ca")
+    """What the options of a `+tls` URL ask for; the broker's certificate is verified unless
+    `insecure=true`. Raises ConfigurationError.
+    """
     if not url.tls:
-        if authority is not None:
-            raise ConfigurationError(f"{url}: ca has a meaning only with TLS ({url.protocol}+tls)")
+        for name in _TLS_OPTIONS:
+            if name in options:
+                raise ConfigurationError(
+                    f"{url}: {name} has a meaning only with TLS ({url.protocol}+tls)"
+                )
         return None
+    authority, certificate = options.get("ca"), options.get("certificate")
+    insecure = options.get("insecure", "false")
+    if insecure not in ("true", "false"):
+        raise ConfigurationError(f"{url}: insecure is true or false, not {insecure}")
+    if insecure == "true" and authority is not None:
+        raise ConfigurationError(f"{url}: with insecure=true nothing is verified; leave out ca")
     try:
         context = ssl.create_default_context(cafile=authority)
     except (OSError, ssl.SSLError) as error:
@@ -170,4 +243,26 @@ def _ssl_context(url: Url, options: dict[str, str]) -> ssl.SSLContext | None:
     if url.path:
         # A socket in the file system has no name that a certificate could state.
         context.check_hostname = False
+    if insecure == "true":
+        context.check_hostname = False
+        context.verify_mode = ssl.CERT_NONE
+    if certificate is not None:
+        _show(context, url, Path(certificate), options)
+    elif found := {"key", "password_file"} & options.keys():
+        raise ConfigurationError(f"{url}: {min(found)} belongs to a certificate; name it too")
     return context
+
+
+def _show(context: ssl.SSLContext, url: Url, certificate: Path, options: dict[str, str]) -> None:
+    """Let the client show a certificate of its own."""
+    from sluicemq.server.certificates import read_chain
+
+    key, password_file = options.get("key"), options.get("password_file")
+    try:
+        read_chain(
+            certificate,
+            None if key is None else Path(key),
+            None if password_file is None else Path(password_file),
+        ).install(context)
+    except ConfigurationError as error:
+        raise ConfigurationError(f"{url}: {error}") from None

@@ -64,6 +64,8 @@ def check(
         complain(problem)
     if problems:
         raise typer.Exit(Exit.USAGE)
+    for warning in loaded.config.warnings():
+        err().print(f"warning: {warning}", style="yellow", markup=False)
     sources = sorted(set(loaded.origins.values()))
     err().print(f"The configuration is sound (from {', '.join(sources) or 'defaults'}).")
 

@@ -185,11 +185,18 @@ def sync_directory(directory: Path) -> None:
         os.close(fd)
 
 
-def write_whole(path: Path, data: bytes) -> None:
-    """Replace a file so that after a crash it is the old one or the new one, whole."""
+def write_whole(
+    path: Path, data: bytes, *, mode: int = 0o640, owner: tuple[int, int] | None = None
+) -> None:
+    """Replace a file so that after a crash it is the old one or the new one, whole.
+
+    `owner` is a user and a group to give it to, which takes the rights of root.
+    """
     temporary = path.with_name(path.name + ".tmp")
-    fd = os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC, 0o640)
+    fd = os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC, mode)
     try:
+        if owner is not None:
+            os.fchown(fd, *owner)
         write_at(fd, data, 0)
         os.fsync(fd)
     finally:

@@ -67,6 +67,8 @@ class DestinationSettings(msgspec.Struct, frozen=True, kw_only=True, omit_defaul
     active_consumers   consumers served at a time; the others stand by (failover)
     max_subscriptions  of a topic
     hold               a topic without subscriptions keeps its messages for the first one
+    by_priority        messages of higher priority go first; without it, all go in order of arrival
+    settle_on_send     a VibeMQ subscriber need not acknowledge: what has been sent is settled
     idle_timeout       ms without messages, consumers and use until an automatically created
                        destination is removed; None = the broker's default
     """
@@ -86,4 +88,6 @@ class DestinationSettings(msgspec.Struct, frozen=True, kw_only=True, omit_defaul
     active_consumers: int = 0
     max_subscriptions: int = 0
     hold: bool = False
+    by_priority: bool = True
+    settle_on_send: bool = False
     idle_timeout: int | None = None

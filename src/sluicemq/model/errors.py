@@ -11,6 +11,12 @@ SluiceError
 │   │   └── MessageTooLarge
 │   ├── TransactionError         no such transaction, or it is not in the right state
 │   └── BrokerStopping           the broker no longer accepts messages
+├── AccessError                  who somebody is, or what they may do
+│   ├── AuthenticationMissing    nothing was shown
+│   ├── AuthenticationFailed     it was wrong, or there were too many attempts
+│   ├── AccessDenied             the user may not do that
+│   ├── UserExists
+│   └── UserNotFound
 ├── ProtocolError                a peer broke the rules of its wire protocol
 │   └── FrameTooLarge            it announced more than the configured limit
 ├── JournalError
@@ -70,6 +76,30 @@ class TransactionError(BrokerError):
 
 class BrokerStopping(BrokerError):
     """The broker is shutting down and takes no more messages."""
+
+
+class AccessError(SluiceError):
+    """Who somebody is, or what they may do; the text may be shown to the client."""
+
+
+class AuthenticationMissing(AccessError):
+    """The client has to say who it is, and has not."""
+
+
+class AuthenticationFailed(AccessError):
+    """What the client showed is wrong, or came too often; the text does not say which part."""
+
+
+class AccessDenied(AccessError):
+    """The user may not do that."""
+
+
+class UserExists(AccessError):
+    """There is a user of that name."""
+
+
+class UserNotFound(AccessError):
+    """There is no user of that name."""
 
 
 class ProtocolError(SluiceError):

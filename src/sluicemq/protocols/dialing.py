@@ -89,7 +89,7 @@ class Connection(asyncio.Protocol, ABC, Generic[FrameT]):
             raise RequestTimeout(f"no connection to {path or host} in {self.timeout} s") from None
         except OSError as error:
             raise ConnectionLost(
-                f"cannot connect to {path or f'{host}:{port}'}: {error}"
+                f"cannot connect to {path or f'{host}:{port}'}: {_reason(error)}"
             ) from error
 
     def check(self) -> None:
@@ -167,7 +167,8 @@ class Connection(asyncio.Protocol, ABC, Generic[FrameT]):
         self.lose(ConnectionLost("the broker closed the connection"))
 
     def connection_lost(self, exc: Exception | None) -> None:
-        self.lose(ConnectionLost(str(exc) if exc else "the connection is closed"))
+        reason = _reason(exc) if isinstance(exc, OSError) else str(exc or "")
+        self.lose(ConnectionLost(reason or "the connection is closed"))
         self._ended.set()
         self._writable.set()
 
@@ -220,7 +221,7 @@ def open_socket(
             connection.close()
         if isinstance(error, TimeoutError):
             raise RequestTimeout(f"no connection to {where} in {timeout} s") from None
-        raise ConnectionLost(f"cannot connect to {where}: {error}") from error
+        raise ConnectionLost(f"cannot connect to {where}: {_reason(error)}") from error
     return connection
 
 
@@ -269,7 +270,7 @@ class BlockingConnection(Generic[FrameT]):
             self.drop()
             raise RequestTimeout(f"the broker takes nothing since {self.timeout} s") from None
         except OSError as error:
-            raise ConnectionLost(str(error)) from error
+            raise ConnectionLost(_reason(error)) from error
 
     def take(self, until: float | None) -> FrameT:
         """The next frame. Waits and raises as `read`."""
@@ -294,7 +295,7 @@ class BlockingConnection(Generic[FrameT]):
         except TimeoutError:
             raise RequestTimeout(f"no {self._awaited} in the given time") from None
         except OSError as error:
-            raise ConnectionLost(str(error)) from error
+            raise ConnectionLost(_reason(error)) from error
         if not data:
             raise ConnectionLost("the broker closed the connection")
         self.frames.extend(self._decoder.feed(data))
@@ -356,3 +357,24 @@ class BlockingClient(ABC):
 
 def _broken(error: ProtocolError) -> ConnectionLost:
     return ConnectionLost(f"the broker broke the protocol: {error}")
+
+
+def _reason(error: OSError) -> str:
+    """What went wrong, in words; OpenSSL's own are names and places in its source."""
+    if isinstance(error, ssl.SSLCertVerificationError):
+        return f"the broker's certificate is not trusted: {error.verify_message}"
+    if not isinstance(error, ssl.SSLError):
+        return str(error)
+    match error.reason or "":
+        case "WRONG_VERSION_NUMBER":
+            return "what answers does not speak TLS"
+        case "UNEXPECTED_EOF_WHILE_READING":
+            return "the broker closed the connection; does it speak TLS there?"
+        case "TLSV13_ALERT_CERTIFICATE_REQUIRED":
+            return "the broker wants a client certificate"
+        case "TLSV1_ALERT_UNKNOWN_CA":
+            return "the broker does not trust the client certificate"
+        case "":
+            return str(error)
+        case other:
+            return other.replace("_", " ").lower()

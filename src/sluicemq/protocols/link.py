@@ -24,6 +24,9 @@ class Link(Protocol):
     peer: str
     """Who is at the other end, for logs."""
 
+    peer_user: str
+    """Whom the certificate of the other end names, which has been verified; "" without one."""
+
     def write(self, chunks: Iterable[bytes]) -> None:
         """Queue bytes; they leave together at the end of the turn."""
 

@@ -4,6 +4,7 @@
     ├── broker: BrokerSettings       data directory, memory, automatic destinations
     │   └── default_destination: DestinationSettings
     ├── journal: JournalOptions      segments and retention
+    ├── identity: IdentitySettings   users and logins
     ├── limits: Limits               what one connection may cost; defaults of the listeners
     ├── listeners: Listener …        where clients connect
     ├── logging: LoggingSettings
@@ -27,14 +28,28 @@ from sluicemq.model.destination import Address, DestinationSettings
 from sluicemq.model.errors import ConfigurationError
 from sluicemq.model.message import Durability
 from sluicemq.server.address import MAX_SOCKET_PATH, Url
+from sluicemq.server.identity.passwords import read_secret_file
+from sluicemq.server.identity.records import Database
+from sluicemq.server.identity.store import UserStore
 from sluicemq.server.settings import about
 from sluicemq.server.units import Unit
 
-SERVED: Final = frozenset({"auto", "msglite", "msglite-http", "phpmq", "phpmq-maintenance"})
+SERVED: Final = frozenset(
+    {"auto", "msglite", "msglite-http", "phpmq", "phpmq-maintenance", "vibemq"}
+)
 """Protocols that this version has a session for."""
 
-DEFAULT_LISTENERS: Final = ("msglite://", "phpmq://", "phpmq-maintenance://")
+WITH_LOGINS: Final = frozenset({"vibemq", "jmq", "http"})
+"""Protocols whose clients can say who they are."""
 
+DEFAULT_LISTENERS: Final = ("msglite://", "phpmq://", "phpmq-maintenance://", "vibemq://")
+
+
+ASKING: Final = WITH_LOGINS | {"auto"}
+"""Listeners of these protocols may ask their clients who they are."""
+
+MIN_ADMIN_TOKEN: Final = 16
+"""Characters; what people make up is shorter."""
 
 MIN_SEGMENT: Final = 64 * 1024
 """Bytes; smaller ones cost more files than they free space."""
@@ -102,6 +117,54 @@ class BrokerSettings(msgspec.Struct, frozen=True, kw_only=True):
     default_destination: DestinationSettings = DestinationSettings()
 
 
+class IdentitySettings(msgspec.Struct, frozen=True, kw_only=True):
+    """Users and logins."""
+
+    users_file: Annotated[
+        Path | None,
+        about(
+            "File of the user database, which `sluicemq users` and `sluicemq permissions` change. "
+            "Without it: `users.json` in the data directory."
+        ),
+    ] = None
+    required: Annotated[
+        Literal["auto", "always", "never"],
+        about(
+            "Whether clients have to say who they are. `auto`: as soon as there is a user, where "
+            "the protocol has logins. `always`: before there is one, too, and listeners of "
+            "protocols without logins need a `user`. `never`: they are not asked."
+        ),
+    ] = "auto"
+    admin_token_file: Annotated[
+        Path | None,
+        about(
+            "File whose first line, at least 16 characters, admits whoever shows it as token or "
+            "password, and as a superuser: to manage the users of a broker that has none yet."
+        ),
+    ] = None
+    login_failures: Annotated[
+        int, about("Failed logins of an address or at a user that cost no waiting time.", le=1000)
+    ] = 5
+    login_delay: Annotated[
+        float,
+        about(
+            "Waiting time after the next failure, twice as long after each further one; attempts "
+            "before its end are refused.",
+            Unit.SECONDS,
+        ),
+    ] = 1.0
+    login_delay_max: Annotated[float, about("Longest waiting time.", Unit.SECONDS, le=86_400)] = (
+        60.0
+    )
+    login_memory: Annotated[
+        float, about("Failures are forgotten when there was none for so long.", Unit.SECONDS)
+    ] = 900.0
+    audit: Annotated[
+        bool,
+        about("Log logins, refusals and changes of users (logger `sluicemq.audit`), at any level."),
+    ] = True
+
+
 class Limits(msgspec.Struct, frozen=True, kw_only=True):
     """What one connection may cost the broker. Each listener may say otherwise."""
 
@@ -163,8 +226,56 @@ class Listener(Limits, frozen=True, kw_only=True):
     request_address: Annotated[
         str, about("Of the msglite HTTP gateway: the queue that requests are sent to.")
     ] = "msglite.httpRequests"
+    window: Annotated[
+        int,
+        about("Of the VibeMQ protocol: messages a subscription may hold unacknowledged.", ge=1),
+    ] = 256
+    window_bytes: Annotated[
+        int,
+        about("Of the VibeMQ protocol: the same in bytes of their payloads.", Unit.BYTES, ge=1),
+    ] = 1024**2
+    ack_timeout: Annotated[
+        float,
+        about(
+            "Of the VibeMQ protocol: time for the acknowledgement of the message that a "
+            "subscription has to handle next, in queues without an `ack_timeout` of their own; "
+            "0 = for ever.",
+            Unit.SECONDS,
+        ),
+    ] = 30.0
+    compression: Annotated[
+        bool, about("Of the VibeMQ protocol: large frames are compressed for clients that ask.")
+    ] = True
+    compression_threshold: Annotated[
+        int, about("Of the VibeMQ protocol: what is large; 0 = everything.", Unit.BYTES)
+    ] = 1024
+    strict_create: Annotated[
+        bool,
+        about(
+            "Of the VibeMQ protocol: CreateQueue fails for a queue that exists, even if it is to "
+            "be as it is."
+        ),
+    ] = False
+    rate_limit: Annotated[
+        int,
+        about(
+            "Of the VibeMQ protocol: requests of a connection in a second, acknowledgements and "
+            "pings not counted; 0 = as many as it likes."
+        ),
+    ] = 0
+    user: Annotated[
+        str,
+        about(
+            "Of protocols without logins: whom their clients act as, with that user's permissions. "
+            "Without it they may do everything, and only on loopback and Unix sockets."
+        ),
+    ] = ""
     certificate: Annotated[
-        Path | None, about("PEM file with the certificate and its chain, for `+tls`.")
+        Path | None,
+        about(
+            "For `+tls`: PEM file with the certificate and its chain, or PKCS#12 (`.p12`, `.pfx`) "
+            "with the key too."
+        ),
     ] = None
     key: Annotated[
         Path | None, about("PEM file with the private key, if not in the certificate's file.")
@@ -172,9 +283,61 @@ class Listener(Limits, frozen=True, kw_only=True):
     password_file: Annotated[
         Path | None, about("File whose first line decrypts the private key.")
     ] = None
+    tls_min: Annotated[Literal["1.2", "1.3"], about("The oldest version of TLS accepted.")] = "1.2"
+    ciphers: Annotated[
+        str | None,
+        about(
+            "Cipher suites of TLS 1.2, as for `openssl ciphers`. Without it: those that Python "
+            "thinks sound. TLS 1.3 has its own, which all are."
+        ),
+    ] = None
+    client_certificate: Annotated[
+        Literal["none", "optional", "required"],
+        about("Whether clients are asked for a certificate, and turned away without one."),
+    ] = "none"
+    client_ca: Annotated[
+        Path | None, about("PEM file with the authorities whose client certificates are trusted.")
+    ] = None
+    client_user: Annotated[
+        Literal["cn", "san-dns", "san-email", "subject"],
+        about(
+            "What in a client's certificate is the user's name: the common name, the first "
+            "alternative name of a kind, or the whole subject (RFC 4514)."
+        ),
+    ] = "cn"
     mode: Annotated[
         int, about("File mode of a Unix socket: who may connect.", Unit.MODE, le=0o777)
     ] = 0o660
+
+
+VIBEMQ_SETTINGS: Final = (
+    "window",
+    "window_bytes",
+    "ack_timeout",
+    "compression",
+    "compression_threshold",
+    "strict_create",
+    "rate_limit",
+)
+"""Settings of a listener that mean something only to VibeMQ clients."""
+
+TLS_SETTINGS: Final = (
+    "certificate",
+    "key",
+    "password_file",
+    "tls_min",
+    "ciphers",
+    "client_certificate",
+    "client_ca",
+    "client_user",
+)
+"""Settings of a listener that mean something only with TLS."""
+
+_UNSAID: Final = {
+    field.name: field.default
+    for field in msgspec.structs.fields(Listener)
+    if field.name in TLS_SETTINGS
+}
 
 
 class LoggingSettings(msgspec.Struct, frozen=True, kw_only=True):
@@ -198,6 +361,7 @@ class Config(msgspec.Struct, frozen=True, kw_only=True):
 
     broker: BrokerSettings = msgspec.field(default_factory=BrokerSettings)
     journal: JournalOptions = msgspec.field(default_factory=JournalOptions)
+    identity: IdentitySettings = IdentitySettings()
     limits: Limits = Limits()
     listeners: tuple[Listener, ...] = msgspec.field(default_factory=default_listeners)
     logging: LoggingSettings = LoggingSettings()
@@ -205,8 +369,8 @@ class Config(msgspec.Struct, frozen=True, kw_only=True):
     insecure_public: Annotated[
         bool,
         about(
-            "Permit listeners that other machines can reach. The protocols served so far have no "
-            "logins: whoever reaches such a port may read and send everything."
+            "Permit listeners that other machines can reach and that ask nobody who they are: "
+            "whoever reaches such a port may read and send everything."
         ),
     ] = False
 
@@ -215,6 +379,11 @@ class Config(msgspec.Struct, frozen=True, kw_only=True):
         """Unix socket on which the running broker describes itself."""
         return self.broker.data_dir / "status.sock"
 
+    @property
+    def users_file(self) -> Path:
+        """The user database."""
+        return self.identity.users_file or self.broker.data_dir / "users.json"
+
     def check(self) -> None:
         """Refuse what cannot work or is dangerous. Raises ConfigurationError with every problem
         on a line of its own.
@@ -222,13 +391,23 @@ class Config(msgspec.Struct, frozen=True, kw_only=True):
         if problems := list(self.problems()):
             raise ConfigurationError("\n".join(problems))
 
+    def warnings(self) -> Iterator[str]:
+        """What `check` lets pass but its users may regret. Only for a configuration without
+        problems."""
+        for listener in self.listeners:
+            if listener.url.tls:
+                from sluicemq.server import tls
+
+                yield from tls.warnings(listener)
+
     def problems(self) -> Iterator[str]:
         """Whatever `check` would refuse, one sentence each."""
         if not self.listeners:
             yield "there is no listener; add one, for example --listen phpmq://127.0.0.1:9100"
         for listener in self.listeners:
-            yield from _address_problems(listener, self.insecure_public)
+            yield from _address_problems(listener)
             yield from _tls_problems(listener)
+        yield from self._identity_problems()
         for index, listener in enumerate(self.listeners):
             for earlier in self.listeners[:index]:
                 if listener.url.collides(earlier.url):
@@ -240,6 +419,72 @@ class Config(msgspec.Struct, frozen=True, kw_only=True):
         )
         for address, settings in self.destinations.items():
             yield from _destination_problems(f"destinations.{address}", settings)
+
+    def _identity_problems(self) -> Iterator[str]:
+        settings = self.identity
+        if settings.login_delay > settings.login_delay_max:
+            yield (
+                f"identity.login_delay ({settings.login_delay:g} s) is above login_delay_max "
+                f"({settings.login_delay_max:g} s)"
+            )
+        has_token = settings.admin_token_file is not None
+        if settings.admin_token_file is not None:
+            try:
+                if len(read_secret_file(settings.admin_token_file)) < MIN_ADMIN_TOKEN:
+                    yield (
+                        f"identity.admin_token_file: the token in {settings.admin_token_file} has "
+                        f"less than {MIN_ADMIN_TOKEN} characters"
+                    )
+            except ConfigurationError as error:
+                yield f"identity.admin_token_file: {error}"
+        try:
+            database = UserStore(self.users_file).read()
+        except ConfigurationError as error:
+            yield f"identity.users_file: {error}"
+            return
+        asked = settings.required == "always" or (
+            settings.required == "auto" and (has_token or bool(database.users))
+        )
+        for listener in self.listeners:
+            yield from self._user_problems(listener, database, asked)
+
+    def _user_problems(self, listener: Listener, database: Database, asked: bool) -> Iterator[str]:
+        """`asked`: clients whose protocol has logins have to log in."""
+        url = listener.url
+        if listener.user and listener.user not in database.users:
+            yield (
+                f"{url}: there is no user {listener.user!r} in {self.users_file}; "
+                f"{self._how_to_add(listener.user)}"
+            )
+        if (
+            listener.user
+            or self.insecure_public
+            or listener.client_certificate == "required"
+            or (asked and url.protocol in ASKING)
+        ):
+            return
+        if url.public and url.protocol in ASKING:
+            yield (
+                f"{url} can be reached from other machines, and there are no users that could log "
+                f"in; {self._how_to_add('NAME')}, or accept the risk with "
+                "insecure_public = true (--insecure-public)"
+            )
+        elif url.public:
+            yield (
+                f"{url} can be reached from other machines, and {url.protocol} has no logins: "
+                "nothing would ask who they are. Listen on 127.0.0.1 or a Unix socket, let its "
+                f"clients act as a user with few permissions ({url}?user=NAME), or accept the risk "
+                "with insecure_public = true (--insecure-public)"
+            )
+        elif self.identity.required == "always":
+            yield (
+                f"{url}: identity.required is always, and {url.protocol} has no logins; say whom "
+                f"its clients act as ({url}?user=NAME)"
+            )
+
+    def _how_to_add(self, name: str) -> str:
+        place = f"--data-dir {self.broker.data_dir}"
+        return f"add one with `sluicemq users add {name} {place}`"
 
     def _journal_problems(self) -> Iterator[str]:
         options = self.journal
@@ -264,7 +509,7 @@ class Config(msgspec.Struct, frozen=True, kw_only=True):
                 yield f"{listener.url} is the broker's status socket; choose another path"
 
 
-def _address_problems(listener: Listener, insecure_public: bool) -> Iterator[str]:
+def _address_problems(listener: Listener) -> Iterator[str]:
     url = listener.url
     if url.protocol not in SERVED:
         served = ", ".join(sorted(SERVED))
@@ -274,12 +519,6 @@ def _address_problems(listener: Listener, insecure_public: bool) -> Iterator[str
     if url.options:
         names = ", ".join(name for name, _ in url.options)
         yield f"{url}: the options {names} were not applied"
-    if url.public and not insecure_public:
-        yield (
-            f"{url} can be reached from other machines, and nothing on it asks who they are: "
-            "its protocol has no logins yet. Listen on 127.0.0.1 or a Unix socket, or accept "
-            "the risk with insecure_public = true (--insecure-public)"
-        )
     if listener.generation not in (1, 2):
         yield f"{url}: generation is 1 or 2, not {listener.generation}"
     if not 0 <= listener.mode <= 0o777:
@@ -288,20 +527,39 @@ def _address_problems(listener: Listener, insecure_public: bool) -> Iterator[str
 
 def _tls_problems(listener: Listener) -> Iterator[str]:
     url = listener.url
-    files = {
-        "certificate": listener.certificate,
-        "key": listener.key,
-        "password_file": listener.password_file,
-    }
-    if url.tls and listener.certificate is None:
+    if not url.tls:
+        for name in TLS_SETTINGS:
+            if getattr(listener, name) != _UNSAID[name]:
+                secure = url._replace(tls=True)
+                yield f"{url}: {name} has a meaning only with TLS; write {secure}"
+        return
+    found = list(_tls_file_problems(listener))
+    if listener.client_certificate != "none" and listener.client_ca is None:
+        found.append(
+            f"{url}: client_certificate = {listener.client_certificate} needs client_ca: the "
+            "authorities whose certificates are trusted"
+        )
+    if listener.client_ca is not None and listener.client_certificate == "none":
+        found.append(
+            f"{url}: client_ca has no effect unless client_certificate is optional or required"
+        )
+    yield from found
+    if not found:
+        # Only where there is TLS: the library that reads certificates is slow to load.
+        from sluicemq.server import tls
+
+        yield from tls.problems(listener)
+
+
+def _tls_file_problems(listener: Listener) -> Iterator[str]:
+    url = listener.url
+    if listener.certificate is None:
         yield f"{url}: TLS needs a certificate; add certificate=/path/to/chain.pem"
-    for name, path in files.items():
+    for name in ("certificate", "key", "password_file", "client_ca"):
+        path = getattr(listener, name)
         if path is None:
             continue
-        if not url.tls:
-            secure = url._replace(tls=True)
-            yield f"{url}: {name} has a meaning only with TLS; write {secure}"
-        elif not path.is_file():
+        if not path.is_file():
             yield f"{url}: {name}: there is no file {path}"
         elif not os.access(path, os.R_OK):
             yield f"{url}: {name}: {path} may not be read by this user"

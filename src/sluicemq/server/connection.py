@@ -19,6 +19,7 @@ import structlog
 
 from sluicemq.model.errors import JournalError
 from sluicemq.protocols.link import Session
+from sluicemq.server.peers import name_of, peer_user
 
 if TYPE_CHECKING:
     from sluicemq.server.listener import OpenListener
@@ -52,6 +53,7 @@ class Connection(asyncio.Protocol):
         "_turns",
         "active_at",
         "peer",
+        "peer_user",
     )
 
     def __init__(self, listener: OpenListener) -> None:
@@ -74,31 +76,53 @@ class Connection(asyncio.Protocol):
         self._transport: asyncio.Transport
         self.active_at = 0
         self.peer = ""
+        self.peer_user = ""
 
     # --- from the event loop -----------------------------------------------------------------
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         self._transport = cast(asyncio.Transport, transport)
+        plain = transport.get_extra_info("sslcontext") is None
+        if not plain:
+            # Sends what the handshake has left behind (session tickets): it would count as unsent
+            # output of ours until the first bytes have been read.
+            self._transport.writelines(())
         # What is left in the event loop's buffer is reported, and so is its leaving. (With a mark
         # of 0 TLS connections are paused for ever: their buffer is always "at" it.)
         self._transport.set_write_buffer_limits(high=1, low=0)
-        name = transport.get_extra_info("peername")
-        self.peer = f"{name[0]}:{name[1]}" if isinstance(name, tuple) else "unix"
+        self.peer = name_of(transport.get_extra_info("peername"))
         self._turns.begin()
         self.active_at = self._turns.broker.clock.steady
         if not self._listener.admit(self):
             self._ended = True
             self._transport.abort()
             return
-        plain = transport.get_extra_info("sslcontext") is None
         raw = transport.get_extra_info("socket")
         if raw is not None:
             self._socket = raw.fileno()
         if plain and raw is not None:
             self._descriptor = self._socket
             self._hastens = raw.family != socket.AF_UNIX and hasattr(socket, "TCP_QUICKACK")
-        self._session = self._listener.room(self, self._listener.options)
-        log.debug("connected", peer=self.peer, listener=str(self._listener.url))
+        certificate = transport.get_extra_info("peercert")
+        if certificate:
+            kind = self._listener.options.client_user
+            self.peer_user = peer_user(certificate, kind)
+            if not self.peer_user:
+                # nobody in particular must not become everybody
+                log.info("turned away", peer=self.peer, reason=f"no {kind} in its certificate")
+                self.abort("its certificate names no user")
+                return
+        try:
+            self._session = self._listener.room(self, self._listener.options)
+        except Exception as error:
+            self._fault(error)
+            return
+        log.debug(
+            "connected",
+            peer=self.peer,
+            listener=str(self._listener.url),
+            **({"certified": self.peer_user} if self.peer_user else {}),
+        )
 
     def data_received(self, data: bytes) -> None:
         if self._closing or self._session is None:
@@ -119,7 +143,8 @@ class Connection(asyncio.Protocol):
             try:
                 self._session.end_of_input()
                 if self._descriptor < 0:
-                    # TLS has no half-close: what is to be said must be said now
+                    # TLS has no half-close: what is to be said must be said now. (For a peer that
+                    # is behind it is too late: what waits for it is given back.)
                     self._turns.broker.flush()
                     self.flush()
             except Exception as error:

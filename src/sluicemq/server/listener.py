@@ -6,7 +6,6 @@ import asyncio
 import contextlib
 import os
 import socket
-import ssl
 import stat
 from typing import TYPE_CHECKING, Final
 
@@ -16,13 +15,14 @@ from sluicemq.model.errors import ConfigurationError
 from sluicemq.server.address import Url
 from sluicemq.server.config import Listener
 from sluicemq.server.connection import Connection
+from sluicemq.server.doorkeeper import Doorkeeper
 from sluicemq.server.turns import Turns
 
 if TYPE_CHECKING:
     from sluicemq.server.rooms import Room
+    from sluicemq.server.tls import Tls
 
 BACKLOG: Final = 1024
-HANDSHAKE_SECONDS: Final = 10.0
 
 log = structlog.get_logger("sluicemq.listener")
 
@@ -39,41 +39,29 @@ class OpenListener:
         self.unread: set[Connection] = set()
         """Those of them that are not read for now."""
         self.refused = 0
-        self._server: asyncio.Server | None = None
+        self._servers: list[asyncio.Server] = []
+        self._doorkeeper: Doorkeeper | None = None
+        self.tls: Tls | None = None
+        """None without TLS, and before `open`."""
 
     async def open(self) -> None:
-        """Begin to accept. Raises ConfigurationError if the address cannot be used."""
-        url = self.options.url
-        context = _tls_context(self.options) if url.tls else None
-        handshake = HANDSHAKE_SECONDS if context else None
+        """Begin to accept. Raises ConfigurationError if the address or certificate is unusable."""
         loop = self.turns.loop
-        try:
-            if url.path:
-                _remove_stale_socket(url)
-                self._server = await loop.create_unix_server(
-                    self._connect,
-                    url.path,
-                    ssl=context,
-                    backlog=BACKLOG,
-                    ssl_handshake_timeout=handshake,
-                )
-                os.chmod(url.path, self.options.mode)
-            else:
-                self._server = await loop.create_server(
-                    self._connect,
-                    url.host,
-                    url.port,
-                    ssl=context,
-                    backlog=BACKLOG,
-                    ssl_handshake_timeout=handshake,
-                    reuse_address=True,
-                )
-                port = self._server.sockets[0].getsockname()[1]
-                self.url = url._replace(port=port)
-        except OSError as error:
-            raise ConfigurationError(
-                f"cannot listen on {url}: {error.strerror or error}; is another program using it?"
-            ) from error
+        if self.options.url.tls:
+            # Only where there is TLS: the library that reads certificates is slow to load.
+            from sluicemq.server.tls import Tls
+
+            self.tls = Tls(self.options)
+        sockets = await _bind(loop, self.options)
+        if not self.options.url.path:
+            self.url = self.options.url._replace(port=sockets[0].getsockname()[1])
+        if self.tls is not None:
+            self._doorkeeper = Doorkeeper(self, self.tls, sockets)
+        elif self.url.path:
+            self._servers.append(await loop.create_unix_server(self._connect, sock=sockets[0]))
+        else:
+            for each in sockets:
+                self._servers.append(await loop.create_server(self._connect, sock=each))
         log.info("listening", url=str(self.url))
 
     def _connect(self) -> Connection:
@@ -81,7 +69,14 @@ class OpenListener:
 
     def admit(self, connection: Connection) -> bool:
         """Count a connection in, unless there are too many already."""
-        if len(self.connections) >= self.options.max_connections:
+        if not self.has_room():
+            return False
+        self.connections.add(connection)
+        return True
+
+    def has_room(self, arrivals: int = 0) -> bool:
+        """Whether one more may connect, beside `arrivals` whose handshake goes on."""
+        if len(self.connections) + arrivals >= self.options.max_connections:
             self.refused += 1
             if self.refused & (self.refused - 1) == 0:
                 log.warning(
@@ -91,7 +86,6 @@ class OpenListener:
                     refused=self.refused,
                 )
             return False
-        self.connections.add(connection)
         return True
 
     def leave(self, connection: Connection) -> None:
@@ -110,30 +104,58 @@ class OpenListener:
                     connection.abort(f"idle for {timeout:g} s")
 
     async def stop_accepting(self) -> None:
-        """Close the listening socket; connections stay."""
-        if self._server is not None:
-            self._server.close()
-            self._server = None
-            if self.url.path:
-                with contextlib.suppress(FileNotFoundError):
-                    os.unlink(self.url.path)
+        """Close the listening sockets; connections stay."""
+        if not self._servers and self._doorkeeper is None:
+            return
+        servers, self._servers = self._servers, []
+        for server in servers:
+            server.close()
+        doorkeeper, self._doorkeeper = self._doorkeeper, None
+        if doorkeeper is not None:
+            await doorkeeper.close()
+        if self.url.path:
+            with contextlib.suppress(FileNotFoundError):
+                os.unlink(self.url.path)
 
 
-def _tls_context(options: Listener) -> ssl.SSLContext:
-    context = ssl.create_default_context(ssl.Purpose.CLIENT_AUTH)
-    context.minimum_version = ssl.TLSVersion.TLSv1_2
-    password = None
+async def _bind(loop: asyncio.AbstractEventLoop, options: Listener) -> list[socket.socket]:
+    """Sockets that listen: one, or one for each address that the host's name has.
+
+    Raises ConfigurationError.
+    """
+    url = options.url
+    sockets: list[socket.socket] = []
     try:
-        if options.password_file is not None:
-            password = options.password_file.read_text().split("\n", 1)[0]
-        assert options.certificate is not None  # the configuration has been checked
-        context.load_cert_chain(options.certificate, options.key, password)
-    except (OSError, ssl.SSLError) as error:
+        if url.path:
+            _remove_stale_socket(url)
+            sockets.append(socket.socket(socket.AF_UNIX))
+            sockets[0].bind(url.path)
+            # before anybody can connect
+            os.chmod(url.path, options.mode)
+        else:
+            port = url.port
+            found = await loop.getaddrinfo(
+                url.host, port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE
+            )
+            for family, kind, protocol, _, address in dict.fromkeys(found):
+                each = socket.socket(family, kind, protocol)
+                sockets.append(each)
+                each.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+                if family == socket.AF_INET6:
+                    each.setsockopt(socket.IPPROTO_IPV6, socket.IPV6_V6ONLY, 1)
+                # the port that the system chose for the first address is that of the others too
+                each.bind((address[0], port, *address[2:]))
+                port = each.getsockname()[1]
+        for each in sockets:
+            each.listen(BACKLOG)
+            each.setblocking(False)
+    except OSError as error:
+        for each in sockets:
+            each.close()
         raise ConfigurationError(
-            f"{options.url}: cannot use the certificate {options.certificate}: {error}; it must be "
-            "a PEM file with the certificate, its chain and, unless `key` names another, its key"
+            f"cannot listen on {url}: {error.strerror or error}; is another program using it?"
         ) from error
-    return context
+    return sockets
 
 
 def _remove_stale_socket(url: Url) -> None:

@@ -21,8 +21,12 @@ from sluicemq.model.destination import Address, DestinationSettings, Kind
 from sluicemq.model.errors import ConfigurationError
 from sluicemq.server.address import Url
 from sluicemq.server.config import (
+    SERVED,
+    VIBEMQ_SETTINGS,
+    WITH_LOGINS,
     BrokerSettings,
     Config,
+    IdentitySettings,
     Limits,
     Listener,
     LoggingSettings,
@@ -42,6 +46,7 @@ SECTIONS: Final[dict[tuple[str, ...], type[msgspec.Struct]]] = {
     ("broker",): BrokerSettings,
     ("broker", "default_destination"): DestinationSettings,
     ("journal",): JournalOptions,
+    ("identity",): IdentitySettings,
     ("limits",): Limits,
     ("logging",): LoggingSettings,
 }
@@ -52,7 +57,11 @@ _ADDRESS_KEYS: Final[dict[str, type]] = {
     "path": str,
     "tls": bool,
 }
-_ONLY_FOR: Final[dict[str, frozenset[str]]] = {"generation": frozenset({"phpmq", "auto"})}
+_ONLY_FOR: Final[dict[str, frozenset[str]]] = {
+    "generation": frozenset({"phpmq", "auto"}),
+    **dict.fromkeys(VIBEMQ_SETTINGS, frozenset({"vibemq", "auto"})),
+    "user": SERVED - WITH_LOGINS,
+}
 
 
 class Source(NamedTuple):
@@ -167,6 +176,7 @@ class _Collector:
         config = Config(
             broker=BrokerSettings(**self._section(("broker",)), default_destination=default),
             journal=JournalOptions(**self._section(("journal",))),
+            identity=IdentitySettings(**self._section(("identity",))),
             limits=limits,
             listeners=tuple(built),
             logging=LoggingSettings(**self._section(("logging",))),

@@ -14,7 +14,14 @@ from typing import Any, Final
 import msgspec
 
 from sluicemq.model.destination import DestinationSettings
-from sluicemq.server.config import DEFAULT_LISTENERS, Config, Limits, Listener
+from sluicemq.server.config import (
+    DEFAULT_LISTENERS,
+    TLS_SETTINGS,
+    VIBEMQ_SETTINGS,
+    Config,
+    Limits,
+    Listener,
+)
 from sluicemq.server.loading import (
     CONFIG_VARIABLE,
     DEFAULT_FILES,
@@ -139,7 +146,7 @@ def to_builtins(config: Config) -> dict[str, Any]:
     tree: dict[str, Any] = msgspec.to_builtins(
         {
             name: getattr(config, name)
-            for name in ("insecure_public", "broker", "journal", "limits", "logging")
+            for name in ("insecure_public", "broker", "journal", "identity", "limits", "logging")
         },
         enc_hook=str,
     )
@@ -175,9 +182,13 @@ def _applies(name: str, listener: Listener) -> bool:
     """Whether a setting of a listener means anything at its address."""
     if name == "generation":
         return listener.url.protocol in ("phpmq", "auto")
+    if name in VIBEMQ_SETTINGS:
+        return listener.url.protocol in ("vibemq", "auto")
+    if name == "user":
+        return bool(listener.user)
     if name == "mode":
         return bool(listener.url.path)
-    if name in ("certificate", "key", "password_file"):
+    if name in TLS_SETTINGS:
         return listener.url.tls
     return True
 

@@ -20,7 +20,8 @@ from sluicemq.journal import FileJournal, MemoryJournal
 from sluicemq.journal.port import Journal
 from sluicemq.model.errors import JournalError, SluiceError
 from sluicemq.server.clock import SystemClock
-from sluicemq.server.config import Config
+from sluicemq.server.config import WITH_LOGINS, Config
+from sluicemq.server.identity.gate import Gate
 from sluicemq.server.listener import OpenListener
 from sluicemq.server.logs import configure
 from sluicemq.server.rooms import Rooms
@@ -32,6 +33,8 @@ EXIT_JOURNAL: Final = 74
 """EX_IOERR: the journal can no longer be trusted with messages."""
 
 HOUSEKEEPING_SECONDS: Final = 1.0
+LOOK_SECONDS: Final = 30.0
+"""Between two looks at whether a certificate's files have changed."""
 
 log = structlog.get_logger("sluicemq")
 
@@ -58,6 +61,7 @@ class Server:
         self.exit_code = 0
         self._turns: Turns | None = None
         self._stop = asyncio.Event()
+        self._reload = asyncio.Event()
         self._started = time.monotonic()
 
     async def run(self) -> int:
@@ -66,6 +70,7 @@ class Server:
         loop = asyncio.get_running_loop()
         for number in (signal.SIGTERM, signal.SIGINT):
             loop.add_signal_handler(number, self._stop.set)
+        loop.add_signal_handler(signal.SIGHUP, self._reload.set)
         config.broker.data_dir.mkdir(mode=0o700, parents=True, exist_ok=True)
         journal = self._open_journal(loop)
         try:
@@ -132,29 +137,49 @@ class Server:
         broker = self._build(journal)
         self._turns = turns = Turns(loop, broker, self._fail)
         turns.begin()
-        rooms = Rooms(broker, self)
+        gate = Gate(config, loop.call_soon_threadsafe)
+        rooms = Rooms(broker, self, gate)
         status = Status(broker, self.listeners)
         # What exists now lives long: the collector need not look at it again.
         gc.collect()
         gc.freeze()
         gc.set_threshold(50_000, 20, 1000)
-        housekeeping = None
+        chores: list[asyncio.Task[None]] = []
         try:
             for options in config.listeners:
                 listener = OpenListener(options, rooms.of(options.url.protocol), turns)
                 await listener.open()
                 self.listeners.append(listener)
             await status.open(config.status_socket)
+            self._warn_open(gate)
             log.info("serving", data_dir=str(config.broker.data_dir), version=__version__)
-            housekeeping = loop.create_task(self._keep_house(broker, turns))
+            chores.append(loop.create_task(self._keep_house(broker, turns, gate)))
+            chores.append(loop.create_task(self._keep_certificates()))
             await self._stop.wait()
             await self._drain(broker, turns)
         finally:
-            if housekeeping is not None:
-                housekeeping.cancel()
+            for chore in chores:
+                chore.cancel()
             for listener in self.listeners:
                 await listener.stop_accepting()
             status.close(config.status_socket)
+            gate.close()
+
+    def _warn_open(self, gate: Gate) -> None:
+        """Public listeners that ask nobody who they are: say how they might."""
+        config = self.config
+        for listener in self.listeners:
+            asks = gate.required and listener.url.protocol in WITH_LOGINS
+            if (
+                config.insecure_public
+                and listener.url.public
+                and not (asks or listener.options.user)
+            ):
+                log.warning(
+                    "whoever reaches this address may do everything; users are added with "
+                    f"`sluicemq users add NAME --data-dir {config.broker.data_dir}`",
+                    url=str(listener.url),
+                )
 
     def uptime(self) -> float:
         """Seconds since the start."""
@@ -168,7 +193,7 @@ class Server:
         """Connections of all listeners."""
         return sum(len(listener.connections) for listener in self.listeners)
 
-    async def _keep_house(self, broker: Broker, turns: Turns) -> None:
+    async def _keep_house(self, broker: Broker, turns: Turns, gate: Gate) -> None:
         before = time.monotonic()
         while True:
             await asyncio.sleep(HOUSEKEEPING_SECONDS)
@@ -177,8 +202,23 @@ class Server:
             broker.sample(now - before)
             before = now
             broker.reap()
+            gate.refresh()
             for listener in self.listeners:
                 listener.sweep(broker.clock.steady)
+
+    async def _keep_certificates(self) -> None:
+        """Read them again on SIGHUP, and when their files have changed."""
+        while True:
+            try:
+                async with asyncio.timeout(LOOK_SECONDS):
+                    await self._reload.wait()
+            except TimeoutError:
+                pass
+            told = self._reload.is_set()
+            self._reload.clear()
+            for listener in self.listeners:
+                if listener.tls is not None:
+                    await (listener.tls.reload() if told else listener.tls.look())
 
     def _fail(self, error: Exception) -> None:
         """What cannot be survived: say so and go, without another word to any client."""

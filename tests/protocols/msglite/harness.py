@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from sluicemq.broker import BrokerSettings
 from sluicemq.model.message import Durability
+from sluicemq.protocols.access import OPEN, Access
 from sluicemq.protocols.link import Link
 from sluicemq.protocols.msglite import wire
 from sluicemq.protocols.msglite.gateway import GatewaySession
@@ -20,18 +21,26 @@ class Harness(RoomHarness):
         return MsgliteSession(link, self.broker, self.replies)
 
     def connect(
-        self, durability: Durability = Durability.NONE, limits: wire.Limits | None = None
+        self,
+        durability: Durability = Durability.NONE,
+        limits: wire.Limits | None = None,
+        access: Access = OPEN,
     ) -> Peer:
         link = RecordedLink(self)
         session = MsgliteSession(
-            link, self.broker, self.replies, durability=durability, limits=limits
+            link,
+            self.broker,
+            self.replies,
+            access=access,
+            durability=durability,
+            limits=limits,
         )
         return Peer(self, link, session)
 
-    def request(self) -> Peer:
+    def request(self, access: Access = OPEN) -> Peer:
         """A connection to the gateway."""
         link = RecordedLink(self)
-        return Peer(self, link, GatewaySession(link, self.broker, self.replies))
+        return Peer(self, link, GatewaySession(link, self.broker, self.replies, access=access))
 
     def temporary(self) -> list[str]:
         """Names of the reply addresses that exist."""

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from sluicemq.model.message import Durability
+from sluicemq.protocols.access import OPEN, Access
 from sluicemq.protocols.link import Link
 from sluicemq.protocols.phpmq import wire
 from sluicemq.protocols.phpmq.session import PhpmqSession
@@ -18,10 +19,16 @@ class Harness(RoomHarness):
         generation: int = 2,
         durability: Durability = Durability.SYNC,
         limits: wire.Limits | None = None,
+        access: Access = OPEN,
     ) -> Peer:
         link = RecordedLink(self)
         session = PhpmqSession(
-            link, self.broker, generation=generation, durability=durability, limits=limits
+            link,
+            self.broker,
+            access=access,
+            generation=generation,
+            durability=durability,
+            limits=limits,
         )
         return Peer(self, link, session)
 

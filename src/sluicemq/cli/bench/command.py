@@ -33,7 +33,7 @@ app = typer.Typer(
 )
 
 MOST_CONNECTIONS: Final = 1000
-PROTOCOL_HELP: Final = "phpmq, phpmq+unix, msglite, msglite+unix; a list."
+PROTOCOL_HELP: Final = "phpmq, msglite, vibemq, each also with +unix; a list."
 MATRIX_PROTOCOLS: Final = "phpmq,msglite"
 MATRIX_DURABILITIES: Final = "sync,lazy,none"
 QUERY_PROTOCOLS: Final = "msglite,msglite+unix"
@@ -44,6 +44,7 @@ MOST_WINDOW: Final = 100_000
 QUICK: Final = (
     Spec("phpmq", "tcp", "sync", 1024),
     Spec("phpmq", "tcp", "sync", 100),
+    Spec("vibemq", "tcp", "sync", 1024, 1, 1, 256),
     Spec("msglite", "tcp", "none", 100, 1, 16, 1),
     Spec("msglite", "unix", "none", 100, 1, 16, 1),
 )
@@ -66,7 +67,8 @@ RateOption = Annotated[
 SizeOption = Annotated[str, typer.Option(help="Bytes of a body, 8 to 1MiB; a list.")]
 OneSizeOption = Annotated[str, typer.Option("--size", help="Bytes of a body, 8 to 1MiB.")]
 UrlOption = Annotated[
-    str | None, typer.Option(help="A running broker (phpmq:// or msglite://) instead of new ones.")
+    str | None,
+    typer.Option(help="A running broker (phpmq://, msglite://, vibemq://) instead."),
 ]
 
 
@@ -120,6 +122,9 @@ def matrix_command(
     pipeline: Annotated[
         str, typer.Option(help="msglite: ready commands a receiver has on their way; a list.")
     ] = "1",
+    confirms: Annotated[
+        str, typer.Option(help="VibeMQ: messages of a producer that wait for PublishAcks; a list.")
+    ] = "256",
     rate: RateOption = 0,
     seconds: SecondsOption = 2.0,
     repeat: RepeatOption = 1,
@@ -144,6 +149,7 @@ def matrix_command(
             {
                 "phpmq": numbers("--window", window, MOST_WINDOW),
                 "msglite": numbers("--pipeline", pipeline, MOST_WINDOW),
+                "vibemq": numbers("--confirms", confirms, MOST_WINDOW),
             },
         )
     )

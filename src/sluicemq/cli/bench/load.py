@@ -11,13 +11,14 @@ import select
 import socket
 import sys
 import time
-from collections import deque
+from collections import OrderedDict
+from itertools import cycle
 from typing import Final, Protocol, Self
 
 from sluicemq.cli.bench.meter import Meter
-from sluicemq.cli.bench.receiver import STAMP_BYTES, Receiver
+from sluicemq.cli.bench.receiver import Receiver
 from sluicemq.cli.bench.result import Run
-from sluicemq.cli.bench.sockets import STALLED_SECONDS, Target, send_some, wait
+from sluicemq.cli.bench.sockets import STALLED_SECONDS, Target, receive, send_some, wait
 from sluicemq.model.errors import ConnectionLost
 
 OUTSTANDING: Final = 4000
@@ -28,6 +29,7 @@ OUTSTANDING_BYTES: Final = 32 * 1024**2
 _BLOCK: Final = 50
 """Messages of a producer's write, if they are not more than _BLOCK_BYTES."""
 _BLOCK_BYTES: Final = 1 << 16
+_READ: Final = 1 << 16
 _PAUSE: Final = 200e-6
 """Seconds. A steady producer sleeps at least so long: what becomes due meanwhile is sent together,
 and late by no more than this."""
@@ -38,15 +40,25 @@ class Dialect(Protocol):
 
     size: int
     """Bytes of each body, at least STAMP_BYTES."""
-    body_at: int
-    """Where the body begins in a message that is received."""
+    stamp_at: int
+    """Where the time lies in a message that is received: at the beginning of the body, usually."""
+    confirmation: int
+    """Bytes of the broker's answer to a message; 0 = it does not answer."""
+    ahead: int
+    """Messages of a producer that may wait for their answers."""
 
     @property
     def name(self) -> str:
         """The protocol."""
 
-    def send(self, body: bytes) -> bytes:
-        """One message to the broker."""
+    def greet(self, connection: socket.socket) -> None:
+        """What is to be said and heard on a producer's connection before anything else."""
+
+    def blocks(self, step: int) -> list[bytes]:
+        """Blocks of `step` messages, to be sent in turn; all messages have one length."""
+
+    def due(self, nanoseconds: int) -> bytes:
+        """One message with the time when it was due."""
 
     def wait(self) -> bytes:
         """What a connection says that waits for messages."""
@@ -56,13 +68,20 @@ class Dialect(Protocol):
 
 
 class _Producer:
-    """A connection, and what it has not taken yet."""
+    """A connection, what it has not taken yet, and what has not been answered on it.
 
-    __slots__ = ("connection", "rest")
+    events   what the poll watches it for
+    piece    bytes of an answer that is not complete
+    """
+
+    __slots__ = ("connection", "events", "piece", "rest", "unconfirmed")
 
     def __init__(self, connection: socket.socket) -> None:
         self.connection = connection
         self.rest = memoryview(b"")
+        self.events = 0
+        self.piece = 0
+        self.unconfirmed = 0
 
 
 class Load:
@@ -90,6 +109,9 @@ class Load:
         self._sockets: list[socket.socket] = []
         try:
             self._producers = [_Producer(self._connect(target)) for _ in range(producers)]
+            for producer in self._producers:
+                dialect.greet(producer.connection)
+                self._watch(producer)
             self._consumers = [dialect.receiver(self._connect(target)) for _ in range(consumers)]
         except BaseException:
             self.close()
@@ -111,64 +133,97 @@ class Load:
                 consumer.start()
         return Meter(self._pid)
 
-    def _push(self, producer: _Producer, data: memoryview) -> bool:
-        """Send `data` after what waits already. Whether the connection took all."""
+    def _watch(self, producer: _Producer) -> None:
+        """Have the poll tell what is to be waited for on the connection."""
+        events = select.EPOLLOUT if producer.rest else 0
+        if self._dialect.confirmation:
+            events |= select.EPOLLIN
+        before, producer.events = producer.events, events
+        if events == before:
+            return
+        if not before:
+            self._poll.register(producer.connection, events)
+        elif events:
+            self._poll.modify(producer.connection, events)
+        else:
+            self._poll.unregister(producer.connection)
+
+    def _push(self, producer: _Producer, data: memoryview, count: int) -> None:
+        """Send `data`, which is `count` messages, after what waits already."""
+        if self._dialect.confirmation:
+            producer.unconfirmed += count
         if producer.rest:
             producer.rest = memoryview(b"".join((producer.rest, data)))
-            return False
+            return
         producer.rest = send_some(producer.connection, data)
         if producer.rest:
-            self._poll.register(producer.connection, select.EPOLLOUT)
-            return False
-        return True
+            self._watch(producer)
 
-    def _push_rest(self, producer: _Producer) -> bool:
-        """Send what waits. Whether the connection took all."""
-        producer.rest = send_some(producer.connection, producer.rest)
+    def _attend(self, producer: _Producer, events: int) -> None:
+        """Something has happened on the connection: send what waits, read answers."""
+        if events & select.EPOLLIN:
+            data = receive(producer.connection, _READ)
+            count, producer.piece = divmod(producer.piece + len(data), self._dialect.confirmation)
+            producer.unconfirmed -= count
+        if producer.rest:
+            producer.rest = send_some(producer.connection, producer.rest)
+            if not producer.rest:
+                self._watch(producer)
+
+    def _may_send(self, producer: _Producer, count: int) -> bool:
+        """Whether the connection has taken everything, and enough of it has been answered."""
         if producer.rest:
             return False
-        self._poll.unregister(producer.connection)
-        return True
+        dialect = self._dialect
+        return not dialect.confirmation or producer.unconfirmed + count <= dialect.ahead
 
     def flood(self, *, messages: int = 0, seconds: float = 0.0) -> Run:
         """As fast as the broker takes them, for `seconds` or for a number of messages.
 
-        Ends when as many have been received as were sent. Without consumers it ends when all
-        have been sent, and then `messages` must be given.
+        Ends when as many have been received as were sent, and all are answered where there are
+        answers. Without consumers it ends when all have been sent, and then `messages` must be
+        given.
         """
-        size = self._dialect.size
-        command = self._dialect.send(bytes(size))
-        length = len(command)
-        step = max(1, min(_BLOCK, _BLOCK_BYTES // length))
-        block = memoryview(command * step)
+        dialect = self._dialect
+        size = dialect.size
+        step = max(1, min(_BLOCK, _BLOCK_BYTES // size))
+        if dialect.confirmation:
+            step = min(step, dialect.ahead)
+        blocks = cycle([memoryview(block) for block in dialect.blocks(step)])
         outstanding = max(step, min(OUTSTANDING, OUTSTANDING_BYTES // size))
         if not self._consumers:
             outstanding = sys.maxsize
         limit = messages or sys.maxsize
         consumers, writers, poll = self._by_descriptor, self._writers, self._poll
-        ready = deque(self._producers)
+        ready = OrderedDict.fromkeys(self._producers)
         sent = received = 0
         meter = self._start()
         end = meter.started + (seconds or float("inf"))
         while True:
             while ready and sent < limit and sent - received + step <= outstanding:
-                producer = ready.popleft()
+                producer, _ = ready.popitem(last=False)
                 count = min(step, limit - sent)
                 sent += count
-                if self._push(producer, block[: count * length]):
-                    ready.append(producer)
-            if sent >= limit and (received >= sent or not consumers) and len(ready) == len(writers):
+                block = next(blocks)
+                self._push(producer, block[: count * len(block) // step], count)
+                if self._may_send(producer, step):
+                    ready[producer] = None
+            if sent >= limit and (received >= sent or not consumers) and self._all_answered():
                 return meter.read(received if consumers else sent)
-            for descriptor, _ in wait(poll):
+            for descriptor, events in wait(poll):
                 consumer = consumers.get(descriptor)
                 if consumer is not None:
                     received += consumer.read()
                     continue
                 producer = writers[descriptor]
-                if self._push_rest(producer):
-                    ready.append(producer)
+                self._attend(producer, events)
+                if producer not in ready and self._may_send(producer, step):
+                    ready[producer] = None
             if limit > sent and time.perf_counter() >= end:
                 limit = sent
+
+    def _all_answered(self) -> bool:
+        return not any(producer.rest or producer.unconfirmed for producer in self._producers)
 
     def drain(self, messages: int) -> Run:
         """Receive at least so many that wait already, `messages` > 0. Needs consumers."""
@@ -180,16 +235,13 @@ class Load:
         return meter.read(received)
 
     def steady(self, rate: int, seconds: float) -> Run:
-        """`rate` messages/s by the clock, each with the time when it was due in its body.
+        """`rate` messages/s by the clock, each with the time when it was due in it.
 
         The producers take turns. What a socket does not take at once waits here, and keeps its
-        time. Bodies have at least STAMP_BYTES. Ends when all have been received.
+        time. Bodies have at least STAMP_BYTES. Ends when all have been received; answers are read
+        and not waited for.
         """
-        size = self._dialect.size
-        # the body is 0xff here, which no header contains: so it is found
-        command = self._dialect.send(b"\xff" * size)
-        at = command.index(b"\xff" * size)
-        head, tail = command[:at], bytes(size - STAMP_BYTES) + command[at + size :]
+        stamped = self._dialect.due
         total = max(1, int(rate * seconds))
         step = 1e9 / rate
         producers, consumers, writers = self._producers, self._by_descriptor, self._writers
@@ -206,13 +258,11 @@ class Load:
                 late.append(now - started - int(sent * step))
                 batches: list[list[bytes]] = [[] for _ in producers]
                 for index in range(sent, due):
-                    stamp = started + int(index * step)
-                    batch = batches[index % len(batches)]
-                    batch += (head, stamp.to_bytes(STAMP_BYTES, "little"), tail)
+                    batches[index % len(batches)].append(stamped(started + int(index * step)))
                 sent = due
                 for producer, batch in zip(producers, batches, strict=True):
                     if batch:
-                        self._push(producer, memoryview(b"".join(batch)))
+                        self._push(producer, memoryview(b"".join(batch)), len(batch))
             pause = STALLED_SECONDS
             if sent < total:
                 pause = max(_PAUSE, (started + sent * step - time.perf_counter_ns()) / 1e9)
@@ -221,12 +271,12 @@ class Load:
                 if sent >= total:
                     raise ConnectionLost(f"nothing has moved for {STALLED_SECONDS:g} s")
                 continue
-            for descriptor, _ in poll.poll(0):
+            for descriptor, events in poll.poll(0):
                 consumer = consumers.get(descriptor)
                 if consumer is not None:
                     received += consumer.read(delays)
                 else:
-                    self._push_rest(writers[descriptor])
+                    self._attend(writers[descriptor], events)
         late.sort()
         return meter.read(
             received,

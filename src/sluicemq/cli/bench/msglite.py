@@ -10,6 +10,7 @@ from typing import Final
 from sluicemq.cli.bench.meter import Meter
 from sluicemq.cli.bench.receiver import Receiver
 from sluicemq.cli.bench.result import Run
+from sluicemq.cli.bench.silent import Silent
 from sluicemq.cli.bench.sockets import Target, receive, receive_exactly
 from sluicemq.model.errors import ConnectionLost
 from sluicemq.protocols.msglite.wire import encode_message, encode_query, encode_ready
@@ -18,7 +19,7 @@ TIMEOUT: Final = 3600
 """Seconds; nothing shall expire on the way."""
 
 
-class Msglite:
+class Msglite(Silent):
     """See `load.Dialect`."""
 
     name: Final = "msglite"
@@ -32,7 +33,7 @@ class Msglite:
         self.window = window
         self.queue = queue
         sample = self.send(bytes(size))
-        self.body_at = len(sample) - size - 2
+        self.stamp_at = len(sample) - size - 2
 
     def send(self, body: bytes) -> bytes:
         """One message to the broker; it comes out again as the same bytes."""
@@ -52,7 +53,7 @@ class _Receiver(Receiver):
 
     def __init__(self, connection: socket.socket, dialect: Msglite) -> None:
         sample = dialect.send(bytes(dialect.size))
-        super().__init__(connection, sample[: dialect.body_at], len(sample), dialect.body_at)
+        super().__init__(connection, sample[: dialect.stamp_at], len(sample), dialect.stamp_at)
         ready = dialect.wait()
         self._commands = ready * dialect.window
         self._length = len(ready)

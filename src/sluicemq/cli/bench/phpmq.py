@@ -6,6 +6,7 @@ import socket
 from typing import Final
 
 from sluicemq.cli.bench.receiver import Receiver
+from sluicemq.cli.bench.silent import Silent
 from sluicemq.model.errors import ConnectionLost
 from sluicemq.protocols.phpmq.wire import encode_acknowledge, encode_consume, encode_send
 
@@ -14,7 +15,7 @@ _HEADER_BYTES: Final = 8
 _PACKET_HEADER_BYTES: Final = 32
 
 
-class Phpmq:
+class Phpmq(Silent):
     """See `load.Dialect`."""
 
     name: Final = "phpmq"
@@ -24,7 +25,7 @@ class Phpmq:
         self.size = size
         self.window = window
         self.queue = queue
-        self.body_at = _HEADER_BYTES + 2 * _PACKET_HEADER_BYTES + len(queue)
+        self.stamp_at = _HEADER_BYTES + 2 * _PACKET_HEADER_BYTES + len(queue)
 
     def send(self, body: bytes) -> bytes:
         """One message to the broker."""
@@ -46,9 +47,9 @@ class _Consumer(Receiver):
     __slots__ = ("_consume", "_id_at", "_prefix")
 
     def __init__(self, connection: socket.socket, dialect: Phpmq) -> None:
-        super().__init__(connection, b"H01003", 0, dialect.body_at)
+        super().__init__(connection, b"H01003", 0, dialect.stamp_at)
         self._consume = dialect.wait()
-        self._id_at = dialect.body_at + dialect.size + _PACKET_HEADER_BYTES
+        self._id_at = dialect.stamp_at + dialect.size + _PACKET_HEADER_BYTES
         self._prefix = encode_acknowledge(dialect.queue, bytes(_ID_BYTES))[:-_ID_BYTES]
 
     def start(self) -> None:

@@ -14,8 +14,8 @@ from typing import Final
 from sluicemq.model.errors import ConnectionLost
 
 STAMP_BYTES: Final = 8
-"""At the beginning of the body of a steady message: when it was due, `time.perf_counter_ns`,
-little-endian."""
+"""At the beginning of the body of a steady message, unless its protocol has another place for it:
+when it was due, `time.perf_counter_ns`, little-endian."""
 
 _READ: Final = 1 << 18
 _SHOWN: Final = 80
@@ -28,14 +28,14 @@ class Receiver(ABC):
     All reads go into one buffer; what is left of an incomplete message moves to its beginning.
     """
 
-    __slots__ = ("_body_at", "_buffer", "_have", "_head", "_stride", "_view", "connection")
+    __slots__ = ("_buffer", "_have", "_head", "_stamp_at", "_stride", "_view", "connection")
 
-    def __init__(self, connection: socket.socket, head: bytes, stride: int, body_at: int) -> None:
-        """`head` is how every message begins; `body_at` is where its body does."""
+    def __init__(self, connection: socket.socket, head: bytes, stride: int, stamp_at: int) -> None:
+        """`head` is how every message begins; `stamp_at` is where the time lies in it."""
         self.connection = connection
         self._head = head
         self._stride = stride
-        self._body_at = body_at
+        self._stamp_at = stamp_at
         self._have = 0
         self._buffer = bytearray(_READ)
         self._view = memoryview(self._buffer)
@@ -52,6 +52,10 @@ class Receiver(ABC):
     def _learn(self, data: bytes) -> int:
         """The stride, from the beginning of the first message; 0 = more of it is needed."""
         raise AssertionError(f"the stride was given, and {len(data)} bytes need not show it")
+
+    def _due(self, data: bytearray, at: int) -> int:
+        """When the message was due whose time lies at `at`."""
+        return int.from_bytes(data[at : at + STAMP_BYTES], "little")
 
     def read(self, delays: list[int] | None = None) -> int:
         """Read once, answer, and return how many messages are complete now. Their delays
@@ -80,8 +84,8 @@ class Receiver(ABC):
         end = count * stride
         self.connection.sendall(self._answer(buffer, count))
         if delays is not None:
-            for at in range(self._body_at, end, stride):
-                delays.append(now - int.from_bytes(buffer[at : at + STAMP_BYTES], "little"))
+            for at in range(self._stamp_at, end, stride):
+                delays.append(now - self._due(buffer, at))
         self._have = have - end
         if end < have:
             self._view[: have - end] = self._view[end:have]

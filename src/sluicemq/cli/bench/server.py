@@ -13,15 +13,16 @@ from sluicemq.cli.bench.load import Dialect
 from sluicemq.cli.bench.msglite import Msglite
 from sluicemq.cli.bench.phpmq import Phpmq
 from sluicemq.cli.bench.sockets import Target
+from sluicemq.cli.bench.vibemq import Vibemq
 from sluicemq.cli.local import LocalBroker
 from sluicemq.model.errors import ConfigurationError
 from sluicemq.server.address import Url
 
-PROTOCOLS: Final = ("phpmq", "msglite")
+PROTOCOLS: Final = ("phpmq", "msglite", "vibemq")
 TRANSPORTS: Final = ("tcp", "unix")
 DURABILITIES: Final = ("sync", "lazy", "none")
-DEFAULT_WINDOW: Final = {"phpmq": 1000, "msglite": 1}
-DEFAULT_DURABILITY: Final = {"phpmq": "sync", "msglite": "none"}
+DEFAULT_WINDOW: Final = {"phpmq": 1000, "msglite": 1, "vibemq": 256}
+DEFAULT_DURABILITY: Final = {"phpmq": "sync", "msglite": "none", "vibemq": "sync"}
 
 
 def dialect(protocol: str, size: int, *, queue: bytes, window: int = 0) -> Dialect:
@@ -29,6 +30,8 @@ def dialect(protocol: str, size: int, *, queue: bytes, window: int = 0) -> Diale
     usual = window or DEFAULT_WINDOW[protocol]
     if protocol == "phpmq":
         return Phpmq(size, queue=queue, window=usual)
+    if protocol == "vibemq":
+        return Vibemq(size, queue=queue, window=usual)
     return Msglite(size, queue=queue, window=usual)
 
 
@@ -89,7 +92,7 @@ def _target(local: LocalBroker, protocol: str, path: str) -> Target:
 def running(url: Url) -> Server:
     """A broker that runs already. Raises ConfigurationError for what cannot be loaded."""
     if url.tls or url.protocol not in PROTOCOLS:
-        raise ConfigurationError(f"{url}: bench speaks phpmq:// and msglite://, without TLS")
+        raise ConfigurationError(f"{url}: bench speaks phpmq://, msglite:// and vibemq://, no TLS")
     if url.queue or url.options or url.user:
         raise ConfigurationError(f"{url}: bench uses a queue of its own, and listeners as they are")
     queue = b"bench-" + os.urandom(4).hex().encode()

@@ -8,7 +8,8 @@
 
 (The original server's gateway.) One request per connection; the end of the body is the end of the
 connection. Whatever goes wrong - a bad request, a bad reply, none in time - is answered with
-status 500 and a reason, or ends the response that has begun.
+status 500 and a reason, or ends the response that has begun. The one exception is 403: the user
+that the listener's clients act as may not produce to ADDRESS.
 
     READING ──> WAITING ──> STREAMING ──> CLOSED
        └───────────┴────── 500 ──────────────┘
@@ -22,9 +23,11 @@ from typing import Final
 import msgspec
 
 from sluicemq.broker import Broker, Consumer, Delivery, Destination, Window
+from sluicemq.model.access import Operation
 from sluicemq.model.destination import encode_name
-from sluicemq.model.errors import BrokerError, ProtocolError
+from sluicemq.model.errors import AccessDenied, BrokerError, ProtocolError
 from sluicemq.model.message import BodyKind, Durability, Message
+from sluicemq.protocols.access import OPEN, Access, demand
 from sluicemq.protocols.link import Link, Timer
 from sluicemq.protocols.msglite.http import (
     HttpLimits,
@@ -55,6 +58,7 @@ class GatewaySession:
     """See the module, and `sluicemq.protocols.link.Session` for the contract."""
 
     __slots__ = (
+        "_access",
         "_address",
         "_alarm",
         "_broker",
@@ -73,12 +77,14 @@ class GatewaySession:
         broker: Broker,
         replies: ReplyAddresses,
         *,
+        access: Access = OPEN,
         address: str = ADDRESS,
         limits: HttpLimits | None = None,
     ) -> None:
         """Requests go to `address`. `replies` is shared by all sessions of the broker."""
         self._link = link
         self._broker = broker
+        self._access = access
         self._replies = replies
         self._address = address
         self._reader = RequestReader(limits or HttpLimits())
@@ -150,12 +156,17 @@ class GatewaySession:
         elif reader.request is not None:
             try:
                 self._forward(reader.request)
+            except AccessDenied as error:
+                self._fail(str(error), "403")
             except BrokerError as error:
                 self._fail(str(error))
 
     def _forward(self, request: Request) -> None:
-        """Send the two messages and wait for the reply. Raises BrokerError."""
+        """Send the two messages and wait for the reply. Raises BrokerError, AccessDenied."""
         broker = self._broker
+        guest = self._access.guest
+        assert guest is not None  # who cannot log in is somebody from the start
+        demand(self._access, self._link.peer, guest, Operation.PRODUCE, self._address)
         target = broker.queue(self._address)
         reply = self._create()
         content = self._create()
@@ -235,11 +246,11 @@ class GatewaySession:
         else:
             self._fail(f"no reply in {TIMEOUT} s")
 
-    def _fail(self, reason: str) -> None:
+    def _fail(self, reason: str, status: str = "500") -> None:
         if self._state is _State.CLOSED:
             return
         if self._state is not _State.STREAMING:
-            self._link.write((encode_failure(reason),))
+            self._link.write((encode_failure(reason, status),))
         self._close(reason)
 
     def _close(self, reason: str) -> None:

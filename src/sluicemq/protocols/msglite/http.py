@@ -281,8 +281,8 @@ def encode_head(status: str, headers: list[str]) -> bytes:
     return ("\r\n".join(lines) + "\r\n\r\n").encode("utf-8", "replace")
 
 
-def encode_failure(reason: str) -> bytes:
-    """What the gateway itself answers: always 500, as the original does."""
+def encode_failure(reason: str, status: str = "500") -> bytes:
+    """What the gateway itself answers: 500 for nearly everything, as the original does."""
     body = reason.encode("utf-8", "replace") + b"\n"
     headers = ["Content-Type", "text/plain; charset=utf-8", "Content-Length", str(len(body))]
-    return encode_head("500", headers) + body
+    return encode_head(status, headers) + body

@@ -17,6 +17,9 @@ and goes back to its place if the connection ends before that.
 
 After the end of input nobody may be there to wait, so a command that would wait is answered with a
 time-out at once, and the rest is carried out.
+
+There are no logins: whom a connection acts as is the listener's to say. `>` and `?` take the
+permission to produce, `<` that to consume; reply addresses are open to whoever is told of them.
 """
 
 from __future__ import annotations
@@ -25,9 +28,11 @@ from collections import deque
 from typing import Final
 
 from sluicemq.broker import Broker, Consumer, Delivery, Destination, Window
+from sluicemq.model.access import Operation
 from sluicemq.model.destination import Address, Kind, decode_name, encode_name
-from sluicemq.model.errors import BrokerError
+from sluicemq.model.errors import AccessDenied, BrokerError
 from sluicemq.model.message import Durability, Message
+from sluicemq.protocols.access import OPEN, Access, demand
 from sluicemq.protocols.link import Link, Timer
 from sluicemq.protocols.msglite.mapping import shown_body, shown_reply, shown_timeout, to_message
 from sluicemq.protocols.msglite.replies import ReplyAddresses
@@ -67,6 +72,7 @@ class MsgliteSession:
     """See the module, and `sluicemq.protocols.link.Session` for the contract."""
 
     __slots__ = (
+        "_access",
         "_addresses",
         "_alarm",
         "_alarm_at",
@@ -79,6 +85,7 @@ class MsgliteSession:
         "_gone",
         "_held_bytes",
         "_holds",
+        "_identity",
         "_last",
         "_link",
         "_paused",
@@ -99,13 +106,17 @@ class MsgliteSession:
         broker: Broker,
         replies: ReplyAddresses,
         *,
+        access: Access = OPEN,
         durability: Durability = Durability.NONE,
         limits: Limits | None = None,
     ) -> None:
         """`replies` is shared by all sessions of the broker. `durability` is that of the messages
         sent here, which the protocol leaves open; the original keeps them in memory."""
+        assert access.guest is not None  # who cannot log in is somebody from the start
         self._link = link
         self._broker = broker
+        self._access = access
+        self._identity = access.guest
         self._replies = replies
         self._durability = durability
         self._decoder = Decoder(limits or Limits())
@@ -117,6 +128,7 @@ class MsgliteSession:
         self._ended = False
         self._gone = False
         self._destinations: dict[bytes, Destination] = {}
+        """Those that this connection may send to."""
         self._last: Message | None = None
         """The last message sent here that has to reach the disk."""
         self._addresses: tuple[bytes, ...] = ()
@@ -227,7 +239,7 @@ class MsgliteSession:
                         self._ask(timeout, addresses[0], body)
                     else:
                         self._close("")
-        except BrokerError as error:
+        except (BrokerError, AccessDenied) as error:
             self._refuse(str(error))
         finally:
             self._running = False
@@ -331,9 +343,11 @@ class MsgliteSession:
     def _line_up(self, addresses: tuple[bytes, ...]) -> None:
         """Attach to the queues of these addresses instead, with no credit yet.
 
-        Raises DestinationNotFound, LimitExceeded, SubscriptionInUse.
+        Raises AccessDenied, DestinationNotFound, LimitExceeded, SubscriptionInUse.
         """
         broker = self._broker
+        for address in addresses:
+            self._demand(Operation.CONSUME, address)
         for consumer in list(self._window.consumers):
             if consumer.unacked:
                 self._retired.append(consumer)
@@ -349,11 +363,12 @@ class MsgliteSession:
     def _find_or_create(self, to: bytes) -> Destination | None:
         """None for the reply address of a query that is over: surplus replies are dropped.
 
-        Raises DestinationNotFound, LimitExceeded.
+        Raises AccessDenied, DestinationNotFound, LimitExceeded.
         """
         name = decode_name(to)
         if self._replies.issued(to) and self._broker.find(Address(Kind.QUEUE, name)) is None:
             return None
+        self._demand(Operation.PRODUCE, to)
         destination = self._broker.queue(name)
         if destination.temporary:
             return destination  # a reply address gets one message, and is not to be kept for it
@@ -361,6 +376,12 @@ class MsgliteSession:
             self._destinations.clear()
         self._destinations[to] = destination
         return destination
+
+    def _demand(self, operation: Operation, address: bytes) -> None:
+        """AccessDenied. Who has been told of a reply address may use it."""
+        if not self._replies.issued(address):
+            name = decode_name(address)
+            demand(self._access, self._link.peer, self._identity, operation, name)
 
     # --- from the broker ---------------------------------------------------------------------
 

@@ -4,6 +4,9 @@ One command per line, LF or CRLF; words are case-sensitive; the argument is the 
 without blanks and quotes around it. Queues are those that hold messages: in PHPMQ no others exist.
 `monitor` and `show` draw their page again until the next command ends them.
 
+Lists show the queues at which the user of the connection may do anything. To look into one takes
+the permission to browse it, to empty one that to manage it.
+
 A command waits until the answer to the one before has been sent: a line of input may be answered by
 pages of output, and who does not read them is not to fill the memory of the broker.
 """
@@ -18,7 +21,10 @@ from typing import Final, Protocol
 
 from sluicemq.broker import Broker, Destination
 from sluicemq.broker.delivery import TAKEN
+from sluicemq.model.access import Operation
 from sluicemq.model.destination import Address, Kind, decode_name
+from sluicemq.model.errors import AccessDenied
+from sluicemq.protocols.access import OPEN, Access, demand
 from sluicemq.protocols.link import Link, Timer
 from sluicemq.protocols.phpmq import screen
 from sluicemq.protocols.phpmq.mapping import MessageIds
@@ -47,10 +53,12 @@ class MaintenanceSession:
     """See the module, and `sluicemq.protocols.link.Session` for the contract."""
 
     __slots__ = (
+        "_access",
         "_broker",
         "_closing",
         "_congested",
         "_ended",
+        "_identity",
         "_ids",
         "_line",
         "_lines",
@@ -61,9 +69,14 @@ class MaintenanceSession:
         "_vitals",
     )
 
-    def __init__(self, link: Link, broker: Broker, vitals: Vitals) -> None:
+    def __init__(
+        self, link: Link, broker: Broker, vitals: Vitals, *, access: Access = OPEN
+    ) -> None:
+        assert access.guest is not None  # who cannot log in is somebody from the start
         self._link = link
         self._broker = broker
+        self._access = access
+        self._identity = access.guest
         self._vitals = vitals
         self._ids = MessageIds(broker.identity)
         self._line = b""
@@ -157,10 +170,15 @@ class MaintenanceSession:
             self._close("")
         elif word == "monitor" or (word == "show" and not argument):
             self._refresh(self._monitor)
-        elif word == "show":
-            self._refresh(lambda: self._show(argument))
         else:
-            self._write(self._answer(word, argument) + screen.PROMPT)
+            try:
+                if word == "show":
+                    self._demand(Operation.BROWSE, argument)
+                    self._refresh(lambda: self._show(argument))
+                else:
+                    self._write(self._answer(word, argument) + screen.PROMPT)
+            except AccessDenied as error:
+                self._write(screen.error(f"Not permitted: {error}") + screen.PROMPT)
 
     def _answer(self, word: str, argument: str) -> str:
         if word == "help":
@@ -170,18 +188,32 @@ class MaintenanceSession:
         if word == "search":
             return screen.search_result(argument, self._search(argument))
         if word == "flush" and argument:
+            self._demand(Operation.MANAGE, argument)
             destination = self._find(argument)
             if destination is not None:
                 self._broker.purge(destination, unacked=True)
             return "OK\n"
         if word == "flushall":
-            for destination in list(self._queues()):
-                self._broker.purge(destination, unacked=True)
-            return "OK\n"
+            return self._flush_all()
         if word == "q":
             return "\n"
         shown = screen.printable(f"{word} {argument}".rstrip())
         return screen.error(f"Unknown or incomplete command: {shown}") + screen.help_list()
+
+    def _flush_all(self) -> str:
+        """Nothing is emptied unless everything may be. Raises AccessDenied."""
+        queues = list(self._queues())
+        for destination in queues:
+            self._demand(Operation.MANAGE, destination.name)
+        for destination in queues:
+            self._broker.purge(destination, unacked=True)
+        return "OK\n"
+
+    def _demand(self, operation: Operation, argument: str) -> None:
+        """Of the queue that the argument means, if there is one."""
+        destination = self._find(argument)
+        name = argument if destination is None else destination.name
+        demand(self._access, self._link.peer, self._identity, operation, name)
 
     def _search(self, pattern: str) -> list[screen.QueueFigures]:
         # Not a regular expression: with many asterisks one takes time without bound. The parts
@@ -246,8 +278,10 @@ class MaintenanceSession:
 
     def _queues(self) -> Iterator[Destination]:
         for destination in self._broker.destinations.values():
-            if destination.address.kind is Kind.QUEUE and (
-                destination.waiting or destination.unacked
+            if (
+                destination.address.kind is Kind.QUEUE
+                and (destination.waiting or destination.unacked)
+                and self._identity.sees(destination.name)
             ):
                 yield destination
 

@@ -8,14 +8,19 @@ The protocol has no error message and confirms nothing. What cannot be honoured 
 a send that the queue's limits reject - closes the connection, which is the only sign a producer
 can be given that a message was not taken; nothing else is lost by it, as unsettled messages go
 back to their queue. What refers to a message that is not there is ignored.
+
+There are no logins either: whom a connection acts as is the listener's to say. Sending takes the
+permission to produce, everything else that to consume.
 """
 
 from __future__ import annotations
 
 from sluicemq.broker import Broker, Consumer, Delivery, Destination, Subscription, Window
+from sluicemq.model.access import Operation
 from sluicemq.model.destination import Address, Kind, decode_name
-from sluicemq.model.errors import BrokerError
+from sluicemq.model.errors import AccessDenied, BrokerError
 from sluicemq.model.message import Durability, Message
+from sluicemq.protocols.access import OPEN, Access, demand
 from sluicemq.protocols.link import Link
 from sluicemq.protocols.phpmq.mapping import (
     MessageIds,
@@ -44,6 +49,7 @@ class PhpmqSession:
     """See the module, and `sluicemq.protocols.link.Session` for the contract."""
 
     __slots__ = (
+        "_access",
         "_broker",
         "_closing",
         "_congested",
@@ -56,6 +62,7 @@ class PhpmqSession:
         "_generation",
         "_gone",
         "_held_back",
+        "_identity",
         "_ids",
         "_last_sync",
         "_link",
@@ -70,6 +77,7 @@ class PhpmqSession:
         link: Link,
         broker: Broker,
         *,
+        access: Access = OPEN,
         generation: int = 2,
         durability: Durability = Durability.SYNC,
         limits: Limits | None = None,
@@ -78,13 +86,17 @@ class PhpmqSession:
 
         `durability` is that of the messages sent here: the protocol leaves it open.
         """
+        assert access.guest is not None  # who cannot log in is somebody from the start
         self._link = link
         self._broker = broker
+        self._access = access
+        self._identity = access.guest
         self._generation = generation
         self._durability = durability
         self._decoder = Decoder(limits or Limits())
         self._ids = MessageIds(broker.identity)
         self._destinations: dict[bytes, Destination] = {}
+        """Queues that this connection may send to."""
         self._consumer: Consumer | None = None
         self._queue = b""
         self._count = 0
@@ -170,7 +182,7 @@ class PhpmqSession:
                 if kind == SEND:
                     destination = destinations.get(queue)
                     if destination is None or destination.removed:
-                        destination = self._find_or_create(queue)
+                        destination = self._find_target(queue)
                     message = to_message(
                         destination.address, content, number, self._durability, now
                     )
@@ -194,7 +206,7 @@ class PhpmqSession:
                     self._subscribe(queue, number)
                 else:
                     self._return(kind, queue, message_id, number)
-        except BrokerError as error:
+        except (BrokerError, AccessDenied) as error:
             self._close(str(error))
             return True
         if self._decoder.error is not None:
@@ -202,13 +214,18 @@ class PhpmqSession:
         return True
 
     def _subscribe(self, queue: bytes, count: int) -> None:
-        """Replace the subscription of this connection; count 0 leaves it without one."""
+        """Replace the subscription of this connection; count 0 leaves it without one.
+
+        Raises AccessDenied, DestinationNotFound, LimitExceeded.
+        """
         if self._gone:
             return
         self._unsubscribe()
         if not count:
             return
-        destination = self._find_or_create(queue)
+        name = decode_name(queue)
+        self._demand(Operation.CONSUME, name)
+        destination = self._broker.queue(name)
         self._queue = queue
         self._count = count
         self._encoder = DispatchEncoder(
@@ -245,19 +262,24 @@ class PhpmqSession:
             broker.dead_letter(subscription, sequence, "client", force=True)
 
     def _find(self, queue: bytes) -> Subscription | None:
-        """The queue if there is one: settling a message must not create it."""
-        destination = self._destinations.get(queue)
-        if destination is None or destination.removed:
-            destination = self._broker.find(Address(Kind.QUEUE, decode_name(queue)))
+        """The queue if there is one: settling a message must not create it. Raises AccessDenied."""
+        name = decode_name(queue)
+        self._demand(Operation.CONSUME, name)
+        destination = self._broker.find(Address(Kind.QUEUE, name))
         return None if destination is None else destination.queue
 
-    def _find_or_create(self, queue: bytes) -> Destination:
-        """Raises DestinationNotFound, LimitExceeded."""
-        destination = self._broker.queue(decode_name(queue))
+    def _find_target(self, queue: bytes) -> Destination:
+        """The queue of a send. Raises AccessDenied, DestinationNotFound, LimitExceeded."""
+        name = decode_name(queue)
+        self._demand(Operation.PRODUCE, name)
+        destination = self._broker.queue(name)
         if len(self._destinations) >= _MOST_DESTINATIONS:
             self._destinations.clear()
         self._destinations[queue] = destination
         return destination
+
+    def _demand(self, operation: Operation, name: str) -> None:
+        demand(self._access, self._link.peer, self._identity, operation, name)
 
     # --- back-pressure -----------------------------------------------------------------------
 

@@ -1,0 +1,119 @@
+"""VibeMQ as a load generator speaks it: producers that wait for the PublishAcks of a number of
+messages, and consumers that acknowledge every message.
+
+Each message has an id of its own, as clients give them; that of a steady message is the time when
+it was due, because a payload has to be JSON.
+"""
+
+from __future__ import annotations
+
+import socket
+from typing import Final
+
+from sluicemq.cli.bench.receiver import Receiver
+from sluicemq.cli.bench.sockets import receive_exactly
+from sluicemq.model.errors import ConnectionLost
+from sluicemq.protocols.vibemq.wire import (
+    CONNECT,
+    CONNECT_ACK,
+    HEADER_SIZE,
+    SUBSCRIBE,
+    SUBSCRIBE_ACK,
+    Decoder,
+    Frame,
+    encode,
+    encode_ack,
+    encode_deliver,
+    encode_publish,
+    encode_publish_ack,
+)
+
+_ID_BYTES: Final = 32
+_ID_AT: Final = 9
+"""Where the id begins: after length, flag, version, type and its own length."""
+_IDS: Final = 8192
+"""Ids of a flood, which come in turn: more than messages may be on their way."""
+_IDS_BYTES: Final = 64 << 20
+"""The same by their payloads."""
+
+
+class Vibemq:
+    """See `load.Dialect`."""
+
+    name: Final = "vibemq"
+
+    def __init__(self, size: int, *, queue: bytes = b"bench", window: int = 256) -> None:
+        """`window` is how many messages of a producer wait for their PublishAck."""
+        self.size = size
+        self.stamp_at = _ID_AT
+        self.queue = queue
+        self.ahead = window
+        self.confirmation = len(encode_publish_ack(bytes(_ID_BYTES), queue))
+        self.payload = b'"%b"' % (b"x" * (size - 2))
+
+    def greet(self, connection: socket.socket) -> None:
+        """Connect. Raises ConnectionLost if that is refused."""
+        connection.sendall(encode(Frame(CONNECT, "bench")))
+        _expect(connection, CONNECT_ACK)
+
+    def blocks(self, step: int) -> list[bytes]:
+        """See `load.Dialect`."""
+        count = max(1, min(_IDS, _IDS_BYTES // self.size) // step)
+        return [
+            b"".join(
+                encode_publish(b"%032x" % number, self.queue, self.payload)
+                for number in range(block * step, (block + 1) * step)
+            )
+            for block in range(count)
+        ]
+
+    def due(self, nanoseconds: int) -> bytes:
+        """See `load.Dialect`."""
+        return encode_publish(b"%032x" % nanoseconds, self.queue, self.payload)
+
+    def wait(self) -> bytes:
+        """What a connection says that waits for messages."""
+        subscribe = Frame(SUBSCRIBE, "bench", self.queue.decode())
+        return encode(Frame(CONNECT, "bench")) + encode(subscribe)
+
+    def receiver(self, connection: socket.socket) -> Receiver:
+        """A consumer."""
+        return _Consumer(connection, self)
+
+
+class _Consumer(Receiver):
+    """The length of a message does not change before its tenth delivery."""
+
+    __slots__ = ("_after", "_before", "_wait")
+
+    def __init__(self, connection: socket.socket, dialect: Vibemq) -> None:
+        sample = encode_deliver(bytes(_ID_BYTES), dialect.queue, dialect.payload, b"", 1)
+        super().__init__(connection, sample[:_ID_AT], len(sample), _ID_AT)
+        acknowledge = encode_ack(bytes(_ID_BYTES))
+        self._before = acknowledge[:_ID_AT]
+        self._after = acknowledge[_ID_AT + _ID_BYTES :]
+        self._wait = dialect.wait()
+
+    def start(self) -> None:
+        self.connection.sendall(self._wait)
+        _expect(self.connection, CONNECT_ACK)
+        _expect(self.connection, SUBSCRIBE_ACK)
+
+    def _answer(self, data: bytearray, count: int) -> bytes:
+        ids = [
+            data[at : at + _ID_BYTES] for at in range(_ID_AT, count * self._stride, self._stride)
+        ]
+        return self._before + (self._after + self._before).join(ids) + self._after
+
+    def _due(self, data: bytearray, at: int) -> int:
+        return int(data[at : at + _ID_BYTES], 16)
+
+
+def _expect(connection: socket.socket, kind: int) -> None:
+    """Take one frame off a connection, and nothing behind it."""
+    head = receive_exactly(connection, HEADER_SIZE)
+    body = receive_exactly(connection, int.from_bytes(head[:4]))
+    [frame] = Decoder().feed(head + body) or [Frame(-1, "")]
+    if frame.type != kind:
+        said = frame.error_message or repr(head + body[:80])
+        raise ConnectionLost(f"the broker does not let the generator in: {said}")

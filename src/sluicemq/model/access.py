@@ -1,0 +1,117 @@
+"""Who may do what: operations, permissions by pattern, and the identity a connection acts as.
+
+A permission gives a user some operations on all destinations whose names match a pattern. In a
+pattern `*` stands for any run of characters, dots and none included; all else stands for itself.
+What a user may do is the union over all matching permissions; a superuser may do everything.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable
+from enum import StrEnum
+from typing import Final
+
+import msgspec
+
+MAX_PATTERN: Final = 256
+"""Characters of a pattern."""
+MAX_USER: Final = 64
+"""Characters of a user's name."""
+
+_USER: Final = re.compile(r"[\w.@-]{1,64}\Z")
+_MOST_REMEMBERED: Final = 1024
+
+
+class Operation(StrEnum):
+    """What may be permitted on a destination.
+
+    PRODUCE  send to it; it comes into being if it may do so by itself
+    CONSUME  receive from it, acknowledge, give back; it comes into being likewise
+    BROWSE   see its figures and settings, and its messages without taking them
+    CREATE   declare it, with settings
+    DELETE   remove it
+    MANAGE   empty it
+    """
+
+    PRODUCE = "produce"
+    CONSUME = "consume"
+    BROWSE = "browse"
+    CREATE = "create"
+    DELETE = "delete"
+    MANAGE = "manage"
+
+
+class Permission(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """Some operations on the destinations whose names match `pattern`."""
+
+    pattern: str
+    operations: frozenset[Operation]
+
+
+def matcher(pattern: str) -> re.Pattern[str]:
+    """The pattern, to be used with `match`. Letter case matters, as in names.
+
+    What stands between two asterisks is taken where it first fits, and never elsewhere (the groups
+    are atomic): with backtracking, many asterisks and a long name would take time without bound.
+    """
+    first, *others = (re.escape(part) for part in pattern.split("*"))
+    if not others:
+        return re.compile(first + r"\Z", re.DOTALL)
+    *inner, last = others
+    between = "".join(f"(?>.*?{part})" for part in inner if part)
+    return re.compile(rf"{first}{between}.*{last}\Z", re.DOTALL)
+
+
+def is_user_name(name: str) -> bool:
+    """1 to 64 letters, digits, `-`, `_`, `.` and `@`."""
+    return _USER.match(name) is not None
+
+
+def is_pattern(pattern: str) -> bool:
+    """1 to 256 characters."""
+    return 0 < len(pattern) <= MAX_PATTERN
+
+
+class Identity:
+    """Whom a connection acts as, with the rights of the moment it logged in.
+
+    `name` is "" for everybody: a broker that knows no users.
+    """
+
+    __slots__ = ("_known", "_rules", "name", "superuser")
+
+    def __init__(
+        self, name: str, permissions: Iterable[Permission] = (), superuser: bool = False
+    ) -> None:
+        self.name = name
+        self.superuser = superuser
+        self._rules = [(matcher(p.pattern), p.operations) for p in permissions]
+        self._known: dict[tuple[Operation, str], bool] = {}
+
+    def may(self, operation: Operation, destination: str) -> bool:
+        """Whether it may do that with the destination of this name."""
+        if self.superuser:
+            return True
+        key = (operation, destination)
+        verdict = self._known.get(key)
+        if verdict is None:
+            verdict = any(
+                operation in operations and pattern.match(destination)
+                for pattern, operations in self._rules
+            )
+            if len(self._known) >= _MOST_REMEMBERED:
+                self._known.clear()
+            self._known[key] = verdict
+        return verdict
+
+    def sees(self, destination: str) -> bool:
+        """Whether it has any right there, so that lists show the destination."""
+        return self.superuser or any(pattern.match(destination) for pattern, _ in self._rules)
+
+
+EVERYBODY: Final = Identity("", superuser=True)
+"""Who connects to a broker that knows no users."""
+
+NOBODY: Final = Identity("")
+"""Who connects where nothing may be done without a user: no rights at all."""

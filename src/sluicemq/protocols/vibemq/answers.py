@@ -1,0 +1,76 @@
+"""What the broker says on one connection, deliveries excepted."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Final
+
+from sluicemq.model.errors import (
+    BrokerError,
+    DestinationConflict,
+    DestinationNotFound,
+    FrameTooLarge,
+    MessageTooLarge,
+)
+from sluicemq.protocols.vibemq.wire import ERROR, Frame, compressed, encode
+
+if TYPE_CHECKING:
+    from sluicemq.protocols.vibemq.subscriber import Shared
+
+MOST_UNREAD: Final = 1 << 20
+"""Bytes of answers to a client that does not read, at which nothing more is read from it."""
+_LONGEST_REASON: Final = 1000
+"""Bytes of an error's message."""
+
+
+def error_code(error: BrokerError) -> str:
+    """How the protocol calls it."""
+    if isinstance(error, DestinationNotFound):
+        return "QUEUE_NOT_FOUND"
+    if isinstance(error, DestinationConflict):
+        return "QUEUE_EXISTS"
+    if isinstance(error, MessageTooLarge):
+        return "INVALID_MESSAGE"
+    return "SERVER_ERROR"
+
+
+class Answers:
+    """See the module. After `closed` has been set nothing is said any more.
+
+    unread   bytes of answers since the client stopped reading
+    pressed  called when they have become more
+    """
+
+    __slots__ = ("_shared", "closed", "pressed", "unread")
+
+    def __init__(self, shared: Shared, pressed: Callable[[], None]) -> None:
+        self._shared = shared
+        self.pressed = pressed
+        self.unread = 0
+        self.closed = False
+
+    def say(self, frame: Frame) -> None:
+        """One frame, compressed as agreed upon."""
+        try:
+            data = encode(frame)
+        except FrameTooLarge as error:
+            self.refuse(frame.id, "SERVER_ERROR", str(error))
+            return
+        shared = self._shared
+        if shared.compression:
+            data = compressed(data, shared.compression, shared.terms.threshold)
+        self.write([data])
+
+    def refuse(self, identity: str, code: str, why: str) -> None:
+        """Answer the request of that id with an Error. `why` is all that the user sees of it."""
+        text = why.encode(errors="replace")[:_LONGEST_REASON].decode(errors="replace")
+        self.say(Frame(ERROR, identity, error_code=code, error_message=text))
+
+    def write(self, answers: list[bytes]) -> None:
+        """Frames as they are."""
+        if self.closed:
+            return
+        self._shared.link.write(answers)
+        if self._shared.congested:
+            self.unread += sum(map(len, answers))
+            self.pressed()

@@ -1,0 +1,514 @@
+"""VibeMQ clients: one for asyncio, one that blocks. Public.
+
+    async with await VibeMQClient.connect("127.0.0.1", 2925) as client:
+        await client.publish("orders", {"pizza": 1}, {"priority": "High"})
+        async with await client.subscribe("orders") as messages:
+            async for message in messages:
+                print(message.json())
+                await message.ack()
+
+    with BlockingVibeMQClient.connect("127.0.0.1", 2925) as client:
+        client.publish("orders", {"pizza": 1})
+        for message in client.consume("orders"):
+            message.ack()
+
+A payload is any value that msgspec can write as JSON; JSON that is already written is given as
+`msgspec.Raw`. `publish` returns when the broker has confirmed the message.
+
+A message is acknowledged or it is not: the protocol has no word to refuse one. What is not
+acknowledged comes again when the broker's time for an acknowledgement is over, or when its
+subscription or the connection ends, as often as the queue allows; then the queue's dead-letter
+rules hold. So to give a message back is to do nothing with it.
+
+The protocol has no credit either: the broker decides how many unacknowledged messages it sends. A
+client that has `prefetch` messages nobody has taken reads no more until somebody does, except while
+it waits for an answer.
+
+`VibeMQClient` connects again when its connection breaks, by itself: it tries its hosts in turn,
+makes sure of its declared queues and subscribes to what was subscribed. Messages that were here
+unacknowledged come again. A request that was not answered fails with ConnectionLost and is never
+repeated, because the broker may have done it; one made meanwhile waits for the new connection.
+`BlockingVibeMQClient` does not connect again.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import ssl
+import time
+from collections import deque
+from collections.abc import Coroutine, Iterable, Mapping, Sequence
+from typing import NamedTuple, Self
+
+from sluicemq.model.errors import ClientError, ConnectionLost, RequestTimeout
+from sluicemq.protocols.dialing import AsyncClient
+from sluicemq.protocols.vibemq import commands, wire
+from sluicemq.protocols.vibemq.blocking import BlockingVibeMQClient, BlockingVibeMQMessage
+from sluicemq.protocols.vibemq.commands import (
+    ABSENT,
+    OUTSTANDING,
+    CommandRefused,
+    Conflict,
+    Declaration,
+    Grant,
+    Ids,
+    QueueInfo,
+    User,
+)
+from sluicemq.protocols.vibemq.compression import SUPPORTED, THRESHOLD, Compression
+from sluicemq.protocols.vibemq.connection import Link
+from sluicemq.protocols.vibemq.queues import Mode, Options, Strategy
+from sluicemq.protocols.vibemq.subscription import Handler, Subscription, VibeMQMessage
+from sluicemq.protocols.vibemq.target import DEFAULT_PORT, Target, tls_context
+from sluicemq.protocols.vibemq.wire import NO_HEADERS, Frame, Limits
+
+__all__ = [
+    "ABSENT",
+    "ALWAYS",
+    "Backoff",
+    "BlockingVibeMQClient",
+    "BlockingVibeMQMessage",
+    "CommandRefused",
+    "Compression",
+    "Conflict",
+    "Declaration",
+    "Handler",
+    "Mode",
+    "Options",
+    "QueueInfo",
+    "Strategy",
+    "Subscription",
+    "VibeMQClient",
+    "VibeMQMessage",
+]
+
+PREFETCH = 256
+"""Messages that may wait here for somebody to take them."""
+
+
+class Backoff(NamedTuple):
+    """When to connect again: `initial` seconds after the connection broke, then twice as long
+    each time, but never longer than `longest`. After `attempts` without success it is given up;
+    0 = never.
+    """
+
+    initial: float = 1.0
+    longest: float = 300.0
+    attempts: int = 0
+
+    def delay(self, attempt: int) -> float:
+        """Seconds before attempt 1, 2, …"""
+        return min(self.initial * 2.0 ** min(attempt - 1, 60), self.longest)
+
+
+ALWAYS = Backoff()
+"""As the .NET client does it."""
+
+
+class VibeMQClient(AsyncClient):
+    """A client for asyncio. Made by `connect` or `open`. Any number of tasks may use it."""
+
+    def __init__(
+        self,
+        target: Target,
+        ssl_context: ssl.SSLContext | None,
+        queues: Sequence[Declaration],
+        reconnect: Backoff | None,
+        outstanding: int,
+        prefetch: int,
+        limits: Limits,
+    ) -> None:
+        if outstanding < 1 or prefetch < 1:
+            raise ValueError("outstanding and prefetch are at least 1")
+        self._target = target
+        self._ssl = ssl_context
+        self._queues = queues
+        self._backoff = reconnect
+        self._outstanding = outstanding
+        self._prefetch = prefetch
+        self._limits = limits
+        self._ids = Ids()
+        self._link: Link | None = None
+        self._up = asyncio.Event()
+        self._end: ClientError | None = None
+        self._subscriptions: dict[str, Subscription] = {}
+        self._beginning: dict[str, Subscription] = {}
+        """Those the broker has not confirmed; messages may come with its confirmation."""
+        self._tasks: set[asyncio.Task[None]] = set()
+
+    @classmethod
+    async def connect(
+        cls,
+        host: str = "127.0.0.1",
+        port: int = DEFAULT_PORT,
+        *,
+        hosts: Sequence[tuple[str, int]] = (),
+        path: str | None = None,
+        ssl_context: ssl.SSLContext | None = None,
+        timeout: float = 10.0,
+        username: str = "",
+        password: str = "",
+        token: str = "",
+        compression: Sequence[Compression] = SUPPORTED,
+        threshold: int = THRESHOLD,
+        keep_alive: float = 30.0,
+        reconnect: Backoff | None = ALWAYS,
+        queues: Sequence[Declaration] = (),
+        outstanding: int = OUTSTANDING,
+        prefetch: int = PREFETCH,
+        limits: Limits | None = None,
+    ) -> Self:
+        """Connect to the first of `hosts` that answers, else to `host` and `port`, or to the unix
+        socket `path`; log in; make sure of `queues`.
+
+        timeout      seconds, > 0; for connecting, each answer, and closing
+        token        for brokers that want one instead of user and password
+        compression  what is offered, in order of preference; frames of at least `threshold` bytes
+                     are sent so
+        keep_alive   seconds between two pings, 0 = none. One that is not answered within
+                     `timeout` ends the connection
+        reconnect    None: the first broken connection is the end
+
+        Raises CommandRefused, also for wrong credentials; ConnectionLost, RequestTimeout;
+        ClientError for a queue that is not as declared.
+        """
+        target = Target(
+            tuple(hosts) or ((host, port),),
+            path or "",
+            username,
+            password,
+            token,
+            timeout=timeout,
+            keep_alive=keep_alive,
+            compression=tuple(compression),
+            threshold=threshold,
+        )
+        client = cls(
+            target, ssl_context, queues, reconnect, outstanding, prefetch, limits or Limits()
+        )
+        await client._start()
+        return client
+
+    @classmethod
+    async def open(
+        cls,
+        where: str,
+        *,
+        reconnect: Backoff | None = ALWAYS,
+        queues: Sequence[Declaration] = (),
+        outstanding: int = OUTSTANDING,
+        prefetch: int = PREFETCH,
+    ) -> Self:
+        """Connect to what a URL or a connection string says (`target`).
+
+        Raises as `connect`; ConfigurationError.
+        """
+        target = Target.parse(where)
+        client = cls(
+            target, tls_context(target), queues, reconnect, outstanding, prefetch, Limits()
+        )
+        await client._start()
+        return client
+
+    # --- messages
+
+    async def publish(
+        self,
+        queue: str,
+        payload: object = ABSENT,
+        headers: Mapping[str, str] = NO_HEADERS,
+        *,
+        id: str = "",
+    ) -> str:
+        """Publish, and return the message's id once the broker has it.
+
+        `headers` are text; known ones are priority (Low, Normal, High, Critical), correlationId and
+        replyTo. `id` is made if it is not given. Raises CommandRefused, ConnectionLost,
+        RequestTimeout; after the last two it is not known whether the broker has it. ValueError
+        for what has no form in the protocol.
+        """
+        identity = id or self._ids.new()
+        data = commands.encode_publish(identity, queue, payload, headers)
+        link = await self._ready()
+        await link.room(self._outstanding)
+        await link.request(identity, data)
+        return identity
+
+    async def publish_all(
+        self, queue: str, payloads: Iterable[object], headers: Mapping[str, str] = NO_HEADERS
+    ) -> int:
+        """Publish many, without waiting for each one's confirmation, but for `outstanding` of them
+        at a time; returns their number once the broker has them all.
+
+        Raises as `publish` for the first that fails: those after it may have been published.
+        """
+        link = await self._ready()
+        begun: deque[tuple[str, asyncio.Future[Frame]]] = deque()
+        number = 0
+        try:
+            for payload in payloads:
+                identity = self._ids.new()
+                data = commands.encode_publish(identity, queue, payload, headers)
+                await link.room(self._outstanding)
+                begun.append((identity, link.begin(identity)))
+                await link.send(wire.compressed(data, link.compression, link.threshold))
+                number += 1
+                while begun and begun[0][1].done():
+                    begun.popleft()[1].result()
+            while begun:
+                await link.answer(begun[0][1])
+                begun.popleft()
+        finally:
+            for identity, future in begun:
+                link.forget(identity, future)
+        return number
+
+    async def subscribe(self, queue: str, handler: Handler | None = None) -> Subscription:
+        """Receive the messages of a queue, until the subscription ends.
+
+        With a `handler`, each message is given to it, one after the other, and acknowledged when it
+        returns. One for which it raises is not acknowledged; the loop's exception handler is told.
+        A handler may use the client. Without one, take the messages from the subscription.
+
+        Raises CommandRefused, ConnectionLost, RequestTimeout; ValueError for a second subscription
+        of the same queue.
+        """
+        if queue in self._subscriptions or queue in self._beginning:
+            raise ValueError(f"{queue} is subscribed already")
+        subscription = self._beginning[queue] = Subscription(self, queue)
+        try:
+            link = await self._ready()
+            await self._ask(wire.SUBSCRIBE, queue, link=link)
+            link.check()  # from now on a new connection subscribes to it too
+            self._subscriptions[queue] = subscription
+        except BaseException:
+            subscription.forget()
+            raise
+        finally:
+            del self._beginning[queue]
+        if handler is not None:
+            subscription.serve(handler)
+        return subscription
+
+    async def end(self, subscription: Subscription) -> None:
+        """What `Subscription.unsubscribe` does."""
+        if self._subscriptions.get(subscription.queue) is subscription:
+            del self._subscriptions[subscription.queue]
+            subscription.finish(ConnectionLost("the subscription has ended"))
+            await self._ask(wire.UNSUBSCRIBE, subscription.queue)
+
+    # --- queues
+
+    async def create_queue(self, queue: str, options: Options | None = None) -> None:
+        """Succeeds if there is one with the same options. Raises CommandRefused (code QUEUE_EXISTS
+        if it has others), ConnectionLost, RequestTimeout."""
+        await self._create(await self._ready(), queue, options or Options())
+
+    async def delete_queue(self, queue: str) -> None:
+        """Delete it with its messages. Raises CommandRefused, ConnectionLost, RequestTimeout."""
+        await self._ask(wire.DELETE_QUEUE, queue)
+
+    async def queue_info(self, queue: str) -> QueueInfo | None:
+        """None if there is no such queue. Raises CommandRefused, ConnectionLost, RequestTimeout."""
+        return commands.read_info(await self._ask(wire.QUEUE_INFO, queue))
+
+    async def list_queues(self) -> list[str]:
+        """All that this user may see. Raises CommandRefused, ConnectionLost, RequestTimeout."""
+        return commands.read_names(await self._ask(wire.LIST_QUEUES))
+
+    async def declare(self, *declarations: Declaration) -> None:
+        """Make sure that the queues exist; now, not after connecting again (`connect`'s `queues`).
+
+        Raises ClientError for one that is not as declared; CommandRefused, ConnectionLost,
+        RequestTimeout.
+        """
+        link = await self._ready()
+        for declaration in declarations:
+            await self._declare(link, declaration, declaration.conflict)
+
+    # --- users; all raise CommandRefused, ConnectionLost, RequestTimeout
+
+    async def create_user(self, username: str, password: str) -> None:
+        await self._admin(wire.CREATE_USER, username=username, password=password)
+
+    async def delete_user(self, username: str) -> None:
+        await self._admin(wire.DELETE_USER, username=username)
+
+    async def change_password(self, username: str, password: str) -> None:
+        await self._admin(wire.CHANGE_PASSWORD, username=username, newPassword=password)
+
+    async def grant(self, username: str, pattern: str, operations: Sequence[str]) -> None:
+        """Replaces what the user had for exactly that pattern. Operations are Publish, Subscribe,
+        CreateQueue, DeleteQueue, PurgeQueue, GetQueueInfo, ListQueues."""
+        fields = {"username": username, "queuePattern": pattern}
+        await self._admin(wire.GRANT_PERMISSION, **fields, operations=list(operations))
+
+    async def revoke(self, username: str, pattern: str) -> None:
+        await self._admin(wire.REVOKE_PERMISSION, username=username, queuePattern=pattern)
+
+    async def users(self) -> list[User]:
+        return commands.read_users(await self._admin(wire.LIST_USERS))
+
+    async def permissions(self, username: str) -> list[Grant]:
+        answer = await self._admin(wire.GET_USER_PERMISSIONS, username=username)
+        return commands.read_grants(answer)
+
+    # --- the connection
+
+    async def ping(self) -> float:
+        """Seconds until the broker answers. Raises ConnectionLost, RequestTimeout."""
+        begun = time.monotonic()
+        await self._ask(wire.PING)
+        return time.monotonic() - begun
+
+    async def close(self) -> None:
+        """Wait for what has not been answered, say goodbye, and wait until the broker has closed.
+
+        Handlers that are working are cancelled. Raises RequestTimeout.
+        """
+        link = self._link
+        if link is not None and link.lost is None:
+            await link.quiet()
+        self._finish(ConnectionLost("the client is closed"))
+        if link is not None:
+            await link.close()
+
+    def _finish(self, reason: ClientError) -> None:
+        self._end = self._end or reason
+        for task in self._tasks:
+            task.cancel()
+        for subscription in list(self._subscriptions.values()):
+            subscription.finish(self._end)
+        self._up.set()
+
+    async def _start(self) -> None:
+        link = await self._open(None)
+        if self._target.keep_alive:
+            self._run(self._keep_alive())
+        self._adopt(link)
+
+    def _run(self, coroutine: Coroutine[None, None, None]) -> None:
+        task = asyncio.create_task(coroutine)
+        self._tasks.add(task)
+        task.add_done_callback(self._tasks.discard)
+
+    async def _ready(self) -> Link:
+        """The connection; waits for a new one. Raises ConnectionLost, RequestTimeout."""
+        try:
+            async with asyncio.timeout(self._target.timeout):
+                await self._up.wait()
+        except TimeoutError:
+            raise RequestTimeout(f"no connection in {self._target.timeout} s") from None
+        if self._end is not None:
+            raise type(self._end)(str(self._end))
+        assert self._link is not None
+        return self._link
+
+    async def _open(self, conflict: Conflict | None) -> Link:
+        """Connect to a host that answers, and do there what belongs to a connection."""
+        target = self._target
+        failure: ClientError = ConnectionLost("there is no host to connect to")
+        for host, port in target.hosts if not target.path else (("", 0),):
+            link = Link(self._limits, target.timeout, self._prefetch, self._arrived, self._lost)
+            try:
+                await link.dial(host, port, target.path or None, self._ssl)
+                hello = commands.connect(
+                    self._ids.new(),
+                    target.username,
+                    target.password,
+                    target.token,
+                    target.compression,
+                )
+                await link.greet(hello, target.compression)
+                link.threshold = target.threshold
+                for declaration in self._queues:
+                    await self._declare(link, declaration, conflict or declaration.conflict)
+                for queue in [*self._subscriptions]:
+                    await self._ask(wire.SUBSCRIBE, queue, link=link)
+                return link
+            except ClientError as error:
+                failure = error
+                link.abort()
+                for subscription in self._subscriptions.values():
+                    subscription.forget()
+            except BaseException:
+                link.abort()
+                raise
+        raise failure
+
+    def _adopt(self, link: Link) -> None:
+        self._link = link
+        if link.lost is not None:  # meanwhile
+            self._lost(link, link.lost)
+        else:
+            self._up.set()
+
+    def _lost(self, link: Link, reason: ClientError) -> None:
+        if link is not self._link or self._end is not None:
+            return
+        self._link = None
+        for subscription in self._subscriptions.values():
+            subscription.forget()
+        if self._backoff is None:
+            self._finish(reason)
+            return
+        self._up.clear()
+        self._run(self._reconnect(self._backoff, reason))
+
+    async def _reconnect(self, backoff: Backoff, reason: ClientError) -> None:
+        attempt = 0
+        while not backoff.attempts or attempt < backoff.attempts:
+            attempt += 1
+            await asyncio.sleep(backoff.delay(attempt))
+            try:
+                link = await self._open(Conflict.IGNORE)
+            except ClientError as error:
+                reason = error
+            else:
+                self._adopt(link)
+                return
+        self._finish(ConnectionLost(f"given up after {attempt} attempts: {reason}"))
+
+    async def _keep_alive(self) -> None:
+        while True:
+            await asyncio.sleep(self._target.keep_alive)
+            link = self._link
+            if link is None:
+                continue
+            try:
+                await self._ask(wire.PING, link=link)
+            except RequestTimeout as error:
+                link.lose(ConnectionLost(f"the broker does not answer: {error}"))
+                link.abort()
+            except ClientError:
+                continue
+
+    def _arrived(self, link: Link, frame: Frame) -> None:
+        queue = frame.queue
+        subscription = self._subscriptions.get(queue) or self._beginning.get(queue)
+        if subscription is not None:
+            subscription.put(link, frame)
+
+    async def _ask(self, kind: int, queue: str = "", *, link: Link | None = None) -> Frame:
+        link = link or await self._ready()
+        return await self._request(link, Frame(kind, self._ids.new(), queue))
+
+    async def _admin(self, kind: int, **fields: str | list[str]) -> Frame:
+        return await self._request(
+            await self._ready(), commands.administer(kind, self._ids.new(), **fields)
+        )
+
+    async def _request(self, link: Link, frame: Frame) -> Frame:
+        return await link.request(frame.id, commands.encode(frame))
+
+    async def _create(self, link: Link, queue: str, options: Options) -> None:
+        await self._request(link, commands.create_queue(self._ids.new(), queue, options))
+
+    async def _declare(self, link: Link, declared: Declaration, conflict: Conflict) -> None:
+        queue, options, _ = declared
+        found = commands.read_info(await self._ask(wire.QUEUE_INFO, queue, link=link))
+        if found is not None:
+            if not commands.must_replace(declared._replace(conflict=conflict), found):
+                return
+            await self._ask(wire.DELETE_QUEUE, queue, link=link)
+        await self._create(link, queue, options)

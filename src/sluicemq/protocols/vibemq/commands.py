@@ -1,0 +1,387 @@
+"""What a client asks, as frames, and what the broker's answers say. Sans-I/O.
+
+Both clients are made of these: one function makes the frame of a request, another reads its answer.
+"""
+
+from __future__ import annotations
+
+from base64 import b64decode
+from collections.abc import Collection, Iterable, Mapping
+from datetime import datetime
+from enum import StrEnum
+from itertools import count
+from secrets import token_hex
+from typing import Any, Final, NamedTuple
+
+import msgspec
+
+from sluicemq.model.errors import ClientError, ConnectionLost, ProtocolError, RequestRefused
+from sluicemq.protocols.vibemq import wire
+from sluicemq.protocols.vibemq.compression import Compression, names, negotiate
+from sluicemq.protocols.vibemq.mapping import BASE64, CONTENT_ENCODING
+from sluicemq.protocols.vibemq.payload import check
+from sluicemq.protocols.vibemq.queues import Options, read_options, shown_span
+from sluicemq.protocols.vibemq.wire import ATTEMPTS_HEADER, ERROR, NO_HEADERS, Frame
+
+ABSENT: Final = msgspec.UNSET
+"""Published, it is a message without payload. `None` is one: `null`."""
+OUTSTANDING: Final = 1000
+"""Published messages that may wait for their confirmation at a time."""
+
+
+class CommandRefused(RequestRefused):
+    """The broker answered with an error frame; `code` is its error code, or ""."""
+
+    def __init__(self, text: str, code: str = "") -> None:
+        super().__init__(text)
+        self.code = code
+
+
+class Ids:
+    """Ids of 32 hex digits: what one client gives twice, none does."""
+
+    __slots__ = ("_numbers", "_prefix")
+
+    def __init__(self) -> None:
+        self._prefix = token_hex(8)
+        self._numbers = count(1)
+
+    def new(self) -> str:
+        """The next id."""
+        return f"{self._prefix}{next(self._numbers):016x}"
+
+
+class Received:
+    """A message as it came: what both kinds of client show of it.
+
+    id        the publisher's; the same each time the message is delivered
+    queue     where it was waiting
+    payload   JSON as it was published; b"" if it has none
+    headers   the publisher's, and `deliveryAttempts` if the broker tells it
+    """
+
+    __slots__ = ("headers", "id", "payload", "queue")
+
+    def __init__(self, frame: Frame) -> None:
+        self.id = frame.id
+        self.queue = frame.queue
+        self.payload = frame.payload
+        self.headers = frame.headers
+
+    @property
+    def attempts(self) -> int:
+        """How often it has been delivered, this time included; 0 if the broker does not say."""
+        text = self.headers.get(ATTEMPTS_HEADER, "")
+        return int(text) if text.isascii() and text.isdigit() and len(text) < 19 else 0
+
+    @property
+    def body(self) -> bytes:
+        """The payload; if its header says that it carries bytes in base64, those bytes."""
+        if self.headers.get(CONTENT_ENCODING) == BASE64:
+            try:
+                return b64decode(msgspec.json.decode(self.payload, type=str), validate=True)
+            except (msgspec.MsgspecError, ValueError):
+                pass
+        return self.payload
+
+    @property
+    def text(self) -> bytes:
+        """The body; of a JSON string, the text. The inverse of `payload_of`."""
+        body = self.body
+        if body is self.payload and body[:1] == b'"':
+            try:
+                return msgspec.json.decode(body, type=str).encode()
+            except (msgspec.MsgspecError, UnicodeEncodeError):
+                pass
+        return body
+
+    def json(self, type: Any = Any) -> Any:
+        """The payload's value, as `msgspec.json.decode` makes it. None if there is none.
+
+        Raises msgspec.MsgspecError if it does not fit `type`.
+        """
+        return msgspec.json.decode(self.payload, type=type) if self.payload else None
+
+    def __repr__(self) -> str:
+        name = type(self).__name__
+        return f"<{name} {self.id} of {self.queue}, {len(self.payload)} bytes>"
+
+
+class Conflict(StrEnum):
+    """What to do about a queue that exists with other settings than those declared.
+
+    FAIL      raise ClientError
+    OVERRIDE  delete it, with its messages, and create it anew
+    IGNORE    leave it as it is
+    """
+
+    FAIL = "fail"
+    OVERRIDE = "override"
+    IGNORE = "ignore"
+
+
+class Declaration(NamedTuple):
+    """A queue that a client makes sure of whenever it connects."""
+
+    queue: str
+    options: Options = Options()
+    conflict: Conflict = Conflict.FAIL
+
+
+class QueueInfo(NamedTuple):
+    """What the broker tells of a queue.
+
+    messages     waiting, not those in flight
+    subscribers  connections
+    created      or None if the broker does not say
+    """
+
+    name: str
+    messages: int
+    subscribers: int
+    options: Options
+    created: datetime | None
+
+
+class User(NamedTuple):
+    """An account in the broker's user database. `created` is in seconds since the epoch."""
+
+    name: str
+    superuser: bool
+    created: int
+
+
+class Grant(NamedTuple):
+    """Operations, by their names, on the queues whose names match `pattern`."""
+
+    pattern: str
+    operations: tuple[str, ...]
+
+
+# --- connecting ----------------------------------------------------------------------------------
+
+
+def connect(
+    identity: str, username: str, password: str, token: str, offered: Collection[Compression]
+) -> Frame:
+    """CONNECT. What is "" is not sent."""
+    headers = {
+        "authUsername": username,
+        "authPassword": password,
+        "authToken": token,
+        "supported-compression": names(offered),
+    }
+    return Frame(
+        wire.CONNECT, identity, headers={name: text for name, text in headers.items() if text}
+    )
+
+
+def agreed(answer: Frame, offered: Collection[Compression]) -> Compression:
+    """What the answer to CONNECT lets this side write. Raises CommandRefused."""
+    if answer.type == ERROR:
+        raise refusal(answer)
+    return negotiate(answer.headers.get("negotiated-compression", ""), offered)
+
+
+def refusal(answer: Frame) -> CommandRefused:
+    """What an error frame says."""
+    code, message = answer.error_code, answer.error_message
+    return CommandRefused(": ".join(filter(None, (code, message))) or "no reason given", code)
+
+
+# --- messages ------------------------------------------------------------------------------------
+
+
+def encode_payload(value: object) -> bytes:
+    """JSON for a value that msgspec knows; msgspec.Raw as it is.
+
+    Raises ValueError if it has no form in JSON, or none that all clients can read.
+    """
+    if value is ABSENT:
+        return b""
+    try:
+        payload = msgspec.json.encode(value)
+        check(payload)
+    except (TypeError, OverflowError, UnicodeEncodeError, RecursionError) as error:
+        raise ValueError(f"the payload has no form in JSON: {error}") from None
+    except ProtocolError as error:
+        raise ValueError(str(error)) from None
+    return payload
+
+
+def payload_of(body: bytes) -> tuple[object, Mapping[str, str]]:
+    """A payload, and its headers, for a body that may be anything: JSON that is no string as it
+    is, other text as a JSON string, other bytes in base64."""
+    if body.lstrip()[:1] != b'"':
+        try:
+            check(body)
+        except ProtocolError:
+            pass
+        else:
+            return msgspec.Raw(body), NO_HEADERS
+    try:
+        return body.decode(), NO_HEADERS
+    except UnicodeDecodeError:
+        return body, {CONTENT_ENCODING: BASE64}
+
+
+def encode_publish(
+    identity: str,
+    queue: str,
+    value: object = ABSENT,
+    headers: Mapping[str, str] = NO_HEADERS,
+) -> bytes:
+    """PUBLISH. Raises ValueError for what has no form in the protocol."""
+    if not queue:
+        raise ValueError("the queue has no name")
+    return encode(Frame(wire.PUBLISH, identity, queue, encode_payload(value), headers))
+
+
+def encode(frame: Frame) -> bytes:
+    """The frame. Raises ValueError if it has no form in the protocol."""
+    try:
+        return wire.encode(frame)
+    except ProtocolError as error:
+        raise ValueError(str(error)) from None
+
+
+# --- queues --------------------------------------------------------------------------------------
+
+
+def create_queue(identity: str, queue: str, options: Options) -> Frame:
+    """CREATE_QUEUE, with the options as the .NET client sends them."""
+    fields: dict[str, object] = {
+        "mode": options.mode.value,
+        "maxQueueSize": options.max_queue_size,
+    }
+    if options.message_ttl:
+        fields["messageTtl"] = shown_span(options.message_ttl)
+    fields["enableDeadLetterQueue"] = options.dead_letter
+    if options.dead_letter_queue:
+        fields["deadLetterQueueName"] = options.dead_letter_queue
+    fields["overflowStrategy"] = options.overflow.value
+    fields["maxRetryAttempts"] = options.max_retry_attempts
+    return Frame(wire.CREATE_QUEUE, identity, queue, msgspec.json.encode(fields))
+
+
+def read_info(answer: Frame) -> QueueInfo | None:
+    """The answer to QUEUE_INFO; None if there is no such queue. Raises ConnectionLost."""
+    said = _read(answer)
+    if said is None:
+        return None
+    try:
+        known = {
+            "mode": said["deliveryMode"],
+            "maxQueueSize": said["maxSize"],
+            **{name: said[name] for name in _OPTIONAL if name in said},
+        }
+        created = said.get("createdAt")
+        return QueueInfo(
+            str(said["name"]),
+            int(said["messageCount"]),
+            int(said["subscriberCount"]),
+            read_options(msgspec.json.encode(known), {}),
+            datetime.fromisoformat(created) if created else None,
+        )
+    except (ProtocolError, KeyError, TypeError, ValueError) as error:
+        raise _broken(f"what it says of a queue cannot be read: {error}") from None
+
+
+_OPTIONAL: Final = (
+    "messageTtl",
+    "enableDeadLetterQueue",
+    "deadLetterQueueName",
+    "overflowStrategy",
+    "maxRetryAttempts",
+)
+
+
+def read_names(answer: Frame) -> list[str]:
+    """The answer to LIST_QUEUES. Raises ConnectionLost."""
+    return [str(name) for name in _list(answer)]
+
+
+def conflicts(wanted: Options, found: Options) -> list[str]:
+    """In what a queue is not what its declaration says, where that can cost messages.
+
+    That is another mode or dead-letter queue, a life that has an end where the declaration wants
+    none or a later one, and dead letters that are not kept. Sizes and numbers of attempts may
+    differ, as for the .NET client.
+    """
+    differences = []
+    if wanted.mode is not found.mode:
+        differences.append(f"its mode is {found.mode.name}, not {wanted.mode.name}")
+    if wanted.dead_letter_queue != found.dead_letter_queue:
+        differences.append(f"its dead-letter queue is {found.dead_letter_queue or 'not named'}")
+    if found.message_ttl and (not wanted.message_ttl or found.message_ttl < wanted.message_ttl):
+        differences.append(f"its messages live for {found.message_ttl} ms only")
+    if wanted.dead_letter and not found.dead_letter:
+        differences.append("it keeps no dead letters")
+    return differences
+
+
+def must_replace(declared: Declaration, found: QueueInfo) -> bool:
+    """Whether the queue is to be deleted and created anew. Raises ClientError if it is to be left,
+    and is not as declared."""
+    differences = conflicts(declared.options, found.options)
+    if not differences or declared.conflict is Conflict.IGNORE:
+        return False
+    if declared.conflict is Conflict.FAIL:
+        raise ClientError(f"{declared.queue} is not as declared: {', '.join(differences)}")
+    return True
+
+
+# --- users ---------------------------------------------------------------------------------------
+
+
+def administer(kind: int, identity: str, **fields: str | list[str]) -> Frame:
+    """One of wire.ADMIN, with its fields under their names in the protocol."""
+    return Frame(kind, identity, payload=msgspec.json.encode(fields) if fields else b"")
+
+
+def read_users(answer: Frame) -> list[User]:
+    """The answer to LIST_USERS. Raises ConnectionLost."""
+    try:
+        return [
+            User(str(each["username"]), bool(each["isSuperuser"]), int(each["createdAt"]))
+            for each in _list(answer)
+        ]
+    except (KeyError, TypeError, ValueError) as error:
+        raise _broken(f"its list of users cannot be read: {error}") from None
+
+
+def read_grants(answer: Frame) -> list[Grant]:
+    """The answer to GET_USER_PERMISSIONS. Raises ConnectionLost."""
+    try:
+        return [
+            Grant(str(each["queuePattern"]), tuple(map(str, _strings(each["operations"]))))
+            for each in _list(answer)
+        ]
+    except (KeyError, TypeError) as error:
+        raise _broken(f"its list of permissions cannot be read: {error}") from None
+
+
+def _strings(value: object) -> Iterable[object]:
+    if not isinstance(value, list):
+        raise TypeError("operations are a list")
+    return value
+
+
+def _list(answer: Frame) -> list[Any]:
+    value = _read(answer)
+    if value is None:
+        return []
+    if not isinstance(value, list):
+        raise _broken("a list was expected")
+    return value
+
+
+def _read(answer: Frame) -> Any:
+    try:
+        return msgspec.json.decode(answer.payload) if answer.payload else None
+    except (msgspec.DecodeError, RecursionError) as error:
+        raise _broken(f"its answer is not JSON: {error}") from None
+
+
+def _broken(how: str) -> ConnectionLost:
+    return ConnectionLost(f"the broker broke the protocol: {how}")

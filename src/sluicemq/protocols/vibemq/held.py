@@ -1,0 +1,85 @@
+"""What a connection has been given and has not acknowledged, by the ids its client knows.
+
+An id need not be the only one of its kind: then the oldest delivery comes first. Deliveries may end
+or be taken back without notice; their ids stay until somebody asks for them, or until they are most
+of what is here.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Final
+
+if TYPE_CHECKING:
+    from sluicemq.broker import Consumer, Delivery
+    from sluicemq.protocols.vibemq.subscriber import Subscriber
+
+_LIMIT: Final = 1024
+"""Ids held before those that have gone are looked for."""
+
+
+class Held:
+    """See the module.
+
+    mine   the connection's consumers, kept by their subscribers
+    first  by id, the oldest delivery. Whoever adds one under an id that is there already passes it
+           to `add_again`, and calls `trim` after a batch
+    """
+
+    __slots__ = ("_limit", "_others", "first", "mine")
+
+    def __init__(self) -> None:
+        self.first: dict[str, Delivery] = {}
+        self._others: dict[str, list[Delivery]] = {}
+        """Younger ones of the same id."""
+        self._limit = _LIMIT
+        self.mine: dict[Consumer | None, Subscriber] = {}
+
+    def add_again(self, identity: str, delivery: Delivery) -> None:
+        """A delivery has been sent under an id that is in `first`."""
+        self._others.setdefault(identity, []).append(delivery)
+
+    def acknowledge(self, identity: str) -> None:
+        """The client has done with the oldest delivery of that id that one of `mine` holds."""
+        delivery = self.first.pop(identity, None)
+        if delivery is None:
+            return
+        if self._others:
+            delivery = self._next(identity, delivery)
+        consumer = delivery.consumer
+        subscriber = self.mine.get(consumer)
+        if subscriber is not None and consumer is not None:
+            subscriber.acknowledge(consumer, delivery)
+
+    def _next(self, identity: str, delivery: Delivery) -> Delivery:
+        """Move up those behind a delivery that has been taken out; if that is held no more, the
+        first that is takes its place."""
+        others = self._others.pop(identity, [])
+        while others and not self._is_held(delivery):
+            delivery = others.pop(0)
+        if others:
+            self.first[identity] = others.pop(0)
+        if others:
+            self._others[identity] = others
+        return delivery
+
+    def _is_held(self, delivery: Delivery) -> bool:
+        consumer = delivery.consumer
+        return (
+            consumer is not None
+            and consumer in self.mine
+            and consumer.unacked.get(delivery.sequence) is delivery
+        )
+
+    def trim(self) -> None:
+        """Forget what has gone, if there is so much here that it may be much."""
+        if len(self.first) <= self._limit:
+            return
+        before, self.first = self.first, {}
+        others, self._others = self._others, {}
+        for identity, oldest in before.items():
+            for delivery in (oldest, *others.get(identity, ())):
+                if self._is_held(delivery) and (
+                    self.first.setdefault(identity, delivery) is not delivery
+                ):
+                    self.add_again(identity, delivery)
+        self._limit = 2 * len(self.first) + _LIMIT

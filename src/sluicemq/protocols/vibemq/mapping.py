@@ -1,0 +1,338 @@
+"""VibeMQ messages <-> the broker's message.
+
+| VibeMQ                     | message                                                            |
+|----------------------------|--------------------------------------------------------------------|
+| id of the PUBLISH          | message id; other protocols' messages without one show 32 hex      |
+|                            | digits: 16 that identify the broker's data, 16 of the sequence     |
+| payload, coming in         | body, untouched, kind JSON; none: kind NONE. A JSON string of      |
+|                            | base64 with the header content-encoding: base64 is kind BYTES      |
+| payload, going out         | see `shown_payload`                                                |
+| header priority            | Low 1, Normal 4, High 6, Critical 9; back: 0-3 Low, 4 Normal,      |
+|                            | 5-7 High, 8-9 Critical. Going out only if it is not Normal         |
+| header correlationId       | correlation id                                                     |
+| header replyTo             | reply-to: a queue, or with `topic:` before the name a topic        |
+| header deliveryAttempts    | number of this delivery; of a dead letter, of those before         |
+| header deadLetterReason    | of a dead letter, in VibeMQ's words. Coming in it is passed on to  |
+|                            | VibeMQ only: to the broker it would say that the message is one    |
+| other headers              | properties, in their order; text, numbers and booleans as in JSON  |
+
+Headers that came by VibeMQ leave by VibeMQ byte for byte (`Message.native`, their wire form), with
+deliveryAttempts added at the end. What VibeMQ cannot say is left out: a property that is empty,
+null, named as one of the headers above, or longer than 65,535 bytes.
+"""
+
+from __future__ import annotations
+
+import re
+import unicodedata
+from base64 import b64decode, b64encode
+from binascii import Error as NotBase64
+from collections.abc import Mapping
+from typing import Final
+
+import msgspec
+
+from sluicemq.model.destination import Address, Kind
+from sluicemq.model.errors import ProtocolError
+from sluicemq.model.message import (
+    DEFAULT_PRIORITY,
+    BodyKind,
+    Durability,
+    Message,
+    Origin,
+    Property,
+)
+from sluicemq.protocols.vibemq.payload import check
+from sluicemq.protocols.vibemq.wire import (
+    ATTEMPTS_HEADER,
+    MAX_BODY,
+    MAX_STRING,
+    Frame,
+    body_size,
+    decode_headers,
+    encode_deliver,
+    encode_headers,
+)
+
+PRIORITY: Final = "priority"
+CORRELATION_ID: Final = "correlationId"
+REPLY_TO: Final = "replyTo"
+CONTENT_ENCODING: Final = "content-encoding"
+BASE64: Final = "base64"
+
+REASON: Final = "deadLetterReason"
+"""This property is what makes a message a dead letter to the broker (broker/deadletter.py)."""
+STORY: Final = (REASON, "originalQueue", ATTEMPTS_HEADER, "failedAt")
+"""What a dead letter tells of itself."""
+
+_REASONS: Final = {
+    "max-attempts": "MaxRetriesExceeded",
+    "expired": "MessageExpired",
+    "overflow": "QueueFull",
+}
+
+PRIORITIES: Final = ("Low", "Normal", "High", "Critical")
+_SENT_PRIORITIES: Final = (1, DEFAULT_PRIORITY, 6, 9)
+_READ_PRIORITIES: Final = {
+    spelling: priority
+    for number, (name, priority) in enumerate(zip(PRIORITIES, _SENT_PRIORITIES, strict=True))
+    for spelling in (name.lower(), str(number))
+}
+_SHOWN_PRIORITIES: Final = ("Low",) * 4 + ("Normal",) + ("High",) * 3 + ("Critical",) * 2
+
+_FIELDS: Final = frozenset({PRIORITY, CORRELATION_ID, REPLY_TO})
+_OURS: Final = _FIELDS | {CONTENT_ENCODING}
+"""Headers that are made from fields of the message, never from properties."""
+_TOPIC: Final = "topic:"
+
+_TELL_NO_TEXT: Final = frozenset({Origin.INTERNAL, Origin.PHPMQ, Origin.MSGLITE})
+"""Origins whose bytes may well be text: their protocols do not distinguish."""
+
+MAX_QUEUE_NAME: Final = 256
+"""UTF-16 units."""
+MAX_HEADERS: Final = 50
+MAX_HEADER_VALUE: Final = 4096
+"""UTF-16 units."""
+
+_PLAIN_NAME: Final = re.compile(r"[A-Za-z0-9_.-]{1,256}\Z")
+
+
+# --- coming in ---------------------------------------------------------------------------------
+
+
+def is_queue_name(name: str) -> bool:
+    """1 to 256 letters and digits of any script, `-`, `_` and `.`; the original's rule, which
+    goes by UTF-16 and so knows letters of the first 65,536 characters only."""
+    if _PLAIN_NAME.match(name):
+        return True
+    return 0 < len(name) <= MAX_QUEUE_NAME and all(map(_is_name_character, name))
+
+
+def _is_name_character(character: str) -> bool:
+    if character in "-_.":
+        return True
+    category = unicodedata.category(character)
+    return ord(character) < 0x10000 and (category[0] == "L" or category == "Nd")
+
+
+def check_headers(headers: Mapping[str, str]) -> None:
+    """Raises ProtocolError for what a PUBLISH may not carry: more than 50 headers, or a value of
+    more than 4,096 UTF-16 units."""
+    if len(headers) > MAX_HEADERS:
+        raise ProtocolError(f"{len(headers)} headers; a message has at most {MAX_HEADERS}")
+    for key, value in headers.items():
+        if len(value) > MAX_HEADER_VALUE // 2 and _units(value) > MAX_HEADER_VALUE:
+            raise ProtocolError(
+                f"the header {key[:64]!r} is longer than {MAX_HEADER_VALUE} characters"
+            )
+
+
+def _units(text: str) -> int:
+    return len(text) + sum(character > "\uffff" for character in text)
+
+
+def read_priority(text: str) -> int:
+    """0-9 for a name in any letter case or a number 0-3; Normal for anything else."""
+    return _READ_PRIORITIES.get(text.strip().lower(), DEFAULT_PRIORITY)
+
+
+def to_message(address: Address, frame: Frame, durability: Durability, now: int) -> Message:
+    """The message a PUBLISH stands for. `now` is wall ms.
+
+    The payload is not checked here (`payload.check`), nor the headers (`check_headers`).
+    """
+    body = frame.payload
+    message = Message(
+        address,
+        body,
+        BodyKind.JSON if body else BodyKind.NONE,
+        Origin.VIBEMQ,
+        durability,
+        now,
+        message_id=frame.id,
+    )
+    headers = frame.headers
+    if headers:
+        _take_headers(message, headers)
+        message.native = (
+            encode_headers({k: v for k, v in headers.items() if k != ATTEMPTS_HEADER})
+            if ATTEMPTS_HEADER in headers
+            else frame.raw_headers or encode_headers(headers)
+        )
+    return message
+
+
+def _take_headers(message: Message, headers: Mapping[str, str]) -> None:
+    properties: dict[str, Property] = {}
+    for key, value in headers.items():
+        if key == PRIORITY:
+            message.priority = read_priority(value)
+        elif key == CORRELATION_ID:
+            message.correlation_id = value
+        elif key == REPLY_TO:
+            message.reply_to = _read_address(value)
+        elif key == CONTENT_ENCODING and value == BASE64:
+            body = _decoded(message.body)
+            if body is not None:
+                message.body = body
+                message.kind = BodyKind.BYTES
+        elif key != REASON:
+            properties[key] = value
+    message.properties = properties or None
+
+
+def _read_address(text: str) -> Address:
+    if text.startswith(_TOPIC) and len(text) > len(_TOPIC):
+        return Address(Kind.TOPIC, text[len(_TOPIC) :])
+    return Address(Kind.QUEUE, text)
+
+
+def _decoded(payload: bytes) -> bytes | None:
+    """The bytes of a JSON string of base64; None unless `_encoded` gives exactly that payload."""
+    if len(payload) < 2 or payload[0] != 0x22 or payload[-1] != 0x22:
+        return None
+    try:
+        body = b64decode(payload[1:-1], validate=True)
+    except NotBase64:
+        return None
+    return body if _encoded(body) == payload else None
+
+
+def _encoded(body: bytes) -> bytes:
+    return b'"%b"' % b64encode(body)
+
+
+# --- going out ---------------------------------------------------------------------------------
+
+
+def shown_id(message: Message, identity: bytes) -> str:
+    """The id of a DELIVER. `identity` is `Broker.identity`, 8 bytes."""
+    given = message.message_id
+    if given and (message.origin is Origin.VIBEMQ or _can_be_said(given)):
+        return given
+    return f"{identity.hex()}{message.sequence:016x}"
+
+
+def to_deliver(
+    message: Message, identity: bytes, queue: bytes, attempts: int, limit: int = MAX_BODY
+) -> bytes:
+    """The DELIVER frame of a message.
+
+    identity  the id's bytes (`shown_id`)
+    attempts  number of this delivery, from 1
+    limit     as of `wire.encode_deliver`: a message from another protocol may exceed it
+    """
+    properties = message.properties
+    dead = bool(properties) and REASON in (properties or {})
+    if message.origin is not Origin.VIBEMQ:
+        payload, encoded = shown_payload(message)
+        headers = encode_headers(_shown_headers(message, encoded))
+    else:
+        payload = message.body if message.kind is not BodyKind.BYTES else _encoded(message.body)
+        headers = message.native
+        if dead:
+            story = _with_story(message)
+            if body_size(identity, queue, payload, story) <= limit:
+                headers = story
+    return encode_deliver(identity, queue, payload, headers, 0 if dead else attempts, limit)
+
+
+def shown_payload(message: Message) -> tuple[bytes, bool]:
+    """What a VibeMQ client sees of a body, and whether `content-encoding: base64` goes with it.
+
+    JSON, MAP and STREAM, which are JSON too, as they are; TEXT as a JSON string; BYTES and OBJECT
+    in base64. PHPMQ and msglite do not tell text from bytes: what is UTF-8 is shown as text. What
+    is no JSON or no UTF-8 contrary to its kind is shown as text, or in base64.
+    """
+    body = message.body
+    kind = message.kind
+    if kind is BodyKind.NONE:
+        return b"", False
+    if kind in (BodyKind.JSON, BodyKind.MAP, BodyKind.STREAM):
+        try:
+            check(body)
+        except ProtocolError:
+            return _as_text(body)
+        return body, False
+    if kind is BodyKind.TEXT or (kind is BodyKind.BYTES and message.origin in _TELL_NO_TEXT):
+        return _as_text(body)
+    return _encoded(body), True
+
+
+def _as_text(body: bytes) -> tuple[bytes, bool]:
+    try:
+        return msgspec.json.encode(body.decode()), False
+    except UnicodeDecodeError:
+        return _encoded(body), True
+
+
+def shown_headers(message: Message) -> dict[str, str]:
+    """The headers a VibeMQ client sees of a message, without deliveryAttempts unless it is a dead
+    letter."""
+    return _shown_headers(message, shown_payload(message)[1])
+
+
+def _shown_headers(message: Message, encoded: bool) -> dict[str, str]:
+    headers: dict[str, str] = {}
+    if encoded:
+        headers[CONTENT_ENCODING] = BASE64
+    if message.priority != DEFAULT_PRIORITY:
+        headers[PRIORITY] = _SHOWN_PRIORITIES[message.priority]
+    if _can_be_said(message.correlation_id):
+        headers[CORRELATION_ID] = message.correlation_id
+    reply_to = message.reply_to
+    if (
+        reply_to is not None
+        and _can_be_said(reply_to.name)
+        and (reply_to.kind is Kind.TOPIC or not reply_to.name.startswith(_TOPIC))
+    ):
+        headers[REPLY_TO] = str(reply_to)
+    properties = message.properties
+    if properties:
+        dead = REASON in properties
+        for name, value in properties.items():
+            if name in _OURS or (name == ATTEMPTS_HEADER and not dead):
+                continue
+            text = _spelled(value)
+            if _can_be_said(name) and _can_be_said(text):
+                headers[name] = text
+        reason = headers.get(REASON)
+        if reason is not None:
+            headers[REASON] = _REASONS.get(reason, reason)
+    return headers
+
+
+def _with_story(message: Message) -> bytes:
+    """The headers of a dead letter that came by VibeMQ: the sender's, then its story."""
+    properties = message.properties or {}
+    headers = decode_headers(message.native)
+    for name in STORY:
+        headers.pop(name, None)
+    for name in STORY:
+        if name in properties:
+            text = _spelled(properties[name])
+            headers[name] = _REASONS.get(text, text) if name == REASON else text
+    return encode_headers(headers)
+
+
+def _spelled(value: Property) -> str:
+    """A property as text: numbers and booleans as in JSON; "" if there is none."""
+    if isinstance(value, str):
+        return value
+    if isinstance(value, bool):
+        return "true" if value else "false"
+    if value is None:
+        return ""
+    if isinstance(value, bytes):
+        return b64encode(value).decode()
+    if isinstance(value, float) and value - value != 0:  # JSON has no word for these
+        return "NaN" if value != value else "Infinity" if value > 0 else "-Infinity"
+    return str(value)
+
+
+def _can_be_said(text: str) -> bool:
+    """Whether it can stand as a string in a frame."""
+    try:
+        return 0 < len(text.encode()) <= MAX_STRING
+    except UnicodeEncodeError:
+        return False

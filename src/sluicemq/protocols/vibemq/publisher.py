@@ -1,0 +1,215 @@
+"""What one connection publishes, and when it is told so.
+
+A PublishAck leaves when its message is on disk; those of one read leave together. A message for a
+full queue that blocks its publishers waits for room, and its PublishAck with it, but no longer than
+a client waits for an answer. The connection is read on meanwhile: it may be its own
+acknowledgements that make room.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from functools import partial
+from typing import Final, NamedTuple
+
+from sluicemq.broker import Destination
+from sluicemq.model.access import Operation
+from sluicemq.model.destination import Overflow
+from sluicemq.model.errors import BrokerError, LimitExceeded, MessageTooLarge, ProtocolError
+from sluicemq.model.message import Durability, Message
+from sluicemq.protocols.link import Timer
+from sluicemq.protocols.vibemq.answers import Answers, error_code
+from sluicemq.protocols.vibemq.mapping import check_headers, to_message
+from sluicemq.protocols.vibemq.payload import check
+from sluicemq.protocols.vibemq.queues import find_or_create
+from sluicemq.protocols.vibemq.subscriber import Shared
+from sluicemq.protocols.vibemq.templates import AckTemplate
+from sluicemq.protocols.vibemq.wire import Frame
+
+PARKED_MILLISECONDS: Final = 8_000
+"""How long a PublishAck waits for room in its queue; .NET clients wait 10 s for an answer."""
+MOST_UNCONFIRMED: Final = 16 << 20
+"""Bytes received whose PublishAcks wait for the disk, at which nothing more is read."""
+_MOST_PARKED: Final = 1000
+"""Messages of a connection that wait for room; the next one is refused at once."""
+_MOST_QUEUES: Final = 1024
+"""Names a connection remembers. It forgets all when it meets more."""
+
+
+class _Parked(NamedTuple):
+    """A publish that waits for room: when it gives up (steady ms), and its answer."""
+
+    deadline: int
+    destination: Destination
+    identity: str
+    answer: bytes
+
+
+class Publisher:
+    """See the module.
+
+    last_sync     sequence number of the last message whose way to the disk is waited for
+    unconfirmed   bytes received whose PublishAcks wait for the disk
+    """
+
+    __slots__ = (
+        "_alarm",
+        "_answers",
+        "_broker",
+        "_confirmed",
+        "_durability",
+        "_link",
+        "_may",
+        "_parked",
+        "_pending",
+        "_targets",
+        "last_sync",
+        "unconfirmed",
+    )
+
+    def __init__(
+        self,
+        shared: Shared,
+        answers: Answers,
+        durability: Durability,
+        may: Callable[[Frame, Operation], bool],
+        confirmed: Callable[[], None],
+    ) -> None:
+        """`may`: whether a frame names a queue and the client may do that there; it has been
+        refused if not. `confirmed`: `unconfirmed` has become less."""
+        self._link = shared.link
+        self._broker = shared.broker
+        self._answers = answers
+        self._durability = durability
+        self._may = may
+        self._confirmed = confirmed
+        self._targets: dict[str, tuple[Destination, AckTemplate]] = {}
+        """Where this client may publish, and its answers."""
+        self._pending: list[bytes] = []
+        """PublishAcks of the frames that are being carried out."""
+        self._parked: dict[Message, _Parked] = {}
+        self._alarm: Timer | None = None
+        self.last_sync = 0
+        self.unconfirmed = 0
+
+    def forget(self) -> None:
+        """Somebody else has logged in, who may do other things."""
+        self._targets.clear()
+
+    def publish(self, frame: Frame) -> None:
+        """One PUBLISH. `confirm` follows when those that came with it are carried out."""
+        _, identity, name, payload, headers, _, _, _ = frame
+        try:
+            if payload:
+                check(payload)
+            if headers:
+                check_headers(headers)
+        except ProtocolError as error:
+            self._answers.refuse(identity, "INVALID_MESSAGE", str(error))
+            return
+        target = self._targets.get(name)
+        if target is None or target[0].removed:
+            target = self._find_target(frame)
+            if target is None:
+                return
+        destination, template = target
+        broker = self._broker
+        message = to_message(destination.address, frame, self._durability, broker.clock.wall)
+        answer = template.fill(identity.encode())
+        try:
+            if destination.settings.overflow is Overflow.BLOCK:
+                if not self._publish_or_park(destination, message, identity, answer):
+                    return
+            else:
+                broker.publish(destination, message)
+        except BrokerError as error:
+            full = isinstance(error, LimitExceeded) and not isinstance(error, MessageTooLarge)
+            code = "QUEUE_FULL" if full else error_code(error)
+            self._answers.refuse(identity, code, str(error))
+            return
+        self._pending.append(answer)
+        if self._durability is Durability.SYNC:
+            self.last_sync = message.sequence
+
+    def _find_target(self, frame: Frame) -> tuple[Destination, AckTemplate] | None:
+        """Where a publish goes; None if it has been refused."""
+        if not self._may(frame, Operation.PRODUCE):
+            return None
+        name = frame.queue
+        try:
+            destination = find_or_create(self._broker, name)
+        except BrokerError as error:
+            self._answers.refuse(frame.id, error_code(error), str(error))
+            return None
+        if len(self._targets) >= _MOST_QUEUES:
+            self._targets.clear()
+        target = self._targets[name] = (destination, AckTemplate(name.encode()))
+        return target
+
+    # --- confirming --------------------------------------------------------------------------
+
+    def confirm(self, size: int) -> None:
+        """All frames that came in `size` bytes are carried out."""
+        pending = self._pending
+        if pending:
+            self._pending = []
+            self.unconfirmed += size
+            self._broker.when_durable(self.last_sync, partial(self._confirm, pending, size))
+
+    def _confirm(self, answers: list[bytes], size: int) -> None:
+        self.unconfirmed -= size
+        self._answers.write(answers)
+        self._confirmed()
+
+    # --- waiting for room --------------------------------------------------------------------
+
+    def _publish_or_park(
+        self, destination: Destination, message: Message, identity: str, answer: bytes
+    ) -> bool:
+        """False when the message waits for room. Raises as `Broker.publish`."""
+        callback = None
+        if len(self._parked) < _MOST_PARKED:
+            callback = partial(self._unblocked, message)
+        if self._broker.publish(destination, message, callback):
+            return True
+        deadline = self._broker.clock.steady + PARKED_MILLISECONDS
+        self._parked[message] = _Parked(deadline, destination, identity, answer)
+        if self._alarm is None:
+            self._alarm = self._link.call_later(PARKED_MILLISECONDS / 1000, self._give_up)
+        return False
+
+    def _unblocked(self, message: Message) -> None:
+        """There was room for it, or its queue has gone."""
+        parked = self._parked.pop(message, None)
+        if parked is None:
+            return
+        if not message.sequence:
+            why = "the queue has been removed, and another may not be created"
+            self._answers.refuse(parked.identity, "QUEUE_NOT_FOUND", why)
+            return
+        if self._durability is Durability.SYNC:
+            self.last_sync = max(self.last_sync, message.sequence)
+        self._broker.when_durable(self.last_sync, lambda: self._answers.write([parked.answer]))
+
+    def _give_up(self) -> None:
+        """Refuse what has waited for room for too long."""
+        self._alarm = None
+        now = self._broker.clock.steady
+        for message, parked in list(self._parked.items()):
+            if parked.deadline > now:
+                delay = (parked.deadline - now) / 1000
+                self._alarm = self._link.call_later(delay, self._give_up)
+                return
+            del self._parked[message]
+            self._broker.withdraw(parked.destination, message)
+            why = f"{parked.destination.name} has been full for {PARKED_MILLISECONDS // 1000} s"
+            self._answers.refuse(parked.identity, "QUEUE_FULL", why)
+
+    def end(self) -> None:
+        """What waits for room has been promised to nobody: it goes with its connection."""
+        if self._alarm is not None:
+            self._alarm.cancel()
+            self._alarm = None
+        parked, self._parked = self._parked, {}
+        for message, waiting in parked.items():
+            self._broker.withdraw(waiting.destination, message)

@@ -1,0 +1,500 @@
+"""The broker's side of one VibeMQ connection.
+
+    connected ──Connect──> logging in ──> logged in ──Disconnect, end of input──> closing
+        │                      └──refused: Error──────────────────────────────────> closing
+        └── anything but Connect and Ping: NOT_AUTHENTICATED
+
+Requests are carried out in their order; answers carry the request's id and may come in another
+order, as the protocol allows: a PublishAck when the message is on disk, that of a login when the
+password has been checked (what follows it waits), that of a change of the users when it is on disk.
+A malformed frame is answered INVALID_MESSAGE and ends the connection; whatever else is wrong with a
+request is answered, and the connection goes on.
+"""
+
+from __future__ import annotations
+
+import secrets
+from functools import partial
+from typing import Final, NamedTuple
+
+from sluicemq import __version__
+from sluicemq.broker import Broker, Destination
+from sluicemq.model.access import Identity, Operation
+from sluicemq.model.errors import (
+    AccessError,
+    AuthenticationMissing,
+    BrokerError,
+    DestinationNotFound,
+    ProtocolError,
+)
+from sluicemq.model.message import Durability
+from sluicemq.protocols.access import Access, Credentials
+from sluicemq.protocols.link import Link, Timer
+from sluicemq.protocols.vibemq import queues
+from sluicemq.protocols.vibemq.admin import administer
+from sluicemq.protocols.vibemq.answers import MOST_UNREAD, Answers, error_code
+from sluicemq.protocols.vibemq.compression import SUPPORTED, Compression, negotiate
+from sluicemq.protocols.vibemq.mapping import is_queue_name
+from sluicemq.protocols.vibemq.publisher import MOST_UNCONFIRMED, Publisher
+from sluicemq.protocols.vibemq.subscriber import Shared, Subscriber, Terms
+from sluicemq.protocols.vibemq.wire import (
+    ACK,
+    ADMIN,
+    CONNECT,
+    CONNECT_ACK,
+    CREATE_QUEUE,
+    DELETE_QUEUE,
+    DISCONNECT,
+    LIST_QUEUES,
+    MAX_BODY,
+    PING,
+    PONG,
+    PUBLISH,
+    QUEUE_INFO,
+    SUBSCRIBE,
+    SUBSCRIBE_ACK,
+    UNSUBSCRIBE,
+    UNSUBSCRIBE_ACK,
+    Decoder,
+    Frame,
+    Limits,
+)
+
+REFUSED_SECONDS: Final = 0.25
+"""From a refused login to the end of the connection."""
+_NEVER_LIMITED: Final = frozenset({ACK, PING, DISCONNECT})
+
+
+class Options(NamedTuple):
+    """What a listener says about its connections.
+
+    durability      of the messages sent here: the protocol leaves it open
+    frame           bytes of a frame's body accepted, decompressed too
+    terms           of subscriptions
+    compression     offered to the clients
+    strict_create   CreateQueue answers QUEUE_EXISTS even if nothing is different
+    rate_limit      requests of a connection in a second, acknowledgements and pings not counted;
+                    0 = as many as it likes
+    """
+
+    durability: Durability = Durability.SYNC
+    frame: int = MAX_BODY
+    terms: Terms = Terms()
+    compression: tuple[Compression, ...] = SUPPORTED
+    strict_create: bool = False
+    rate_limit: int = 0
+
+
+class VibemqSession:
+    """See the module, and `sluicemq.protocols.link.Session` for the contract."""
+
+    __slots__ = (
+        "_access",
+        "_answers",
+        "_broker",
+        "_by_name",
+        "_decoder",
+        "_ended",
+        "_held_back",
+        "_identity",
+        "_late",
+        "_link",
+        "_login",
+        "_options",
+        "_paused",
+        "_publisher",
+        "_rate",
+        "_refused",
+        "_second",
+        "_shared",
+        "_subscribers",
+    )
+
+    def __init__(
+        self, link: Link, broker: Broker, access: Access, options: Options | None = None
+    ) -> None:
+        options = options or Options()
+        self._link = link
+        self._broker = broker
+        self._access = access
+        self._options = options
+        self._decoder = Decoder(Limits(frame=options.frame))
+        self._shared = Shared(link, broker, options.terms, secrets.token_hex(8))
+        self._answers = Answers(self._shared, self._read_or_not)
+        self._publisher = Publisher(
+            self._shared, self._answers, options.durability, self._may, self._read_or_not
+        )
+        self._subscribers: dict[str, Subscriber] = {}
+        self._identity: Identity | None = None
+        self._login: Frame | None = None
+        """The Connect that is being answered."""
+        self._held_back: list[Frame] | None = None
+        """Frames behind it; None while there is no such one."""
+        self._late = False
+        """Its answer comes in a later turn."""
+        self._refused: Timer | None = None
+        """The connection is about to be closed after a refused login."""
+        self._by_name = False
+        """This client reads delivery modes by name."""
+        self._second = 0
+        self._rate = 0
+        self._paused = False
+        self._ended = False
+        """Nothing more is listened to."""
+
+    # --- from the connection -----------------------------------------------------------------
+
+    def receive(self, data: bytes) -> None:
+        """Frames from the client."""
+        if self._ended:
+            return
+        frames = self._decoder.feed(data)
+        if self._options.rate_limit:
+            frames = self._limit(frames)
+        if self._held_back is not None:
+            self._held_back += frames
+        else:
+            self._handle(frames, len(data))
+
+    def end_of_input(self) -> None:
+        """The client is done. What it has published is still answered."""
+        self._ended = True
+        if self._held_back is None:
+            self._leave()
+
+    def flushed(self) -> None:
+        """Deliveries that nobody acknowledges are settled when they have left."""
+        unsent = self._shared.unsent
+        if unsent:
+            self._shared.unsent = []
+            for subscriber, delivery in unsent:
+                subscriber.sent(delivery)
+            # this turn's flush is over
+            self._broker.wake()
+
+    def congest(self) -> None:
+        """The client reads too slowly: nothing is delivered, but answers still are."""
+        self._shared.congested = True
+        for subscriber in self._subscribers.values():
+            subscriber.suspend()
+
+    def relieve(self) -> None:
+        """Go on delivering."""
+        self._shared.congested = False
+        self._answers.unread = 0
+        for subscriber in self._subscribers.values():
+            subscriber.resume()
+        self._read_or_not()
+
+    def closed(self) -> None:
+        """Give everything back."""
+        self._stop()
+        if self._refused is not None:
+            self._refused.cancel()
+
+    def shutdown(self) -> None:
+        """Say goodbye: a .NET client begins to look for the broker then."""
+        if not self._answers.closed:
+            headers = {"reason": "server_shutdown"}
+            self._answers.say(Frame(DISCONNECT, secrets.token_hex(16), headers=headers))
+            self._close("the broker stops")
+
+    # --- frames ------------------------------------------------------------------------------
+
+    def _handle(self, frames: list[Frame], size: int = 0) -> None:
+        """Carry out frames, which came in `size` bytes, up to a login that takes its time."""
+        acknowledge = self._shared.held.acknowledge
+        publish = self._publisher.publish
+        for place, frame in enumerate(frames):
+            kind = frame[0]
+            if self._identity is None and kind != CONNECT and kind != PING:
+                self._answers.refuse(frame.id, "NOT_AUTHENTICATED", "say Connect first")
+            elif kind == PUBLISH:
+                publish(frame)
+            elif kind == ACK:
+                headers = frame[4]
+                acknowledge(headers.get("messageId") or frame[1] if headers else frame[1])
+            elif kind == PING:
+                self._answers.say(Frame(PONG, frame.id))
+            elif kind == CONNECT:
+                self._connect(frame)
+                if self._held_back is not None:
+                    self._late = True
+                    self._held_back += frames[place + 1 :]
+                    break
+            elif kind == DISCONNECT:
+                self._ended = True
+                break
+            else:
+                self._carry_out(frame)
+            if self._answers.closed:
+                break
+        self._publisher.confirm(size)
+        if self._answers.closed:
+            return
+        if self._held_back is None:
+            if self._ended:
+                self._leave()
+            elif self._decoder.error is not None:
+                self._answer_malformed(self._decoder.error)
+        self._read_or_not()
+
+    def _carry_out(self, frame: Frame) -> None:
+        """A request that is not frequent."""
+        try:
+            if frame.type == SUBSCRIBE:
+                self._subscribe(frame)
+            elif frame.type == UNSUBSCRIBE:
+                self._unsubscribe(frame)
+            elif frame.type == CREATE_QUEUE:
+                self._create_queue(frame)
+            elif frame.type == DELETE_QUEUE:
+                self._delete_queue(frame)
+            elif frame.type == QUEUE_INFO:
+                self._queue_info(frame)
+            elif frame.type == LIST_QUEUES:
+                self._list_queues(frame)
+            elif frame.type in ADMIN and self._access.users is not None:
+                self._administer(frame)
+            else:
+                why = f"there is no command {frame.type} here"
+                self._answers.refuse(frame.id, "UNKNOWN_COMMAND", why)
+        except ProtocolError as error:
+            self._answers.refuse(frame.id, "INVALID_MESSAGE", str(error))
+        except BrokerError as error:
+            self._answers.refuse(frame.id, error_code(error), str(error))
+
+    def _answer_malformed(self, error: ProtocolError) -> None:
+        """And close, when what came before it has been answered, too."""
+        identity = self._decoder.error_id or secrets.token_hex(16)
+        self._answers.refuse(identity, "INVALID_MESSAGE", str(error))
+        self._leave(str(error))
+
+    def _limit(self, frames: list[Frame]) -> list[Frame]:
+        """Answer what is too much in this second, and leave it out."""
+        limit = self._options.rate_limit
+        second = self._broker.clock.steady // 1000
+        if second != self._second:
+            self._second = second
+            self._rate = 0
+        allowed: list[Frame] = []
+        for frame in frames:
+            if frame.type not in _NEVER_LIMITED:
+                self._rate += 1
+                if self._rate > limit:
+                    why = f"more than {limit} requests in a second"
+                    self._answers.refuse(frame.id, "RATE_LIMITED", why)
+                    continue
+            allowed.append(frame)
+        return allowed
+
+    # --- login -------------------------------------------------------------------------------
+
+    def _connect(self, frame: Frame) -> None:
+        """Find out who it is; what follows waits in `_held_back` if that takes a while."""
+        headers = frame.headers
+        credentials = Credentials(
+            headers.get("authUsername", ""),
+            headers.get("authPassword", ""),
+            headers.get("authToken", ""),
+        )
+        self._login = frame
+        self._held_back = []
+        guest = self._access.guest
+        if guest is not None and not any(credentials):
+            self._admitted(guest)
+        else:
+            self._access.login(self._link.peer, credentials, self._admitted)
+
+    def _admitted(self, identity: Identity | AccessError) -> None:
+        """Who it is, or that it is nobody."""
+        frame, self._login = self._login, None
+        held_back, self._held_back = self._held_back, None
+        if frame is None or self._answers.closed:
+            return
+        if isinstance(identity, AccessError):
+            missing = isinstance(identity, AuthenticationMissing)
+            code = "AUTH_REQUIRED" if missing else "AUTH_FAILED"
+            self._answers.refuse(frame.id, code, str(identity))
+            self._stop()
+            close = partial(self._link.close, str(identity))
+            self._refused = self._link.call_later(REFUSED_SECONDS, close)
+            return
+        self._identity = identity
+        self._publisher.forget()
+        headers = frame.headers
+        self._by_name = "clientVersion" in headers
+        how = negotiate(headers.get("supported-compression", ""), self._options.compression)
+        answer = {"connectionId": self._shared.name, "serverVersion": __version__}
+        if how:
+            answer["negotiated-compression"] = how.name.lower()
+        # it is not compressed yet itself
+        self._shared.compression = Compression.NONE
+        self._answers.say(Frame(CONNECT_ACK, frame.id, headers=answer))
+        self._shared.compression = how
+        if self._late:
+            self._late = False
+            self._handle(held_back or [])
+
+    # --- subscriptions -----------------------------------------------------------------------
+
+    def _subscribe(self, frame: Frame) -> None:
+        if not self._may(frame, Operation.CONSUME):
+            return
+        name = frame.queue
+        existing = self._subscribers.get(name)
+        if existing is not None:
+            if existing.active:
+                self._answer_subscribed(frame)
+                return
+            del self._subscribers[name]
+            existing.end()
+        destination = queues.find_or_create(self._broker, name)
+        subscriber = Subscriber(self._shared, name)
+        subscriber.attach(destination, partial(self._answer_subscribed, frame))
+        self._subscribers[name] = subscriber
+
+    def _answer_subscribed(self, frame: Frame) -> None:
+        headers = {"queueName": frame.queue, "subscriptionId": frame.id}
+        self._answers.say(Frame(SUBSCRIBE_ACK, frame.id, frame.queue, headers=headers))
+
+    def _unsubscribe(self, frame: Frame) -> None:
+        if not self._names_queue(frame):
+            return
+        subscriber = self._subscribers.pop(frame.queue, None)
+        if subscriber is not None:
+            subscriber.end()
+        headers = {"queueName": frame.queue}
+        self._answers.say(Frame(UNSUBSCRIBE_ACK, frame.id, frame.queue, headers=headers))
+
+    # --- queues ------------------------------------------------------------------------------
+
+    def _create_queue(self, frame: Frame) -> None:
+        """What exists already may be declared again in the same words; in any, if it came into
+        being by being used and nobody has declared it so far."""
+        options = queues.read_options(frame.payload, frame.headers)
+        if not self._may(frame, Operation.CREATE):
+            return
+        existing = queues.find(self._broker, frame.queue)
+        if existing is not None and not self._agrees(existing, options):
+            self._answers.refuse(frame.id, "QUEUE_EXISTS", f"there is a queue {frame.queue}")
+            return
+        if existing is None or existing.automatic:
+            self._broker.declare(queues.address(frame.queue, options), options.settings)
+        self._answers.say(Frame(CREATE_QUEUE, frame.id, frame.queue))
+
+    def _agrees(self, existing: Destination, options: queues.Options) -> bool:
+        """Whether CreateQueue may succeed although there is such a queue."""
+        if self._options.strict_create or existing.temporary:
+            return False
+        if existing.automatic:
+            return existing.address.kind is options.kind
+        return queues.Options.of(existing) == options
+
+    def _delete_queue(self, frame: Frame) -> None:
+        if not self._may(frame, Operation.DELETE):
+            return
+        destination = queues.find(self._broker, frame.queue)
+        if destination is None or destination.temporary:
+            raise DestinationNotFound(f"there is no queue {frame.queue}")
+        self._broker.remove(destination, force=True)
+        self._answers.say(Frame(DELETE_QUEUE, frame.id, frame.queue))
+
+    def _queue_info(self, frame: Frame) -> None:
+        if not self._may(frame, Operation.BROWSE):
+            return
+        destination = queues.find(self._broker, frame.queue)
+        if destination is not None:
+            payload = queues.info(destination, self._by_name)
+            self._answers.say(Frame(QUEUE_INFO, frame.id, frame.queue, payload))
+            return
+        # an Error would make the .NET client's attempt to connect fail
+        missing = f"there is no queue {frame.queue}"
+        answer = Frame(QUEUE_INFO, frame.id, frame.queue)
+        self._answers.say(answer._replace(error_code="QUEUE_NOT_FOUND", error_message=missing))
+
+    def _list_queues(self, frame: Frame) -> None:
+        identity = self._identity
+        assert identity is not None
+        payload = queues.listed(filter(identity.sees, queues.names(self._broker)))
+        self._answers.say(Frame(LIST_QUEUES, frame.id, payload=payload))
+
+    def _may(self, frame: Frame, operation: Operation) -> bool:
+        """Whether the frame names a queue, and the user may do that with it; refused if not."""
+        identity = self._identity
+        assert identity is not None
+        if not self._names_queue(frame):
+            return False
+        if identity.may(operation, frame.queue):
+            return True
+        what = f"{operation.value} {frame.queue}"
+        self._access.denied(self._link.peer, identity, what)
+        self._answers.refuse(frame.id, "NOT_AUTHORIZED", f"you may not {what}")
+        return False
+
+    def _names_queue(self, frame: Frame) -> bool:
+        """Whether the frame names a queue; refused if not."""
+        if is_queue_name(frame.queue):
+            return True
+        if frame.queue:
+            why = "a queue's name is 1 to 256 letters, digits, - _ and ."
+            self._answers.refuse(frame.id, "INVALID_MESSAGE", why)
+        else:
+            self._answers.refuse(frame.id, "INVALID_QUEUE", "which queue?")
+        return False
+
+    # --- users -------------------------------------------------------------------------------
+
+    def _administer(self, frame: Frame) -> None:
+        users, identity = self._access.users, self._identity
+        assert users is not None
+        assert identity is not None
+
+        def answer(payload: bytes) -> None:
+            self._answers.say(Frame(frame.type, frame.id, payload=payload))
+
+        def refuse(code: str, why: str) -> None:
+            if code == "NOT_AUTHORIZED":
+                self._access.denied(self._link.peer, identity, f"command {frame.type}")
+            self._answers.refuse(frame.id, code, why)
+
+        administer(frame, users, identity, answer, refuse)
+
+    # --- the end -----------------------------------------------------------------------------
+
+    def _read_or_not(self) -> None:
+        """Back-pressure: read on, unless something says not to."""
+        wait = (
+            self._held_back is not None
+            or self._publisher.unconfirmed > MOST_UNCONFIRMED
+            or self._answers.unread > MOST_UNREAD
+        )
+        if wait != self._paused and not self._answers.closed:
+            self._paused = wait
+            if wait:
+                self._link.pause_reading()
+            else:
+                self._link.resume_reading()
+
+    def _leave(self, reason: str = "") -> None:
+        """Take nothing more, and close when all that was published is answered."""
+        self._ended = True
+        self._give_back()
+        self._broker.when_durable(self._publisher.last_sync, partial(self._close, reason))
+
+    def _give_back(self) -> None:
+        for subscriber in self._subscribers.values():
+            subscriber.end()
+        self._subscribers.clear()
+        self._publisher.end()
+
+    def _stop(self) -> None:
+        """Neither listen nor speak any more."""
+        self._ended = True
+        self._answers.closed = True
+        self._give_back()
+
+    def _close(self, reason: str) -> None:
+        if not self._answers.closed:
+            self._stop()
+            self._link.close(reason)

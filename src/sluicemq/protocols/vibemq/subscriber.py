@@ -1,0 +1,331 @@
+"""One subscription of a VibeMQ connection: what it may hold, how long, and what becomes of it.
+
+A client has no say in how much it is sent, so the broker decides: no more than a number of
+messages, nor than a number of bytes of their bodies, is unacknowledged at a time. (What is handed
+over in one turn is not divided, so the bytes may be exceeded by what that carries, 1 MiB at most.)
+
+The .NET client handles one message after the other and acknowledges each when its handler has
+returned; of one that failed it says nothing. Most of what it holds has therefore not been begun,
+and the time for an acknowledgement must not run meanwhile. Of what is held, in order of delivery,
+
+    passed    was sent before something that has been acknowledged: it was begun, its time runs
+              from its delivery
+    current   the first of the others: its time runs since it became the first
+    queued    the rest: the client has not come to it, and its time stands still
+
+When the connection ends, what was passed or current has had an attempt that may have been its last.
+What was queued counts one too, but is given to the next consumer however many it had: a client
+that dies of one message must not take all those behind it along.
+
+A subscription of a fan-out queue is one of a topic, which ends with it. Without acknowledgements
+(`settle_on_send`) a delivery is settled when its bytes have left.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Final, NamedTuple
+
+from sluicemq.broker import Broker, Consumer, Delivery, Destination, Window
+from sluicemq.model.errors import BrokerError
+from sluicemq.protocols.link import Link, Timer
+from sluicemq.protocols.vibemq.compression import THRESHOLD, Compression
+from sluicemq.protocols.vibemq.held import Held
+from sluicemq.protocols.vibemq.mapping import shown_id
+from sluicemq.protocols.vibemq.queues import find
+from sluicemq.protocols.vibemq.templates import DeliverTemplate
+from sluicemq.protocols.vibemq.wire import HEADER_SIZE, MAX_BODY, compressed
+
+WINDOW: Final = 256
+"""Messages."""
+WINDOW_BYTES: Final = 1 << 20
+ACK_TIMEOUT: Final = 30.0
+"""Seconds."""
+_UNSENT: Final = 1024
+"""Messages written to a subscriber that does not acknowledge, and not yet sent."""
+
+
+class Terms(NamedTuple):
+    """What a connection's subscriptions are given.
+
+    window         messages
+    window_bytes   bytes of their bodies
+    ack_timeout    ms, for queues without a time of their own; 0 = never
+    threshold      bytes of a frame's body from which on it is compressed, if that is agreed upon
+    """
+
+    window: int = WINDOW
+    window_bytes: int = WINDOW_BYTES
+    ack_timeout: int = round(ACK_TIMEOUT * 1000)
+    threshold: int = THRESHOLD
+
+
+class Shared:
+    """What all subscriptions of a connection share.
+
+    name         of the connection, unlike any other's
+    compression  agreed upon
+    unsent       deliveries that are settled when their bytes have left
+    """
+
+    __slots__ = ("broker", "compression", "congested", "held", "link", "name", "terms", "unsent")
+
+    def __init__(self, link: Link, broker: Broker, terms: Terms, name: str) -> None:
+        self.link = link
+        self.broker = broker
+        self.terms = terms
+        self.name = name
+        self.held = Held()
+        self.compression = Compression.NONE
+        self.congested = False
+        self.unsent: list[tuple[Subscriber, Delivery]] = []
+
+
+class Subscriber:
+    """See the module. It stays when its queue is removed, and goes on when there is one again."""
+
+    __slots__ = (
+        "_alarm",
+        "_broker",
+        "_bytes",
+        "_consumer",
+        "_current",
+        "_current_since",
+        "_full",
+        "_passed",
+        "_settled_at",
+        "_shared",
+        "_template",
+        "_timeout",
+        "_topic",
+        "_unsettled",
+        "_waits",
+        "name",
+    )
+
+    def __init__(self, shared: Shared, name: str) -> None:
+        self.name = name
+        self._shared = shared
+        self._broker = shared.broker
+        self._template = DeliverTemplate(name.encode())
+        self._consumer: Consumer | None = None
+        self._waits: Callable[[Destination], None] | None = None
+        """Waits for a queue of that name."""
+        self._topic = False
+        self._timeout = 0
+        self._unsettled = True
+        """Deliveries are held until they are acknowledged."""
+        self._bytes = 0
+        self._full = False
+        self._alarm: Timer | None = None
+        self._settled_at = 0
+        """Steady ms of the last acknowledgement, or of the last time that ran out."""
+        self._passed = 0
+        """Steady ms of the delivery, of those acknowledged, that was made last."""
+        self._current = 0
+        self._current_since = 0
+
+    @property
+    def active(self) -> bool:
+        """There is a queue that it receives from."""
+        return self._consumer is not None
+
+    # --- beginning and end -------------------------------------------------------------------
+
+    def attach(self, destination: Destination, answer: Callable[[], None] | None = None) -> None:
+        """Begin; `answer` is called before the first delivery. Raises BrokerError."""
+        broker = self._broker
+        terms = self._shared.terms
+        subscription = destination.queue
+        self._topic = destination.topic
+        if self._topic:
+            subscription = broker.subscribe(destination, self._shared.name)
+        self._unsettled = not destination.settings.settle_on_send
+        self._timeout = 0
+        if self._unsettled:
+            self._timeout = destination.settings.ack_timeout or terms.ack_timeout
+        window = Window(0, True)
+        consumer = broker.attach(subscription, self, window, ack_timeout=0)
+        self._consumer = consumer
+        self._shared.held.mine[consumer] = self
+        self._bytes = 0
+        self._full = False
+        if self._shared.congested:
+            broker.suspend(consumer)
+        if answer is not None:
+            answer()
+        broker.grant(window, terms.window if self._unsettled else _UNSENT)
+
+    def await_queue(self) -> None:
+        """There is none: begin when there is."""
+        self._waits = self._created
+        self._broker.await_creation(self.name, self._waits)
+
+    def _created(self, destination: Destination) -> None:
+        self._waits = None
+        try:
+            self.attach(destination)
+        except BrokerError:
+            self._consumer = None  # it has all the consumers it may have
+
+    def end(self) -> None:
+        """Give everything back."""
+        broker = self._broker
+        if self._alarm is not None:
+            self._alarm.cancel()
+            self._alarm = None
+        if self._waits is not None:
+            broker.stop_waiting(self.name, self._waits)
+            self._waits = None
+        consumer, self._consumer = self._consumer, None
+        if consumer is None:
+            return
+        del self._shared.held.mine[consumer]
+        if self._topic:
+            broker.unsubscribe(consumer.subscription)
+            return
+        queued: list[int] = []
+        begun = False
+        for delivery in consumer.unacked.values():
+            if delivery.delivered >= self._passed:
+                if begun:
+                    queued.append(delivery.sequence)
+                begun = True
+        broker.release(consumer, queued, spared=True)
+        broker.detach(consumer)
+
+    def detached(self, consumer: Consumer) -> None:
+        """The queue has been removed, and what was held is gone with it."""
+        if consumer is not self._consumer:
+            return
+        self._consumer = None
+        del self._shared.held.mine[consumer]
+        destination = find(self._broker, self.name)
+        if destination is None:
+            self.await_queue()
+        else:
+            self._created(destination)
+
+    # --- back-pressure -----------------------------------------------------------------------
+
+    def suspend(self) -> None:
+        """The connection takes no more."""
+        if self._consumer is not None:
+            self._broker.suspend(self._consumer)
+
+    def resume(self) -> None:
+        """The connection takes bytes again."""
+        if self._consumer is not None and not self._full:
+            self._broker.resume(self._consumer)
+
+    def _measure(self, consumer: Consumer) -> None:
+        """How much is held, counted anew: it may have become less without a word to us."""
+        self._bytes = sum(delivery.size for delivery in consumer.unacked.values())
+        full = self._bytes >= self._shared.terms.window_bytes
+        if full == self._full:
+            return
+        self._full = full
+        if full:
+            self._broker.suspend(consumer)
+        elif not self._shared.congested:
+            self._broker.resume(consumer)
+
+    # --- deliveries --------------------------------------------------------------------------
+
+    def deliver(self, consumer: Consumer, deliveries: list[Delivery]) -> None:
+        """Send them. Only writes: this is called from within the dispatch of a queue."""
+        shared = self._shared
+        how = shared.compression
+        held = shared.held
+        first = held.first
+        unsettled = self._unsettled
+        fill = self._template.fill
+        prefix = self._broker.identity
+        chunks: list[bytes] = []
+        too_long: list[int] = []
+        size = 0
+        for delivery in deliveries:
+            message = delivery.message
+            assert message is not None  # in flight
+            identity = shown_id(message, prefix)
+            frame = fill(message, identity.encode(), delivery.attempts)
+            if len(frame) > MAX_BODY + HEADER_SIZE:
+                too_long.append(delivery.sequence)
+                continue
+            if how:
+                frame = compressed(frame, how, shared.terms.threshold)
+            chunks.append(frame)
+            size += delivery.size
+            if not unsettled:
+                shared.unsent.append((self, delivery))
+            elif first.setdefault(identity, delivery) is not delivery:
+                held.add_again(identity, delivery)
+        shared.link.write(chunks)
+        held.trim()
+        self._bytes += size
+        if self._bytes >= shared.terms.window_bytes:
+            self._full = True
+            self._broker.suspend(consumer)
+        if self._timeout and self._alarm is None:
+            self._alarm = shared.link.call_later(self._timeout / 1000, self._ring)
+        if too_long:
+            shared.link.call_later(0, lambda: self._bury(consumer, too_long))
+
+    def _bury(self, consumer: Consumer, sequences: list[int]) -> None:
+        """Messages from other protocols that no VibeMQ client can read."""
+        for sequence in sequences:
+            if sequence in consumer.unacked:
+                self._broker.dead_letter(
+                    consumer.subscription, sequence, "TooLargeForVibeMQ", force=True
+                )
+
+    def sent(self, delivery: Delivery) -> None:
+        """A delivery to one that does not acknowledge has left."""
+        consumer = self._consumer
+        if consumer is not None and consumer.unacked.get(delivery.sequence) is delivery:
+            self.acknowledge(consumer, delivery)
+
+    def acknowledge(self, consumer: Consumer, delivery: Delivery) -> None:
+        """The client has done with a delivery that `consumer`, this one's, holds or held."""
+        if not consumer.subscription.settle(consumer, delivery.sequence):
+            return
+        self._settled_at = self._broker.clock.steady
+        if delivery.delivered > self._passed:
+            self._passed = delivery.delivered
+        self._bytes -= delivery.size
+        if self._full and (self._bytes < self._shared.terms.window_bytes or not consumer.unacked):
+            self._measure(consumer)
+
+    # --- time --------------------------------------------------------------------------------
+
+    def _ring(self) -> None:
+        """Take back what has been held for too long; see the module."""
+        self._alarm = None
+        consumer = self._consumer
+        if consumer is None:
+            return
+        broker = self._broker
+        now = broker.clock.steady
+        timeout = self._timeout
+        late: list[int] = []
+        next_time = now + timeout
+        for delivery in consumer.unacked.values():
+            current = delivery.delivered >= self._passed
+            since = delivery.delivered
+            if current:
+                if delivery.sequence != self._current:
+                    self._current = delivery.sequence
+                    self._current_since = self._settled_at
+                since = max(since, self._current_since)
+            if since + timeout <= now:
+                late.append(delivery.sequence)
+                self._settled_at = now
+                continue
+            next_time = min(next_time, since + timeout)
+            if current:
+                break
+        broker.time_out(consumer, late)
+        self._measure(consumer)
+        if consumer.unacked:
+            delay = max(1, next_time - now) / 1000
+            self._alarm = self._shared.link.call_later(delay, self._ring)

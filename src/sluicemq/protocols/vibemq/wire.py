@@ -1,0 +1,609 @@
+"""Bytes of VibeMQ 1.1 <-> frames. Sans-I/O; client and server use the same code.
+
+    frame   = length:u32 flag:u8 body                 the length is the body's, as it travels
+    flag    = 0 plain, 1 gzip, 2 Brotli
+    body    = version:u8 type:u8 id:str queue:str
+              payload length:u32, payload             JSON in UTF-8
+              count:u16, count * (key:str value:str)  headers
+              [error code:str error message:str]
+    str     = length:u16, UTF-8
+
+All numbers are big-endian and unsigned. Length 0 means that the field is absent, so that nothing
+can be empty: a header without a key or a value is dropped. (VibeMQ protocol page, "Framing" and
+"Binary Protocol Structure".)
+
+The protocol page has the two error strings in every frame, the .NET programs only in errors. Both
+are read; they are written in every frame, because who does not expect them ignores them. Bytes
+after the body's last field are ignored. Bytes that are not UTF-8 become U+FFFD, except in a
+payload, which is not looked into here.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from struct import Struct
+from types import MappingProxyType
+from typing import Final, NamedTuple
+
+from sluicemq.model.errors import FrameTooLarge, ProtocolError
+from sluicemq.protocols.vibemq.compression import THRESHOLD, Compression, compress, decompress
+
+CONNECT: Final = 0
+CONNECT_ACK: Final = 1
+DISCONNECT: Final = 2
+PING: Final = 10
+PONG: Final = 11
+PUBLISH: Final = 20
+PUBLISH_ACK: Final = 21
+SUBSCRIBE: Final = 22
+SUBSCRIBE_ACK: Final = 23
+UNSUBSCRIBE: Final = 24
+UNSUBSCRIBE_ACK: Final = 25
+DELIVER: Final = 26
+ACK: Final = 30
+CREATE_QUEUE: Final = 40
+DELETE_QUEUE: Final = 41
+QUEUE_INFO: Final = 42
+LIST_QUEUES: Final = 43
+CREATE_USER: Final = 50
+DELETE_USER: Final = 51
+CHANGE_PASSWORD: Final = 52
+GRANT_PERMISSION: Final = 53
+REVOKE_PERMISSION: Final = 54
+LIST_USERS: Final = 55
+GET_USER_PERMISSIONS: Final = 56
+ERROR: Final = 99
+
+ADMIN: Final = frozenset(
+    {
+        CREATE_USER,
+        DELETE_USER,
+        CHANGE_PASSWORD,
+        GRANT_PERMISSION,
+        REVOKE_PERMISSION,
+        LIST_USERS,
+        GET_USER_PERMISSIONS,
+    }
+)
+"""Commands that need a user database."""
+ANSWERED_ALIKE: Final = ADMIN | {CREATE_QUEUE, DELETE_QUEUE, QUEUE_INFO, LIST_QUEUES}
+"""Requests whose answers have the type of the request."""
+FROM_CLIENT: Final = ANSWERED_ALIKE | {
+    CONNECT,
+    DISCONNECT,
+    PING,
+    PUBLISH,
+    SUBSCRIBE,
+    UNSUBSCRIBE,
+    ACK,
+}
+FROM_SERVER: Final = ANSWERED_ALIKE | {
+    CONNECT_ACK,
+    DISCONNECT,
+    PONG,
+    PUBLISH_ACK,
+    SUBSCRIBE_ACK,
+    UNSUBSCRIBE_ACK,
+    DELIVER,
+    ERROR,
+}
+
+MAX_BODY: Final = 1_048_576
+"""Bytes of a body that everybody accepts: the .NET client's limit cannot be changed."""
+MAX_STRING: Final = 65_535
+"""Bytes of an id, a queue name, a header's key or value, an error code or message."""
+HEADER_SIZE: Final = 5
+"""Bytes before the body: its length, and the flag."""
+
+ATTEMPTS_HEADER: Final = "deliveryAttempts"
+
+NO_HEADERS: Final[Mapping[str, str]] = MappingProxyType({})
+
+
+class Frame(NamedTuple):
+    """One message of the protocol. What is absent is "", b"" or an empty mapping.
+
+    type           one of the constants above; an unknown one is no fault of the frame
+    id             never absent
+    payload        JSON, not checked
+    headers        in their order; of a key that comes twice the last value, in the first's place
+    raw_headers    of a PUBLISH with headers, as it is read: the headers in their wire form, count
+                   included. It says the same as `headers`, and can be forwarded as it is
+    """
+
+    type: int
+    id: str
+    queue: str = ""
+    payload: bytes = b""
+    headers: Mapping[str, str] = NO_HEADERS
+    error_code: str = ""
+    error_message: str = ""
+    raw_headers: bytes = b""
+
+
+class Limits(NamedTuple):
+    """Largest input accepted.
+
+    frame    bytes of a body, both as it travels and decompressed; checked against the header,
+             before the body comes, and against what decompression yields, while it does
+    headers  headers of a frame; far above what a server lets pass, so that it can answer that
+    """
+
+    frame: int = MAX_BODY
+    headers: int = 4096
+
+
+_DEFAULT_LIMITS: Final = Limits()
+_MOST_QUEUES: Final = 256
+"""A decoder remembers so many queue names: they repeat."""
+
+_prefix: Final = Struct(">IB")
+_lead: Final = Struct(">IBBBH")
+"""Length, flag, version, type, length of the id."""
+_LEAD_SIZE: Final = _lead.size
+_u32: Final = Struct(">I")
+_u16: Final = Struct(">H")
+_VERSION: Final = 1
+_SHORTEST: Final = 2
+"""Bytes of a body; a shorter one is refused by its length alone, as the original does."""
+_GZIP_MAGIC: Final = b"\x1f\x8b"
+_TRAILER: Final = b"\0\0\0\0"
+"""Both error strings, absent."""
+
+
+class Decoder:
+    """Turns the bytes of one direction of one connection into frames.
+
+    `error` is None until the peer sends what is no frame; then it says how, `error_id` is the
+    frame's id if that could be read, else "", and nothing that comes after is looked at. The
+    frames complete before the fault are still returned, so that a caller handles them first and
+    looks at `error` afterwards.
+
+    Which types the peer may send, and what they must carry, is not asked here: that is answered,
+    and the connection goes on.
+    """
+
+    __slots__ = (
+        "_body_limit",
+        "_first",
+        "_header_limit",
+        "_need",
+        "_queues",
+        "_rest",
+        "error",
+        "error_id",
+    )
+
+    def __init__(self, limits: Limits = _DEFAULT_LIMITS) -> None:
+        self.error: ProtocolError | None = None
+        self.error_id = ""
+        self._body_limit = limits.frame
+        self._header_limit = limits.headers
+        self._first = True
+        self._rest = bytearray()
+        self._need = 0
+        self._queues: dict[bytes, str] = {b"": ""}
+
+    @property
+    def incomplete(self) -> bool:
+        """Whether a frame has begun to arrive and has not ended."""
+        return bool(self._rest)
+
+    def feed(self, data: bytes) -> list[Frame]:
+        """Take what was received; return the frames that are complete now. Never raises."""
+        frames: list[Frame] = []
+        if self.error is not None:
+            return frames
+        rest = self._rest
+        if rest:
+            if len(rest) + len(data) < self._need:
+                rest += data
+                return frames
+            data = b"".join((rest, data))
+            rest.clear()
+        try:
+            end = self._parse(data, frames)
+        except ProtocolError as error:
+            self.error = error
+            return frames
+        if end < len(data):
+            rest += memoryview(data)[end:]
+        return frames
+
+    def _parse(self, data: bytes, frames: list[Frame]) -> int:
+        """Append what is complete in `data` to `frames`; return where the rest begins."""
+        position = 0
+        size = len(data)
+        limit = self._body_limit
+        unpack = _lead.unpack_from
+        queues = self._queues
+        append = frames.append
+        while position + _LEAD_SIZE <= size:
+            length, flag, _, kind, id_size = unpack(data, position)
+            start = position + HEADER_SIZE
+            end = start + length
+            if flag or end > size or not _SHORTEST <= length <= limit:
+                break
+            # All that is plain and without headers is taken apart here, the rest by _body
+            queue_at = start + 4 + id_size
+            name_at = queue_at + 2
+            if id_size and name_at <= end:
+                payload_at = name_at + (data[queue_at] << 8) + data[queue_at + 1] + 4
+                if payload_at <= end:
+                    headers_at = payload_at + int.from_bytes(data[payload_at - 4 : payload_at])
+                    if (
+                        headers_at + 2 <= end
+                        and kind != ERROR
+                        and data[headers_at] == 0
+                        and data[headers_at + 1] == 0
+                        and (end == headers_at + 2 or data[headers_at + 2 : end] == _TRAILER)
+                    ):
+                        queue = queues.get(data[name_at : payload_at - 4])
+                        if queue is None:
+                            queue = self._queue(data[name_at : payload_at - 4])
+                        append(
+                            _new_frame(
+                                Frame,
+                                (
+                                    kind,
+                                    _string(data[start + 4 : queue_at]),
+                                    queue,
+                                    data[payload_at:headers_at],
+                                    NO_HEADERS,
+                                    "",
+                                    "",
+                                    b"",
+                                ),
+                            )
+                        )
+                        position = end
+                        continue
+            append(self._body(data, start, end))
+            position = end
+        if position:
+            self._first = False
+        if position < size:
+            position = self._slowly(data, position, frames)
+        return position
+
+    def _slowly(self, data: bytes, position: int, frames: list[Frame]) -> int:
+        """As _parse, whatever comes: frames that are compressed, incomplete or broken."""
+        size = len(data)
+        while position < size:
+            if size - position < _u32.size:
+                self._need = _u32.size
+                break
+            length = _u32.unpack_from(data, position)[0]
+            if length < _SHORTEST:
+                raise ProtocolError(f"a frame announces a body of {length} bytes")
+            if length > self._body_limit:
+                raise FrameTooLarge(
+                    f"a frame of {length} bytes is announced, the limit is {self._body_limit}"
+                )
+            start = position + HEADER_SIZE
+            if size < start:
+                self._need = HEADER_SIZE
+                break
+            flag = data[start - 1]
+            if flag > Compression.BROTLI:
+                raise ProtocolError(f"there is no compression {flag}")
+            if flag == Compression.GZIP and not _GZIP_MAGIC.startswith(data[start : start + 2]):
+                raise ProtocolError(
+                    "the frame is marked gzip and is not; protocol 1.0, without a byte for "
+                    "compression, looks like this: the client may be older than 1.5.0"
+                    if self._first
+                    else "the frame is marked gzip and is not"
+                )
+            end = start + length
+            if size < end:
+                # an old client must not be waited for: its frames are shorter than they seem
+                looked_into = flag != Compression.GZIP or size >= start + len(_GZIP_MAGIC)
+                self._need = (end if looked_into else start + len(_GZIP_MAGIC)) - position
+                break
+            if flag:
+                body = decompress(data[start:end], flag, self._body_limit)
+                frames.append(self._body(body, 0, len(body)))
+            else:
+                frames.append(self._body(data, start, end))
+            self._first = False
+            position = end
+        return position
+
+    def _body(self, data: bytes, start: int, end: int) -> Frame:
+        """The frame whose body is `data[start:end]`. Raises ProtocolError."""
+        position = start + 2
+        kind = data[start + 1] if start + 2 <= end else 0
+        raw_id, position = _field(data, position, end, "the id")
+        if not raw_id:
+            raise ProtocolError("a frame has no id")
+        identity = _string(raw_id)
+        self.error_id = identity
+        raw_queue, position = _field(data, position, end, "the queue name")
+        queue = self._queue(raw_queue)
+        if position + 4 > end:
+            raise _short("the payload")
+        payload_at = position + 4
+        position = payload_at + int.from_bytes(data[position:payload_at])
+        if position + 2 > end:
+            raise _short("the payload" if position > end else "the headers")
+        payload = data[payload_at:position]
+        headers_at = position
+        count = (data[position] << 8) + data[position + 1]
+        if count > self._header_limit:
+            raise ProtocolError(f"a frame has {count} headers, the limit is {self._header_limit}")
+        headers, position = (
+            _headers(data, position + 2, end, count) if count else ({}, position + 2)
+        )
+        raw_headers = b""
+        if kind == PUBLISH and headers:
+            raw_headers = data[headers_at:position]
+            # what was dropped or replaced must not come back when the headers are forwarded
+            if len(headers) != count or not _is_utf8(raw_headers, headers):
+                raw_headers = encode_headers(headers)
+        code = message = ""
+        if kind == ERROR:
+            raw_code, position = _field(data, position, end, "the error code")
+            raw_message, _ = _field(data, position, end, "the error message")
+            code, message = _string(raw_code), _string(raw_message)
+        elif position < end:
+            code, message = _trailer(data, position, end)
+        self.error_id = ""
+        return Frame(
+            kind, identity, queue, payload, headers or NO_HEADERS, code, message, raw_headers
+        )
+
+    def _queue(self, raw: bytes) -> str:
+        name = self._queues.get(raw)
+        if name is None:
+            name = _string(raw)
+            if len(self._queues) >= _MOST_QUEUES:
+                self._queues.clear()
+            if len(raw) <= _MOST_QUEUES:
+                self._queues[raw] = name
+        return name
+
+
+_new_frame: Final = tuple.__new__
+"""Half the price of calling Frame, which does the same."""
+
+
+def _string(raw: bytes) -> str:
+    """Raises ProtocolError if it has no form to be sent back in."""
+    try:
+        return raw.decode()
+    except UnicodeDecodeError:
+        text = raw.decode("utf-8", "replace")
+    if len(text.encode()) > MAX_STRING:
+        raise ProtocolError(
+            "a string is not UTF-8, and too long with what stands for the bad bytes"
+        )
+    return text
+
+
+def _short(what: str) -> ProtocolError:
+    return ProtocolError(f"a frame ends within {what}")
+
+
+def _field(data: bytes, position: int, end: int, what: str) -> tuple[bytes, int]:
+    """The bytes of a string, and where it ends."""
+    start = position + 2
+    if start > end:
+        raise _short(what)
+    stop = start + (data[position] << 8) + data[position + 1]
+    if stop > end:
+        raise _short(what)
+    return data[start:stop], stop
+
+
+def _headers(data: bytes, position: int, end: int, count: int) -> tuple[dict[str, str], int]:
+    """The headers that are there, and where they end."""
+    headers: dict[str, str] = {}
+    for _ in range(count):
+        key, position = _field(data, position, end, "the headers")
+        value, position = _field(data, position, end, "the headers")
+        if key and value:
+            headers[_string(key)] = _string(value)
+    return headers, position
+
+
+def _trailer(data: bytes, position: int, end: int) -> tuple[str, str]:
+    """The error strings behind a frame that is no error: there or not, or something unknown."""
+    try:
+        code, position = _field(data, position, end, "")
+        message, _ = _field(data, position, end, "")
+        return _string(code), _string(message)
+    except ProtocolError:
+        return "", ""
+
+
+def _is_utf8(raw_headers: bytes, headers: Mapping[str, str]) -> bool:
+    """Whether nothing in the headers had to be replaced."""
+    if raw_headers.isascii():
+        return True
+    size = 2 + sum(4 + len(key.encode()) + len(value.encode()) for key, value in headers.items())
+    return size == len(raw_headers) and encode_headers(headers) == raw_headers
+
+
+# --- writing -----------------------------------------------------------------------------------
+
+
+def encode(frame: Frame, *, trailer: bool = True, limit: int = MAX_BODY) -> bytes:
+    """The frame, not compressed. `raw_headers` are not looked at: `headers` say the same.
+
+    trailer  write the error strings of a frame that is no error; they are left out all the same
+             where they would carry the body beyond `limit`
+    limit    largest body, in bytes
+
+    Raises FrameTooLarge beyond `limit`, and ProtocolError if the id is absent or a string has
+    more than 65,535 bytes.
+    """
+    identity = _encode_string(frame.id)
+    if len(identity) == 2:
+        raise ProtocolError("a frame has no id")
+    parts = [
+        b"",
+        b"%c%c" % (_VERSION, frame.type),
+        identity,
+        _encode_string(frame.queue),
+        _u32.pack(len(frame.payload)),
+        frame.payload,
+        encode_headers(frame.headers),
+    ]
+    size = sum(map(len, parts))
+    end = _encode_string(frame.error_code) + _encode_string(frame.error_message)
+    if frame.type == ERROR or (trailer and size + len(end) <= limit):
+        parts.append(end)
+        size += len(end)
+    if size > limit:
+        raise FrameTooLarge(f"the frame's body has {size} bytes, the limit is {limit}")
+    parts[0] = _prefix.pack(size, Compression.NONE)
+    return b"".join(parts)
+
+
+def encode_headers(headers: Mapping[str, str]) -> bytes:
+    """Headers in their wire form, count included; those without key or value are left out.
+
+    Raises ProtocolError if there are more than 65,535, or one is too long.
+    """
+    if not headers:
+        return b"\0\0"
+    parts = [b""]
+    for key, value in headers.items():
+        if key and value:
+            parts.append(_encode_string(key))
+            parts.append(_encode_string(value))
+    count = len(parts) // 2
+    if count > MAX_STRING:
+        raise ProtocolError(f"{count} headers are too many for a frame")
+    parts[0] = _u16.pack(count)
+    return b"".join(parts)
+
+
+def decode_headers(raw_headers: bytes) -> dict[str, str]:
+    """The inverse of `encode_headers`. Raises ProtocolError."""
+    if len(raw_headers) < 2:
+        return {}
+    count = (raw_headers[0] << 8) + raw_headers[1]
+    return _headers(raw_headers, 2, len(raw_headers), count)[0]
+
+
+def _encode_string(text: str) -> bytes:
+    """Length and bytes. What Unicode cannot say, half a surrogate pair, becomes U+FFFD."""
+    try:
+        raw = text.encode()
+    except UnicodeEncodeError:
+        raw = text.encode("utf-16", "surrogatepass").decode("utf-16", "replace").encode()
+    if len(raw) > MAX_STRING:
+        raise ProtocolError(f"a string of {len(raw)} bytes is too long for a frame")
+    return _u16.pack(len(raw)) + raw
+
+
+def _attempts_header(attempts: int) -> bytes:
+    return _encode_string(ATTEMPTS_HEADER) + _encode_string(str(attempts))
+
+
+_FEW_ATTEMPTS: Final = tuple(_attempts_header(attempts) for attempts in range(64))
+
+
+def encode_deliver(
+    identity: bytes,
+    queue: bytes,
+    payload: bytes,
+    raw_headers: bytes = b"",
+    attempts: int = 0,
+    limit: int = MAX_BODY,
+) -> bytes:
+    """DELIVER, in a time that does not depend on its headers.
+
+    raw_headers  in their wire form, without `deliveryAttempts` if `attempts` are given
+    attempts     added as that header; 0 = none
+    limit        bytes of a body above which additions are left out: first the trailer, then the
+                 attempts. A message that fits without them is never longer than its PUBLISH was
+
+    `identity` and `queue` have at most 65,535 bytes, and `identity` has one.
+    """
+    return _message(DELIVER, identity, queue, payload, raw_headers, attempts, limit)
+
+
+def encode_publish(
+    identity: bytes, queue: bytes, payload: bytes, raw_headers: bytes = b"", limit: int = MAX_BODY
+) -> bytes:
+    """PUBLISH; as `encode_deliver` without attempts."""
+    return _message(PUBLISH, identity, queue, payload, raw_headers, 0, limit)
+
+
+def body_size(identity: bytes, queue: bytes, payload: bytes, raw_headers: bytes) -> int:
+    """Bytes of a frame's body without its trailer."""
+    return 10 + len(identity) + len(queue) + len(payload) + len(raw_headers)
+
+
+def _message(
+    kind: int,
+    identity: bytes,
+    queue: bytes,
+    payload: bytes,
+    raw_headers: bytes,
+    attempts: int,
+    limit: int,
+) -> bytes:
+    id_size = len(identity)
+    headers = raw_headers or b"\0\0"
+    size = body_size(identity, queue, payload, headers)
+    trailer = _TRAILER
+    if attempts:
+        added = _FEW_ATTEMPTS[attempts] if attempts < 64 else _attempts_header(attempts)
+        if size + len(added) <= limit and headers[:2] != b"\xff\xff":
+            count = (headers[0] << 8) + headers[1] + 1
+            headers = b"%b%b%b" % (_u16.pack(count), headers[2:], added)
+            size += len(added)
+    if size + 4 <= limit:
+        size += 4
+    else:
+        trailer = b""
+    return b"%b%b%b%b%b%b%b%b" % (
+        _lead.pack(size, 0, _VERSION, kind, id_size),
+        identity,
+        _u16.pack(len(queue)),
+        queue,
+        _u32.pack(len(payload)),
+        payload,
+        headers,
+        trailer,
+    )
+
+
+def encode_publish_ack(identity: bytes, queue: bytes) -> bytes:
+    """PUBLISH_ACK, with queue and headers: some read the one, some the other.
+
+    Both have at least one byte and at most 65,535.
+    """
+    id_size = len(identity)
+    id_length = _u16.pack(id_size)
+    queue_length = _u16.pack(len(queue))
+    return b"%b%b%b%b\0\0\0\0\0\2\0\x09messageId%b%b\0\x09queueName%b%b\0\0\0\0" % (
+        _lead.pack(42 + 2 * (id_size + len(queue)), 0, _VERSION, PUBLISH_ACK, id_size),
+        identity,
+        queue_length,
+        queue,
+        id_length,
+        identity,
+        queue_length,
+        queue,
+    )
+
+
+def encode_ack(identity: bytes) -> bytes:
+    """ACK as the .NET client sends it: its id is the message's."""
+    id_size = len(identity)
+    return b"%b%b\0\0\0\0\0\0\0\0\0\0\0\0" % (
+        _lead.pack(16 + id_size, 0, _VERSION, ACK, id_size),
+        identity,
+    )
+
+
+def compressed(frame: bytes, how: Compression, threshold: int = THRESHOLD) -> bytes:
+    """An encoded frame with its body compressed; as it is if that gains nothing."""
+    if how is Compression.NONE or len(frame) - HEADER_SIZE < threshold:
+        return frame
+    flag, body = compress(frame[HEADER_SIZE:], how, threshold)
+    return _prefix.pack(len(body), flag) + body if flag else frame

@@ -1,0 +1,230 @@
+"""A certificate and its private key, from the files that an administrator has.
+
+    PEM        the broker's certificate, then those of the authorities between it and the root; the
+               key in the same file or in one of its own, plain or encrypted
+    PKCS#12    .p12 or .pfx: everything in one file, usually encrypted
+
+Python's `ssl` reads no PKCS#12, and can neither say when a certificate expires nor why a key does
+not fit it; the library `cryptography` does. What has been read is handed to `ssl`, which wants
+files, through an anonymous file in memory: a decrypted key never touches a disk.
+"""
+
+from __future__ import annotations
+
+import os
+import ssl
+from collections.abc import Iterator
+from datetime import UTC, datetime, timedelta
+from pathlib import Path
+from typing import Final, NamedTuple
+
+from cryptography import x509
+from cryptography.exceptions import UnsupportedAlgorithm
+from cryptography.hazmat.primitives.asymmetric.types import PrivateKeyTypes
+from cryptography.hazmat.primitives.serialization import (
+    Encoding,
+    NoEncryption,
+    PrivateFormat,
+    load_pem_private_key,
+)
+from cryptography.hazmat.primitives.serialization.pkcs12 import load_pkcs12
+from cryptography.x509.oid import AuthorityInformationAccessOID
+
+from sluicemq.model.errors import ConfigurationError
+
+PKCS12_SUFFIXES: Final = (".p12", ".pfx")
+MAX_FILE: Final = 1024**2
+"""Bytes of a certificate's file; far above any sensible one."""
+SOON: Final = timedelta(days=14)
+"""A certificate that expires within this time is worth a warning."""
+
+
+class KeyedChain(NamedTuple):
+    """A private key, its certificate (the first), and those that vouch for it, in this order."""
+
+    key: PrivateKeyTypes
+    certificates: tuple[x509.Certificate, ...]
+
+    @property
+    def own(self) -> x509.Certificate:
+        """The certificate of the key."""
+        return self.certificates[0]
+
+    def install(self, context: ssl.SSLContext) -> None:
+        """Make `context` show it. Raises ConfigurationError if OpenSSL finds it too weak."""
+        content = self.key.private_bytes(Encoding.PEM, PrivateFormat.PKCS8, NoEncryption())
+        for certificate in self.certificates:
+            content += certificate.public_bytes(Encoding.PEM)
+        descriptor = os.memfd_create("certificate")
+        try:
+            with open(descriptor, "wb", closefd=False) as file:
+                file.write(content)
+            context.load_cert_chain(f"/proc/self/fd/{descriptor}")
+        except (OSError, ssl.SSLError) as error:
+            reason = error.strerror or str(error)
+            raise ConfigurationError(f"OpenSSL refuses the certificate: {reason}") from None
+        finally:
+            os.close(descriptor)
+
+    def warnings(self, now: datetime) -> Iterator[str]:
+        """What clients will or may not like about it, a sentence each."""
+        for certificate in self.certificates:
+            name = certificate.subject.rfc4514_string() or "without a subject"
+            begins, ends = certificate.not_valid_before_utc, certificate.not_valid_after_utc
+            if now > ends:
+                yield f"the certificate {name} expired on {ends:%Y-%m-%d}; clients will refuse it"
+            elif now < begins:
+                yield f"the certificate {name} is valid only from {begins:%Y-%m-%d %H:%M} UTC"
+            elif ends - now < SOON:
+                yield f"the certificate {name} expires on {ends:%Y-%m-%d}"
+        for index, (subject, issuer) in enumerate(
+            zip(self.certificates, self.certificates[1:], strict=False), 1
+        ):
+            if subject.issuer != issuer.subject:
+                yield (
+                    f"certificate {index + 1} of the chain is {issuer.subject.rfc4514_string()}, "
+                    f"but certificate {index} was issued by {subject.issuer.rfc4514_string()}"
+                )
+        if len(self.certificates) == 1 and _names_issuer_certificate(self.own):
+            yield (
+                f"the chain is missing: the certificate was issued by "
+                f"{self.own.issuer.rfc4514_string()}, whose certificate should follow it unless "
+                "clients have it"
+            )
+
+
+def read_chain(certificate: Path, key: Path | None, password_file: Path | None) -> KeyedChain:
+    """Read the files. Raises ConfigurationError, which says what is wrong with which one.
+
+    certificate    PEM, or PKCS#12 if its name ends in .p12 or .pfx
+    key            PEM file with the key, if that is not in `certificate`
+    password_file  its first line decrypts the key
+    """
+    password = _first_line(password_file) if password_file is not None else None
+    if certificate.suffix.lower() in PKCS12_SUFFIXES:
+        if key is not None:
+            raise ConfigurationError(f"{certificate} is PKCS#12 and holds its key; leave out key")
+        return _read_pkcs12(certificate, password, password_file)
+    content = _read(certificate)
+    try:
+        certificates = tuple(x509.load_pem_x509_certificates(content))
+    except ValueError:
+        raise ConfigurationError(
+            f"there is no certificate in {certificate}; it must be PEM (or PKCS#12, if the name "
+            "ends in .p12 or .pfx)"
+        ) from None
+    where = key or certificate
+    found = _read_key(where, _read(key) if key else content, password, password_file)
+    return _matched(KeyedChain(found, certificates), where, certificate)
+
+
+def read_authorities(path: Path) -> str:
+    """The PEM text of certificates to trust. Raises ConfigurationError if there is none."""
+    try:
+        found = x509.load_pem_x509_certificates(_read(path))
+    except ValueError:
+        raise ConfigurationError(f"there is no certificate in {path}; it must be PEM") from None
+    return "".join(each.public_bytes(Encoding.PEM).decode() for each in found)
+
+
+def now() -> datetime:
+    """The time that certificates are compared with."""
+    return datetime.now(UTC)
+
+
+def _read_pkcs12(path: Path, password: bytes | None, password_file: Path | None) -> KeyedChain:
+    try:
+        bundle = load_pkcs12(_read(path), password)
+    except UnsupportedAlgorithm as error:
+        raise ConfigurationError(f"{path} is encrypted in a way not supported: {error}") from None
+    except (TypeError, ValueError):
+        reason = (
+            f"the password in {password_file} does not decrypt it, or it is"
+            if password_file is not None
+            else "it needs a password (password_file), or is"
+        )
+        raise ConfigurationError(f"{path} cannot be read: {reason} no PKCS#12 file") from None
+    if bundle.key is None or bundle.cert is None:
+        missing = "private key" if bundle.key is None else "certificate of its key"
+        raise ConfigurationError(f"there is no {missing} in {path}")
+    others = [each.certificate for each in bundle.additional_certs]
+    return KeyedChain(bundle.key, _in_order(bundle.cert.certificate, others))
+
+
+def _in_order(
+    own: x509.Certificate, others: list[x509.Certificate]
+) -> tuple[x509.Certificate, ...]:
+    """PKCS#12 keeps no order: each certificate is followed by its issuer's, the rest left out."""
+    chain = [own]
+    while True:
+        last = chain[-1]
+        issuer = next((each for each in others if each.subject == last.issuer), None)
+        if issuer is None or issuer in chain:
+            return tuple(chain)
+        chain.append(issuer)
+
+
+def _read_key(
+    path: Path, content: bytes, password: bytes | None, password_file: Path | None
+) -> PrivateKeyTypes:
+    if b"PRIVATE KEY-----" not in content:
+        raise ConfigurationError(f"there is no private key in {path}; name its file with key")
+    try:
+        try:
+            return load_pem_private_key(content, password)
+        except TypeError:
+            if password is None:
+                raise ConfigurationError(
+                    f"the private key in {path} is encrypted; name the file that its password is "
+                    "in with password_file"
+                ) from None
+            return load_pem_private_key(content, None)  # a password too many does no harm
+    except UnsupportedAlgorithm as error:
+        raise ConfigurationError(f"{path}: a private key not supported: {error}") from None
+    except ValueError:
+        reason = (
+            "is damaged"
+            if password_file is None
+            else f"is not decrypted by the password in {password_file}, or is damaged"
+        )
+        raise ConfigurationError(f"the private key in {path} {reason}") from None
+
+
+def _matched(chain: KeyedChain, key_file: Path, certificate_file: Path) -> KeyedChain:
+    public = chain.key.public_key()
+    if public == chain.own.public_key():
+        return chain
+    if any(public == each.public_key() for each in chain.certificates):
+        raise ConfigurationError(
+            f"the certificate of the key in {key_file} must be the first in {certificate_file}, "
+            "before those of the authorities"
+        )
+    raise ConfigurationError(
+        f"the private key in {key_file} does not belong to the certificate in {certificate_file}"
+    )
+
+
+def _names_issuer_certificate(certificate: x509.Certificate) -> bool:
+    """Whether it says where its issuer's certificate is found: those of roots need no finding."""
+    try:
+        access = certificate.extensions.get_extension_for_class(x509.AuthorityInformationAccess)
+    except (x509.ExtensionNotFound, ValueError):
+        return False
+    return any(
+        each.access_method == AuthorityInformationAccessOID.CA_ISSUERS for each in access.value
+    )
+
+
+def _first_line(path: Path) -> bytes:
+    return _read(path).split(b"\n", 1)[0].rstrip(b"\r")
+
+
+def _read(path: Path) -> bytes:
+    try:
+        with path.open("rb") as file:
+            content = file.read(MAX_FILE + 1)
+    except OSError as error:
+        raise ConfigurationError(f"{path} cannot be read: {error.strerror or error}") from None
+    if len(content) > MAX_FILE:
+        raise ConfigurationError(f"{path} is larger than {MAX_FILE} bytes")
+    return content

@@ -1,0 +1,88 @@
+"""What is written down about logins, refusals and changes of users; never a secret.
+
+One line each through the logger `sluicemq.audit`, whatever `logging.level` says.
+"""
+
+from __future__ import annotations
+
+import logging
+from typing import Any, Final
+
+import structlog
+
+from sluicemq.model.access import is_user_name
+from sluicemq.server.identity.records import Database
+
+LOGGER: Final = "sluicemq.audit"
+_LONGEST: Final = 300
+"""Characters of what a client has named."""
+
+
+class Audit:
+    """The audit log; says nothing if it is not `enabled`."""
+
+    __slots__ = ("_log",)
+
+    def __init__(self, enabled: bool = True) -> None:
+        self._log: Any = None
+        if enabled:
+            unfiltered = structlog.make_filtering_bound_logger(logging.DEBUG)
+            self._log = structlog.wrap_logger(None, wrapper_class=unfiltered).bind(logger=LOGGER)
+
+    def login(self, peer: str, user: str, how: str) -> None:
+        """Somebody has logged in; `how` is password or token."""
+        self._say("login", peer=peer, user=shown_user(user), how=how)
+
+    def login_failed(self, peer: str, user: str, how: str, wait: float) -> None:
+        """What was shown is wrong; `wait` seconds from now on further attempts are refused."""
+        self._say("login failed", peer=peer, user=shown_user(user), how=how, wait=round(wait, 1))
+
+    def refused(self, peer: str, user: str, why: str) -> None:
+        """An attempt was not even looked at."""
+        self._say("login refused", peer=peer, user=shown_user(user), why=why)
+
+    def denied(self, peer: str, user: str, what: str) -> None:
+        """A user may not do what it asked for."""
+        self._say("denied", peer=peer, user=user or "(nobody)", what=_shown(what))
+
+    def changed(self, before: Database, after: Database) -> None:
+        """The user database has changed, by whomever it names."""
+        by = _shown(after.changed_by)
+        for kind, old, new in (
+            ("user", before.users, after.users),
+            ("role", before.roles, after.roles),
+        ):
+            for name in sorted({*old, *new}):
+                if name not in new:
+                    self._say(f"{kind} removed", **{kind: name, "changed_by": by})
+                elif name not in old:
+                    self._say(f"{kind} added", **{kind: name, "changed_by": by})
+                elif new[name] != old[name]:
+                    self._say(
+                        f"{kind} changed",
+                        **{kind: name, "changed": _difference(old[name], new[name])},
+                        changed_by=by,
+                    )
+
+    def _say(self, event: str, **fields: Any) -> None:
+        if self._log is not None:
+            self._log.info(event, **fields)
+
+
+def shown_user(name: str) -> str:
+    """The name a client gave, if it can be one. What cannot is not written down: now and then it
+    is a password in the wrong place."""
+    return name if is_user_name(name) else "(not a name)"
+
+
+def _shown(text: str) -> str:
+    text = text[:_LONGEST]
+    return text if text.isprintable() else ascii(text)[1:-1]
+
+
+def _difference(old: Any, new: Any) -> str:
+    """Which fields of a user record differ; the values are nobody's business."""
+    if isinstance(old, tuple):
+        return "permissions"
+    names = ("password", "digest", "superuser", "permissions", "roles", "tokens")
+    return ", ".join(name for name in names if getattr(old, name) != getattr(new, name))

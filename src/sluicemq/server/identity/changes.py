@@ -1,0 +1,170 @@
+"""Every change to the user database: a database in, another one out.
+
+None of them touches a file, and none hashes: that takes time, and the file is locked meanwhile.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Final
+
+from msgspec.structs import replace
+
+from sluicemq.model.access import MAX_PATTERN, Permission, is_pattern, is_user_name
+from sluicemq.model.errors import AccessDenied, AccessError, UserExists, UserNotFound
+from sluicemq.server.identity.records import Database, TokenRecord, UserRecord
+
+Change = Callable[[Database], Database]
+
+MOST_USERS: Final = 10_000
+MOST_PERMISSIONS: Final = 1000
+"""Of one user or role."""
+
+
+def add_user(database: Database, name: str, user: UserRecord) -> Database:
+    """UserExists; AccessError if the name cannot be used or a role does not exist."""
+    if not is_user_name(name):
+        raise AccessError(
+            f"{name[:100]!r} cannot be a user's name: 1 to 64 letters, digits and - _ . @"
+        )
+    if name in database.users:
+        raise UserExists(f"there is a user {name} already")
+    if len(database.users) >= MOST_USERS:
+        raise AccessError(f"there are {MOST_USERS} users, and there cannot be more")
+    for role in user.roles:
+        _role(database, role)
+    return replace(database, users={**database.users, name: user})
+
+
+def remove_user(database: Database, name: str) -> Database:
+    """UserNotFound; AccessDenied for the last superuser."""
+    user = _user(database, name)
+    if user.superuser and sum(each.superuser for each in database.users.values()) == 1:
+        raise AccessDenied(f"{name} is the last superuser and cannot be removed")
+    return without_user(database, name)
+
+
+def without_user(database: Database, name: str) -> Database:
+    """The same even for the last superuser. UserNotFound."""
+    _user(database, name)
+    return replace(database, users={n: u for n, u in database.users.items() if n != name})
+
+
+def set_password(
+    database: Database,
+    name: str,
+    password: str,
+    digest: str,
+    now: int,
+    allow_digest: bool | None = None,
+) -> Database:
+    """`password` is its hash. `digest` is kept only by users who are allowed it: as they have been
+    until now, or from now on as `allow_digest` says. UserNotFound."""
+    if allow_digest is None:
+        allow_digest = bool(_user(database, name).digest)
+    return _with(database, name, now, password=password, digest=digest if allow_digest else "")
+
+
+def grant(database: Database, name: str, permission: Permission, now: int) -> Database:
+    """Replaces what the user had for exactly that pattern. UserNotFound, AccessError."""
+    permissions = _granted(_user(database, name).permissions, permission)
+    return _with(database, name, now, permissions=permissions)
+
+
+def revoke(database: Database, name: str, pattern: str, now: int) -> Database:
+    """Succeeds if there was none. UserNotFound."""
+    permissions = _revoked(_user(database, name).permissions, pattern)
+    return _with(database, name, now, permissions=permissions)
+
+
+def add_role(database: Database, role: str) -> Database:
+    """AccessError if there is one already, or the name cannot be used."""
+    if not is_user_name(role):
+        raise AccessError(
+            f"{role[:100]!r} cannot be a role's name: 1 to 64 letters, digits and - _ . @"
+        )
+    if role in database.roles:
+        raise AccessError(f"there is a role {role} already")
+    return replace(database, roles={**database.roles, role: ()})
+
+
+def remove_role(database: Database, role: str) -> Database:
+    """AccessError if there is none, or a user has it."""
+    _role(database, role)
+    if holders := [name for name, user in database.users.items() if role in user.roles]:
+        raise AccessError(
+            f"the role {role} is assigned to {', '.join(holders[:5])}; withdraw it first"
+        )
+    return replace(database, roles={n: p for n, p in database.roles.items() if n != role})
+
+
+def grant_role(database: Database, role: str, permission: Permission) -> Database:
+    """As `grant`, for all who have the role. AccessError."""
+    permissions = _granted(_role(database, role), permission)
+    return replace(database, roles={**database.roles, role: permissions})
+
+
+def revoke_role(database: Database, role: str, pattern: str) -> Database:
+    """As `revoke`. AccessError if there is no such role."""
+    permissions = _revoked(_role(database, role), pattern)
+    return replace(database, roles={**database.roles, role: permissions})
+
+
+def assign(database: Database, role: str, name: str, now: int) -> Database:
+    """Give a role to a user. UserNotFound; AccessError if there is no such role."""
+    _role(database, role)
+    roles = _user(database, name).roles
+    return database if role in roles else _with(database, name, now, roles=(*roles, role))
+
+
+def withdraw(database: Database, role: str, name: str, now: int) -> Database:
+    """Take a role from a user; succeeds if it had not. UserNotFound, AccessError."""
+    _role(database, role)
+    roles = tuple(each for each in _user(database, name).roles if each != role)
+    return _with(database, name, now, roles=roles)
+
+
+def add_token(database: Database, name: str, token: TokenRecord, now: int) -> Database:
+    """UserNotFound."""
+    return _with(database, name, now, tokens=(*_user(database, name).tokens, token))
+
+
+def remove_token(database: Database, name: str, token_id: str, now: int) -> Database:
+    """UserNotFound; AccessError if the user has no such token."""
+    tokens = _user(database, name).tokens
+    left = tuple(token for token in tokens if token.id != token_id)
+    if len(left) == len(tokens):
+        raise AccessError(f"{name} has no token {token_id}")
+    return _with(database, name, now, tokens=left)
+
+
+def _with(database: Database, name: str, now: int, **fields: object) -> Database:
+    user = replace(_user(database, name), updated=now, **fields)
+    return replace(database, users={**database.users, name: user})
+
+
+def _user(database: Database, name: str) -> UserRecord:
+    user = database.users.get(name)
+    if user is None:
+        raise UserNotFound(f"there is no user {name[:100]!r}")
+    return user
+
+
+def _role(database: Database, role: str) -> tuple[Permission, ...]:
+    permissions = database.roles.get(role)
+    if permissions is None:
+        raise AccessError(f"there is no role {role[:100]!r}")
+    return permissions
+
+
+def _granted(permissions: tuple[Permission, ...], permission: Permission) -> tuple[Permission, ...]:
+    if not is_pattern(permission.pattern):
+        raise AccessError(f"a pattern has 1 to {MAX_PATTERN} characters")
+    others = _revoked(permissions, permission.pattern)
+    if len(others) >= MOST_PERMISSIONS:
+        raise AccessError(f"there cannot be more than {MOST_PERMISSIONS} permissions")
+    return (*others, permission)
+
+
+def _revoked(permissions: tuple[Permission, ...], pattern: str) -> tuple[Permission, ...]:
+    return tuple(each for each in permissions if each.pattern != pattern)

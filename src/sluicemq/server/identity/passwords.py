@@ -1,0 +1,83 @@
+"""Passwords: how they are kept, and how one is checked.
+
+argon2id with 19 MiB, 2 passes and 1 lane (OWASP's Password Storage Cheat Sheet; 15 to 25 ms a
+check). The parameters stand in each hash, so that hashes made with others go on working.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from pathlib import Path
+from typing import Final
+
+from argon2 import PasswordHasher
+from argon2.exceptions import InvalidHashError, VerificationError
+
+from sluicemq.model.errors import AccessError, ConfigurationError
+
+MAX_PASSWORD: Final = 1024
+"""Bytes in UTF-8."""
+MEMORY_KIB: Final = 19_456
+PASSES: Final = 2
+LANES: Final = 1
+
+_hasher: Final = PasswordHasher(time_cost=PASSES, memory_cost=MEMORY_KIB, parallelism=LANES)
+
+UNKNOWN: Final = (
+    f"$argon2id$v=19$m={MEMORY_KIB},t={PASSES},p={LANES}"
+    "$c2x1aWNlbXEtbm8tdXNlcg$AAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAA"
+)
+"""The hash of no password: checked for users that do not exist or have no password, so that it
+takes as long as for others."""
+
+
+def hash_password(password: str) -> str:
+    """The form to be kept. Slow on purpose. AccessError if it cannot be a password."""
+    check_password(password)
+    return _hasher.hash(password)
+
+
+def check_password(password: str) -> None:
+    """AccessError, which does not quote it, if it cannot be a password."""
+    if not password:
+        raise AccessError("a password cannot be empty")
+    try:
+        size = len(password.encode())
+    except UnicodeEncodeError:
+        raise AccessError("a password is text") from None
+    if size > MAX_PASSWORD:
+        raise AccessError(f"a password has at most {MAX_PASSWORD} bytes")
+
+
+def verify(stored: str, password: str) -> bool:
+    """Whether `stored` was made of this password. Slow on purpose; from any thread."""
+    try:
+        return _hasher.verify(stored, password)
+    except (VerificationError, InvalidHashError, UnicodeEncodeError):
+        return False
+
+
+def digest_form(user: str, password: str) -> str:
+    """What a digest login is checked with: the MD5 of `user:password`, in the JMS broker's form.
+
+    That is the 128 bits as a signed number in base 16 without leading zeros (JMQ, section 5.2).
+    Whoever has it can log in by digest as with the password itself.
+    """
+    md5 = hashlib.md5(f"{user}:{password}".encode(), usedforsecurity=False).digest()
+    return f"{int.from_bytes(md5, 'big', signed=True):x}"
+
+
+def read_secret_file(path: Path) -> str:
+    """The first line of a file. Raises ConfigurationError if there is none."""
+    try:
+        with path.open(encoding="utf-8") as file:
+            secret = file.readline(MAX_PASSWORD + 2).rstrip("\r\n")
+    except OSError as error:
+        raise ConfigurationError(
+            f"{path}: the file cannot be read: {error.strerror or error}"
+        ) from None
+    except UnicodeDecodeError:
+        raise ConfigurationError(f"{path}: the file is not UTF-8 text") from None
+    if not secret:
+        raise ConfigurationError(f"{path}: the first line is empty")
+    return secret

@@ -1,0 +1,127 @@
+"""The user database, and the form of its file.
+
+    {"version": 1, "changed_by": "root on the command line",
+     "users": {"anna": {"password": "$argon2id$…", "digest": "", "superuser": false,
+                        "permissions": [{"pattern": "orders.*", "operations": ["consume"]}],
+                        "roles": ["readers"], "tokens": [{"id": "5f0c2a91", "sha256": "…", …}],
+                        "created": 1790000000, "updated": 1790000000}},
+     "roles": {"readers": [{"pattern": "*", "operations": ["browse"]}]}}
+
+A password and a token cannot be read out of it. A `digest` is as good as the password to whoever
+has it, which is why only users who need it have one.
+"""
+
+from __future__ import annotations
+
+import re
+from typing import Final
+
+import msgspec
+
+from sluicemq.model.access import Permission, is_pattern, is_user_name
+from sluicemq.model.errors import ConfigurationError
+
+VERSION: Final = 1
+
+_SHA256: Final = re.compile(r"[0-9a-f]{64}\Z")
+_PASSWORD: Final = re.compile(r"(\$argon2id\$[\x21-\x7e]{1,500})?\Z")
+_DIGEST: Final = re.compile(r"(-?[0-9a-f]{1,32})?\Z")
+
+
+class TokenRecord(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """A token of a user.
+
+    id       what people call it; says nothing about the token
+    sha256   of the token, in hexadecimal digits
+    label    what it is for
+    created  seconds since the epoch
+    expires  the same; 0 = never
+    """
+
+    id: str
+    sha256: str
+    label: str = ""
+    created: int
+    expires: int = 0
+
+
+class UserRecord(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """A user.
+
+    password  argon2id in its usual notation; "" = cannot log in with a password
+    digest    see `passwords.digest_form`; "" = may not log in with a digest
+    created   seconds since the epoch, as is `updated`
+    """
+
+    password: str = ""
+    digest: str = ""
+    superuser: bool = False
+    permissions: tuple[Permission, ...] = ()
+    roles: tuple[str, ...] = ()
+    tokens: tuple[TokenRecord, ...] = ()
+    created: int
+    updated: int
+
+
+class Database(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """All users and roles. `changed_by` is who made it what it is, for the audit log."""
+
+    version: int = VERSION
+    changed_by: str = ""
+    users: dict[str, UserRecord] = msgspec.field(default_factory=dict)
+    roles: dict[str, tuple[Permission, ...]] = msgspec.field(default_factory=dict)
+
+    def rights(self, name: str) -> tuple[Permission, ...]:
+        """A user's own permissions and those of its roles. KeyError if there is no such user."""
+        user = self.users[name]
+        return user.permissions + tuple(p for role in user.roles for p in self.roles[role])
+
+
+class _Version(msgspec.Struct):
+    version: int
+
+
+def encode(database: Database) -> bytes:
+    """The file's content; the same database gives the same bytes."""
+    return msgspec.json.format(msgspec.json.encode(database, order="deterministic")) + b"\n"
+
+
+def decode(content: bytes, where: str) -> Database:
+    """Read a file's content. Raises ConfigurationError, beginning `where`."""
+    try:
+        version = msgspec.json.decode(content, type=_Version).version
+        if version != VERSION:
+            raise ConfigurationError(
+                f"{where}: its version is {version}, and this program knows only {VERSION}; was it "
+                "written by a newer one?"
+            )
+        database = msgspec.json.decode(content, type=Database)
+    except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError) as error:
+        raise ConfigurationError(
+            f"{where} is not a user database: {error}. Restore it from a backup, or correct it."
+        ) from None
+    for problem in _problems(database):
+        raise ConfigurationError(f"{where} is not a sound user database: {problem}")
+    return database
+
+
+def _problems(database: Database) -> list[str]:
+    found = []
+    for name in (*database.users, *database.roles):
+        if not is_user_name(name):
+            found.append(f"{name[:100]!r} cannot be the name of a user or role")
+    listed = [*database.roles.items()]
+    for name, user in database.users.items():
+        listed.append((name, user.permissions))
+        if not _PASSWORD.match(user.password):
+            found.append(f"users.{name}.password is not an argon2id hash")
+        if not _DIGEST.match(user.digest):
+            found.append(f"users.{name}.digest is not a digest")
+        if missing := [role for role in user.roles if role not in database.roles]:
+            found.append(f"users.{name}: there is no role {missing[0]!r}")
+        if not all(_SHA256.match(token.sha256) for token in user.tokens):
+            found.append(f"users.{name}.tokens: a sha256 has 64 hexadecimal digits")
+    for name, permissions in listed:
+        if not all(is_pattern(permission.pattern) for permission in permissions):
+            found.append(f"{name}: a pattern has 1 to 256 characters")
+    return found

@@ -1,0 +1,53 @@
+"""The users of one moment, ready to be asked: made anew when the database has changed."""
+
+from __future__ import annotations
+
+from sluicemq.model.access import NOBODY, Identity
+from sluicemq.protocols.access import Account
+from sluicemq.server.identity.passwords import UNKNOWN
+from sluicemq.server.identity.records import Database, TokenRecord
+
+
+class Roster:
+    """See the module. Identities are made when first asked for, and shared by connections."""
+
+    __slots__ = ("_identities", "_tokens", "database")
+
+    def __init__(self, database: Database) -> None:
+        self.database = database
+        self._identities: dict[str, Identity] = {}
+        self._tokens: dict[str, tuple[str, TokenRecord]] = {
+            token.sha256: (name, token)
+            for name, user in database.users.items()
+            for token in user.tokens
+        }
+
+    def identity(self, name: str) -> Identity:
+        """Of that user, with its rights; NOBODY if there is none."""
+        known = self._identities.get(name)
+        if known is None:
+            user = self.database.users.get(name)
+            if user is None:
+                return NOBODY
+            known = Identity(name, self.database.rights(name), user.superuser)
+            self._identities[name] = known
+        return known
+
+    def hash_of(self, name: str) -> str:
+        """What a password of that user is checked against; never fits if there is none."""
+        user = self.database.users.get(name)
+        return (user.password if user is not None else "") or UNKNOWN
+
+    def holder(self, fingerprint: str, now: float) -> str:
+        """Whose token that is; "" if nobody's, or no longer (seconds since the epoch)."""
+        name, token = self._tokens.get(fingerprint, ("", None))
+        if token is None or (token.expires and now >= token.expires):
+            return ""
+        return name
+
+    def accounts(self) -> list[Account]:
+        """Sorted by name."""
+        return [
+            Account(name, user.superuser, user.created)
+            for name, user in sorted(self.database.users.items())
+        ]

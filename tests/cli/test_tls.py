@@ -1,0 +1,129 @@
+"""`send` and `receive` over TLS: what the options of the URL do, and what is said when it fails."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from datetime import UTC, datetime
+
+import pytest
+
+from sluicemq.cli.local import LocalBroker
+from tests.cli.conftest import Run
+from tests.server.authority import Authority
+
+
+@pytest.fixture(scope="module")
+def authority(tmp_path_factory: pytest.TempPathFactory) -> Authority:
+    return Authority(tmp_path_factory.mktemp("pki"))
+
+
+@pytest.fixture(scope="module")
+def running(
+    authority: Authority, tmp_path_factory: pytest.TempPathFactory
+) -> Iterator[LocalBroker]:
+    """One listener for everybody, one for those with a certificate, one without TLS."""
+    pem = authority.pem(authority.issue("localhost"))
+    asking = f"certificate={pem}&client_ca={authority.ca_file}&client_certificate=required"
+    with LocalBroker(
+        tmp_path_factory.mktemp("tls"),
+        [
+            f"phpmq+tls://127.0.0.1:0?certificate={pem}",
+            f"msglite+tls://127.0.0.1:0?{asking}",
+            "auto://127.0.0.1:0",
+            f"vibemq+tls://127.0.0.1:0?certificate={pem}",
+            f"auto+tls://127.0.0.1:0?certificate={pem}",
+        ],
+    ) as broker:
+        yield broker
+
+
+@pytest.fixture
+def url(running: LocalBroker) -> str:
+    return f"phpmq+tls://localhost:{running.port('phpmq+tls')}/q"
+
+
+def test_the_broker_is_verified(run: Run, url: str, authority: Authority) -> None:
+    assert run("send", f"{url}?ca={authority.ca_file}", "hello").code == 0
+    assert run("receive", f"{url}?ca={authority.ca_file}").out == "hello\n"
+    result = run("send", url, "x")
+    assert result.code == 1
+    assert "the broker's certificate is not trusted: unable to get local issuer" in result.err
+    other_name = url.replace("localhost", "127.0.0.1")
+    result = run("send", f"{other_name}?ca={authority.ca_file}", "x")
+    assert result.code == 1
+    assert "IP address mismatch" in result.err
+
+
+def test_vibemq(run: Run, running: LocalBroker, authority: Authority) -> None:
+    for listener in ("vibemq+tls", "auto+tls"):
+        url = f"vibemq+tls://localhost:{running.port(listener)}/v?ca={authority.ca_file}"
+        assert run("send", url, "hello").code == 0
+        assert run("receive", url).out == "hello\n"
+
+
+def test_verification_can_be_given_up(run: Run, url: str) -> None:
+    assert run("send", f"{url}?insecure=true", "anyhow").code == 0
+    assert run("receive", f"{url}?insecure=true").out == "anyhow\n"
+    assert run("send", f"{url}?insecure=false", "x").code == 1
+
+
+def test_a_certificate_of_the_client(run: Run, running: LocalBroker, authority: Authority) -> None:
+    port = running.port("msglite+tls")
+    url = f"msglite+tls://localhost:{port}/mine?ca={authority.ca_file}"
+    alice = authority.issue("client.example", common_name="alice")
+    password = authority.password_file()
+    bundle, chain = authority.pkcs12(alice, "alice.p12"), authority.chain(alice, "alice.pem")
+    key = authority.encrypted_key(alice, "alice.key")
+    shown = f"{url}&certificate={bundle}&password_file={password}"
+    assert run("send", shown, "one", "two").code == 0
+    assert run("receive", shown).out == "one\n"
+    parts = f"{url}&certificate={chain}&key={key}&password_file={password}"
+    assert run("receive", parts).out == "two\n"
+    result = run("receive", url, "--timeout", "1")
+    assert result.code == 1
+    assert "Traceback" not in result.err
+
+
+def test_no_tls_there(run: Run, running: LocalBroker) -> None:
+    result = run("send", f"phpmq+tls://127.0.0.1:{running.port('auto')}/q?insecure=true", "x")
+    assert result.code == 1
+    assert "_ssl.c" not in result.err
+    assert "speak TLS" in result.err or "reset" in result.err
+
+
+@pytest.mark.parametrize(
+    ("options", "says"),
+    [
+        ("insecure=maybe", "insecure is true or false"),
+        ("insecure=true&ca=/x", "leave out ca"),
+        ("key=/x", "key belongs to a certificate"),
+        ("password_file=/x", "password_file belongs to a certificate"),
+        ("certificate=/none.pem", "/none.pem cannot be read"),
+        ("certifcate=/x", "did you mean certificate?"),
+    ],
+)
+def test_mistakes_are_usage_errors(run: Run, url: str, options: str, says: str) -> None:
+    result = run("send", f"{url}?{options}", "x")
+    assert result.code == 2
+    assert says in result.err
+
+
+def test_options_of_tls_need_tls(run: Run) -> None:
+    for option in ("insecure=true", "certificate=/x"):
+        result = run("send", f"phpmq://127.0.0.1:1/q?{option}", "x")
+        assert result.code == 2
+        assert "only with TLS" in result.err
+
+
+def test_check_warns_and_passes(run: Run, authority: Authority) -> None:
+    """A certificate that the broker can serve and clients may refuse is no mistake."""
+    past = authority.ca.issue_cert(
+        "localhost",
+        not_before=datetime(2020, 1, 1, tzinfo=UTC),
+        not_after=datetime(2020, 6, 1, tzinfo=UTC),
+    )
+    pem = authority.pem(past, "past.pem")
+    result = run("config", "check", "--listen", f"phpmq+tls://?certificate={pem}")
+    assert result.code == 0
+    assert "warning: phpmq+tls://127.0.0.1:9100: the certificate" in result.err
+    assert "expired on 2020-06-01" in result.err

@@ -1,0 +1,260 @@
+from __future__ import annotations
+
+import io
+import json
+import os
+import pty
+import subprocess
+import sys
+import time
+from contextlib import suppress
+from pathlib import Path
+
+import pytest
+
+from sluicemq.model.access import Operation
+from sluicemq.server.identity.passwords import verify
+from sluicemq.server.identity.records import Database, UserRecord
+from sluicemq.server.identity.store import UserStore
+from sluicemq.server.identity.tokens import fingerprint
+from tests.cli.conftest import Result, Run
+
+SECRET = "correct horse battery"
+
+
+def database(tmp_path: Path) -> Database:
+    return UserStore(tmp_path / "data" / "users.json").read()
+
+
+@pytest.fixture
+def users(run: Run, monkeypatch: pytest.MonkeyPatch) -> Run:
+    """Call `sluicemq` with a data directory, and a password on standard input."""
+
+    def call(*arguments: str, typed: str = SECRET + "\n") -> Result:
+        monkeypatch.setattr(sys, "stdin", io.StringIO(typed))
+        return run(*arguments, "--data-dir", "data")
+
+    return call
+
+
+def test_a_user_from_beginning_to_end(users: Run, tmp_path: Path) -> None:
+    assert users("users", "add", "anna", "--password-stdin").code == 0
+    record = database(tmp_path).users["anna"]
+    assert verify(record.password, SECRET)
+    assert (record.digest, record.superuser, record.permissions) == ("", False, ())
+    assert abs(record.created - time.time()) < 60
+    assert users("users", "passwd", "anna", "--password-stdin", typed="other\n").code == 0
+    record = database(tmp_path).users["anna"]
+    assert verify(record.password, "other")
+    assert record.digest == ""
+    assert users("users", "add", "root", "--superuser", "--password-stdin").code == 0
+    assert users("users", "remove", "anna").code == 0
+    assert [*database(tmp_path).users] == ["root"]
+    assert "on the command line" in database(tmp_path).changed_by
+
+
+def test_the_digest_is_kept_only_when_it_is_allowed(users: Run, tmp_path: Path) -> None:
+    def digest() -> str:
+        return database(tmp_path).users["guest"].digest
+
+    guest = ["guest", "--password-stdin"]
+    users("users", "add", *guest, "--allow-digest", typed="guest")
+    assert digest() == "-2c3c4a34aa2c392f39edd112333c230d"
+    users("users", "passwd", *guest, typed="other")
+    assert digest() not in ("", "-2c3c4a34aa2c392f39edd112333c230d")
+    users("users", "passwd", *guest, "--no-digest", typed="guest")
+    assert digest() == ""
+    users("users", "passwd", *guest, typed="guest")
+    assert digest() == ""
+    users("users", "passwd", *guest, "--allow-digest", typed="guest")
+    assert digest() == "-2c3c4a34aa2c392f39edd112333c230d"
+
+
+def test_passwords_from_a_file(users: Run, tmp_path: Path) -> None:
+    (tmp_path / "secret").write_text(f"{SECRET}\nnot this\n")
+    assert users("users", "add", "anna", "--password-file", "secret").code == 0
+    assert verify(database(tmp_path).users["anna"].password, SECRET)
+
+
+@pytest.mark.parametrize(
+    ("arguments", "typed", "code", "says"),
+    [
+        (["users", "add", "anna", "--password-stdin"], SECRET, 1, "there is a user anna already"),
+        (["users", "add", "a b", "--password-stdin"], SECRET, 1, "cannot be a user's name"),
+        (["users", "add", "bert"], "", 2, "no terminal"),
+        (["users", "add", "bert", "--password-stdin"], "", 1, "cannot be empty"),
+        (["users", "add", "bert", "--password-stdin"], "x" * 2000, 1, "at most 1024"),
+        (["users", "add", "bert", "--password-file", "none"], "", 2, "none: the file cannot"),
+        (["users", "add", "bert", "--password", SECRET], "", 2, "No such option"),
+        (["users", "add", "bert", "--no-password", "--password-stdin"], SECRET, 2, "--no-password"),
+        (["users", "add", "bert", "--no-password", "--role", "x"], "", 1, "there is no role 'x'"),
+        (["users", "passwd", "bert", "--password-stdin"], SECRET, 1, "there is no user 'bert'"),
+        (["users", "remove", "bert"], "", 1, "there is no user 'bert'"),
+        (["users", "remove", "anna"], "", 1, "the last user"),
+        (["users", "token", "add", "bert"], "", 1, "there is no user 'bert'"),
+        (["users", "token", "add", "anna", "--expires", "soon"], "", 2, "--expires"),
+        (["users", "token", "list", "bert"], "", 1, "there is no user 'bert'"),
+        (["users", "token", "remove", "anna", "1f"], "", 1, "anna has no token 1f"),
+        (["permissions", "grant", "bert", "*", "consume"], "", 1, "there is no user 'bert'"),
+        (["permissions", "grant", "anna", "*", "consum"], "", 2, "did you mean consume?"),
+        (["permissions", "grant", "anna", "", "consume"], "", 1, "1 to 256 characters"),
+        (["permissions", "grant", "anna", "*", "all", "--role"], "", 1, "there is no role 'anna'"),
+        (["permissions", "revoke", "anna", "x"], "", 1, "no permission for the pattern 'x'"),
+        (["permissions", "revoke", "bert", "x"], "", 1, "there is no user 'bert'"),
+        (["permissions", "list", "bert"], "", 1, "there is no user 'bert'"),
+        (["permissions", "role", "remove", "x"], "", 1, "there is no role 'x'"),
+        (["permissions", "role", "assign", "x", "anna"], "", 1, "there is no role 'x'"),
+    ],
+)
+def test_mistakes_change_nothing(
+    users: Run, tmp_path: Path, arguments: list[str], typed: str, code: int, says: str
+) -> None:
+    users("users", "add", "anna", "--password-stdin")
+    before = (tmp_path / "data" / "users.json").read_bytes()
+    result = users(*arguments, typed=typed)
+    assert result.code == code
+    assert says in result.err
+    assert "Traceback" not in result.err
+    assert SECRET not in result.err
+    assert (tmp_path / "data" / "users.json").read_bytes() == before
+
+
+def test_the_last_superuser_and_the_last_user_go_only_by_force(users: Run, tmp_path: Path) -> None:
+    users("users", "add", "anna", "--no-password")
+    users("users", "add", "root", "--no-password", "--superuser")
+    assert "last superuser" in users("users", "remove", "root").err
+    assert users("users", "remove", "root", "--force").code == 0
+    assert users("users", "remove", "anna", "--force").code == 0
+    assert database(tmp_path).users == {}
+
+
+def test_a_damaged_database_is_left_alone(users: Run, tmp_path: Path) -> None:
+    users("users", "add", "anna", "--no-password")
+    (tmp_path / "data" / "users.json").write_text('{"version": 1')
+    for arguments in (["users", "list"], ["users", "add", "bert", "--no-password"]):
+        result = users(*arguments)
+        assert result.code == 2
+        assert "users.json is not a user database" in result.err
+    assert (tmp_path / "data" / "users.json").read_text() == '{"version": 1'
+
+
+def test_lists(users: Run) -> None:
+    users("users", "add", "anna", "--password-stdin")
+    users("users", "add", "root", "--no-password", "--superuser")
+    shown = json.loads(users("users", "list", "--json").out)
+    assert [(user["name"], user["superuser"], user["password"]) for user in shown] == [
+        ("anna", False, True),
+        ("root", True, False),
+    ]
+    text = users("users", "list")
+    assert "anna  password" in text.out
+    assert "superuser" in text.out
+    assert "argon2" not in text.out + json.dumps(shown)
+
+
+def test_tokens_are_shown_once(users: Run, tmp_path: Path) -> None:
+    users("users", "add", "anna", "--no-password")
+    result = users("users", "token", "add", "anna", "--label", "[bold]ci", "--expires", "2h")
+    token = result.out.strip()
+    (record,) = database(tmp_path).users["anna"].tokens
+    assert record.sha256 == fingerprint(token)
+    assert record.expires - record.created == 7200
+    assert token not in result.err
+    assert token not in (tmp_path / "data" / "users.json").read_text()
+    listed = json.loads(users("users", "token", "list", "--json").out)
+    assert listed == [
+        {
+            "user": "anna",
+            "id": record.id,
+            "label": "[bold]ci",
+            "created": record.created,
+            "expires": record.expires,
+        }
+    ]
+    assert "[bold]ci" in users("users", "token", "list", "anna").out
+    made = json.loads(users("users", "token", "add", "anna", "--json").out)
+    assert made["expires"] == 0
+    assert users("users", "token", "remove", "anna", record.id).code == 0
+    (left,) = database(tmp_path).users["anna"].tokens
+    assert left.id == made["id"]
+    assert left.sha256 == fingerprint(made["token"])
+
+
+def test_permissions_and_roles(users: Run, tmp_path: Path) -> None:
+    users("users", "add", "anna", "--no-password")
+    users("users", "add", "root", "--no-password", "--superuser")
+    assert users("permissions", "role", "add", "workers").code == 0
+    assert users("permissions", "grant", "workers", "jobs.*", "consume", "--role").code == 0
+    assert users("permissions", "role", "assign", "workers", "anna").code == 0
+    assert users("permissions", "grant", "anna", "a", "Produce", "browse").code == 0
+    assert users("permissions", "grant", "anna", "b", "all").code == 0
+    rows = json.loads(users("permissions", "list", "anna", "--json").out)
+    assert rows == [
+        {"user": "anna", "pattern": "a", "operations": ["produce", "browse"], "through": ""},
+        {"user": "anna", "pattern": "b", "operations": [*Operation], "through": ""},
+        {"user": "anna", "pattern": "jobs.*", "operations": ["consume"], "through": "workers"},
+    ]
+    everything = users("permissions", "list").out
+    for part in ("superuser", "role workers", "jobs.*"):
+        assert part in everything
+    assert json.loads(users("permissions", "list", "--role", "--json").out) == [
+        {"role": "workers", "pattern": "jobs.*", "operations": ["consume"], "through": ""}
+    ]
+    assert "assigned to anna" in users("permissions", "role", "remove", "workers").err
+    assert users("permissions", "revoke", "workers", "jobs.*", "--role").code == 0
+    assert users("permissions", "revoke", "anna", "b").code == 0
+    assert users("permissions", "role", "withdraw", "workers", "anna").code == 0
+    assert users("permissions", "role", "remove", "workers").code == 0
+    left = database(tmp_path)
+    assert left.roles == {}
+    assert [p.pattern for p in left.users["anna"].permissions] == ["a"]
+
+
+def test_the_configured_file_is_used(run: Run, tmp_path: Path) -> None:
+    (tmp_path / "sluicemq.toml").write_text('[identity]\nusers_file = "etc/people.json"\n')
+    assert run("users", "add", "anna", "--no-password").code == 0
+    assert isinstance(UserStore(tmp_path / "etc/people.json").read().users["anna"], UserRecord)
+
+
+def type_in(terminal: int, process: subprocess.Popen[bytes], answers: list[str]) -> str:
+    """Answer one prompt after the other; returns what the terminal has shown."""
+    shown = ""
+    with suppress(OSError):  # the terminal of a process that has ended
+        while data := os.read(terminal, 1000):
+            shown += data.decode()
+            if answers and shown.rstrip(" ").endswith(":"):
+                command = Path(f"/proc/{process.pid}/cmdline").read_bytes()
+                environment = Path(f"/proc/{process.pid}/environ").read_bytes()
+                assert answers[0].encode() not in command + environment
+                os.write(terminal, answers.pop(0).encode() + b"\n")
+                shown += "\n"
+    return shown
+
+
+@pytest.mark.parametrize(
+    ("again", "code"), [(SECRET, 0), ("mistyped", 1)], ids=["the same", "different"]
+)
+def test_a_typed_password_is_not_seen_anywhere(tmp_path: Path, again: str, code: int) -> None:
+    here, there = pty.openpty()
+    arguments = ["users", "add", "anna", "--data-dir", str(tmp_path / "data")]
+    with subprocess.Popen(
+        [sys.executable, "-m", "sluicemq.cli", *arguments],
+        stdin=there,
+        stdout=there,
+        stderr=there,
+        start_new_session=True,
+    ) as process:
+        os.close(there)
+        try:
+            shown = type_in(here, process, [SECRET, again])
+            assert process.wait(30) == code
+        finally:
+            process.kill()
+            os.close(here)
+    assert SECRET not in shown
+    users = database(tmp_path).users
+    if code == 0:
+        assert verify(users["anna"].password, SECRET)
+    else:
+        assert "differ" in shown
+        assert users == {}

@@ -1,0 +1,106 @@
+"""What msglite and gateway connections may do that act as a user with few permissions."""
+
+from __future__ import annotations
+
+import json
+
+import pytest
+
+from sluicemq.model.access import Operation
+from tests.protocols.harness import RecordedAccess
+from tests.protocols.msglite.harness import Harness
+
+
+@pytest.fixture
+def harness() -> Harness:
+    return Harness()
+
+
+@pytest.mark.parametrize(
+    ("command", "needs"),
+    [
+        (b"> 1 9 q\r\nx\r\n", Operation.PRODUCE),
+        (b"> 1 0 q\r\nx\r\n", Operation.PRODUCE),
+        (b"? 1 9 q\r\nx\r\n", Operation.PRODUCE),
+        (b"< 9 q\r\n", Operation.CONSUME),
+        (b"< 0 q\r\n", Operation.CONSUME),
+    ],
+)
+@pytest.mark.parametrize("has", Operation)
+def test_the_matrix(harness: Harness, command: bytes, needs: Operation, has: Operation) -> None:
+    access = RecordedAccess(f"q:{has}")
+    peer = harness.connect(access=access)
+    answer = peer.ask(command)
+    if has is needs:
+        assert peer.open
+        assert not answer.startswith(b"-")
+    else:
+        assert answer == f"- anna may not {needs} 'q'\r\n".encode()
+        assert not peer.open
+        assert access.refusals == [f"test anna {needs} q"]
+        assert harness.temporary() == []
+        assert harness.find("q") is None
+
+
+def test_a_ready_is_refused_for_any_of_its_addresses(harness: Harness) -> None:
+    peer = harness.connect(access=RecordedAccess("a: consume"))
+    harness.connect().put(b"> 1 9 a\r\nx\r\n")
+    assert peer.ask(b"< 9 a b\r\n") == b"- anna may not consume 'b'\r\n"
+    assert harness.bodies("a") == [b"x"]
+    assert harness.find("b") is None
+
+
+def test_a_service_answers_without_a_permission_for_reply_addresses(harness: Harness) -> None:
+    client = harness.connect(access=RecordedAccess("service: produce"))
+    service = harness.connect(access=RecordedAccess("service: consume", name="bert"))
+    service.put(b"< 9 service\r\n")
+    client.put(b"? 4 9 service\r\nping\r\n")
+    ((_, _, (_, reply), body),) = service.frames()
+    assert body == b"ping"
+    service.put(b"> 4 9 %b\r\npong\r\n" % reply)
+    assert client.bodies() == [b"pong"]
+
+
+def test_a_name_that_only_looks_like_a_reply_address_is_not_one(harness: Harness) -> None:
+    peer = harness.connect(access=RecordedAccess())
+    name = harness.replies.create(harness.broker).name.rpartition(".")[0] + ".FFFF"
+    assert peer.ask(b"> 1 9 %b\r\nx\r\n" % name.encode()).startswith(b"- anna may not produce")
+
+
+def test_what_was_sent_before_a_refused_command_is_kept(harness: Harness) -> None:
+    peer = harness.connect(access=RecordedAccess("a: produce"))
+    peer.put(b"> 1 9 a\r\n1\r\n> 1 9 b\r\n2\r\n> 1 9 a\r\n3\r\n")
+    assert not peer.open
+    assert harness.bodies("a") == [b"1"]
+
+
+def test_who_may_consume_may_not_send_for_that(harness: Harness) -> None:
+    peer = harness.connect(access=RecordedAccess("q: consume"))
+    peer.put(b"< 0 q\r\n")
+    assert b"may not produce" in peer.ask(b"> 1 9 q\r\nx\r\n")
+
+
+REQUEST = b"GET /x HTTP/1.0\r\nHost: h\r\n\r\n"
+
+
+def test_the_gateway_forwards_for_who_may_produce(harness: Harness) -> None:
+    service = harness.connect()
+    service.put(b"< 9 msglite.httpRequests\r\n")
+    peer = harness.request(RecordedAccess("msglite.*: produce"))
+    peer.put(REQUEST)
+    ((_, _, _, body),) = service.frames()
+    assert json.loads(body)["url"] == "/x"
+    assert peer.open
+
+
+@pytest.mark.parametrize("has", [each for each in Operation if each is not Operation.PRODUCE])
+def test_the_gateway_answers_403_to_who_may_not(harness: Harness, has: Operation) -> None:
+    access = RecordedAccess(f"msglite.*: {has}")
+    peer = harness.request(access)
+    answer = peer.ask(REQUEST)
+    assert answer.startswith(b"HTTP/1.0 403 ") or answer.startswith(b"HTTP/1.1 403 ")
+    assert b"may not produce" in answer
+    assert not peer.open
+    assert access.refusals == ["test anna produce msglite.httpRequests"]
+    assert harness.temporary() == []
+    assert harness.find("msglite.httpRequests") is None

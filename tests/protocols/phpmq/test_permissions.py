@@ -1,0 +1,170 @@
+"""What a PHPMQ connection may do that acts as a user with few permissions."""
+
+from __future__ import annotations
+
+import pytest
+
+from sluicemq.model.access import Operation
+from sluicemq.protocols.phpmq import wire
+from sluicemq.protocols.phpmq.maintenance import MaintenanceSession
+from tests.protocols.harness import RecordedAccess, RecordedLink, RoomPeer
+from tests.protocols.phpmq.harness import Harness
+
+
+class Vitals:
+    version = "0"
+
+    def uptime(self) -> float:
+        return 0.0
+
+    def memory(self) -> int:
+        return 0
+
+    def clients(self) -> int:
+        return 0
+
+
+@pytest.fixture
+def harness() -> Harness:
+    return Harness()
+
+
+def frame_for(operation: str, message_id: bytes) -> bytes:
+    if operation == "send":
+        return wire.encode_send(b"q", b"x")
+    if operation == "consume":
+        return wire.encode_consume(b"q", 1)
+    if operation == "acknowledge":
+        return wire.encode_acknowledge(b"q", message_id)
+    if operation == "requeue":
+        return wire.encode_requeue(b"q", message_id)
+    return wire.encode_dead_letter(b"q", message_id)
+
+
+@pytest.mark.parametrize(
+    ("operation", "needs"),
+    [
+        ("send", Operation.PRODUCE),
+        ("consume", Operation.CONSUME),
+        ("acknowledge", Operation.CONSUME),
+        ("requeue", Operation.CONSUME),
+        ("dead-letter", Operation.CONSUME),
+    ],
+)
+@pytest.mark.parametrize("has", Operation)
+def test_the_matrix(harness: Harness, operation: str, needs: Operation, has: Operation) -> None:
+    holder = harness.connect()
+    holder.send(b"q", b"1")
+    holder.consume(b"q", 1)
+    (held,) = holder.frames()
+    access = RecordedAccess(f"q:{has}")
+    peer = harness.connect(access=access)
+    peer.put(frame_for(operation, held[3]))
+    if has is needs:
+        assert peer.link.open
+        assert access.refusals == []
+    else:
+        assert peer.link.closed_because == f"anna may not {needs} 'q'"
+        assert access.refusals == [f"test anna {needs} q"]
+        assert harness.bodies("q") == [b"1"]
+        assert not holder.bodies()
+
+
+def test_a_permitted_queue_comes_into_being_and_works(harness: Harness) -> None:
+    access = RecordedAccess("jobs.*: produce consume")
+    peer = harness.connect(access=access)
+    peer.consume(b"jobs.new", 1)
+    peer.send(b"jobs.new", b"1", b"2")
+    (first,) = peer.frames()
+    peer.acknowledge(first)
+    assert peer.bodies() == [b"2"]
+    assert peer.link.open
+
+
+def test_who_may_consume_a_queue_may_not_send_to_it_for_that(harness: Harness) -> None:
+    peer = harness.connect(access=RecordedAccess("q: consume"))
+    peer.consume(b"q", 1)
+    peer.send(b"q", b"1")
+    assert not peer.link.open
+    assert harness.bodies("q") == []
+
+
+def test_what_was_sent_before_a_refused_send_is_kept(harness: Harness) -> None:
+    peer = harness.connect(access=RecordedAccess("a: produce"))
+    sends = [(b"a", b"1"), (b"b", b"2"), (b"a", b"3")]
+    peer.put(b"".join(wire.encode_send(queue, body) for queue, body in sends))
+    assert not peer.link.open
+    assert harness.bodies("a") == [b"1"]
+    assert harness.find("b") is None
+
+
+def test_permission_is_asked_once_for_many_sends(harness: Harness) -> None:
+    access = RecordedAccess("q: produce")
+    identity = access.guest
+    assert identity is not None
+    peer = harness.connect(access=access)
+    peer.send(b"q", *[b"x"] * 100)
+    identity._known.clear()
+    peer.send(b"q", *[b"x"] * 100)
+    assert identity._known == {}
+
+
+# --- the maintenance port -----------------------------------------------------------------------
+
+
+def terminal(harness: Harness, access: RecordedAccess) -> RoomPeer:
+    link = RecordedLink(harness)
+    session = MaintenanceSession(link, harness.broker, Vitals(), access=access)
+    peer = RoomPeer(harness, link, session)
+    link.taken()
+    return peer
+
+
+def ask(peer: RoomPeer, command: str) -> str:
+    peer.put(command.encode() + b"\n")
+    return peer.link.taken().decode()
+
+
+@pytest.mark.parametrize("has", Operation)
+def test_the_matrix_of_the_maintenance_port(harness: Harness, has: Operation) -> None:
+    harness.connect().send(b"mine", b"1")
+    access = RecordedAccess(f"mine:{has}")
+    peer = terminal(harness, access)
+    shown = ask(peer, "show mine")
+    assert ("Not permitted: anna may not browse 'mine'" in shown) is (has is not Operation.BROWSE)
+    flushed = ask(peer, "flush mine")
+    assert ("Not permitted: anna may not manage 'mine'" in flushed) is (has is not Operation.MANAGE)
+    assert bool(harness.bodies("mine")) is (has is not Operation.MANAGE)
+    assert peer.link.open
+    assert len(access.refusals) == 2 - (has in (Operation.BROWSE, Operation.MANAGE))
+
+
+def test_lists_show_what_the_user_has_rights_at(harness: Harness) -> None:
+    sender = harness.connect()
+    for queue in (b"mine", b"secret"):
+        sender.send(queue, b"1")
+    peer = terminal(harness, RecordedAccess("m*: produce"))
+    for command in ("search *", "monitor"):
+        shown = ask(peer, command)
+        assert "mine" in shown
+        assert "secret" not in shown
+
+
+def test_everything_is_emptied_or_nothing(harness: Harness) -> None:
+    sender = harness.connect()
+    for queue in (b"a", b"b"):
+        sender.send(queue, b"1")
+    assert "Not permitted" in ask(
+        terminal(harness, RecordedAccess("*:browse", "a:manage")), "flushall"
+    )
+    assert harness.bodies("a") == harness.bodies("b") == [b"1"]
+    assert "OK" in ask(terminal(harness, RecordedAccess("*:manage")), "flushall")
+    assert harness.bodies("a") == harness.bodies("b") == []
+
+
+def test_a_queue_spelled_as_on_the_pages_is_the_same_queue(harness: Harness) -> None:
+    harness.connect().send(b"a\x01", b"1")
+    peer = terminal(harness, RecordedAccess("a\\*: manage", "a\x01: browse"))
+    answer = ask(peer, "flush a\\x01")
+    assert "Not permitted" in answer
+    assert harness.bodies("a\x01") == [b"1"]

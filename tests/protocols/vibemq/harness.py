@@ -1,0 +1,123 @@
+"""What several of these test files need: VibeMQ connections to a broker."""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+from sluicemq.broker import BrokerSettings, Destination
+from sluicemq.model.access import EVERYBODY
+from sluicemq.protocols.access import Access, Open
+from sluicemq.protocols.link import Link
+from sluicemq.protocols.vibemq import queues, wire
+from sluicemq.protocols.vibemq.session import Options, VibemqSession
+from sluicemq.protocols.vibemq.wire import Frame
+from tests.protocols.harness import RecordedLink, RoomHarness, RoomPeer
+
+
+class Harness(RoomHarness):
+    def __init__(
+        self, settings: BrokerSettings | None = None, access: Access | None = None
+    ) -> None:
+        super().__init__(settings)
+        self.access = access or Open(EVERYBODY)
+
+    def open(self, link: Link) -> VibemqSession:
+        return VibemqSession(link, self.broker, self.access)
+
+    def arrive(self, options: Options | None = None) -> Peer:
+        """A client that has not said Connect."""
+        link = RecordedLink(self)
+        return Peer(self, link, VibemqSession(link, self.broker, self.access, options))
+
+    def connect(self, options: Options | None = None, **headers: str) -> Peer:
+        """A client that has, with these headers."""
+        peer = self.arrive(options)
+        [answer] = peer.say(Frame(wire.CONNECT, "hello", headers=headers))
+        assert answer.type == wire.CONNECT_ACK
+        return peer
+
+    def destination(self, name: str) -> Destination:
+        found = queues.find(self.broker, name)
+        assert found is not None
+        return found
+
+
+class Peer(RoomPeer):
+    """A client's end of a connection, frame by frame."""
+
+    def __init__(self, harness: Harness, link: RecordedLink, session: VibemqSession) -> None:
+        super().__init__(harness, link, session)
+        self.decoder = wire.Decoder()
+        self.numbers = 0
+
+    def next_id(self) -> str:
+        self.numbers += 1
+        return f"r{self.numbers}"
+
+    def say(self, *frames: Frame) -> list[Frame]:
+        """Send frames in one read; what has been received since the last call."""
+        self.put(b"".join(map(wire.encode, frames)))
+        return self.frames()
+
+    def frames(self) -> list[Frame]:
+        frames = self.decoder.feed(self.link.taken())
+        assert self.decoder.error is None
+        assert not self.decoder.incomplete
+        return frames
+
+    def deliveries(self) -> list[Frame]:
+        """As `frames`, where nothing but deliveries may have come."""
+        frames = self.frames()
+        assert all(frame.type == wire.DELIVER for frame in frames), frames
+        return frames
+
+    def ids(self) -> list[str]:
+        return [frame.id for frame in self.deliveries()]
+
+    def ask(self, kind: int, queue: str = "", payload: Any = None, **headers: str) -> Frame:
+        """A request; its answer, which must come first."""
+        identity = self.next_id()
+        body = b"" if payload is None else json.dumps(payload).encode()
+        answers = self.say(Frame(kind, identity, queue, body, headers))
+        assert answers[0].id == identity
+        self.more = answers[1:]
+        """What came with the answer."""
+        return answers[0]
+
+    def error(self, kind: int, queue: str = "", payload: Any = None, **headers: str) -> str:
+        """The code of the Error that answers a request."""
+        answer = self.ask(kind, queue, payload, **headers)
+        assert answer.type == wire.ERROR
+        assert answer.error_message
+        return answer.error_code
+
+    def subscribe(self, queue: str) -> list[str]:
+        """The ids of what is delivered at once."""
+        answer = self.ask(wire.SUBSCRIBE, queue)
+        assert answer.type == wire.SUBSCRIBE_ACK
+        return [frame.id for frame in self.more]
+
+    def publish(self, queue: str, *ids: str, **headers: str) -> None:
+        """Messages whose payload is their id; all are acknowledged, in order."""
+        requests = [
+            Frame(wire.PUBLISH, each, queue, json.dumps(each).encode(), headers) for each in ids
+        ]
+        answers = self.say(*requests)
+        acknowledged = [frame.id for frame in answers if frame.type == wire.PUBLISH_ACK]
+        assert acknowledged == list(ids), answers
+        self.more = [frame for frame in answers if frame.type != wire.PUBLISH_ACK]
+
+    def acknowledge(self, *ids: str) -> list[Frame]:
+        """As a .NET client does."""
+        return self.say(*(Frame(wire.ACK, each) for each in ids))
+
+    def create(self, queue: str, **options: Any) -> None:
+        answer = self.ask(wire.CREATE_QUEUE, queue, options)
+        assert answer == Frame(wire.CREATE_QUEUE, answer.id, queue)
+
+    def info(self, queue: str) -> Any:
+        """None if there is no such queue."""
+        answer = self.ask(wire.QUEUE_INFO, queue)
+        assert answer.type == wire.QUEUE_INFO
+        return json.loads(answer.payload) if answer.payload else None

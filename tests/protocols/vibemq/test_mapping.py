@@ -1,0 +1,462 @@
+from __future__ import annotations
+
+import json
+from base64 import b64decode, b64encode
+
+import pytest
+from hypothesis import assume, given
+from hypothesis import strategies as st
+
+from sluicemq.broker import deadletter
+from sluicemq.model.destination import Address, Kind
+from sluicemq.model.errors import ProtocolError
+from sluicemq.model.message import BodyKind, Durability, Message, Origin, Property
+from sluicemq.protocols.msglite import mapping as msglite
+from sluicemq.protocols.phpmq import mapping as phpmq
+from sluicemq.protocols.vibemq import mapping, wire
+from sluicemq.protocols.vibemq.wire import Decoder, Frame
+
+NOW = 1_700_000_000_123
+Q = Address(Kind.QUEUE, "q")
+BROKER = bytes(range(8))
+
+
+def published(
+    payload: bytes = b"{}", headers: dict[str, str] | None = None, identity: str = "id"
+) -> Message:
+    """What becomes of a PUBLISH that has been on the wire."""
+    (frame,) = Decoder().feed(
+        wire.encode(Frame(wire.PUBLISH, identity, "q", payload, headers or {}))
+    )
+    return mapping.to_message(Q, frame, Durability.SYNC, NOW)
+
+
+def delivered(message: Message, attempts: int = 1, limit: int = wire.MAX_BODY) -> Frame:
+    """What a client reads of its DELIVER."""
+    identity = mapping.shown_id(message, BROKER).encode()
+    decoder = Decoder()
+    (frame,) = decoder.feed(mapping.to_deliver(message, identity, b"q", attempts, limit))
+    assert decoder.error is None
+    return frame
+
+
+def headers_of(message: Message) -> dict[str, str]:
+    headers = dict(delivered(message, 7).headers)
+    assert headers.pop("deliveryAttempts") == "7"
+    return headers
+
+
+def foreign(
+    body: bytes = b"{}",
+    kind: BodyKind = BodyKind.JSON,
+    origin: Origin = Origin.JMQ,
+    properties: dict[str, Property] | None = None,
+    priority: int = 4,
+) -> Message:
+    message = Message(
+        Q, body, kind, origin, timestamp=NOW, properties=properties, priority=priority
+    )
+    message.sequence = 0xABC
+    return message
+
+
+# --- VibeMQ to VibeMQ --------------------------------------------------------------------------
+
+names = st.text(st.characters(codec="utf-8"), min_size=1, max_size=8)
+known = st.sampled_from(
+    ["priority", "correlationId", "replyTo", "content-encoding", "deadLetterReason", "failedAt"]
+)
+values = names | st.sampled_from(["base64", "topic:x", "topic:", "High", "3"])
+headers = st.dictionaries(names | known, values, max_size=6)
+payloads = st.sampled_from(
+    [b"", b"{}", b' {"a" : 1.0} ', b'""', b'"YQ=="', b'"YQ"', b'"Y\\u0051=="']
+)
+
+
+@given(payloads, headers, names)
+def test_what_comes_by_vibemq_leaves_byte_for_byte(
+    payload: bytes, headers: dict[str, str], identity: str
+) -> None:
+    message = published(payload, headers, identity)
+    for attempts in (1, 2):
+        frame = delivered(message, attempts)
+        assert frame[:4] == (wire.DELIVER, identity, "q", payload)
+        assert dict(frame.headers) == headers | {"deliveryAttempts": str(attempts)}
+        assert list(frame.headers)[:-1] == list(headers)
+
+
+def test_the_publishers_delivery_attempts_are_overwritten() -> None:
+    message = published(headers={"a": "1", "deliveryAttempts": "99", "b": "2"})
+    assert list(delivered(message, 2).headers.items()) == [
+        ("a", "1"),
+        ("b", "2"),
+        ("deliveryAttempts", "2"),
+    ]
+
+
+def test_fields_of_a_message() -> None:
+    message = published(
+        b'{"a":1}',
+        {"priority": "high", "x": "1", "correlationId": "c", "replyTo": "r", "timestamp": "now"},
+    )
+    assert (message.kind, message.body, message.origin) == (
+        BodyKind.JSON,
+        b'{"a":1}',
+        Origin.VIBEMQ,
+    )
+    assert (message.priority, message.correlation_id, message.message_id) == (6, "c", "id")
+    assert message.reply_to == Address(Kind.QUEUE, "r")
+    assert message.properties == {"x": "1", "timestamp": "now"}
+    assert (message.timestamp, message.durability) == (NOW, Durability.SYNC)
+
+
+def test_a_message_without_anything() -> None:
+    message = published(b"")
+    assert (message.kind, message.body, message.properties) == (BodyKind.NONE, b"", None)
+    assert message.native == b""
+    assert delivered(message).payload == b""
+
+
+def test_null_is_a_payload() -> None:
+    assert published(b"null").kind is BodyKind.JSON
+    assert delivered(published(b"null")).payload == b"null"
+
+
+@pytest.mark.parametrize(
+    ("text", "priority"),
+    [
+        *(("Low", 1), ("NORMAL", 4), ("high", 6), ("Critical", 9)),
+        *(("0", 1), ("1", 4), ("2", 6), ("3", 9)),
+        *(("4", 4), ("-1", 4), ("urgent", 4), (" low ", 1), ("\u0660", 4)),
+    ],
+)
+def test_priorities_coming_in(text: str, priority: int) -> None:
+    assert published(headers={"priority": text}).priority == priority
+
+
+def test_only_the_exact_header_is_the_priority() -> None:
+    message = published(headers={"Priority": "High"})
+    assert message.priority == 4
+    assert message.properties == {"Priority": "High"}
+
+
+def test_base64_is_bytes_to_others_if_it_comes_back_the_same() -> None:
+    body = bytes(range(256))
+    payload = json.dumps(b64encode(body).decode()).encode()
+    message = published(payload, {"content-encoding": "base64", "a": "b"})
+    assert (message.kind, message.body) == (BodyKind.BYTES, body)
+    assert message.properties == {"a": "b"}
+    assert delivered(message).payload == payload
+    for other in (b'"Y Q=="', b'"YR=="', b'"YQ"', b"[]", b'"', b"1", b"", b'"\xc3\xa4"'):
+        message = published(other, {"content-encoding": "base64"})
+        assert message.kind is (BodyKind.JSON if other else BodyKind.NONE)
+        assert message.body == other
+    assert published(payload, {"content-encoding": "gzip"}).kind is BodyKind.JSON
+    assert published(payload).kind is BodyKind.JSON
+
+
+def test_a_client_cannot_make_its_message_a_dead_letter() -> None:
+    message = published(headers={"deadLetterReason": "MessageExpired", "originalQueue": "x"})
+    assert not deadletter.is_dead_letter(message)
+    assert headers_of(message) == {"deadLetterReason": "MessageExpired", "originalQueue": "x"}
+
+
+def test_the_limit_is_kept_by_leaving_additions_out() -> None:
+    message = published(b"1" * 100, {"a": "b"})
+    size = len(wire.encode_publish(b"id", b"q", b"1" * 100, message.native)) - wire.HEADER_SIZE - 4
+    assert delivered(message, 1, size).headers == {"a": "b"}
+    dead = buried(message)
+    assert delivered(dead, 1, size).headers == {"a": "b"}
+    assert "deadLetterReason" in delivered(dead, 1, size + 200).headers
+
+
+# --- dead letters ------------------------------------------------------------------------------
+
+
+def buried(message: Message, reason: str = "max-attempts") -> Message:
+    return deadletter.dead_letter_of(message, "orders", reason, 3, NOW)
+
+
+def test_the_names_are_the_brokers() -> None:
+    assert mapping.STORY == (
+        deadletter.REASON,
+        deadletter.ORIGIN,
+        deadletter.ATTEMPTS,
+        deadletter.TIME,
+    )
+
+
+@pytest.mark.parametrize(
+    ("reason", "shown"),
+    [
+        ("max-attempts", "MaxRetriesExceeded"),
+        ("expired", "MessageExpired"),
+        ("overflow", "QueueFull"),
+        ("client", "client"),
+    ],
+)
+@pytest.mark.parametrize("by_vibemq", [True, False])
+def test_a_dead_letter_tells_its_story(reason: str, shown: str, by_vibemq: bool) -> None:
+    message = (
+        published(b"[1]", {"a": "b", "deliveryAttempts": "8", "failedAt": "never", "c": "d"})
+        if by_vibemq
+        else foreign(b"[1]", properties={"a": "b", "c": "d"})
+    )
+    frame = delivered(buried(message, reason), attempts=1)
+    assert frame.payload == b"[1]"
+    assert list(frame.headers.items()) == [
+        ("a", "b"),
+        ("c", "d"),
+        ("deadLetterReason", shown),
+        ("originalQueue", "orders"),
+        ("deliveryAttempts", "3"),
+        ("failedAt", "2023-11-14T22:13:20.123+00:00"),
+    ]
+
+
+def test_a_dead_letter_of_a_message_without_headers() -> None:
+    assert set(delivered(buried(published())).headers) == set(mapping.STORY)
+
+
+# --- from other protocols ----------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("kind", "origin", "body", "payload", "encoded"),
+    [
+        (BodyKind.NONE, Origin.JMQ, b"", b"", False),
+        (BodyKind.TEXT, Origin.JMQ, b"hello", b'"hello"', False),
+        (BodyKind.TEXT, Origin.JMQ, b'{"a":1}', b'"{\\"a\\":1}"', False),
+        (BodyKind.TEXT, Origin.JMQ, b"", b'""', False),
+        (BodyKind.TEXT, Origin.JMQ, b"\xff", b'"/w=="', True),
+        (BodyKind.TEXT, Origin.JMQ, "grüße\0".encode(), '"grüße\\u0000"'.encode(), False),
+        (BodyKind.JSON, Origin.PHPMQ, b'{"a": 1}', b'{"a": 1}', False),
+        (BodyKind.JSON, Origin.JMQ, b"{a}", b'"{a}"', False),
+        (BodyKind.JSON, Origin.JMQ, b"", b'""', False),
+        (BodyKind.BYTES, Origin.JMQ, b"hello", b'"aGVsbG8="', True),
+        (BodyKind.BYTES, Origin.JMQ, b"", b'""', True),
+        (BodyKind.BYTES, Origin.PHPMQ, b"hello", b'"hello"', False),
+        (BodyKind.BYTES, Origin.PHPMQ, b"[1]", b'"[1]"', False),
+        (BodyKind.BYTES, Origin.MSGLITE, b"", b'""', False),
+        (BodyKind.BYTES, Origin.MSGLITE, b"\xff", b'"/w=="', True),
+        (BodyKind.BYTES, Origin.INTERNAL, b"hello", b'"hello"', False),
+        (BodyKind.MAP, Origin.JMQ, b'{"a":1}', b'{"a":1}', False),
+        (BodyKind.STREAM, Origin.JMQ, b'[1,"x"]', b'[1,"x"]', False),
+        (BodyKind.OBJECT, Origin.JMQ, b"\xac\xed", b'"rO0="', True),
+        (BodyKind.OBJECT, Origin.JMQ, b"text", b'"dGV4dA=="', True),
+    ],
+)
+def test_bodies_of_other_protocols(
+    kind: BodyKind, origin: Origin, body: bytes, payload: bytes, encoded: bool
+) -> None:
+    message = foreign(body, kind, origin)
+    frame = delivered(message)
+    assert frame.payload == payload
+    assert mapping.shown_payload(message) == (payload, encoded)
+    expected = {"deliveryAttempts": "1"}
+    if encoded:
+        expected["content-encoding"] = "base64"
+    assert frame.headers == expected
+
+
+@given(st.sampled_from(BodyKind), st.sampled_from(Origin), st.binary(max_size=30))
+def test_every_delivery_is_json(kind: BodyKind, origin: Origin, body: bytes) -> None:
+    assume(origin is not Origin.VIBEMQ)  # its payloads are checked when they come in
+    frame = delivered(foreign(body, kind, origin))
+    if kind is BodyKind.NONE:
+        assert frame.payload == b""
+        return
+    value = json.loads(frame.payload)
+    if kind in (BodyKind.TEXT, BodyKind.BYTES, BodyKind.OBJECT):
+        if frame.headers.get("content-encoding"):
+            assert b64decode(value) == body
+        else:
+            assert value.encode() == body
+
+
+def test_properties_are_spelled_as_in_json() -> None:
+    properties: dict[str, Property] = {
+        "text": "x",
+        "yes": True,
+        "no": False,
+        "int": -(10**30),
+        "float": 1.5,
+        "big": 1e22,
+        "nan": float("nan"),
+        "infinite": float("-inf"),
+        "raw": b"\xff",
+        "null": None,
+        "empty": "",
+        "": "nameless",
+        "long": "x" * 65_536,
+        "half": "\ud800",
+        "ä": "ö",
+    }
+    assert headers_of(foreign(properties=properties)) == {
+        "text": "x",
+        "yes": "true",
+        "no": "false",
+        "int": "-1" + "0" * 30,
+        "float": "1.5",
+        "big": "1e+22",
+        "nan": "NaN",
+        "infinite": "-Infinity",
+        "raw": "/w==",
+        "ä": "ö",
+    }
+
+
+def test_a_property_does_not_pass_for_a_field() -> None:
+    properties: dict[str, Property] = {
+        "priority": "High",
+        "correlationId": "x",
+        "replyTo": "x",
+        "content-encoding": "base64",
+        "deliveryAttempts": 9,
+    }
+    message = foreign(properties=properties)
+    assert headers_of(message) == mapping.shown_headers(message) == {}
+
+
+@pytest.mark.parametrize(
+    ("priority", "shown"),
+    [
+        *((priority, "Low") for priority in range(4)),
+        (4, None),
+        *((priority, "High") for priority in (5, 6, 7)),
+        (8, "Critical"),
+        (9, "Critical"),
+    ],
+)
+def test_priorities_going_out(priority: int, shown: str | None) -> None:
+    assert headers_of(foreign(priority=priority)).get("priority") == shown
+
+
+@pytest.mark.parametrize(
+    ("address", "shown"),
+    [
+        (Address(Kind.QUEUE, "r"), "r"),
+        (Address(Kind.TOPIC, "r"), "topic:r"),
+        (Address(Kind.QUEUE, "topic:r"), None),
+        (Address(Kind.QUEUE, "\udcff"), None),
+        (Address(Kind.QUEUE, ""), None),
+    ],
+)
+def test_a_reply_address_is_shown_if_it_can_be_read_back(
+    address: Address, shown: str | None
+) -> None:
+    message = foreign()
+    message.reply_to = address
+    headers = headers_of(message)
+    assert headers.get("replyTo") == shown
+    if shown is not None:
+        assert published(headers=headers).reply_to == address
+
+
+def test_a_correlation_id_is_shown() -> None:
+    message = foreign()
+    message.correlation_id = "c"
+    assert headers_of(message) == {"correlationId": "c"}
+
+
+def test_ids() -> None:
+    message = foreign()
+    assert mapping.shown_id(message, BROKER) == "0001020304050607" + "0000000000000abc"
+    for unsayable in ("\udcff", "x" * 65_536):
+        message.message_id = unsayable
+        assert len(mapping.shown_id(message, BROKER)) == 32
+    message.message_id = "ID:1-2-3"
+    assert mapping.shown_id(message, BROKER) == "ID:1-2-3"
+
+
+# --- there and back ----------------------------------------------------------------------------
+
+
+def republished(message: Message) -> Message:
+    """A consumer sends on what it got: payload and headers."""
+    frame = delivered(message)
+    return published(frame.payload, dict(frame.headers), frame.id)
+
+
+@given(st.binary(max_size=40))
+def test_bytes_of_jms_cross_vibemq_unharmed(body: bytes) -> None:
+    back = republished(foreign(body, BodyKind.BYTES))
+    assert (back.kind, back.body) == (BodyKind.BYTES, body)
+
+
+@given(st.binary(max_size=40))
+def test_phpmq_and_msglite_through_vibemq(body: bytes) -> None:
+    for message, shown in (
+        (phpmq.to_message(Q, body, 0, Durability.SYNC, NOW), phpmq.to_content),
+        (msglite.to_message(Q, body, 60, b"", Durability.SYNC, NOW), msglite.shown_body),
+    ):
+        back = shown(republished(message))
+        try:
+            text = body.decode()
+        except UnicodeDecodeError:
+            assert back == body
+        else:
+            assert json.loads(back) == text
+
+
+@given(payloads.filter(bool), headers)
+def test_vibemq_through_phpmq_and_msglite(payload: bytes, headers: dict[str, str]) -> None:
+    message = published(payload, headers)
+    expected = payload if message.kind is BodyKind.JSON else message.body
+    assert phpmq.to_content(message) == msglite.shown_body(message) == expected
+
+
+@given(st.binary(min_size=1, max_size=20).filter(lambda raw: not set(raw) & set(b" \t\r\n")))
+def test_a_reply_address_of_msglite_through_vibemq(raw: bytes) -> None:
+    message = msglite.to_message(Q, b"?", 60, raw, Durability.NONE, NOW)
+    back = republished(message)
+    try:
+        can_be_said = not raw.decode().startswith("topic:")
+    except UnicodeDecodeError:
+        can_be_said = False
+    assert msglite.shown_reply(back) == (raw if can_be_said else b"")
+
+
+@given(
+    st.dictionaries(names, names, max_size=5), st.sampled_from([1, 4, 6, 9]), st.text(max_size=5)
+)
+def test_text_properties_and_fields_come_back(
+    properties: dict[str, str], priority: int, correlation_id: str
+) -> None:
+    ours = {"priority", "correlationId", "replyTo", "content-encoding", "deadLetterReason"}
+    assume(not (ours | {"deliveryAttempts"}) & properties.keys())
+    assume(correlation_id.isprintable())
+    message = foreign(properties=dict(properties), priority=priority)
+    message.correlation_id = correlation_id
+    back = republished(message)
+    assert back.properties == properties | {"deliveryAttempts": "1"}
+    assert (back.priority, back.correlation_id) == (priority, correlation_id)
+
+
+# --- rules -------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    "name", ["a", "Orders.eu-1_x", "größe", "日本語", "٣", "x" * 256, "ö" * 256]
+)
+def test_queue_names(name: str) -> None:
+    assert mapping.is_queue_name(name)
+
+
+@pytest.mark.parametrize(
+    "name", ["", "a b", "a/b", "a\n", "topic:x", "x²", "😀", "𝒜", "x" * 257, "ö" * 257]
+)
+def test_names_no_queue_has(name: str) -> None:
+    assert not mapping.is_queue_name(name)
+
+
+def test_rules_for_headers() -> None:
+    mapping.check_headers({str(number): "1" for number in range(50)})
+    mapping.check_headers({"a": "x" * 4096, "b": "😀" * 2048})
+    for headers in (
+        {str(number): "1" for number in range(51)},
+        {"a": "x" * 4097},
+        {"a": "😀" * 2048 + "x"},
+    ):
+        with pytest.raises(ProtocolError):
+            mapping.check_headers(headers)

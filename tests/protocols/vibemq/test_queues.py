@@ -1,0 +1,373 @@
+"""CreateQueue, DeleteQueue, QueueInfo, ListQueues."""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+import pytest
+
+from sluicemq.broker import BrokerSettings
+from sluicemq.model.destination import Address, DestinationSettings, Kind, Overflow
+from sluicemq.protocols.vibemq import queues, wire
+from sluicemq.protocols.vibemq.queues import NO_LIMIT, Mode, Strategy
+from sluicemq.protocols.vibemq.session import Options
+from sluicemq.protocols.vibemq.wire import Frame
+from tests.protocols.vibemq.harness import Harness
+
+EVERYTHING = {
+    "mode": 3,
+    "maxQueueSize": 77,
+    "messageTtl": "1.02:03:04.5000000",
+    "enableDeadLetterQueue": True,
+    "deadLetterQueueName": "dead",
+    "overflowStrategy": 2,
+    "maxRetryAttempts": 9,
+}
+
+
+@pytest.fixture
+def harness() -> Harness:
+    return Harness()
+
+
+# --- options ---------------------------------------------------------------------------------
+
+
+def options(payload: Any = None, **headers: str) -> queues.Options:
+    raw = b"" if payload is None else json.dumps(payload).encode()
+    return queues.read_options(raw, headers)
+
+
+def test_as_the_net_client_sends_them() -> None:
+    assert options(EVERYTHING) == queues.Options(
+        Mode.PRIORITY_BASED,
+        77,
+        (((24 + 2) * 60 + 3) * 60 + 4) * 1000 + 500,
+        True,
+        "dead",
+        Strategy.BLOCK_PUBLISHER,
+        9,
+    )
+
+
+def test_as_the_protocol_page_has_them() -> None:
+    assert options(
+        None,
+        deliveryMode="FanOutWithAck",
+        maxQueueSize="10",
+        messageTtl="3600000",
+        enableDeadLetterQueue="TRUE",
+        maxRetryAttempts="5",
+    ) == queues.Options(Mode.FAN_OUT_WITH_ACK, 10, 3_600_000, True, "", Strategy.DROP_OLDEST, 5)
+
+
+def test_nothing_means_the_defaults_of_the_original() -> None:
+    usual = queues.Options(
+        Mode.ROUND_ROBIN, 10_000, 0, False, "", Strategy.DROP_OLDEST, max_retry_attempts=3
+    )
+    assert options() == options({}) == options({"unknown": [1]}) == usual
+    assert queues.read_options(b"null", {}) == usual
+    assert options({"messageTtl": None, "mode": None}) == usual
+
+
+def test_the_payload_wins() -> None:
+    read = options({"mode": 3, "maxQueueSize": 5}, deliveryMode="FanOutWithAck", maxQueueSize="6")
+    assert (read.mode, read.max_queue_size) == (Mode.PRIORITY_BASED, 5)
+    assert options({"deliveryMode": "prioritybased"}, mode="1").mode is Mode.PRIORITY_BASED
+    assert options({"maxQueueSize": 5}, maxRetryAttempts="7").max_retry_attempts == 7
+
+
+@pytest.mark.parametrize(
+    ("value", "mode"),
+    [
+        (0, Mode.ROUND_ROBIN),
+        ("1", Mode.FAN_OUT_WITH_ACK),
+        ("fanoutwithoutack", Mode.FAN_OUT_WITHOUT_ACK),
+        ("PRIORITYBASED", Mode.PRIORITY_BASED),
+        (" RoundRobin ", Mode.ROUND_ROBIN),
+    ],
+)
+def test_modes_by_number_and_name(value: object, mode: Mode) -> None:
+    assert options({"mode": value}).mode is mode
+
+
+@pytest.mark.parametrize(
+    ("value", "milliseconds"),
+    [
+        ("00:00:01", 1000),
+        ("0:0:1", 1000),
+        ("23:59:59.9999999", 24 * 3_600_000),
+        ("10.00:00:00", 864_000_000),
+        ("00:00:00.0000001", 1),
+        ("00:00:00.25", 250),
+        ("1500", 1500),
+        (1500, 1500),
+        (0, 0),
+    ],
+)
+def test_time_to_live(value: object, milliseconds: int) -> None:
+    assert options({"messageTtl": value}).message_ttl == milliseconds
+    assert options(None, messageTtl=str(value)).message_ttl == milliseconds
+
+
+@pytest.mark.parametrize("milliseconds", [1, 999, 1000, 86_400_000, 93_784_500, 10**14])
+def test_a_time_span_reads_as_it_was_written(milliseconds: int) -> None:
+    shown = queues.shown_span(milliseconds)
+    assert options({"messageTtl": shown}).message_ttl == milliseconds
+    assert queues.shown_span(93_784_500) == "1.02:03:04.5000000"
+
+
+@pytest.mark.parametrize(
+    ("name", "value"),
+    [
+        ("mode", 4),
+        ("mode", -1),
+        ("mode", "Round"),
+        ("mode", True),
+        ("mode", 1.0),
+        ("mode", []),
+        ("maxQueueSize", 0),
+        ("maxQueueSize", 2**31),
+        ("maxQueueSize", 1.5),
+        ("maxQueueSize", "many"),
+        ("maxQueueSize", True),
+        ("maxQueueSize", "9" * 5000),
+        ("messageTtl", "-00:00:01"),
+        ("messageTtl", "24:00:00"),
+        ("messageTtl", "00:60:00"),
+        ("messageTtl", "1:2"),
+        ("messageTtl", -1),
+        ("messageTtl", 1.5),
+        ("messageTtl", 10**15),
+        ("messageTtl", "99999999.00:00:00"),
+        ("messageTtl", True),
+        ("enableDeadLetterQueue", 1),
+        ("enableDeadLetterQueue", "yes"),
+        ("deadLetterQueueName", "a b"),
+        ("deadLetterQueueName", 5),
+        ("deadLetterQueueName", "x" * 257),
+        ("overflowStrategy", 4),
+        ("overflowStrategy", "Explode"),
+        ("maxRetryAttempts", -1),
+    ],
+)
+def test_what_cannot_be_read_is_refused_by_name(harness: Harness, name: str, value: object) -> None:
+    peer = harness.connect()
+    answer = peer.ask(wire.CREATE_QUEUE, "q", {name: value})
+    assert answer.error_code == "INVALID_MESSAGE"
+    assert name in answer.error_message
+    assert harness.broker.destinations == {}
+
+
+@pytest.mark.parametrize("payload", [b"[]", b"1", b'"x"', b"{", b"[" * 100_000, b"\xff"])
+def test_options_that_are_no_object(harness: Harness, payload: bytes) -> None:
+    peer = harness.connect()
+    [answer] = peer.say(Frame(wire.CREATE_QUEUE, "c", "q", payload))
+    assert answer.error_code == "INVALID_MESSAGE"
+
+
+def test_numbers_without_a_limit() -> None:
+    read = options({"maxQueueSize": NO_LIMIT, "maxRetryAttempts": NO_LIMIT})
+    assert read.settings.max_messages == read.settings.max_attempts == 0
+    assert options({"maxRetryAttempts": 0}).settings.max_attempts == 1
+
+
+@pytest.mark.parametrize("mode", list(Mode))
+@pytest.mark.parametrize("strategy", list(Strategy))
+def test_a_destination_says_what_it_was_created_with(
+    harness: Harness, mode: Mode, strategy: Strategy
+) -> None:
+    given = queues.Options(mode, 5, 1000, True, "dead", strategy, 2)
+    destination = harness.broker.declare(queues.address("q", given), given.settings)
+    assert queues.Options.of(destination) == given
+
+
+# --- CreateQueue -----------------------------------------------------------------------------
+
+
+def test_a_queue_is_created_as_its_mode_wants(harness: Harness) -> None:
+    peer = harness.connect()
+    for mode, kind in enumerate((Kind.QUEUE, Kind.TOPIC, Kind.TOPIC, Kind.QUEUE)):
+        peer.create(f"q{mode}", mode=mode)
+        assert harness.broker.find(Address(kind, f"q{mode}")) is not None
+    assert len(harness.broker.destinations) == 4
+
+
+def test_a_queue_may_be_created_again_in_the_same_words_only(harness: Harness) -> None:
+    peer = harness.connect()
+    peer.create("q", **EVERYTHING)
+    peer.create("q", **EVERYTHING)
+    for name, value in {
+        "mode": 0,
+        "maxQueueSize": 78,
+        "messageTtl": None,
+        "enableDeadLetterQueue": False,
+        "deadLetterQueueName": "other",
+        "overflowStrategy": 1,
+        "maxRetryAttempts": 8,
+    }.items():
+        before = harness.destination("q").settings
+        assert peer.error(wire.CREATE_QUEUE, "q", EVERYTHING | {name: value}) == "QUEUE_EXISTS"
+        assert harness.destination("q").settings == before
+    assert peer.error(wire.CREATE_QUEUE, "q", {"mode": 1}) == "QUEUE_EXISTS"
+    assert len(harness.broker.destinations) == 1
+
+
+def test_or_not_at_all_if_the_listener_is_strict(harness: Harness) -> None:
+    peer = harness.connect(Options(strict_create=True))
+    peer.create("q")
+    assert peer.error(wire.CREATE_QUEUE, "q") == "QUEUE_EXISTS"
+    peer.publish("auto", "1")
+    assert peer.error(wire.CREATE_QUEUE, "auto") == "QUEUE_EXISTS"
+
+
+def test_a_queue_that_came_by_being_used_takes_the_first_declaration(harness: Harness) -> None:
+    peer = harness.connect()
+    peer.publish("q", "1")
+    assert harness.destination("q").automatic
+    assert harness.destination("q").settings == queues.DEFAULTS
+    assert peer.error(wire.CREATE_QUEUE, "q", {"mode": 1}) == "QUEUE_EXISTS"
+    peer.create("q", maxQueueSize=5)
+    assert not harness.destination("q").automatic
+    assert harness.destination("q").settings.max_messages == 5
+    assert peer.error(wire.CREATE_QUEUE, "q") == "QUEUE_EXISTS"
+    assert len(harness.bodies("q")) == 1
+
+
+def test_what_the_broker_has_been_configured_with_stays(harness: Harness) -> None:
+    settings = DestinationSettings(
+        max_messages=10_000,
+        overflow=Overflow.DROP_OLDEST,
+        max_attempts=3,
+        by_priority=False,
+        retry_delay=5,
+        max_bytes=10**9,
+    )
+    harness.limit("q", settings)
+    peer = harness.connect()
+    peer.publish("q", "1")
+    peer.create("q")
+    assert harness.destination("q").settings == settings
+
+
+def test_defaults_of_the_broker_overrule_those_of_the_protocol() -> None:
+    own = DestinationSettings(max_messages=7)
+    harness = Harness(BrokerSettings(defaults=own))
+    harness.connect().subscribe("q")
+    assert harness.destination("q").settings == own
+
+
+def test_somebodys_temporary_queue_can_be_neither_created_nor_deleted(harness: Harness) -> None:
+    harness.broker.declare(Address(Kind.QUEUE, "mine"), owner=object())
+    peer = harness.connect()
+    assert peer.error(wire.CREATE_QUEUE, "mine") == "QUEUE_EXISTS"
+    assert peer.error(wire.DELETE_QUEUE, "mine") == "QUEUE_NOT_FOUND"
+    assert json.loads(peer.ask(wire.LIST_QUEUES).payload) == []
+    peer.publish("mine", "but one may answer to it")
+
+
+# --- DeleteQueue -----------------------------------------------------------------------------
+
+
+def test_delete(harness: Harness) -> None:
+    peer = harness.connect()
+    assert peer.error(wire.DELETE_QUEUE, "q") == "QUEUE_NOT_FOUND"
+    for mode in range(4):
+        peer.create("q", mode=mode)
+        peer.publish("q", "1")
+        answer = peer.ask(wire.DELETE_QUEUE, "q")
+        assert answer == Frame(wire.DELETE_QUEUE, answer.id, "q")
+        assert peer.info("q") is None
+    assert peer.subscribe("q") == []
+
+
+# --- QueueInfo -------------------------------------------------------------------------------
+
+
+def test_info_has_the_types_that_the_net_client_reads(harness: Harness) -> None:
+    peer = harness.connect()
+    peer.create("q", **EVERYTHING)
+    peer.publish("q", "1", "2")
+    peer.subscribe("q")
+    peer.publish("q", "3")
+    peer.ask(wire.UNSUBSCRIBE, "q")
+    assert peer.info("q") == {
+        "name": "q",
+        "messageCount": 3,
+        "subscriberCount": 0,
+        "deliveryMode": 3,
+        "maxSize": 77,
+        "createdAt": "2023-11-14T22:13:20.000Z",
+        "messageTtl": "1.02:03:04.5000000",
+        "enableDeadLetterQueue": True,
+        "deadLetterQueueName": "dead",
+        "overflowStrategy": 2,
+        "maxRetryAttempts": 9,
+        "unackedCount": 0,
+    }
+
+
+def test_info_counts_waiting_messages_and_subscribers(harness: Harness) -> None:
+    peer = harness.connect()
+    peer.publish("q", "1", "2")
+    peer.subscribe("q")
+    info = peer.info("q")
+    assert (info["messageCount"], info["unackedCount"], info["subscriberCount"]) == (0, 2, 1)
+    assert info.keys().isdisjoint({"messageTtl", "deadLetterQueueName"})
+
+
+def test_mode_by_name_for_clients_that_tell_their_version(harness: Harness) -> None:
+    peer = harness.connect(clientVersion="1.0.0")
+    names = ["RoundRobin", "FanOutWithAck", "FanOutWithoutAck", "PriorityBased"]
+    for mode, name in enumerate(names):
+        peer.create(f"q{mode}", mode=mode)
+        assert peer.info(f"q{mode}")["deliveryMode"] == name
+
+
+def test_a_missing_queue_is_no_error_to_the_net_client(harness: Harness) -> None:
+    answer = harness.connect().ask(wire.QUEUE_INFO, "q")
+    assert answer.type == wire.QUEUE_INFO
+    assert answer.payload == b""
+    assert answer.error_code == "QUEUE_NOT_FOUND"
+    assert answer.error_message
+
+
+def test_a_queue_of_another_protocol_is_shown_in_numbers_that_can_be_read(
+    harness: Harness,
+) -> None:
+    harness.limit("q", DestinationSettings())
+    info = harness.connect().info("q")
+    assert (info["maxSize"], info["maxRetryAttempts"]) == (NO_LIMIT, NO_LIMIT)
+    assert (info["deliveryMode"], info["overflowStrategy"]) == (3, 1)
+
+
+def test_created_at_is_the_time_of_creation(harness: Harness) -> None:
+    peer = harness.connect()
+    harness.turn(61_500)
+    peer.create("q")
+    harness.turn(1000)
+    assert peer.info("q")["createdAt"] == "2023-11-14T22:14:21.500Z"
+
+
+# --- ListQueues ------------------------------------------------------------------------------
+
+
+def test_a_list_is_in_order_of_creation_and_of_what_can_be_named(harness: Harness) -> None:
+    peer = harness.connect()
+    assert json.loads(peer.ask(wire.LIST_QUEUES).payload) == []
+    peer.create("z")
+    harness.turn(10)
+    peer.create("a", mode=1)
+    harness.limit("no name/here", DestinationSettings())
+    harness.limit("\udcff", DestinationSettings())
+    harness.broker.declare(Address(Kind.TOPIC, "z"))
+    harness.turn(10)
+    peer.publish("Über", "1")
+    assert json.loads(peer.ask(wire.LIST_QUEUES).payload) == ["z", "a", "Über"]
+
+
+def test_a_list_that_is_too_long_for_a_frame_is_an_error(harness: Harness) -> None:
+    for n in range(4500):
+        harness.limit(f"{n:0256}", DestinationSettings())
+    assert harness.connect().error(wire.LIST_QUEUES) == "SERVER_ERROR"

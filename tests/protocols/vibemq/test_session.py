@@ -1,0 +1,637 @@
+"""Connecting, publishing, and what is said about mistakes. Deliveries are in test_deliveries."""
+
+from __future__ import annotations
+
+import json
+
+import pytest
+
+from sluicemq import __version__
+from sluicemq.broker import BrokerSettings
+from sluicemq.model.access import EVERYBODY, Identity, Operation, Permission
+from sluicemq.model.destination import Address, DestinationSettings, Kind, Overflow
+from sluicemq.model.errors import AuthenticationFailed, AuthenticationMissing
+from sluicemq.model.message import Durability
+from sluicemq.protocols.access import Access, Admitted, Credentials, Users
+from sluicemq.protocols.vibemq import wire
+from sluicemq.protocols.vibemq.compression import Compression
+from sluicemq.protocols.vibemq.session import Options
+from sluicemq.protocols.vibemq.subscriber import Terms
+from sluicemq.protocols.vibemq.wire import Frame
+from tests.protocols.vibemq.harness import Harness
+
+
+class Gate:
+    """Access whose answers the test gives, when it wants to."""
+
+    def __init__(self, guest: Identity | None = None) -> None:
+        self.guest = guest
+        self.users: Users | None = None
+        self.asked: list[tuple[Credentials, Admitted]] = []
+        self.refused: list[str] = []
+
+    def login(self, peer: str, credentials: Credentials, admitted: Admitted) -> None:
+        self.asked.append((credentials, admitted))
+
+    def denied(self, peer: str, identity: Identity, what: str) -> None:
+        self.refused.append(what)
+
+
+@pytest.fixture
+def harness() -> Harness:
+    return Harness()
+
+
+def behind(access: Access) -> Harness:
+    return Harness(access=access)
+
+
+def limited(*permissions: tuple[str, Operation]) -> Harness:
+    """A broker whose guests may do no more than this."""
+    granted = [Permission(pattern, frozenset({operation})) for pattern, operation in permissions]
+    return behind(Gate(Identity("guest", granted)))
+
+
+# --- connecting ------------------------------------------------------------------------------
+
+
+def test_connect_is_answered_with_its_id_and_the_headers_of_the_protocol_page(
+    harness: Harness,
+) -> None:
+    peer, other = harness.arrive(), harness.arrive()
+    [answer] = peer.say(Frame(wire.CONNECT, "c"))
+    assert answer.type == wire.CONNECT_ACK
+    assert answer.id == "c"
+    assert answer.headers.keys() == {"connectionId", "serverVersion"}
+    assert answer.headers["serverVersion"] == __version__
+    [another] = other.say(Frame(wire.CONNECT, "c"))
+    assert another.headers["connectionId"] != answer.headers["connectionId"]
+
+
+def test_nothing_is_said_before_connect(harness: Harness) -> None:
+    peer = harness.arrive()
+    harness.turn(100_000)
+    assert peer.frames() == []
+
+
+@pytest.mark.parametrize("kind", sorted((wire.FROM_CLIENT | {77}) - {wire.CONNECT, wire.PING}))
+def test_before_connect_there_is_only_ping(harness: Harness, kind: int) -> None:
+    peer = harness.arrive()
+    assert peer.error(kind, "q") == "NOT_AUTHENTICATED"
+    assert peer.ask(wire.PING).type == wire.PONG
+    assert harness.find("q") is None
+    assert peer.link.open
+    assert peer.ask(wire.CONNECT).type == wire.CONNECT_ACK
+
+
+@pytest.mark.parametrize(
+    ("offered", "supported", "agreed"),
+    [
+        ("brotli,gzip", (Compression.BROTLI, Compression.GZIP), "brotli"),
+        ("gzip, BROTLI", (Compression.BROTLI, Compression.GZIP), "gzip"),
+        ("brotli,gzip", (Compression.GZIP,), "gzip"),
+        ("brotli,gzip", (), None),
+        ("zstd", (Compression.GZIP,), None),
+        ("", (Compression.GZIP,), None),
+    ],
+)
+def test_compression_is_agreed_upon_and_used_from_the_threshold_on(
+    harness: Harness, offered: str, supported: tuple[Compression, ...], agreed: str | None
+) -> None:
+    peer = harness.arrive(Options(compression=supported, terms=Terms(threshold=600)))
+    [answer] = peer.say(Frame(wire.CONNECT, "c", headers={"supported-compression": offered}))
+    assert answer.headers.get("negotiated-compression") == agreed
+    flag = {None: 0, "gzip": 1, "brotli": 2}[agreed]
+    peer.subscribe("q")
+    for size, expected in ((100, 0), (1000, flag)):
+        payload = b'"%b"' % (b"x" * size)
+        peer.session.receive(wire.encode(Frame(wire.PUBLISH, "m", "q", payload)))
+        harness.turn()
+        written = peer.link.written
+        ack = wire.encode_publish_ack(b"m", b"q")
+        assert written.startswith(ack)
+        assert written[len(ack) + 4] == expected
+        assert [frame.payload for frame in peer.frames()] == [b"", payload]
+
+
+def test_a_second_connect_negotiates_anew_and_keeps_subscriptions(harness: Harness) -> None:
+    peer = harness.connect(**{"supported-compression": "gzip"})
+    peer.subscribe("q")
+    [answer] = peer.say(Frame(wire.CONNECT, "again"))
+    assert answer.id == "again"
+    assert "negotiated-compression" not in answer.headers
+    harness.connect().publish("q", "m")
+    assert peer.ids() == ["m"]
+
+
+def test_a_thousand_connects_in_one_read_are_answered(harness: Harness) -> None:
+    peer = harness.arrive()
+    requests = [Frame(wire.CONNECT, str(n), headers={"authToken": "t"}) for n in range(2000)]
+    assert len(peer.say(*requests)) == 2000
+
+
+# --- login -----------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("headers", "credentials"),
+    [
+        ({}, Credentials()),
+        ({"authToken": "t"}, Credentials(token="t")),
+        ({"authUsername": "u", "authPassword": "p"}, Credentials("u", "p")),
+        (
+            {"authUsername": "u", "authPassword": "p", "authToken": "t"},
+            Credentials("u", "p", "t"),
+        ),
+    ],
+)
+def test_what_follows_connect_waits_for_the_login(
+    headers: dict[str, str], credentials: Credentials
+) -> None:
+    gate = Gate()
+    harness = behind(gate)
+    peer = harness.arrive()
+    early = [Frame(wire.CONNECT, "c", headers=headers), Frame(wire.PUBLISH, "1", "q", b"1")]
+    assert peer.say(*early) == []
+    assert peer.link.paused
+    assert peer.say(Frame(wire.PUBLISH, "2", "q", b"2")) == []
+    [(shown, admitted)] = gate.asked
+    assert shown == credentials
+    admitted(EVERYBODY)
+    harness.turn()
+    assert [(f.type, f.id) for f in peer.frames()] == [
+        (wire.CONNECT_ACK, "c"),
+        (wire.PUBLISH_ACK, "1"),
+        (wire.PUBLISH_ACK, "2"),
+    ]
+    assert not peer.link.paused
+
+
+@pytest.mark.parametrize(
+    ("error", "code"),
+    [
+        (AuthenticationMissing("who are you?"), "AUTH_REQUIRED"),
+        (AuthenticationFailed("wrong"), "AUTH_FAILED"),
+    ],
+)
+def test_a_refused_login_is_answered_then_closed_and_nothing_is_carried_out(
+    error: AuthenticationFailed, code: str
+) -> None:
+    gate = Gate()
+    harness = behind(gate)
+    peer = harness.arrive()
+    peer.say(Frame(wire.CONNECT, "c"), Frame(wire.PUBLISH, "1", "q", b"1"))
+    gate.asked[0][1](error)
+    harness.turn()
+    [answer] = peer.frames()
+    assert answer == Frame(wire.ERROR, "c", error_code=code, error_message=str(error))
+    assert peer.link.open
+    assert peer.say(Frame(wire.CONNECT, "c2"), Frame(wire.PING, "p")) == []
+    harness.turn(1000)
+    assert not peer.link.open
+    assert harness.find("q") is None
+    assert len(gate.asked) == 1
+
+
+def test_a_login_that_comes_after_the_connection_has_gone_is_ignored() -> None:
+    for outcome in (EVERYBODY, AuthenticationFailed("wrong")):
+        gate = Gate()
+        harness = behind(gate)
+        peer = harness.arrive()
+        peer.say(Frame(wire.CONNECT, "c"), Frame(wire.PUBLISH, "1", "q", b"1"))
+        peer.drop()
+        gate.asked[0][1](outcome)
+        harness.turn(1000)
+        assert peer.link.written == b""
+        assert peer.link.open
+        assert harness.find("q") is None
+
+
+def test_a_refused_client_that_leaves_is_not_closed_again() -> None:
+    gate = Gate()
+    harness = behind(gate)
+    peer = harness.arrive()
+    peer.say(Frame(wire.CONNECT, "c"))
+    gate.asked[0][1](AuthenticationFailed("wrong"))
+    peer.drop()
+    harness.turn(1000)
+    assert peer.link.open  # never closed by us
+
+
+def test_the_end_of_input_during_a_login_comes_after_it() -> None:
+    gate = Gate()
+    harness = behind(gate)
+    peer = harness.arrive()
+    peer.say(Frame(wire.CONNECT, "c"), Frame(wire.PUBLISH, "1", "q", b"1"), Frame(wire.PING, "p"))
+    peer.session.end_of_input()
+    assert peer.link.open
+    gate.asked[0][1](EVERYBODY)
+    harness.turn()
+    assert [frame.id for frame in peer.frames()] == ["c", "p", "1"]
+    assert not peer.link.open
+
+
+def test_a_guest_may_still_log_in_and_is_then_somebody_else() -> None:
+    gate = Gate(Identity("guest"))
+    harness = behind(gate)
+    peer = harness.connect()
+    assert peer.error(wire.PUBLISH, "q") == "NOT_AUTHORIZED"
+    assert peer.say(Frame(wire.CONNECT, "c", headers={"authToken": "t"})) == []
+    gate.asked[0][1](EVERYBODY)
+    assert [frame.type for frame in peer.frames()] == [wire.CONNECT_ACK]
+    peer.publish("q", "m")
+    # and the other way round: what one user may is not remembered for the next
+    peer.say(Frame(wire.CONNECT, "c", headers={"authToken": "other"}))
+    gate.asked[1][1](Identity("nobody"))
+    peer.frames()
+    assert peer.error(wire.PUBLISH, "q") == "NOT_AUTHORIZED"
+
+
+# --- permissions -----------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("kind", "operation"),
+    [
+        (wire.PUBLISH, Operation.PRODUCE),
+        (wire.SUBSCRIBE, Operation.CONSUME),
+        (wire.CREATE_QUEUE, Operation.CREATE),
+        (wire.DELETE_QUEUE, Operation.DELETE),
+        (wire.QUEUE_INFO, Operation.BROWSE),
+    ],
+)
+def test_each_request_needs_its_own_right(kind: int, operation: Operation) -> None:
+    without = limited(*(("*", each) for each in Operation if each is not operation))
+    without.limit("q", DestinationSettings())
+    peer = without.connect()
+    assert peer.error(kind, "q") == "NOT_AUTHORIZED"
+    assert isinstance(without.access, Gate)
+    assert without.access.refused == [f"{operation.value} q"]
+    having = limited(("q", operation))
+    having.limit("q", DestinationSettings())
+    answer = having.connect().ask(kind, "q")
+    assert answer.error_code in ("", "QUEUE_EXISTS")
+
+
+def test_nothing_comes_into_being_for_who_may_not(harness: Harness) -> None:
+    limits = limited(("mine", Operation.BROWSE))
+    peer = limits.connect()
+    peer.error(wire.PUBLISH, "q")
+    peer.error(wire.SUBSCRIBE, "q")
+    assert limits.broker.destinations == {}
+
+
+def test_a_list_shows_what_one_has_any_right_to() -> None:
+    harness = limited(("a*", Operation.PRODUCE), ("b", Operation.DELETE))
+    for name in ("a1", "b", "c", "a2"):
+        harness.limit(name, DestinationSettings())
+    assert json.loads(harness.connect().ask(wire.LIST_QUEUES).payload) == ["a1", "b", "a2"]
+
+
+# --- publishing ------------------------------------------------------------------------------
+
+
+def test_a_publish_is_answered_with_id_queue_and_headers(harness: Harness) -> None:
+    answer = harness.connect().ask(wire.PUBLISH, "q", {"a": 1})
+    assert answer == Frame(
+        wire.PUBLISH_ACK, "r1", "q", headers={"messageId": "r1", "queueName": "q"}
+    )
+
+
+def test_it_is_answered_only_when_it_is_durable_and_in_order(harness: Harness) -> None:
+    peer = harness.connect()
+    data = b"".join(wire.encode(Frame(wire.PUBLISH, str(n), f"q{n % 3}", b"0")) for n in range(9))
+    peer.session.receive(data[:100])
+    peer.session.receive(data[100:])
+    assert peer.link.written == b""
+    harness.turn()
+    assert [frame.id for frame in peer.frames()] == [str(n) for n in range(9)]
+
+
+@pytest.mark.parametrize("durability", [Durability.LAZY, Durability.NONE])
+def test_a_listener_may_not_wait_for_the_disk(harness: Harness, durability: Durability) -> None:
+    peer = harness.connect(Options(durability=durability))
+    peer.session.receive(wire.encode(Frame(wire.PUBLISH, "m", "q", b"0")))
+    assert [frame.id for frame in peer.frames()] == ["m"]
+    [delivery] = harness.destination("q").queue.browse()
+    assert delivery.message is not None
+    assert delivery.message.durability is durability
+
+
+def test_one_id_may_be_published_again_and_in_other_queues(harness: Harness) -> None:
+    peer = harness.connect()
+    peer.publish("q", "m", "m")
+    peer.publish("other", "m")
+    assert len(harness.bodies("q")) == 2
+
+
+@pytest.mark.parametrize(
+    "payload",
+    [b"{", b"NaN", b"[1,]", b"\xff", b"\xef\xbb\xbf1", b"1 2", b"[" * 65 + b"]" * 65, b"01"],
+)
+def test_a_payload_that_is_no_json_is_refused_and_the_connection_lives(
+    harness: Harness, payload: bytes
+) -> None:
+    peer = harness.connect()
+    [answer] = peer.say(Frame(wire.PUBLISH, "m", "q", payload))
+    assert (answer.type, answer.id, answer.error_code) == (wire.ERROR, "m", "INVALID_MESSAGE")
+    assert harness.find("q") is None
+    peer.publish("q", "next")
+
+
+def test_names_and_headers_have_limits(harness: Harness) -> None:
+    peer = harness.connect()
+    assert peer.error(wire.PUBLISH, "") == "INVALID_QUEUE"
+    assert peer.error(wire.SUBSCRIBE, "") == "INVALID_QUEUE"
+    for name in ("a b", "a/b", "x" * 257, "a*", "\ud83d\ude00"):
+        for kind in (wire.PUBLISH, wire.SUBSCRIBE, wire.CREATE_QUEUE, wire.QUEUE_INFO):
+            assert peer.error(kind, name) == "INVALID_MESSAGE"
+    peer.publish("x" * 256, "m")
+    peer.publish("Größe-1_2.3", "m")
+    many = {f"h{n}": "v" for n in range(51)}
+    assert peer.error(wire.PUBLISH, "q", 1, **many) == "INVALID_MESSAGE"
+    assert peer.error(wire.PUBLISH, "q", 1, h="v" * 4097) == "INVALID_MESSAGE"
+    del many["h0"]
+    peer.publish("q", "m", **many)
+    peer.publish("q", "m", h="v" * 4096)
+
+
+def test_without_automatic_creation_a_queue_must_be_there() -> None:
+    harness = Harness(BrokerSettings(auto_create_queues=False))
+    peer = harness.connect()
+    assert peer.error(wire.PUBLISH, "q") == "QUEUE_NOT_FOUND"
+    assert peer.error(wire.SUBSCRIBE, "q") == "QUEUE_NOT_FOUND"
+    peer.create("q")
+    peer.publish("q", "m")
+    assert peer.subscribe("q") == ["m"]
+
+
+def test_a_queue_may_have_a_limit_of_its_own_for_messages(harness: Harness) -> None:
+    harness.limit("q", DestinationSettings(max_message_bytes=4))
+    peer = harness.connect()
+    assert peer.error(wire.PUBLISH, "q", "long") == "INVALID_MESSAGE"
+    peer.publish("q", "ok")
+
+
+def test_too_many_destinations_are_the_servers_fault() -> None:
+    harness = Harness(BrokerSettings(max_destinations=1))
+    peer = harness.connect()
+    peer.publish("q", "m")
+    assert peer.error(wire.PUBLISH, "other") == "SERVER_ERROR"
+    assert peer.error(wire.CREATE_QUEUE, "other") == "SERVER_ERROR"
+
+
+# --- full queues -----------------------------------------------------------------------------
+
+
+def test_the_oldest_goes_by_default(harness: Harness) -> None:
+    peer = harness.connect()
+    peer.create("q", maxQueueSize=2)
+    peer.publish("q", "1", "2", "3")
+    assert peer.subscribe("q") == ["2", "3"]
+
+
+def test_drop_newest_is_an_error(harness: Harness) -> None:
+    peer = harness.connect()
+    peer.create("q", maxQueueSize=1, overflowStrategy=1)
+    answers = peer.say(*(Frame(wire.PUBLISH, str(n), "q", b"0") for n in range(3)))
+    assert [(frame.id, frame.error_code) for frame in answers] == [
+        ("1", "QUEUE_FULL"),
+        ("2", "QUEUE_FULL"),
+        ("0", ""),
+    ]
+
+
+def test_redirect_to_the_dead_letter_queue(harness: Harness) -> None:
+    peer = harness.connect()
+    peer.create("q", maxQueueSize=1, overflowStrategy=3, enableDeadLetterQueue=True)
+    peer.create("off", maxQueueSize=1, overflowStrategy=3)
+    peer.publish("q", "1", "2")
+    peer.subscribe("q.dlq")
+    [dead] = peer.more
+    assert dead.id == "2"
+    assert dead.headers["deadLetterReason"] == "QueueFull"
+    assert dead.headers["originalQueue"] == "q"
+    peer.publish("off", "1")
+    assert peer.error(wire.PUBLISH, "off", 2) == "QUEUE_FULL"
+
+
+def test_block_publisher_holds_the_answer_until_there_is_room(harness: Harness) -> None:
+    peer = harness.connect(Options(terms=Terms(window=1)))
+    peer.create("q", maxQueueSize=1, overflowStrategy="BlockPublisher")
+    assert peer.subscribe("q") == []
+    peer.publish("q", "1")
+    assert [frame.id for frame in peer.more] == ["1"]
+    peer.publish("q", "2")
+    assert peer.say(*(Frame(wire.PUBLISH, n, "q", b"0") for n in ("3", "4"))) == []
+    assert not peer.link.paused
+    # other queues are not affected
+    peer.publish("other", "x")
+    # its own acknowledgement makes room
+    answers = [(frame.type, frame.id) for frame in peer.acknowledge("1")]
+    assert sorted(answers) == [(wire.PUBLISH_ACK, "3"), (wire.DELIVER, "2")]
+    answers = [(frame.type, frame.id) for frame in peer.acknowledge("2")]
+    assert sorted(answers) == [(wire.PUBLISH_ACK, "4"), (wire.DELIVER, "3")]
+
+
+def test_block_publisher_gives_up_before_the_client_does(harness: Harness) -> None:
+    peer = harness.connect()
+    peer.create("q", maxQueueSize=1, overflowStrategy=2)
+    peer.publish("q", "1")
+    assert peer.say(Frame(wire.PUBLISH, "2", "q", b"0")) == []
+    harness.turn(5000)
+    assert peer.say(Frame(wire.PUBLISH, "3", "q", b"0")) == []
+    harness.turn(2999)
+    assert peer.frames() == []
+    harness.turn(1)
+    assert [(frame.id, frame.error_code) for frame in peer.frames()] == [("2", "QUEUE_FULL")]
+    # what was refused does not come later, and what waits still does
+    assert peer.subscribe("q") == ["1", "3", "3"]
+    assert [frame.type for frame in peer.more] == [wire.DELIVER, wire.PUBLISH_ACK, wire.DELIVER]
+    harness.turn(10_000)
+    assert peer.frames() == []
+
+
+def test_what_waits_for_room_goes_with_its_connection(harness: Harness) -> None:
+    peer, other = harness.connect(), harness.connect()
+    peer.create("q", maxQueueSize=1, overflowStrategy=2)
+    peer.publish("q", "1")
+    peer.say(Frame(wire.PUBLISH, "2", "q", b"0"))
+    peer.drop()
+    assert other.subscribe("q") == ["1"]
+    assert harness.destination("q").parked == type(harness.destination("q").parked)()
+
+
+def test_so_many_wait_for_room_and_no_more(harness: Harness) -> None:
+    peer = harness.connect()
+    peer.create("q", maxQueueSize=1, overflowStrategy=2)
+    peer.publish("q", "1")
+    answers = peer.say(*(Frame(wire.PUBLISH, f"m{n}", "q", b"0") for n in range(1001)))
+    assert [(frame.id, frame.error_code) for frame in answers] == [("m1000", "QUEUE_FULL")]
+
+
+def test_a_queue_removed_under_what_waits_for_room(harness: Harness) -> None:
+    peer = harness.connect()
+    peer.create("q", maxQueueSize=1, overflowStrategy=2)
+    peer.publish("q", "1")
+    peer.say(Frame(wire.PUBLISH, "2", "q", b"0"))
+    answers = peer.say(Frame(wire.DELETE_QUEUE, "d", "q"))
+    assert [(frame.type, frame.id) for frame in answers] == [
+        (wire.DELETE_QUEUE, "d"),
+        (wire.PUBLISH_ACK, "2"),
+    ]
+    assert peer.subscribe("q") == ["2"]
+
+
+def test_a_queue_removed_for_good_under_what_waits_for_room() -> None:
+    harness = Harness(BrokerSettings(auto_create_queues=False))
+    peer = harness.connect()
+    peer.create("q", maxQueueSize=1, overflowStrategy=2)
+    peer.publish("q", "1")
+    peer.say(Frame(wire.PUBLISH, "2", "q", b"0"))
+    answers = peer.say(Frame(wire.DELETE_QUEUE, "d", "q"))
+    assert [(frame.id, frame.error_code) for frame in answers] == [
+        ("2", "QUEUE_NOT_FOUND"),
+        ("d", ""),
+    ]
+
+
+# --- what else can be said -------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("kind", [1, 3, 11, 21, 23, 25, 26, 50, 56, 99, 255])
+def test_unknown_commands_are_answered_and_harmless(harness: Harness, kind: int) -> None:
+    peer = harness.connect()
+    assert peer.error(kind, "q") == "UNKNOWN_COMMAND"
+    assert peer.ask(wire.PING).type == wire.PONG
+
+
+@pytest.mark.parametrize(
+    ("bad", "identity"),
+    [
+        (b"\0\0\0\1\0", None),
+        (b"\xff\xff\xff\xff\0", None),
+        (b"\0\x10\0\1", None),
+        (b"\0\0\0\x10\3" + bytes(16), None),
+        (b"\0\0\0\x10\1" + bytes(16), None),
+        (b"\0\0\0\x09\0" + b"\1\x14\0\3abc\0\x09", "abc"),
+    ],
+)
+def test_what_is_no_frame_is_answered_and_ends_the_connection(
+    harness: Harness, bad: bytes, identity: str | None
+) -> None:
+    peer = harness.connect()
+    peer.put(wire.encode(Frame(wire.PUBLISH, "m", "q", b"0")) + bad)
+    error, answer = peer.frames()
+    assert answer.id == "m"
+    assert (error.type, error.error_code) == (wire.ERROR, "INVALID_MESSAGE")
+    assert error.error_message
+    assert error.id == identity or (identity is None and error.id)
+    assert not peer.link.open
+    peer.session.receive(wire.encode(Frame(wire.PUBLISH, "late", "q", b"0")))
+    assert len(harness.bodies("q")) == 1
+
+
+def test_frames_in_pieces(harness: Harness) -> None:
+    peer = harness.connect()
+    peer.subscribe("q")
+    data = wire.encode(Frame(wire.PUBLISH, "m", "q", b'"x"', {"h": "v"}))
+    for place in range(len(data)):
+        peer.put(data[place : place + 1])
+    assert [frame.type for frame in peer.frames()] == [wire.PUBLISH_ACK, wire.DELIVER]
+
+
+def test_disconnect_has_no_answer_but_those_before_it_have(harness: Harness) -> None:
+    peer = harness.connect()
+    peer.put(
+        b"".join(
+            map(
+                wire.encode,
+                [
+                    Frame(wire.PUBLISH, "1", "q", b"0"),
+                    Frame(wire.DISCONNECT, "d"),
+                    Frame(wire.PUBLISH, "2", "q", b"0"),
+                ],
+            )
+        )
+    )
+    assert [frame.id for frame in peer.frames()] == ["1"]
+    assert peer.link.closed_because == ""
+    assert len(harness.bodies("q")) == 1
+
+
+def test_the_end_of_input_waits_for_the_answers(harness: Harness) -> None:
+    peer = harness.connect()
+    peer.subscribe("q")
+    peer.session.receive(wire.encode(Frame(wire.PUBLISH, "1", "q", b"0")))
+    peer.session.end_of_input()
+    assert peer.link.open
+    harness.turn()
+    assert [(frame.type, frame.id) for frame in peer.frames()] == [(wire.PUBLISH_ACK, "1")]
+    assert not peer.link.open
+    peer.drop()
+    assert harness.connect().subscribe("q") == ["1"]
+
+
+def test_shutdown_says_goodbye(harness: Harness) -> None:
+    peer = harness.connect()
+    peer.session.shutdown()
+    [goodbye] = peer.frames()
+    assert goodbye.type == wire.DISCONNECT
+    assert goodbye.headers == {"reason": "server_shutdown"}
+    assert not peer.link.open
+
+
+def test_a_rate_limit_spares_pings_and_acknowledgements(harness: Harness) -> None:
+    peer = harness.connect(Options(rate_limit=3))
+    peer.subscribe("q")
+    peer.publish("q", "1")
+    answers = peer.say(
+        Frame(wire.PUBLISH, "2", "q", b"0"), Frame(wire.PING, "p"), Frame(wire.ACK, "1")
+    )
+    assert [(frame.id, frame.error_code) for frame in answers] == [("2", "RATE_LIMITED"), ("p", "")]
+    assert harness.bodies("q") == []
+    harness.turn(1000)
+    peer.publish("q", "3")
+
+
+# --- back-pressure ---------------------------------------------------------------------------
+
+
+def test_a_client_that_reads_no_answers_is_not_read_either(harness: Harness) -> None:
+    peer = harness.connect()
+    peer.link.stalled = True
+    peer.session.congest()
+    pings = wire.encode(Frame(wire.PING, "p" * 1000)) * 1000
+    peer.put(pings)
+    assert not peer.link.paused
+    peer.put(pings)
+    assert peer.link.paused
+    peer.link.stalled = False
+    peer.session.relieve()
+    assert not peer.link.paused
+    assert len(peer.frames()) == 2000
+
+
+def test_a_client_that_is_faster_than_the_disk_is_not_read(harness: Harness) -> None:
+    peer = harness.connect()
+    message = wire.encode(Frame(wire.PUBLISH, "m", "q", b'"%b"' % (b"x" * 1_000_000)))
+    for _ in range(17):
+        peer.session.receive(message)
+    assert peer.link.paused
+    harness.turn()
+    assert not peer.link.paused
+    assert len(peer.frames()) == 17
+
+
+def test_topics_and_queues_of_one_name(harness: Harness) -> None:
+    harness.broker.declare(Address(Kind.TOPIC, "t"))
+    subscriber, peer = harness.connect(), harness.connect()
+    subscriber.subscribe("t")
+    peer.publish("t", "1")
+    assert subscriber.ids() == ["1"]
+    assert harness.find("t") is None
+    harness.limit("both", DestinationSettings(overflow=Overflow.REJECT))
+    harness.broker.declare(Address(Kind.TOPIC, "both"))
+    peer.publish("both", "2")
+    assert len(harness.bodies("both")) == 1

@@ -1,0 +1,261 @@
+"""Sessions against a model that knows only what was published and acknowledged, and against peers
+that send anything."""
+
+from __future__ import annotations
+
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, rule
+
+from sluicemq.protocols.vibemq import wire
+from sluicemq.protocols.vibemq.session import Options
+from sluicemq.protocols.vibemq.subscriber import Terms
+from sluicemq.protocols.vibemq.wire import Frame
+from tests.protocols.vibemq.harness import Harness, Peer
+
+WINDOW = 3
+QUEUES = ["a", "b"]
+FAN_OUT = "f"
+queues = st.sampled_from(QUEUES)
+peers = st.integers(0, 2)
+
+
+class Model(RuleBasedStateMachine):
+    """Three connections, two queues, one fan-out queue.
+
+    What must hold whatever they do: a message of a queue is with at most one connection, no window
+    is exceeded, nothing that was acknowledged comes back, what was not is there in its order;
+    every publish is answered once and in order; each subscriber of the fan-out queue gets each of
+    its messages.
+    """
+
+    @initialize()
+    def start(self) -> None:
+        self.harness = Harness()
+        self.peers = [self.connect() for _ in range(3)]
+        self.held: list[dict[str, str]] = [{}, {}, {}]
+        """By connection: the queue of each message it holds."""
+        self.subscribed: list[set[str]] = [set(), set(), set()]
+        self.alive: dict[str, list[str]] = {queue: [] for queue in QUEUES}
+        self.due: list[list[str]] = [[], [], []]
+        """By connection: messages of the fan-out queue it has to get yet, in order."""
+        self.unclaimed: list[str] = []
+        """Those that wait for a first subscriber."""
+        self.sent = 0
+        for queue in QUEUES:
+            self.peers[0].create(queue, maxRetryAttempts=2_000_000)
+        self.peers[0].create(FAN_OUT, mode=2)
+
+    def connect(self) -> Peer:
+        return self.harness.connect(Options(terms=Terms(window=WINDOW)))
+
+    def collect(self, answers: dict[int, list[str]] | None = None) -> None:
+        """What has come, on all connections; `answers`: PublishAcks expected, by connection."""
+        for number, peer in enumerate(self.peers):
+            acknowledged = []
+            for frame in peer.frames():
+                if frame.type == wire.PUBLISH_ACK:
+                    acknowledged.append(frame.id)
+                    continue
+                assert frame.type == wire.DELIVER, frame
+                assert frame.payload == b'"%b"' % frame.id.encode()
+                assert frame.queue in self.subscribed[number]
+                if frame.queue == FAN_OUT:
+                    assert self.due[number].pop(0) == frame.id
+                else:
+                    assert frame.id not in self.held[number], "delivered twice"
+                    self.held[number][frame.id] = frame.queue
+            assert acknowledged == (answers or {}).get(number, [])
+
+    @rule(peer=peers, where=st.lists(st.sampled_from([*QUEUES, FAN_OUT]), min_size=1, max_size=5))
+    def publish(self, peer: int, where: list[str]) -> None:
+        ids = []
+        for queue in where:
+            identity = f"m{self.sent}"
+            self.sent += 1
+            ids.append(identity)
+            if queue != FAN_OUT:
+                self.alive[queue].append(identity)
+                continue
+            takers = [n for n in range(3) if FAN_OUT in self.subscribed[n]]
+            for taker in takers:
+                self.due[taker].append(identity)
+            if not takers:
+                self.unclaimed.append(identity)
+        requests = [
+            Frame(wire.PUBLISH, identity, queue, b'"%b"' % identity.encode())
+            for identity, queue in zip(ids, where, strict=True)
+        ]
+        self.peers[peer].put(b"".join(map(wire.encode, requests)))
+        self.collect({peer: ids})
+
+    @rule(peer=peers, queue=st.sampled_from([*QUEUES, FAN_OUT]))
+    def subscribe(self, peer: int, queue: str) -> None:
+        first = queue == FAN_OUT and not any(FAN_OUT in each for each in self.subscribed)
+        if first:
+            self.due[peer] += self.unclaimed
+            self.unclaimed.clear()
+        self.subscribed[peer].add(queue)
+        self.peers[peer].put(wire.encode(Frame(wire.SUBSCRIBE, "s", queue)))
+        head = wire.encode(
+            Frame(
+                wire.SUBSCRIBE_ACK, "s", queue, headers={"queueName": queue, "subscriptionId": "s"}
+            )
+        )
+        link = self.peers[peer].link
+        assert link.written.startswith(head), "something comes before the answer"
+        link.written = link.written[len(head) :]
+        self.collect()
+
+    @rule(peer=peers, queue=st.sampled_from([*QUEUES, FAN_OUT]))
+    def unsubscribe(self, peer: int, queue: str) -> None:
+        self.subscribed[peer].discard(queue)
+        self.held[peer] = {i: q for i, q in self.held[peer].items() if q != queue}
+        [answer] = self.peers[peer].say(Frame(wire.UNSUBSCRIBE, "u", queue))
+        assert answer.type == wire.UNSUBSCRIBE_ACK
+        self.collect()
+
+    @rule(peer=peers, which=st.lists(st.integers(0, 9), min_size=1, max_size=4))
+    def acknowledge(self, peer: int, which: list[int]) -> None:
+        frames = []
+        for each in which:
+            held = self.held[peer]
+            if not held:
+                break
+            identity = list(held)[each % len(held)]
+            self.alive[held.pop(identity)].remove(identity)
+            frames.append(Frame(wire.ACK, identity))
+        self.peers[peer].put(b"".join(map(wire.encode, frames)))
+        self.collect()
+
+    @rule(peer=peers, number=st.integers(0, 30))
+    def acknowledge_what_one_does_not_hold(self, peer: int, number: int) -> None:
+        identity = f"m{number}"
+        if identity not in self.held[peer]:
+            self.peers[peer].put(wire.encode(Frame(wire.ACK, identity)))
+            self.collect()
+
+    @rule(peer=peers, how=st.sampled_from(["reset", "eof", "garbage", "shutdown", "disconnect"]))
+    def reconnect(self, peer: int, how: str) -> None:
+        session = self.peers[peer].session
+        if how == "eof":
+            session.end_of_input()
+        elif how == "garbage":
+            session.receive(b"\0\0\0\0")
+        elif how == "shutdown":
+            session.shutdown()
+        elif how == "disconnect":
+            session.receive(wire.encode(Frame(wire.DISCONNECT, "d")))
+        self.peers[peer].drop()
+        self.held[peer].clear()
+        self.subscribed[peer].clear()
+        self.due[peer].clear()
+        self.peers[peer] = self.connect()
+        self.collect()
+
+    @rule(peer=peers)
+    def stall_and_go_on(self, peer: int) -> None:
+        self.peers[peer].session.congest()
+        self.harness.turn(1000)
+        self.peers[peer].session.relieve()
+        self.harness.turn()
+        self.collect()
+
+    @rule(seconds=st.integers(1, 40))
+    def wait(self, seconds: int) -> None:
+        """Times run out. What the connections held may be with others, or be about to be."""
+        for _ in range(seconds):
+            self.harness.turn(1000)
+            for number in range(3):
+                gone = [i for i, q in self.held[number].items() if not self.holds(number, q, i)]
+                for identity in gone:
+                    del self.held[number][identity]
+            self.collect()
+
+    def holds(self, number: int, queue: str, identity: str) -> bool:
+        mine = self.peers[number].session
+        for delivery in self.harness.destination(queue).queue.browse():
+            message, consumer = delivery.message, delivery.consumer
+            if message is not None and message.message_id == identity:
+                if consumer is None or delivery.delivered == self.harness.clock.steady:
+                    return False
+                return consumer in mine._shared.held.mine  # type: ignore[attr-defined]
+        return False
+
+    @invariant()
+    def books_balance(self) -> None:
+        everywhere = [identity for held in self.held for identity in held]
+        assert len(everywhere) == len(set(everywhere)), "with two connections at once"
+        for number, held in enumerate(self.held):
+            for queue in QUEUES:
+                assert list(held.values()).count(queue) <= WINDOW
+            assert self.due[number] == [], "the fan-out queue owes something"
+        for queue, alive in self.alive.items():
+            found = self.harness.destination(queue)
+            assert sorted(self.harness.bodies(queue)) == sorted(
+                b'"%b"' % identity.encode() for identity in alive
+            )
+            ready = found.waiting - len(found.queue.delayed)
+            room = any(
+                queue in subscribed and list(held.values()).count(queue) < WINDOW
+                for held, subscribed in zip(self.held, self.subscribed, strict=True)
+            )
+            assert not (ready and room), "a message waits although there is room for it"
+
+
+Model.TestCase.settings = settings(max_examples=80, stateful_step_count=50, deadline=None)
+TestSession = Model.TestCase
+
+
+texts = st.sampled_from(["", "a", "f", "x y", "q" * 300, "deadLetterReason"])
+frames = st.builds(
+    Frame,
+    st.one_of(st.sampled_from(sorted(wire.FROM_CLIENT)), st.integers(0, 255)),
+    st.sampled_from(["1", "2", "\ufffd"]),
+    texts,
+    st.one_of(
+        st.sampled_from([b"", b"null", b"{}", b'{"mode":1}', b'{"mode":9}', b"[", b'"x"']),
+        st.binary(max_size=20),
+    ),
+    st.dictionaries(
+        st.sampled_from(
+            ["messageId", "priority", "deliveryMode", "authToken", "supported-compression", "x"]
+        ),
+        st.sampled_from(["1", "2", "FanOutWithAck", "brotli,gzip", "Critical", "y"]),
+    ),
+)
+pieces = st.one_of(
+    st.binary(max_size=30),
+    frames.map(wire.encode),
+    frames.map(lambda frame: wire.compressed(wire.encode(frame), wire.Compression.GZIP, 0)),
+    frames.map(lambda frame: wire.encode(frame)[:-5]),
+)
+
+
+@given(
+    st.booleans(),
+    st.lists(pieces, max_size=15),
+    st.lists(st.integers(1, 90), min_size=1, max_size=5),
+)
+@settings(max_examples=300, deadline=None)
+def test_any_bytes_leave_the_session_open_or_closed_and_the_broker_alive(
+    hello: bool, parts: list[bytes], steps: list[int]
+) -> None:
+    harness = Harness()
+    peer = harness.connect() if hello else harness.arrive()
+    data = b"".join(parts)
+    position = turn = 0
+    while position < len(data):
+        step = steps[turn % len(steps)]
+        peer.put(data[position : position + step])
+        position += step
+        turn += 1
+    peer.frames()  # whatever is said can be read
+    if turn % 2:
+        peer.session.end_of_input()
+        harness.turn(40_000)
+    peer.drop()
+    harness.turn(100_000)
+    other = harness.connect()
+    other.publish("still", "alive")
+    assert other.subscribe("still") == ["alive"]

@@ -1,0 +1,414 @@
+from __future__ import annotations
+
+import pytest
+
+from sluicemq.model.errors import FrameTooLarge, ProtocolError
+from sluicemq.protocols.vibemq import wire
+from sluicemq.protocols.vibemq.compression import Compression
+from sluicemq.protocols.vibemq.wire import Decoder, Frame, Limits, encode
+
+HELLO = Frame(wire.PUBLISH, "msg_123", "notifications", b'{"title":"Hello"}')
+
+
+def decoded(data: bytes, limits: Limits | None = None) -> list[Frame]:
+    decoder = Decoder(limits or Limits())
+    frames = decoder.feed(data)
+    assert decoder.error is None
+    assert not decoder.incomplete
+    return frames
+
+
+def refused(data: bytes, limits: Limits | None = None) -> ProtocolError:
+    decoder = Decoder(limits or Limits())
+    assert decoder.feed(data) == []
+    assert decoder.error is not None
+    return decoder.error
+
+
+def framed(body: bytes, flag: int = 0) -> bytes:
+    return len(body).to_bytes(4, "big") + bytes([flag]) + body
+
+
+def string(raw: bytes) -> bytes:
+    return len(raw).to_bytes(2, "big") + raw
+
+
+def body(
+    kind: int = wire.PUBLISH,
+    identity: bytes = b"i",
+    queue: bytes = b"q",
+    payload: bytes = b"1",
+    headers: tuple[tuple[bytes, bytes], ...] = (),
+    trailer: bytes = b"\0\0\0\0",
+    version: int = 1,
+) -> bytes:
+    pairs = b"".join(string(key) + string(value) for key, value in headers)
+    return (
+        bytes([version, kind])
+        + string(identity)
+        + string(queue)
+        + len(payload).to_bytes(4, "big")
+        + payload
+        + len(headers).to_bytes(2, "big")
+        + pairs
+        + trailer
+    )
+
+
+def test_the_dotnet_clients_connect() -> None:
+    """The frame given for orientation in the notes on the .NET client: 85 bytes."""
+    identity = b"0123456789abcdef0123456789abcdef"
+    data = (
+        bytes.fromhex("00000050 00 01 00 0020")
+        + identity
+        + bytes.fromhex("0000 00000000 0001 0015")
+        + b"supported-compression\x00\x0bbrotli,gzip"
+    )
+    assert len(data) == 85
+    (frame,) = decoded(data)
+    headers = {"supported-compression": "brotli,gzip"}
+    assert frame == Frame(wire.CONNECT, identity.decode(), headers=headers)
+    assert encode(frame, trailer=False) == data
+
+
+def test_bytes_of_a_publish() -> None:
+    frame = HELLO._replace(headers={"priority": "high"})
+    expected = (
+        b"\x00\x00\x00\x45\x00"
+        b"\x01\x14"
+        b"\x00\x07msg_123"
+        b"\x00\x0dnotifications"
+        b'\x00\x00\x00\x11{"title":"Hello"}'
+        b"\x00\x01\x00\x08priority\x00\x04high"
+        b"\x00\x00\x00\x00"
+    )
+    assert encode(frame) == expected
+    block = b"\x00\x01\x00\x08priority\x00\x04high"
+    assert decoded(expected) == [frame._replace(raw_headers=block)]
+
+
+@pytest.mark.parametrize("kind", sorted(wire.FROM_CLIENT | wire.FROM_SERVER | {255}))
+@pytest.mark.parametrize("trailer", [True, False])
+def test_every_type_with_and_without_trailer(kind: int, trailer: bool) -> None:
+    frame = Frame(kind, "i", "q", b"[1]", {"a": "b"})
+    if kind == wire.ERROR:
+        frame = frame._replace(error_code="SERVER_ERROR", error_message="it broke")
+    (read,) = decoded(encode(frame, trailer=trailer))
+    assert read._replace(raw_headers=b"") == frame
+
+
+def test_only_a_publish_keeps_its_raw_headers() -> None:
+    for kind in (wire.PUBLISH, wire.DELIVER, wire.CONNECT):
+        (read,) = decoded(encode(Frame(kind, "i", headers={"a": "b"})))
+        assert read.raw_headers == (b"\0\1\0\1a\0\1b" if kind == wire.PUBLISH else b"")
+
+
+def test_error_strings_of_a_frame_that_is_no_error() -> None:
+    frame = Frame(wire.QUEUE_INFO, "i", "q", error_code="QUEUE_NOT_FOUND")
+    assert decoded(encode(frame)) == [frame]
+    assert decoded(encode(frame, trailer=False)) == [Frame(wire.QUEUE_INFO, "i", "q")]
+
+
+@pytest.mark.parametrize(
+    "trailer", [b"", b"\0", b"\0\0\0", b"\0\0\0\0", b"\0\0\0\0more", b"\xff\xffx"]
+)
+@pytest.mark.parametrize("headers", [(), ((b"k", b"v"),)])
+def test_what_follows_the_last_field_is_ignored(
+    trailer: bytes, headers: tuple[tuple[bytes, bytes], ...]
+) -> None:
+    (frame,) = decoded(framed(body(headers=headers, trailer=trailer)))
+    assert frame[:4] == (wire.PUBLISH, "i", "q", b"1")
+    assert (frame.error_code, frame.error_message) == ("", "")
+
+
+def test_an_error_without_its_strings_is_no_frame() -> None:
+    assert "error code" in str(refused(framed(body(wire.ERROR, trailer=b""))))
+    assert "error message" in str(refused(framed(body(wire.ERROR, trailer=b"\0\1E"))))
+
+
+def test_the_version_is_not_looked_at() -> None:
+    assert decoded(framed(body(version=7)))[0].id == "i"
+
+
+def test_a_header_without_key_or_value_is_dropped_and_does_not_come_back() -> None:
+    headers = ((b"", b"x"), (b"a", b"1"), (b"b", b""), (b"c", b"2"))
+    (frame,) = decoded(framed(body(headers=headers)))
+    assert frame.headers == {"a": "1", "c": "2"}
+    assert frame.raw_headers == wire.encode_headers(frame.headers)
+    assert decoded(framed(body(headers=((b"", b"x"),)))) == [Frame(wire.PUBLISH, "i", "q", b"1")]
+
+
+def test_the_last_of_two_equal_keys_wins_in_the_place_of_the_first() -> None:
+    (frame,) = decoded(framed(body(headers=((b"a", b"1"), (b"A", b"2"), (b"a", b"3")))))
+    assert list(frame.headers.items()) == [("a", "3"), ("A", "2")]
+    assert wire.decode_headers(frame.raw_headers) == frame.headers
+    assert frame.raw_headers[:2] == b"\0\2"
+
+
+def test_bytes_that_are_not_utf8_are_replaced_except_in_the_payload() -> None:
+    bad = b"x\xff"
+    (frame,) = decoded(framed(body(wire.PUBLISH, bad, bad, bad, ((bad, bad), (b"\xc3\xa4", b"1")))))
+    assert frame[:4] == (wire.PUBLISH, "x\ufffd", "x\ufffd", bad)
+    assert frame.headers == {"x\ufffd": "x\ufffd", "ä": "1"}
+    assert frame.raw_headers == wire.encode_headers(frame.headers)
+
+
+def test_headers_beyond_ascii_are_forwarded_as_they_came() -> None:
+    block = wire.encode_headers({"grüße": "日本", "a": "😀"})
+    (frame,) = decoded(
+        framed(body(headers=(("grüße".encode(), "日本".encode()), (b"a", "😀".encode()))))
+    )
+    assert frame.raw_headers == block
+
+
+def test_a_string_that_grows_by_replacement_beyond_what_can_be_sent_is_refused() -> None:
+    assert "too long" in str(refused(framed(body(identity=b"\xff" * 30_000))))
+    assert decoded(framed(body(identity=b"\xff" * 20_000)))[0].id == "\ufffd" * 20_000
+
+
+# --- limits ------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("length", [0, 1])
+def test_a_body_that_is_too_short_is_refused_by_its_length_alone(length: int) -> None:
+    error = refused(length.to_bytes(4, "big"))
+    assert not isinstance(error, FrameTooLarge)
+    assert str(error) == f"a frame announces a body of {length} bytes"
+
+
+@pytest.mark.parametrize("length", [wire.MAX_BODY + 1, 0x80000000, 0xFFFFFFFF])
+def test_a_body_that_is_too_long_is_refused_by_its_length_alone(length: int) -> None:
+    decoder = Decoder()
+    assert decoder.feed(length.to_bytes(4, "big")[:3]) == []
+    assert decoder.error is None
+    decoder.feed(length.to_bytes(4, "big")[3:])
+    assert isinstance(decoder.error, FrameTooLarge)
+
+
+def test_the_limit_is_inclusive() -> None:
+    limits = Limits(frame=100)
+    frame = Frame(wire.PUBLISH, "i", "q", b"1" * 86)
+    data = encode(frame, limit=100)
+    assert len(data) == 105
+    assert decoded(data, limits) == [frame]
+    decoder = Decoder(limits)
+    assert decoder.feed(data[:50]) == []
+    assert decoder.feed(data[50:]) == [frame]
+    assert isinstance(refused(framed(b"1" * 101), limits), FrameTooLarge)
+
+
+def test_an_unknown_flag_is_refused_by_the_header() -> None:
+    assert str(refused(b"\0\0\0\x64\x03")) == "there is no compression 3"
+
+
+@pytest.mark.parametrize("how", [Compression.GZIP, Compression.BROTLI])
+def test_compressed_frames_between_plain_ones(how: Compression) -> None:
+    large = HELLO._replace(payload=b'"%b"' % (b"x" * 5000), headers={"a": "b"})
+    plain = encode(HELLO)
+    packed = wire.compressed(encode(large), how)
+    assert packed[4] == how
+    assert len(packed) < 200
+    frames = decoded(plain + packed + packed + plain)
+    assert [frame._replace(raw_headers=b"") for frame in frames] == [HELLO, large, large, HELLO]
+
+
+@pytest.mark.parametrize("how", [Compression.GZIP, Compression.BROTLI])
+def test_the_limit_holds_after_decompression(how: Compression) -> None:
+    data = encode(HELLO._replace(payload=b"1" * 2000))
+    packed = wire.compressed(data, how)
+    size = len(data) - wire.HEADER_SIZE
+    assert len(decoded(packed, Limits(frame=size))) == 1
+    error = refused(packed, Limits(frame=size - 1))
+    assert isinstance(error, FrameTooLarge)
+
+
+def test_small_frames_are_not_compressed() -> None:
+    data = encode(HELLO)
+    size = len(data) - wire.HEADER_SIZE
+    repeating = encode(HELLO._replace(payload=b"1" * 200))
+    assert wire.compressed(repeating, Compression.GZIP, 1024) == repeating
+    assert wire.compressed(repeating, Compression.NONE, 0) == repeating
+    assert wire.compressed(data, Compression.GZIP, size) == data  # it would become longer
+    edge = len(repeating) - wire.HEADER_SIZE
+    assert wire.compressed(repeating, Compression.GZIP, edge)[4] == Compression.GZIP
+    assert wire.compressed(repeating, Compression.GZIP, edge + 1) == repeating
+
+
+def test_too_many_headers_for_any_server() -> None:
+    headers = tuple((b"%d" % number, b"1") for number in range(11))
+    decoder = Decoder(Limits(headers=10))
+    decoder.feed(framed(body(headers=headers)))
+    assert str(decoder.error) == "a frame has 11 headers, the limit is 10"
+    assert decoder.error_id == "i"
+    assert len(decoded(framed(body(headers=headers[:10])), Limits(headers=10))) == 1
+
+
+# --- broken frames -----------------------------------------------------------------------------
+
+
+def test_every_way_to_cut_a_body_short_is_told() -> None:
+    whole = body(wire.ERROR, b"id", b"qu", b"[1]", ((b"k", b"v"),), b"\0\1E\0\1m")
+    assert decoded(framed(whole)) == [Frame(wire.ERROR, "id", "qu", b"[1]", {"k": "v"}, "E", "m")]
+    for size in range(2, len(whole)):
+        assert "ends within" in str(refused(framed(whole[:size])))
+
+
+def test_frames_before_the_fault_are_returned_and_none_after_it() -> None:
+    decoder = Decoder()
+    good = encode(HELLO)
+    assert decoder.feed(good + framed(body(identity=b"")) + good) == [HELLO]
+    assert str(decoder.error) == "a frame has no id"
+    assert decoder.feed(good) == []
+    assert not decoder.incomplete
+
+
+def test_the_id_of_a_broken_frame_is_known_if_it_could_be_read() -> None:
+    decoder = Decoder()
+    decoder.feed(encode(HELLO) + framed(body(identity=b"broken")[:-8]))
+    assert decoder.error is not None
+    assert decoder.error_id == "broken"
+    decoder = Decoder()
+    decoder.feed(encode(HELLO) + framed(b"\1\x14\0\x09id"))
+    assert decoder.error is not None
+    assert decoder.error_id == ""
+
+
+def test_a_client_of_protocol_1_0_is_recognised_before_it_is_waited_for() -> None:
+    old = (6).to_bytes(4, "big") + b"\x01\x00\x00\x01i\x00"
+    for cut in range(1, len(old)):
+        decoder = Decoder()
+        assert decoder.feed(old[:cut]) == decoder.feed(old[cut:]) == []
+        assert "protocol 1.0" in str(decoder.error)
+    decoder = Decoder()
+    assert decoder.feed(encode(HELLO)) == [HELLO]
+    decoder.feed(old)
+    assert str(decoder.error) == "the frame is marked gzip and is not"
+
+
+def test_incomplete() -> None:
+    decoder = Decoder()
+    data = encode(HELLO)
+    for position in range(len(data) - 1):
+        assert decoder.feed(data[position : position + 1]) == []
+        assert decoder.incomplete
+    assert decoder.feed(data[-1:]) == [HELLO]
+    assert not decoder.incomplete
+
+
+def test_queue_names_are_forgotten_before_they_fill_the_memory() -> None:
+    decoder = Decoder()
+    for number in range(2000):
+        (frame,) = decoder.feed(encode(Frame(wire.PUBLISH, "i", f"queue{number}")))
+        assert frame.queue == f"queue{number}"
+    assert len(decoder._queues) <= 256
+
+
+# --- writing -----------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("field", ["id", "queue", "error_code", "error_message"])
+def test_strings_are_refused_that_the_length_cannot_tell(field: str) -> None:
+    fits = {field: "ä" * 32767 + "x"}
+    (frame,) = decoded(encode(Frame(wire.ERROR, "i")._replace(**fits)))
+    assert frame == Frame(wire.ERROR, "i")._replace(**fits)
+    with pytest.raises(ProtocolError, match="65536 bytes"):
+        encode(Frame(wire.ERROR, "i")._replace(**{field: "ä" * 32768}))
+
+
+def test_headers_are_refused_that_the_lengths_cannot_tell() -> None:
+    for headers in ({"a": "x" * 65_536}, {"x" * 65_536: "a"}):
+        with pytest.raises(ProtocolError):
+            encode(Frame(wire.CONNECT, "i", headers=headers))
+    with pytest.raises(ProtocolError, match="65536 headers"):
+        wire.encode_headers({str(number): "1" for number in range(65_536)})
+
+
+def test_a_frame_without_id_is_refused() -> None:
+    with pytest.raises(ProtocolError, match="no id"):
+        encode(Frame(wire.PING, ""))
+
+
+def test_empty_headers_are_not_written() -> None:
+    headers = {"a": "", "": "b", "c": "d"}
+    assert wire.encode_headers(headers) == wire.encode_headers({"c": "d"}) == b"\0\1\0\1c\0\1d"
+    assert wire.encode_headers({}) == wire.encode_headers({"a": ""}) == b"\0\0"
+
+
+def test_half_a_surrogate_pair_becomes_what_the_reader_would_make_of_it() -> None:
+    (frame,) = decoded(encode(Frame(wire.PUBLISH, "a\ud800b", "\udcff")))
+    assert (frame.id, frame.queue) == ("a\ufffdb", "\ufffd")
+
+
+def test_a_frame_beyond_the_limit_is_refused_and_the_trailer_given_up_before() -> None:
+    frame = Frame(wire.PUBLISH, "i", "q", b"1" * 86)
+    assert encode(frame, limit=104)[-4:] == b"\0\0\0\0"
+    for limit in (100, 103):
+        assert encode(frame, limit=limit) == encode(frame, trailer=False)
+    with pytest.raises(FrameTooLarge):
+        encode(frame, limit=99)
+    error = Frame(wire.ERROR, "i", error_message="m" * 100)
+    with pytest.raises(FrameTooLarge):
+        encode(error, limit=110)
+
+
+@pytest.mark.parametrize("attempts", [0, 1, 63, 64, 1_000_000])
+@pytest.mark.parametrize("headers", [{}, {"priority": "high", "x": "ü"}])
+def test_a_delivery(attempts: int, headers: dict[str, str]) -> None:
+    block = wire.encode_headers(headers) if headers else b""
+    expected = headers | ({"deliveryAttempts": str(attempts)} if attempts else {})
+    data = wire.encode_deliver(b"id", b"q", b"{}", block, attempts)
+    assert data == encode(Frame(wire.DELIVER, "id", "q", b"{}", expected))
+    assert decoded(data) == [Frame(wire.DELIVER, "id", "q", b"{}", expected)]
+
+
+def test_a_delivery_leaves_its_additions_out_before_it_exceeds_the_limit() -> None:
+    publish = wire.encode_publish(b"id", b"q", b"1" * 100, b"\0\1\0\1a\0\1b")
+    bare = len(publish) - wire.HEADER_SIZE - 4
+    added = 4 + len("deliveryAttempts") + 1
+    for limit, attempts, trailer in (
+        (bare + added + 4, True, True),
+        (bare + added + 3, True, False),
+        (bare + added, True, False),
+        (bare + added - 1, False, True),
+        (bare + 4, False, True),
+        (bare + 3, False, False),
+        (bare, False, False),
+    ):
+        data = wire.encode_deliver(b"id", b"q", b"1" * 100, b"\0\1\0\1a\0\1b", 1, limit)
+        size = bare + added * attempts + 4 * trailer
+        assert len(data) - wire.HEADER_SIZE == size
+        (frame,) = decoded(data)
+        assert ("deliveryAttempts" in frame.headers) is attempts
+    assert (
+        wire.encode_publish(b"id", b"q", b"1" * 100, b"\0\1\0\1a\0\1b", bare)
+        == publish[:3] + bytes([publish[3] - 4]) + publish[4:-4]
+    )
+
+
+def test_attempts_find_no_place_behind_65535_headers() -> None:
+    block = wire.encode_headers({str(number): "1" for number in range(65_535)})
+    data = wire.encode_deliver(b"id", b"q", b"", block, 1)
+    (frame,) = decoded(data, Limits(headers=65_535))
+    assert len(frame.headers) == 65_535
+    assert "deliveryAttempts" not in frame.headers
+
+
+def test_acknowledgements() -> None:
+    headers = {"messageId": "id", "queueName": "queue"}
+    expected = Frame(wire.PUBLISH_ACK, "id", "queue", headers=headers)
+    assert wire.encode_publish_ack(b"id", b"queue") == encode(expected)
+    assert wire.encode_ack(b"id") == encode(Frame(wire.ACK, "id"))
+    longest = b"i" * 65_535
+    assert (
+        decoded(wire.encode_publish_ack(longest, longest))[0].headers["messageId"]
+        == longest.decode()
+    )
+
+
+def test_a_publish() -> None:
+    block = wire.encode_headers({"a": "b"})
+    frame = HELLO._replace(headers={"a": "b"}, raw_headers=block)
+    data = wire.encode_publish(b"msg_123", b"notifications", HELLO.payload, block)
+    assert data == encode(frame)
+    assert decoded(data) == [frame]
+    assert wire.encode_publish(b"msg_123", b"notifications", HELLO.payload) == encode(HELLO)

@@ -1,0 +1,181 @@
+"""A broker with users, in a process of its own; the users change while it runs."""
+
+from __future__ import annotations
+
+import json
+import socket
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from sluicemq.cli.local import LocalBroker
+from sluicemq.cli.main import main
+from sluicemq.model.errors import ClientError, ConnectionLost, RequestRefused, RequestTimeout
+from sluicemq.protocols.phpmq.client import BlockingPhpmqClient
+from sluicemq.protocols.vibemq.blocking import BlockingVibeMQClient
+from tests.server.conftest import Start
+
+Command = Callable[..., None]
+SECRET = "correct horse battery"
+LOG = {"SLUICEMQ_LOGGING__FORMAT": "json", "SLUICEMQ_LOGGING__LEVEL": "error"}
+
+
+@pytest.fixture
+def command(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Command:
+    """Call `sluicemq` for the data directory that `start` uses."""
+    monkeypatch.chdir(tmp_path)
+
+    def call(*arguments: str) -> None:
+        assert main([*arguments, "--data-dir", str(tmp_path / "broker")]) == 0
+
+    (tmp_path / "secret").write_text(SECRET + "\n")
+
+    return call
+
+
+def ask(port: int, data: bytes) -> bytes:
+    """Send, and read to the end."""
+    with socket.create_connection(("127.0.0.1", port), timeout=20) as connection:
+        connection.sendall(data)
+        answer = b""
+        while piece := connection.recv(65536):
+            answer += piece
+        return answer
+
+
+def may_send(port: int, queue: str) -> bool:
+    """Whether PHPMQ takes a message; a refusal is the end of the connection."""
+    with BlockingPhpmqClient.connect(port=port) as client:
+        try:
+            client.send(queue, b"x")
+            client.receive(0.5)
+        except ConnectionLost:
+            return False
+        except RequestTimeout:
+            return True
+    return True
+
+
+def audit_log(broker: LocalBroker) -> list[dict[str, Any]]:
+    lines = [json.loads(line) for line in broker.log.read_text().splitlines()]
+    return [line for line in lines if line.get("logger") == "sluicemq.audit"]
+
+
+def test_the_clients_of_a_listener_act_as_its_user(start: Start, command: Command) -> None:
+    command("users", "add", "anna", "--no-password")
+    command("permissions", "grant", "anna", "jobs.*", "produce", "consume")
+    broker = start(
+        "phpmq://0.0.0.0:0?user=anna",
+        "msglite://127.0.0.1:0?user=anna",
+        "msglite-http://127.0.0.1:0?user=anna",
+        "phpmq-maintenance://127.0.0.1:0?user=anna",
+        environment=LOG,
+    )
+    phpmq, msglite = broker.port("phpmq"), broker.port("msglite")
+    assert may_send(phpmq, "jobs.a")
+    assert not may_send(phpmq, "other")
+    assert ask(msglite, b"> 1 9 jobs.b\r\nx\r\n< 9 jobs.b\r\n.\r\n").startswith(b"> 1 ")
+    refusal = b"- anna may not produce 'other'\r\n"
+    assert ask(msglite, b"> 1 9 other\r\nx\r\n") == refusal
+    answer = ask(broker.port("msglite-http"), b"GET / HTTP/1.0\r\n\r\n")
+    assert b" 403 " in answer.split(b"\r\n")[0]
+    answer = ask(broker.port("phpmq-maintenance"), b"flush jobs.a\nquit\n")
+    assert b"Not permitted: anna may not manage 'jobs.a'" in answer
+
+    command("permissions", "grant", "anna", "other", "produce")
+    assert may_send(phpmq, "other")
+    command("users", "remove", "anna", "--force")
+    assert not may_send(phpmq, "other")
+    assert broker.stop() == 0
+
+    lines = audit_log(broker)
+    assert [(line["user"], line["what"]) for line in lines if line["event"] == "denied"] == [
+        ("anna", "produce other"),
+        ("anna", "produce other"),
+        ("anna", "produce msglite.httpRequests"),
+        ("anna", "manage jobs.a"),
+        ("(nobody)", "produce other"),
+    ]
+    changed = [line["event"] for line in lines if "on the command line" in str(line)]
+    assert changed == ["user changed", "user removed"]
+
+
+def test_a_recognised_protocol_acts_as_the_user_of_its_listener(
+    start: Start, command: Command
+) -> None:
+    command("users", "add", "anna", "--no-password")
+    command("permissions", "grant", "anna", "jobs", "produce", "consume")
+    broker = start("auto://127.0.0.1:0?user=anna")
+    port = broker.port("auto")
+    assert may_send(port, "jobs")
+    assert not may_send(port, "other")
+    assert ask(port, b"> 1 9 other\r\nx\r\n") == b"- anna may not produce 'other'\r\n"
+
+
+def test_without_a_user_a_loopback_listener_is_open(start: Start, command: Command) -> None:
+    command("users", "add", "anna", "--no-password")
+    assert may_send(start("phpmq://127.0.0.1:0").port("phpmq"), "anything")
+
+
+@pytest.mark.parametrize(
+    ("listen", "says"),
+    [
+        ("phpmq://0.0.0.0:0", "?user=NAME"),
+        ("phpmq://127.0.0.1:0?user=ghost", "sluicemq users add ghost --data-dir"),
+        ("auto://0.0.0.0:9", "sluicemq users add NAME --data-dir"),
+    ],
+)
+def test_a_start_that_is_refused_says_what_to_do(tmp_path: Path, listen: str, says: str) -> None:
+    with pytest.raises(ConnectionLost) as caught:
+        LocalBroker(tmp_path / "Broker", [listen]).start()
+    assert says in str(caught.value)
+    assert "?user=NAME" in str(caught.value) or str(tmp_path / "Broker") in str(caught.value)
+    assert "exit code 2" in str(caught.value)
+
+
+def test_an_open_public_listener_is_warned_of(start: Start) -> None:
+    broker = start("phpmq://0.0.0.0:0", options=("--insecure-public",))
+    assert "whoever reaches this address may do everything" in broker.log.read_text()
+    assert "sluicemq users add NAME" in broker.log.read_text()
+
+
+def test_a_protocol_with_logins_asks_as_soon_as_there_is_a_user(
+    start: Start, command: Command, capsys: pytest.CaptureFixture[str]
+) -> None:
+    broker = start("vibemq://127.0.0.1:0", environment=LOG)
+    port = broker.port("vibemq")
+
+    def connect(user: str = "", password: str = "", token: str = "") -> BlockingVibeMQClient:
+        return BlockingVibeMQClient.connect(
+            port=port, username=user, password=password, token=token
+        )
+
+    connect().close()
+    command("users", "add", "root", "--superuser", "--password-file", "secret")
+    for user, password in (("", ""), ("root", "wrong"), ("nobody", SECRET)):
+        with pytest.raises(ClientError):
+            connect(user, password)
+    root = connect("root", SECRET)
+    root.create_user("anna", "another secret")
+    root.grant("anna", "jobs.*", ["Publish"])
+    anna = connect("anna", "another secret")
+    anna.publish("jobs.a", {"n": 1})
+    with pytest.raises(RequestRefused):
+        anna.publish("other", {"n": 1})
+    capsys.readouterr()
+    command("users", "token", "add", "anna")
+    token = capsys.readouterr().out.strip()
+    for shown in ({"token": token}, {"user": "x", "password": token}):
+        with connect(**shown) as client:
+            client.publish("jobs.a", {"n": 2})
+    root.close()
+    anna.close()
+    assert broker.stop() == 0
+    log = broker.log.read_text()
+    for secret in (SECRET, "another secret", token, "argon2"):
+        assert secret not in log
+    added = [line for line in audit_log(broker) if line["event"] == "user added"]
+    assert [line["user"] for line in added] == ["root", "anna"]
+    assert added[1]["changed_by"].startswith("root at 127.0.0.1:")

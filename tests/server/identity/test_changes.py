@@ -1,0 +1,119 @@
+from __future__ import annotations
+
+import pytest
+
+from sluicemq.model.access import Operation, Permission
+from sluicemq.model.errors import AccessDenied, AccessError, UserExists, UserNotFound
+from sluicemq.server.identity import changes
+from sluicemq.server.identity.records import Database, TokenRecord, UserRecord
+
+READ = Permission("a.*", frozenset({Operation.CONSUME}))
+WRITE = Permission("a.*", frozenset({Operation.PRODUCE}))
+OTHER = Permission("b", frozenset({Operation.BROWSE}))
+
+
+def user(superuser: bool = False, **more: object) -> UserRecord:
+    return UserRecord(superuser=superuser, created=1, updated=1, **more)
+
+
+@pytest.fixture
+def database() -> Database:
+    return Database(users={"root": user(True), "anna": user()}, roles={"readers": (READ,)})
+
+
+def test_users(database: Database) -> None:
+    more = changes.add_user(database, "bert", user(roles=("readers",)))
+    assert [*more.users] == ["root", "anna", "bert"]
+    assert [*database.users] == ["root", "anna"]
+    assert [*changes.remove_user(more, "anna").users] == ["root", "bert"]
+    with pytest.raises(UserExists):
+        changes.add_user(database, "anna", user())
+    with pytest.raises(AccessError, match="letters"):
+        changes.add_user(database, "a b", user())
+    with pytest.raises(AccessError, match="no role 'x'"):
+        changes.add_user(database, "carl", user(roles=("x",)))
+    with pytest.raises(UserNotFound):
+        changes.remove_user(database, "nobody")
+
+
+def test_the_last_superuser_stays_unless_forced(database: Database) -> None:
+    with pytest.raises(AccessDenied):
+        changes.remove_user(database, "root")
+    assert [*changes.without_user(database, "root").users] == ["anna"]
+    two = changes.add_user(database, "boss", user(True))
+    assert "root" not in changes.remove_user(two, "root").users
+
+
+def test_a_permission_replaces_that_of_the_same_pattern(database: Database) -> None:
+    for permission in (READ, OTHER, WRITE):
+        database = changes.grant(database, "anna", permission, 7)
+    assert database.users["anna"].permissions == (OTHER, WRITE)
+    assert database.users["anna"].updated == 7
+    database = changes.revoke(database, "anna", "a.*", 8)
+    database = changes.revoke(database, "anna", "none such", 8)
+    assert database.users["anna"].permissions == (OTHER,)
+    with pytest.raises(UserNotFound):
+        changes.grant(database, "nobody", READ, 1)
+    with pytest.raises(UserNotFound):
+        changes.revoke(database, "nobody", "x", 1)
+    for pattern in ("", "x" * 257):
+        with pytest.raises(AccessError, match="pattern"):
+            changes.grant(database, "anna", Permission(pattern, frozenset()), 1)
+
+
+def test_roles(database: Database) -> None:
+    database = changes.assign(database, "readers", "anna", 2)
+    assert changes.assign(database, "readers", "anna", 3) is database
+    assert database.rights("anna") == (READ,)
+    database = changes.grant_role(database, "readers", OTHER)
+    assert database.rights("anna") == (READ, OTHER)
+    database = changes.revoke_role(database, "readers", "a.*")
+    assert database.rights("anna") == (OTHER,)
+    with pytest.raises(AccessError, match="assigned to anna"):
+        changes.remove_role(database, "readers")
+    database = changes.withdraw(database, "readers", "anna", 4)
+    assert database.rights("anna") == ()
+    assert changes.remove_role(database, "readers").roles == {}
+    assert changes.add_role(database, "writers").roles["writers"] == ()
+    for refused in (
+        lambda: changes.add_role(database, "readers"),
+        lambda: changes.add_role(database, "a b"),
+        lambda: changes.remove_role(database, "x"),
+        lambda: changes.grant_role(database, "x", READ),
+        lambda: changes.assign(database, "x", "anna", 1),
+        lambda: changes.assign(database, "readers", "nobody", 1),
+        lambda: changes.withdraw(database, "x", "anna", 1),
+    ):
+        with pytest.raises(AccessError):
+            refused()
+
+
+def test_tokens(database: Database) -> None:
+    for name in ("t1", "t2"):
+        token = TokenRecord(id=name, sha256="0" * 64, created=1)
+        database = changes.add_token(database, "anna", token, 5)
+    database = changes.remove_token(database, "anna", "t1", 6)
+    assert [token.id for token in database.users["anna"].tokens] == ["t2"]
+    with pytest.raises(AccessError, match="no token t1"):
+        changes.remove_token(database, "anna", "t1", 6)
+
+
+@pytest.mark.parametrize(
+    ("had", "allow", "keeps"),
+    [
+        ("", None, ""),
+        ("1f", None, "2f"),
+        ("", True, "2f"),
+        ("1f", True, "2f"),
+        ("", False, ""),
+        ("1f", False, ""),
+    ],
+)
+def test_a_digest_is_kept_only_where_it_is_allowed(
+    database: Database, had: str, allow: bool | None, keeps: str
+) -> None:
+    database = changes.add_user(database, "bert", user(password="$argon2id$x", digest=had))
+    database = changes.set_password(database, "bert", "$argon2id$y", "2f", 9, allow)
+    assert database.users["bert"].digest == keeps
+    assert database.users["bert"].password == "$argon2id$y"
+    assert database.users["bert"].updated == 9

@@ -1,0 +1,104 @@
+"""Which identities a configuration may ask for."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from sluicemq.model.errors import ConfigurationError
+from sluicemq.server.identity import changes
+from sluicemq.server.identity.records import UserRecord
+from sluicemq.server.identity.store import UserStore
+from sluicemq.server.loading import load
+from sluicemq.server.reference import render
+
+
+@pytest.fixture(autouse=True)
+def _elsewhere(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+
+
+def add_user(directory: Path) -> None:
+    record = UserRecord(created=1, updated=1)
+    UserStore(directory / "users.json").change(
+        lambda database: changes.add_user(database, "anna", record), ""
+    )
+
+
+def problems(tmp_path: Path, *listen: str, **flags: object) -> list[str]:
+    flags = {"broker.data_dir": str(tmp_path), **flags}
+    return list(load(listen=listen, flags=flags).config.problems())
+
+
+@pytest.mark.parametrize(
+    ("listen", "required", "user", "says"),
+    [
+        ("phpmq://0.0.0.0:1", "auto", False, "phpmq has no logins"),
+        ("phpmq://0.0.0.0:1", "auto", True, "phpmq has no logins"),
+        ("phpmq://0.0.0.0:1?user=anna", "auto", True, ""),
+        ("phpmq://0.0.0.0:1?user=anna", "never", True, ""),
+        ("phpmq://:1?user=anna", "auto", False, "there is no user 'anna'"),
+        ("phpmq://:1", "always", True, "required is always"),
+        ("phpmq://:1?user=anna", "always", True, ""),
+        ("phpmq+unix:///s", "always", True, "required is always"),
+        ("vibemq://0.0.0.0:1", "auto", False, "no users that could log in"),
+        ("vibemq://0.0.0.0:1", "auto", True, ""),
+        ("vibemq://:1", "always", False, ""),
+        ("auto://0.0.0.0:1", "auto", False, "no users that could log in"),
+        ("auto://0.0.0.0:1", "auto", True, ""),
+        ("auto://0.0.0.0:1", "always", False, ""),
+        ("auto://0.0.0.0:1", "never", True, "no users that could log in"),
+        ("auto://:1", "auto", False, ""),
+    ],
+)
+def test_who_may_be_reached_from_where(
+    tmp_path: Path, listen: str, required: str, user: bool, says: str
+) -> None:
+    if user:
+        add_user(tmp_path)
+    found = problems(tmp_path, listen, **{"identity.required": required})
+    assert len(found) == bool(says)
+    assert not says or says in found[0]
+    if "public" in str(found):
+        assert problems(tmp_path, listen, insecure_public=True) == []
+
+
+def test_an_admin_token_is_somebody_who_can_log_in(tmp_path: Path) -> None:
+    file = tmp_path / "token"
+    flags: dict[str, object] = {"identity.admin_token_file": str(file)}
+    assert "No such file" in problems(tmp_path, "auto://:1", **flags)[0]
+    file.write_text("short\n")
+    (problem,) = problems(tmp_path, "auto://0.0.0.0:1", **flags)
+    assert "less than 16 characters" in problem
+    assert "short" not in problem
+    file.write_text("0123456789abcdef\n")
+    assert problems(tmp_path, "auto://0.0.0.0:1", **flags) == []
+
+
+def test_a_damaged_user_database_is_a_problem(tmp_path: Path) -> None:
+    (tmp_path / "users.json").write_text("{")
+    (problem,) = problems(tmp_path, "phpmq://:1")
+    assert problem.startswith("identity.users_file:")
+
+
+def test_delays_that_contradict(tmp_path: Path) -> None:
+    (problem,) = problems(tmp_path, "phpmq://:1", **{"identity.login_delay": "2min"})
+    assert "login_delay_max" in problem
+
+
+def test_a_user_is_for_protocols_without_logins() -> None:
+    with pytest.raises(ConfigurationError, match="no meaning for vibemq"):
+        load(listen=["vibemq://:1?user=anna"])
+
+
+def test_the_settings_are_written_and_read_again(tmp_path: Path) -> None:
+    listen = ["phpmq://:1?user=anna", "msglite://:2"]
+    config = load(
+        listen=listen,
+        flags={"identity.required": "always", "identity.users_file": "/x/users.json"},
+    ).config
+    file = tmp_path / "again.toml"
+    file.write_text(render(config))
+    assert load(file).config == config
+    assert config.users_file == Path("/x/users.json")

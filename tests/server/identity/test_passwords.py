@@ -1,0 +1,80 @@
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+from argon2 import extract_parameters
+from argon2.exceptions import VerifyMismatchError
+from argon2.low_level import Type, verify_secret
+
+from sluicemq.model.errors import AccessError, ConfigurationError
+from sluicemq.server.identity.passwords import (
+    MAX_PASSWORD,
+    UNKNOWN,
+    digest_form,
+    hash_password,
+    read_secret_file,
+    verify,
+)
+from sluicemq.server.identity.tokens import PREFIX, fingerprint, make_token
+
+
+def test_a_password_fits_its_hash_and_no_other() -> None:
+    stored = hash_password("sécret")
+    assert stored.startswith("$argon2id$v=19$m=19456,t=2,p=1$")
+    assert "cret" not in stored
+    assert verify(stored, "sécret")
+    assert not verify(stored, "secret")
+    assert not verify(stored, "\udc80")
+    assert not verify("no hash", "secret")
+    assert hash_password("sécret") != stored
+
+
+def test_nobody_has_the_password_that_unknown_users_are_checked_with() -> None:
+    # It takes as long as with a real hash only if it is well-formed and has the same parameters.
+    with pytest.raises(VerifyMismatchError):
+        verify_secret(UNKNOWN.encode(), b"", Type.ID)
+    assert extract_parameters(UNKNOWN) == extract_parameters(hash_password("x"))
+
+
+@pytest.mark.parametrize("password", ["", "x" * (MAX_PASSWORD + 1), "é" * 513, "\udc80"])
+def test_what_cannot_be_a_password(password: str) -> None:
+    with pytest.raises(AccessError) as caught:
+        hash_password(password)
+    assert not password or password not in str(caught.value)
+
+
+@pytest.mark.parametrize(
+    ("user", "form"),
+    [
+        ("guest", "-2c3c4a34aa2c392f39edd112333c230d"),
+        ("admin", "-2d5455c8583c24eec82c7a1e273ea02e"),
+    ],
+)
+def test_the_digest_form_is_that_of_the_original_broker(user: str, form: str) -> None:
+    assert digest_form(user, user) == form
+
+
+def test_secrets_in_files(tmp_path: Path) -> None:
+    file = tmp_path / "secret"
+    file.write_text("first line \r\nsecond\n")
+    assert read_secret_file(file) == "first line "
+    file.write_text("\nsecond\n")
+    with pytest.raises(ConfigurationError, match="empty"):
+        read_secret_file(file)
+    file.write_bytes(b"\xff\n")
+    with pytest.raises(ConfigurationError, match="UTF-8"):
+        read_secret_file(file)
+    with pytest.raises(ConfigurationError, match="No such file"):
+        read_secret_file(tmp_path / "none")
+
+
+def test_tokens_are_random_and_known_by_their_fingerprint() -> None:
+    token, record = make_token("ci", 5, 9)
+    other, _ = make_token("ci", 5)
+    assert token != other
+    assert token.startswith(PREFIX)
+    assert len(token) >= 43
+    assert record.sha256 == fingerprint(token)
+    assert (record.label, record.created, record.expires) == ("ci", 5, 9)
+    assert record.id not in token

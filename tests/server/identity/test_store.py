@@ -1,0 +1,224 @@
+from __future__ import annotations
+
+import multiprocessing
+import os
+import stat
+from pathlib import Path
+
+import msgspec
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from sluicemq.model.access import Operation, Permission
+from sluicemq.model.errors import AccessError, ConfigurationError
+from sluicemq.server.identity import changes, store
+from sluicemq.server.identity.records import Database, TokenRecord, UserRecord, decode, encode
+from sluicemq.server.identity.store import UserStore
+
+_numbers = st.integers(0, 2**40)
+_names = st.text("abcÄ-_.@", min_size=1, max_size=8)
+_permissions = st.lists(
+    st.builds(
+        Permission,
+        st.text(min_size=1, max_size=8).filter(lambda text: text.isprintable()),
+        st.frozensets(st.sampled_from(Operation)),
+    ),
+    max_size=3,
+).map(tuple)
+_tokens = st.builds(
+    TokenRecord,
+    id=_names,
+    sha256=st.text("0123456789abcdef", min_size=64, max_size=64),
+    label=st.text("xyz", max_size=4),
+    created=_numbers,
+    expires=_numbers,
+)
+
+
+@st.composite
+def databases(draw: st.DrawFn) -> Database:
+    roles = draw(st.dictionaries(_names, _permissions, max_size=3))
+    users = st.builds(
+        UserRecord,
+        password=st.sampled_from(["", "$argon2id$v=19$m=8,t=1,p=1$c2FsdA$aGFzaA"]),
+        digest=st.sampled_from(["", "-2c3c4a34aa2c392f39edd112333c230d", "7"]),
+        superuser=st.booleans(),
+        permissions=_permissions,
+        roles=(st.lists(st.sampled_from(sorted(roles))).map(tuple) if roles else st.just(())),
+        tokens=st.lists(_tokens, max_size=2).map(tuple),
+        created=_numbers,
+        updated=_numbers,
+    )
+    return Database(
+        changed_by=draw(st.text(max_size=5).filter(str.isprintable)),
+        users=draw(st.dictionaries(_names, users, max_size=3)),
+        roles=roles,
+    )
+
+
+@given(databases())
+def test_what_is_written_is_read_again(database: Database) -> None:
+    content = encode(database)
+    assert decode(content, "x") == database
+    assert encode(decode(content, "x")) == content
+
+
+def add(name: str) -> changes.Change:
+    return lambda database: changes.add_user(database, name, UserRecord(created=1, updated=1))
+
+
+def test_no_file_means_no_users(tmp_path: Path) -> None:
+    users = UserStore(tmp_path / "users.json")
+    assert users.read() == Database()
+    assert not users.exists
+
+
+def test_a_change_is_seen_by_every_reader(tmp_path: Path) -> None:
+    writer, reader = UserStore(tmp_path / "users.json"), UserStore(tmp_path / "users.json")
+    reader.read()
+    for number in range(50):
+        writer.change(add(f"u{number}"), "a test")
+        assert len(reader.read().users) == number + 1
+    assert reader.read() is reader.read()
+    assert reader.read().changed_by == "a test"
+
+
+def test_only_its_owner_may_read_the_file(tmp_path: Path) -> None:
+    users = UserStore(tmp_path / "users.json")
+    before = os.umask(0)
+    try:
+        users.change(add("anna"), "")
+    finally:
+        os.umask(before)
+    assert {stat.S_IMODE(file.stat().st_mode) for file in tmp_path.iterdir()} == {0o600}
+
+
+def test_root_leaves_the_file_to_the_owner_of_the_directory(tmp_path: Path) -> None:
+    if os.geteuid() != 0:
+        os.chmod(tmp_path, 0o700)  # others are the owner already
+    else:
+        os.chown(tmp_path, 12345, 54321)
+    UserStore(tmp_path / "users.json").change(add("anna"), "")
+    directory = tmp_path.stat()
+    owners = {(file.stat().st_uid, file.stat().st_gid) for file in tmp_path.iterdir()}
+    assert owners == {(directory.st_uid, directory.st_gid)}
+
+
+@pytest.mark.parametrize("call", ["write_at", "fsync", "rename"])
+def test_a_crash_in_the_middle_leaves_the_old_users(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, call: str
+) -> None:
+    users = UserStore(tmp_path / "users.json")
+    users.change(add("anna"), "")
+
+    class Killed(BaseException):
+        pass
+
+    def kill(*_: object) -> None:
+        raise Killed
+
+    with monkeypatch.context() as patch:
+        where = "sluicemq.journal.writer."
+        patch.setattr(where + ("write_at" if call == "write_at" else f"os.{call}"), kill)
+        with pytest.raises(Killed):
+            users.change(add("bert"), "")
+    assert [*UserStore(users.path).read().users] == ["anna"]
+    users.change(add("carl"), "")  # the lock is free and the remains are no hindrance
+    assert [*UserStore(users.path).read().users] == ["anna", "carl"]
+
+
+def test_a_refused_change_changes_nothing(tmp_path: Path) -> None:
+    users = UserStore(tmp_path / "users.json")
+    users.change(add("anna"), "")
+    content = users.path.read_bytes()
+    with pytest.raises(AccessError):
+        users.change(add("anna"), "somebody else")
+    assert users.path.read_bytes() == content
+
+
+def _add_many(path: Path, prefix: str) -> None:
+    for number in range(25):
+        UserStore(path).change(add(f"{prefix}{number}"), prefix)
+
+
+def test_two_processes_do_not_overwrite_each_other(tmp_path: Path) -> None:
+    path = tmp_path / "users.json"
+    context = multiprocessing.get_context("spawn")
+    writers = [context.Process(target=_add_many, args=(path, prefix)) for prefix in "ab"]
+    for writer in writers:
+        writer.start()
+    for writer in writers:
+        writer.join(60)
+        assert writer.exitcode == 0
+    assert len(UserStore(path).read().users) == 50
+
+
+def test_a_lock_that_is_held_is_not_waited_for_without_end(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(store, "LOCK_SECONDS", 0.05)
+    users, other = UserStore(tmp_path / "users.json"), UserStore(tmp_path / "users.json")
+
+    def meanwhile(database: Database) -> Database:
+        with pytest.raises(AccessError, match="another process"):
+            other.change(add("bert"), "")
+        return add("anna")(database)
+
+    users.change(meanwhile, "")
+    other.change(add("bert"), "")
+    assert [*users.read().users] == ["anna", "bert"]
+
+
+GOOD = encode(
+    Database(
+        users={"anna": UserRecord(created=1, updated=1, roles=("r",))},
+        roles={"r": (Permission("*", frozenset({Operation.BROWSE})),)},
+    )
+).decode()
+
+
+@pytest.mark.parametrize(
+    ("content", "says"),
+    [
+        ("", "is not a user database"),
+        ("{", "is not a user database"),
+        (GOOD[: len(GOOD) // 2], "is not a user database"),
+        ("[]", "is not a user database"),
+        ("{}", "version"),
+        (GOOD.replace('"version": 1', '"version": 2'), "newer"),
+        (GOOD.replace('"version": 1', '"version": "1"'), "is not a user database"),
+        (GOOD.replace('"superuser"', '"superUser"'), "superUser"),
+        (GOOD.replace('"anna"', '"an na"'), "an na"),
+        (GOOD.replace('"browse"', '"brows"'), "brows"),
+        (GOOD.replace('"*"', '""'), "pattern"),
+        (GOOD.replace('"r"\n', '"s"\n'), "no role 's'"),
+        (GOOD.replace('"password": ""', '"password": "secret"'), "argon2id"),
+        (GOOD.replace('"digest": ""', '"digest": "secret"'), "digest"),
+        ("[" * 100_000, "is not a user database"),
+        ("\udcff", "is not a user database"),
+    ],
+)
+def test_what_is_no_user_database_is_explained(tmp_path: Path, content: str, says: str) -> None:
+    path = tmp_path / "users.json"
+    path.write_bytes(content.encode("utf-8", "surrogateescape"))
+    users = UserStore(path)
+    for call in (users.read, lambda: users.change(add("bert"), "")):
+        with pytest.raises(ConfigurationError) as caught:
+            call()
+        assert str(caught.value).startswith(str(path))
+        assert says in str(caught.value)
+    assert path.read_bytes() == content.encode("utf-8", "surrogateescape")
+    path.write_text(GOOD)
+    assert [*users.read().users] == ["anna"]
+
+
+def test_a_file_that_cannot_be_read(tmp_path: Path) -> None:
+    (tmp_path / "users.json").mkdir()
+    with pytest.raises(ConfigurationError, match="cannot be read"):
+        UserStore(tmp_path / "users.json").read()
+
+
+def test_the_structures_hold_no_plain_secret() -> None:
+    fields = {field.name for field in msgspec.structs.fields(TokenRecord)}
+    assert fields == {"id", "sha256", "label", "created", "expires"}

@@ -1,0 +1,170 @@
+"""Certificates, keys and passwords in files: what is accepted, and what is said of the rest."""
+
+from __future__ import annotations
+
+import os
+import ssl
+from collections.abc import Iterator
+from datetime import UTC, datetime, timedelta
+from pathlib import Path
+
+import pytest
+import trustme
+from cryptography import x509
+from cryptography.hazmat.primitives import hashes
+from cryptography.hazmat.primitives.asymmetric import ec
+from cryptography.hazmat.primitives.serialization import Encoding, NoEncryption, PrivateFormat
+from cryptography.x509.oid import AuthorityInformationAccessOID, NameOID
+
+from sluicemq.model.errors import ConfigurationError
+from sluicemq.server.certificates import read_authorities, read_chain
+from tests.server.authority import Authority, serial_of
+
+NOW = datetime(2030, 6, 1, tzinfo=UTC)
+
+
+def read(certificate: Path, key: Path | None = None, password: Path | None = None) -> int:
+    """The serial number of what has been read, after OpenSSL has accepted it."""
+    chain = read_chain(certificate, key, password)
+    chain.install(ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER))
+    return chain.own.serial_number
+
+
+def mistake(certificate: Path, key: Path | None = None, password: Path | None = None) -> str:
+    with pytest.raises(ConfigurationError) as caught:
+        read(certificate, key, password)
+    return str(caught.value)
+
+
+def test_every_form_is_the_same_certificate(authority: Authority) -> None:
+    leaf = authority.issue()
+    serial, password = serial_of(leaf), authority.password_file()
+    plain_key = authority.file("plain.key", leaf.private_key_pem.bytes())
+    chain, encrypted = authority.chain(leaf), authority.encrypted_key(leaf)
+    # in one file, in either order
+    assert read(authority.pem(leaf)) == serial
+    both = authority.file("both.pem", chain.read_bytes() + plain_key.read_bytes())
+    assert read(both) == serial
+    locked = authority.file("locked.pem", encrypted.read_bytes() + chain.read_bytes())
+    assert read(locked, None, password) == serial
+    assert read(chain, plain_key) == serial
+    assert read(chain, plain_key, password) == serial
+    assert read(chain, encrypted, password) == serial
+    assert read(authority.pkcs12(leaf), None, password) == serial
+    assert read(authority.pkcs12(leaf, "UPPER.PFX"), None, password) == serial
+
+
+def test_a_pkcs12_file_has_its_chain_put_in_order(authority: Authority) -> None:
+    between = authority.ca.create_child_ca().create_child_ca()
+    leaf = between.issue_cert("localhost")
+    shuffled = [leaf.cert_chain_pems[0], *reversed(leaf.cert_chain_pems[1:])]
+    leaf = trustme.LeafCert(
+        leaf.private_key_pem.bytes(), shuffled[0].bytes(), [each.bytes() for each in shuffled[1:]]
+    )
+    chain = read_chain(authority.pkcs12(leaf), None, authority.password_file())
+    assert len(chain.certificates) == 3
+    for subject, issuer in zip(chain.certificates, chain.certificates[1:], strict=False):
+        assert subject.issuer == issuer.subject
+
+
+def test_mistakes_are_told_apart(authority: Authority, tmp_path: Path) -> None:
+    leaf, other = authority.issue(), authority.issue()
+    chain, key = authority.chain(leaf), authority.encrypted_key(leaf)
+    password = authority.password_file()
+    wrong = authority.file("wrong", b"sesame")
+    junk = authority.file("junk.pem", b"this is no certificate")
+    assert f"there is no certificate in {junk}" in mistake(junk)
+    assert f"there is no private key in {chain}" in mistake(chain)
+    assert "is encrypted; name the file" in mistake(chain, key)
+    assert f"not decrypted by the password in {wrong}" in mistake(chain, key, wrong)
+    assert "does not belong to the certificate" in mistake(chain, authority.pem(other))
+    bundle = authority.pkcs12(leaf)
+    assert "needs a password" in mistake(bundle)
+    assert f"the password in {wrong} does not decrypt it" in mistake(bundle, None, wrong)
+    assert "leave out key" in mistake(bundle, key, password)
+    assert "cannot be read: No such file" in mistake(tmp_path / "none.pem")
+    assert "is larger than" in mistake(authority.file("huge.pem", bytes(2 << 20)))
+    broken = chain.read_bytes().replace(b"\nMII", b"\nMIX")
+    assert "there is no certificate" in mistake(authority.file("broken.pem", broken))
+    with pytest.raises(ConfigurationError, match="there is no certificate in"):
+        read_authorities(junk)
+
+
+def test_an_authority_before_the_broker_is_the_wrong_order(authority: Authority) -> None:
+    leaf = authority.issue()
+    content = authority.ca.cert_pem.bytes() + leaf.private_key_and_cert_chain_pem.bytes()
+    assert "must be the first" in mistake(authority.file("order.pem", content))
+
+
+def warnings(chain: Path, moment: datetime = NOW) -> list[str]:
+    return list(read_chain(chain, None, None).warnings(moment))
+
+
+@pytest.mark.parametrize(
+    ("begins", "ends", "says"),
+    [
+        (-10, 100, ""),
+        (-10, 13, "expires on 2030-06-14"),
+        (-10, -1, "expired on 2030-05-31; clients will refuse it"),
+        (1, 100, "is valid only from 2030-06-02 00:00 UTC"),
+    ],
+)
+def test_warnings_of_time(authority: Authority, begins: int, ends: int, says: str) -> None:
+    leaf = authority.ca.issue_cert(
+        "localhost",
+        common_name="broker.example",
+        not_before=NOW + timedelta(days=begins),
+        not_after=NOW + timedelta(days=ends),
+    )
+    found = warnings(authority.pem(leaf))
+    assert bool(found) == bool(says)
+    if says:
+        assert says in found[0]
+        assert "CN=broker.example" in found[0]
+
+
+def test_a_chain_with_a_stranger_in_it_is_warned_of(authority: Authority) -> None:
+    now = datetime.now(UTC)
+    leaf = authority.ca.create_child_ca().issue_cert("localhost")
+    whole = leaf.private_key_and_cert_chain_pem.bytes()
+    assert warnings(authority.file("whole.pem", whole), now) == []
+    stranger = authority.ca.create_child_ca().issue_cert("x").cert_chain_pems[1].bytes()
+    torn = leaf.private_key_pem.bytes() + leaf.cert_chain_pems[0].bytes() + stranger
+    (warning,) = warnings(authority.file("torn.pem", torn), now)
+    assert warning.startswith("certificate 2 of the chain is")
+
+
+def open_files() -> Iterator[str]:
+    for descriptor in os.listdir("/proc/self/fd"):
+        try:
+            yield os.readlink(f"/proc/self/fd/{descriptor}")
+        except OSError:
+            continue
+
+
+def test_a_decrypted_key_is_left_nowhere(authority: Authority) -> None:
+    leaf = authority.issue()
+    files = {authority.pkcs12(leaf), authority.password_file(), authority.ca_file}
+    read(authority.directory / "broker.p12", None, authority.directory / "password")
+    assert set(authority.directory.iterdir()) == files
+    assert not any("certificate" in name for name in open_files())
+
+
+def test_a_missing_intermediate_is_warned_of(authority: Authority) -> None:
+    """The way public authorities issue: the certificate says where its issuer's is found."""
+    key = ec.generate_private_key(ec.SECP256R1())
+    issuer = x509.load_pem_x509_certificate(authority.ca.cert_pem.bytes()).subject
+    subject = x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, "broker.example")])
+    where = x509.UniformResourceIdentifier("http://ca.example/issuer.der")
+    access = x509.AccessDescription(AuthorityInformationAccessOID.CA_ISSUERS, where)
+    certificate = (
+        x509.CertificateBuilder(issuer, subject, key.public_key(), 1)
+        .not_valid_before(NOW - timedelta(days=1))
+        .not_valid_after(NOW + timedelta(days=90))
+        .add_extension(x509.AuthorityInformationAccess([access]), critical=False)
+        .sign(ec.generate_private_key(ec.SECP256R1()), hashes.SHA256())
+    )
+    content = key.private_bytes(Encoding.PEM, PrivateFormat.PKCS8, NoEncryption())
+    alone = authority.file("alone.pem", content + certificate.public_bytes(Encoding.PEM))
+    (warning,) = warnings(alone)
+    assert "the chain is missing" in warning

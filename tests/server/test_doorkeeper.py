@@ -1,0 +1,207 @@
+"""At the door of a TLS listener: who does not come in, who takes long, and how one leaves."""
+
+from __future__ import annotations
+
+import os
+import signal
+import socket
+import ssl
+import time
+from collections.abc import Callable
+from contextlib import ExitStack, suppress
+
+import pytest
+
+from sluicemq.protocols.phpmq.wire import encode_consume, encode_send
+from tests.server.authority import Authority
+from tests.server.conftest import Start
+from tests.server.test_pressure import closed_by_peer
+from tests.server.tls_clients import dial, echo, log_of, phpmq, says, until
+
+
+def test_who_does_not_speak_tls_is_turned_away_at_once(start: Start, authority: Authority) -> None:
+    broker = start(f"phpmq+tls://127.0.0.1:0?certificate={authority.pem(authority.issue())}")
+    port, trust = broker.port("phpmq+tls"), authority.trust()
+    with phpmq(port, trust) as witness:
+        witness.subscribe("w", 1)
+        for count, first in enumerate(
+            (b"H0100102" * 10, b"GET / HTTP/1.0\r\n\r\n", b"\x80\x2e\x01", b"\x16\x02"), 1
+        ):
+            before = time.monotonic()
+            with dial(port) as guest:
+                guest.sendall(first)
+                assert closed_by_peer(guest)
+            assert time.monotonic() - before < 5
+            until(lambda n=count: log_of(broker).count("does not speak TLS") == n, "no line")
+        # noise that begins as TLS does
+        for length in (0, 1, 5, 100, 20_000):
+            with dial(port) as guest, suppress(ConnectionResetError, BrokenPipeError):
+                guest.sendall(b"\x16\x03\x01" + os.urandom(length))
+                guest.shutdown(socket.SHUT_WR)
+                assert closed_by_peer(guest)
+            witness.send("w", b"there")
+            witness.receive(10).ack()
+    assert "Traceback" not in log_of(broker)
+    assert "internal error" not in log_of(broker)
+
+
+@pytest.mark.parametrize("protocol", ["phpmq", "msglite", "auto", "phpmq-maintenance"])
+def test_tls_on_a_plain_listener(start: Start, authority: Authority, protocol: str) -> None:
+    broker = start(f"{protocol}://127.0.0.1:0")
+    port = broker.port(protocol)
+    before = time.monotonic()
+    with pytest.raises(OSError, match=r"SSL|reset"):
+        dial(port, authority.trust(), timeout=30)
+    assert time.monotonic() - before < 10
+    until(lambda: not broker.status()["listeners"][0]["connections"], "it is still there")
+    if protocol != "phpmq-maintenance":  # that waits for the end of a line, and the client leaves
+        says(broker, "closing")
+    assert "Traceback" not in log_of(broker)
+
+
+def test_connections_without_a_handshake_count_and_go(start: Start, authority: Authority) -> None:
+    pem = authority.pem(authority.issue())
+    broker = start(f"phpmq+tls://127.0.0.1:0?certificate={pem}&max_connections=3")
+    port, trust = broker.port("phpmq+tls"), authority.trust()
+    with ExitStack() as stack:
+        client = stack.enter_context(phpmq(port, trust))
+        silent = [stack.enter_context(dial(port, timeout=30)) for _ in range(2)]
+        silent[1].sendall(b"\x16\x03\x01\x02\x00")  # the header of a record, and no more
+        with pytest.raises(OSError, match=r"SSL|reset"):
+            dial(port, trust)
+        before = time.monotonic()
+        assert closed_by_peer(silent[0])
+        assert closed_by_peer(silent[1])
+        assert 5 < time.monotonic() - before < 20
+        echo(client, "a", b"x")
+        with phpmq(port, trust) as other:
+            other.send("a", b"y")
+    assert log_of(broker).count("no handshake within 10 s") == 2
+
+
+def test_a_flood_of_handshakes(start: Start, authority: Authority) -> None:
+    broker = start(f"phpmq+tls://127.0.0.1:0?certificate={authority.pem(authority.issue())}")
+    port, trust = broker.port("phpmq+tls"), authority.trust()
+    with ExitStack() as stack:
+        guests = [stack.enter_context(dial(port)) for _ in range(200)]
+        hello = ssl.MemoryBIO(), ssl.MemoryBIO()
+        begun = trust.wrap_bio(*hello, server_hostname="localhost")
+        with suppress(ssl.SSLWantReadError):
+            begun.do_handshake()
+        data = hello[1].read()
+        for guest in guests:
+            guest.sendall(data)
+        with phpmq(port, trust) as client:
+            echo(client, "a", b"x")
+        for guest in guests:
+            assert guest.recv(3)[:2] == b"\x16\x03"
+    until(lambda: not broker.status()["listeners"][0]["connections"], "they are still there")
+    assert "Traceback" not in log_of(broker)
+
+
+def test_a_stop_shuts_the_door(start: Start, authority: Authority) -> None:
+    """While connections are given time to finish, nobody comes in who was at the door before."""
+    broker = start(f"phpmq+tls://127.0.0.1:0?certificate={authority.pem(authority.issue())}")
+    port, trust = broker.port("phpmq+tls"), authority.trust()
+    with dial(port, trust) as lazy, dial(port) as silent, dial(port) as halfway:
+        lazy.sendall(encode_consume(b"a", 1))
+        halfway.sendall(b"\x16\x03\x01\x02\x00")
+        with phpmq(port, trust) as client:
+            echo(client, "b", b"everybody above has arrived")
+        os.kill(broker.pid, signal.SIGTERM)
+        assert closed_by_peer(silent)
+        assert closed_by_peer(halfway)
+        assert broker.status()["listeners"][0]["connections"] == 1
+        lazy.close()
+        assert broker.wait() == 0
+    assert "Traceback" not in log_of(broker)
+
+
+# --- the end of a connection, and slow readers -----------------------------------------------
+
+
+def test_what_was_sent_before_the_end_arrives(start: Start, authority: Authority) -> None:
+    """The client closes TLS at once after sending, and never reads."""
+    broker = start(f"phpmq+tls://127.0.0.1:0?certificate={authority.pem(authority.issue())}")
+    port, trust = broker.port("phpmq+tls"), authority.trust()
+    with dial(port, trust) as hasty:
+        hasty.sendall(b"".join(encode_send(b"a", b"%d" % number, 0) for number in range(1000)))
+        with suppress(OSError):
+            hasty.unwrap()
+    with phpmq(port, trust) as client:
+        client.subscribe("a", 1000)
+        for number in range(1000):
+            message = client.receive(10)
+            assert message.body == b"%d" % number
+            message.ack()
+
+
+def test_an_answer_is_sent_before_the_connection_ends(start: Start, authority: Authority) -> None:
+    """The client ends its side at once: TLS cannot tell "no more from me" from "no more for me"."""
+    broker = start(f"msglite+tls://127.0.0.1:0?certificate={authority.pem(authority.issue())}")
+    port, trust = broker.port("msglite+tls"), authority.trust()
+    incoming, outgoing = ssl.MemoryBIO(), ssl.MemoryBIO()
+    client = trust.wrap_bio(incoming, outgoing, server_hostname="localhost")
+    with dial(port) as connection:
+
+        def drive(step: Callable[[], object]) -> object:
+            while True:
+                try:
+                    return step()
+                except ssl.SSLWantReadError:
+                    connection.sendall(outgoing.read())
+                    if data := connection.recv(1 << 16):
+                        incoming.write(data)
+                    else:
+                        incoming.write_eof()
+
+        # the last of the handshake, a command and the end of TLS leave together
+        drive(client.do_handshake)
+        client.write(b"< 0 a\r\n")
+        with suppress(ssl.SSLWantReadError):
+            client.unwrap()
+        assert drive(lambda: client.read(100)) == b"*\r\n"
+    until(lambda: not broker.status()["listeners"][0]["connections"], "it is still there")
+
+
+def test_a_slow_reader_holds_up_nobody_and_loses_nothing(
+    start: Start, authority: Authority
+) -> None:
+    pem = authority.pem(authority.issue())
+    broker = start(f"phpmq+tls://127.0.0.1:0?certificate={pem}&output_high_water=65536")
+    port, trust = broker.port("phpmq+tls"), authority.trust()
+    with phpmq(port, trust) as client, dial(port, trust) as deaf:
+        deaf.sendall(encode_consume(b"shared", 1_000_000))
+        for _ in range(300):
+            client.send("shared", bytes(65536))
+        client.subscribe("shared", 10)
+        for _ in range(100):
+            client.receive(10).ack()
+        assert broker.status()["memory"] < 1 << 30
+        deaf.close()
+        for _ in range(200):
+            client.receive(10).ack()
+
+
+def test_a_peer_that_takes_nothing_is_cut_off(start: Start, authority: Authority) -> None:
+    pem = authority.pem(authority.issue())
+    broker = start(f"phpmq+tls://127.0.0.1:0?certificate={pem}&output_timeout=0.3")
+    port, trust = broker.port("phpmq+tls"), authority.trust()
+    with phpmq(port, trust) as client, dial(port, trust) as deaf:
+        for _ in range(200):
+            client.send("a", bytes(65536))
+        deaf.sendall(encode_consume(b"a", 1_000_000))
+        says(broker, "cut off")
+        client.subscribe("a", 200)
+        for _ in range(200):
+            client.receive(10).ack()
+
+
+def test_a_stop_says_goodbye(start: Start, authority: Authority) -> None:
+    broker = start(f"phpmq+tls://127.0.0.1:0?certificate={authority.pem(authority.issue())}")
+    with dial(broker.port("phpmq+tls"), authority.trust()) as client:
+        client.sendall(encode_consume(b"a", 1))
+        os.kill(broker.pid, signal.SIGTERM)
+        # the end of TLS, not a broken connection
+        assert client.recv(100) == b""
+    assert broker.wait() == 0

@@ -1,0 +1,418 @@
+"""TLS on real sockets: every protocol, certificates of both sides, replacement, and bad guests."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import signal
+import ssl
+import subprocess
+import sys
+import warnings
+from datetime import UTC, datetime
+from pathlib import Path
+
+import pytest
+
+from sluicemq.cli.local import LocalBroker
+from sluicemq.cli.main import main
+from sluicemq.model.errors import ConfigurationError, ConnectionLost, RequestTimeout
+from sluicemq.protocols.msglite.client import BlockingMsgliteClient
+from sluicemq.protocols.phpmq.client import BlockingPhpmqClient
+from sluicemq.server.config import Config, Listener
+from sluicemq.server.loading import load
+from sluicemq.server.peers import peer_user
+from sluicemq.server.tls import Tls
+from tests.server.authority import Authority, serial_of
+from tests.server.conftest import Start
+from tests.server.tls_clients import dial, echo, log_of, phpmq, says, until
+
+LONG_PAST = datetime(2020, 1, 1, tzinfo=UTC)
+PAST = datetime(2020, 6, 1, tzinfo=UTC)
+
+
+def test_every_protocol(start: Start, authority: Authority) -> None:
+    pem = authority.pem(authority.issue())
+    schemes = ("phpmq", "phpmq-maintenance", "msglite", "msglite-http", "auto")
+    broker = start(*(f"{each}+tls://127.0.0.1:0?certificate={pem}" for each in schemes))
+    trust = authority.trust()
+    body = bytes(range(256)) * 4096
+    for scheme in ("phpmq+tls", "auto+tls"):
+        with phpmq(broker.port(scheme), trust) as client:
+            echo(client, scheme, body)
+    for scheme in ("msglite+tls", "auto+tls"):
+        port = broker.port(scheme)
+        with BlockingMsgliteClient.connect("localhost", port, ssl_context=trust) as lite:
+            lite.send("lite", body, timeout=60)
+            message = lite.ready("lite", timeout=10)
+            assert message is not None
+            assert message.body == body
+            lite.send("left", b"for the maintenance port", timeout=60)
+    with dial(broker.port("phpmq-maintenance+tls"), trust) as person:
+        person.sendall(b"monitor\n")
+        seen = b""
+        while b"left" not in seen:
+            seen += person.recv(4096)
+    with (
+        BlockingMsgliteClient.connect(
+            "localhost", broker.port("msglite+tls"), ssl_context=trust
+        ) as worker,
+        dial(broker.port("msglite-http+tls"), trust) as browser,
+    ):
+        browser.sendall(b"GET /hello HTTP/1.0\r\n\r\n")
+        request = worker.ready("msglite.httpRequests", timeout=10)
+        assert request is not None
+        assert b"/hello" in request.body
+        assert request.reply_to is not None
+        worker.send(request.reply_to, b'["200", []]', timeout=10)
+        worker.send(request.reply_to, b"hello", timeout=10)
+        worker.send(request.reply_to, b"", timeout=10)
+        answer = b""
+        while data := browser.recv(4096):
+            answer += data
+        assert answer.endswith(b"hello")
+    assert "error" not in broker.log.read_text()
+
+
+def test_a_unix_socket(start: Start, authority: Authority, tmp_path: Path) -> None:
+    path = tmp_path / "tls.sock"
+    broker = start(f"phpmq+unix+tls://{path}?certificate={authority.pem(authority.issue())}")
+    with BlockingPhpmqClient.connect(
+        "localhost", path=str(path), ssl_context=authority.trust()
+    ) as client:
+        echo(client, "a", b"x")
+    broker.stop()
+    assert not path.exists()
+
+
+def test_pkcs12_and_encrypted_keys(start: Start, authority: Authority) -> None:
+    leaf = authority.issue()
+    password = authority.password_file()
+    bundle, chain, key = (
+        authority.pkcs12(leaf),
+        authority.chain(leaf),
+        authority.encrypted_key(leaf),
+    )
+    broker = start(
+        f"phpmq+tls://127.0.0.1:0?certificate={bundle}&password_file={password}",
+        f"auto+tls://127.0.0.1:0?certificate={chain}&key={key}&password_file={password}",
+    )
+    for scheme in ("phpmq+tls", "auto+tls"):
+        with phpmq(broker.port(scheme), authority.trust()) as client:
+            echo(client, "a", b"x")
+    assert "open sesame" not in broker.log.read_text()
+
+
+def test_a_certificate_that_cannot_be_used_stops_the_start(
+    tmp_path: Path, authority: Authority
+) -> None:
+    wrong = authority.file("wrong", b"not it")
+    bundle = authority.pkcs12(authority.issue())
+    url = f"phpmq+tls://127.0.0.1:0?certificate={bundle}&password_file={wrong}"
+    with pytest.raises(ConnectionLost, match="exit code 2") as caught:
+        LocalBroker(tmp_path / "b", [url]).start()
+    assert "Traceback" not in str(caught.value)
+    assert f"{wrong} does not decrypt it" in str(caught.value)
+
+
+def test_an_expired_certificate_is_served_with_a_warning(
+    start: Start, authority: Authority
+) -> None:
+    expired = authority.ca.issue_cert("localhost", not_after=PAST, not_before=LONG_PAST)
+    url = f"phpmq+tls://127.0.0.1:0?certificate={authority.pem(expired)}"
+    checked = subprocess.run(
+        [sys.executable, "-m", "sluicemq.cli", "config", "check", "--listen", url],
+        capture_output=True,
+        text=True,
+        check=True,
+    )
+    assert "expired on 2020-06-01" in checked.stderr
+    broker = start(url)
+    assert "expired on 2020-06-01" in broker.log.read_text()
+    with pytest.raises(ConnectionLost, match="not trusted: certificate has expired"):
+        phpmq(broker.port("phpmq+tls"), authority.trust())
+    says(broker, "certificate expired")
+
+
+# --- versions and ciphers --------------------------------------------------------------------
+
+
+def only(context: ssl.SSLContext, version: ssl.TLSVersion) -> ssl.SSLContext:
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", DeprecationWarning)  # Python does not like TLS 1.1 either
+        context.minimum_version = version
+        context.maximum_version = version
+    return context
+
+
+def test_old_versions_are_refused(start: Start, authority: Authority) -> None:
+    pem = authority.pem(authority.issue())
+    broker = start(
+        f"phpmq+tls://127.0.0.1:0?certificate={pem}",
+        f"auto+tls://127.0.0.1:0?certificate={pem}&tls_min=1.3",
+    )
+    usual, strict = broker.port("phpmq+tls"), broker.port("auto+tls")
+
+    def version(port: int, version: ssl.TLSVersion) -> str | None:
+        context = only(authority.trust(), version)
+        context.set_ciphers("ALL:@SECLEVEL=0")  # or this side would not even offer TLS 1.1
+        with dial(port, context) as client:
+            return client.version()
+
+    assert version(usual, ssl.TLSVersion.TLSv1_2) == "TLSv1.2"
+    assert version(usual, ssl.TLSVersion.TLSv1_3) == "TLSv1.3"
+    assert version(strict, ssl.TLSVersion.TLSv1_3) == "TLSv1.3"
+    for port, refused in ((usual, ssl.TLSVersion.TLSv1_1), (strict, ssl.TLSVersion.TLSv1_2)):
+        with pytest.raises(ssl.SSLError, match="ALERT_PROTOCOL_VERSION"):
+            version(port, refused)
+    says(broker, "unsupported protocol")
+
+
+def test_ciphers_of_tls_1_2(start: Start, authority: Authority) -> None:
+    pem = authority.pem(authority.issue())
+    chosen = "ECDHE-ECDSA-AES256-GCM-SHA384"
+    broker = start(f"phpmq+tls://127.0.0.1:0?certificate={pem}&ciphers={chosen}")
+    port = broker.port("phpmq+tls")
+    with dial(port, only(authority.trust(), ssl.TLSVersion.TLSv1_2)) as client:
+        assert client.cipher() == (chosen, "TLSv1.2", 256)
+    other = only(authority.trust(), ssl.TLSVersion.TLSv1_2)
+    other.set_ciphers("ECDHE-ECDSA-AES128-GCM-SHA256")
+    with pytest.raises(ssl.SSLError, match="HANDSHAKE_FAILURE"):
+        dial(port, other)
+    says(broker, "no shared cipher")
+
+
+# --- certificates of clients -----------------------------------------------------------------
+
+
+def client_options(authority: Authority, demand: str, user: str = "cn") -> str:
+    return (
+        f"certificate={authority.pem(authority.issue())}&client_ca={authority.ca_file}"
+        f"&client_certificate={demand}&client_user={user}"
+    )
+
+
+def turned_away(port: int, context: ssl.SSLContext) -> bool:
+    """Whether the client is served nothing; with TLS 1.3 it learns that only when it reads."""
+    try:
+        with phpmq(port, context) as client:
+            client.subscribe("a", 1)
+            client.receive(5)
+    except ConnectionLost:
+        return True
+    except RequestTimeout:
+        return False
+    return False
+
+
+def test_required_client_certificates(start: Start, authority: Authority, tmp_path: Path) -> None:
+    broker = start(
+        f"phpmq+tls://127.0.0.1:0?{client_options(authority, 'required')}",
+        options=("--log-level", "debug"),
+    )
+    port = broker.port("phpmq+tls")
+    alice = authority.issue("client.example", common_name="alice")
+    with phpmq(port, authority.trust(alice)) as client:
+        echo(client, "a", b"x")
+    assert "certified=alice" in log_of(broker)
+    (tmp_path / "other").mkdir()
+    stranger = Authority(tmp_path / "other").issue("client.example", common_name="alice")
+    for context, reason in (
+        (authority.trust(), "peer did not return a certificate"),
+        (authority.trust(stranger), "its certificate was refused: self-signed certificate"),
+    ):
+        assert turned_away(port, context)
+        says(broker, reason.split(":")[0])
+    assert log_of(broker).count("connected") == 2  # alice's "connected" and "disconnected"
+
+
+def test_optional_client_certificates(start: Start, authority: Authority) -> None:
+    broker = start(
+        f"phpmq+tls://127.0.0.1:0?{client_options(authority, 'optional', 'san-email')}",
+        options=("--log-level", "debug"),
+    )
+    port = broker.port("phpmq+tls")
+    with phpmq(port, authority.trust()) as client:
+        echo(client, "a", b"x")
+    assert "certified" not in log_of(broker)
+    bob = authority.issue("bob@example.org", "eve@example.org", common_name="alice")
+    with phpmq(port, authority.trust(bob)) as client:
+        echo(client, "a", b"x")
+    assert "certified=bob@example.org" in log_of(broker)
+    # a certificate that names nobody in the agreed way must not pass for none
+    nobody = authority.issue("client.example", common_name="alice")
+    assert turned_away(port, authority.trust(nobody))
+    says(broker, "no san-email in its certificate")
+
+
+def test_a_certificate_gives_the_permissions_of_its_user(
+    start: Start, authority: Authority, tmp_path: Path
+) -> None:
+    """In protocols without logins, too."""
+    place = ("--data-dir", str(tmp_path / "broker"))
+    assert main(["users", "add", "alice", "--no-password", *place]) == 0
+    assert main(["permissions", "grant", "alice", "jobs.*", "produce", "consume", *place]) == 0
+    broker = start(f"phpmq+tls://0.0.0.0:0?{client_options(authority, 'required')}")
+    port = broker.port("phpmq+tls")
+    alice = authority.trust(authority.issue("client.example", common_name="alice"))
+    mallory = authority.trust(authority.issue("client.example", common_name="mallory"))
+    with phpmq(port, alice) as client:
+        echo(client, "jobs.a", b"x")
+        client.send("other", b"x")
+        with pytest.raises(ConnectionLost):
+            client.receive(10)
+    with phpmq(port, mallory) as client:
+        client.send("jobs.a", b"x")
+        with pytest.raises(ConnectionLost):
+            client.receive(10)
+    names = {each["name"]: each["published"] for each in broker.status()["destinations"]}
+    assert names.get("jobs.a") == 1
+    assert "other" not in names
+
+
+@pytest.mark.parametrize(
+    ("kind", "name"),
+    [
+        ("cn", "alice"),
+        ("san-dns", "one.example"),
+        ("san-email", "a@example"),
+        ("subject", "CN=alice,CN=people\\, all,OU=\\#1+UID=\\ x\\ ,O=Example"),
+    ],
+)
+def test_whom_a_certificate_names(kind: str, name: str) -> None:
+    certificate = {
+        "subject": (
+            (("organizationName", "Example"),),
+            (("organizationalUnitName", "#1"), ("userId", " x ")),
+            (("commonName", "people, all"),),
+            (("commonName", "alice"),),
+        ),
+        "subjectAltName": (
+            ("IP Address", "::1"),
+            ("DNS", "one.example"),
+            ("email", "a@example"),
+            ("DNS", "two.example"),
+        ),
+    }
+    assert peer_user(certificate, kind) == name
+    assert peer_user({"subject": ()}, kind) == ""
+
+
+# --- replacement -----------------------------------------------------------------------------
+
+
+def serial(port: int, context: ssl.SSLContext) -> int:
+    """Of the certificate that a new connection sees."""
+    with dial(port, context) as client:
+        certificate = client.getpeercert()
+        assert certificate is not None
+        return int(str(certificate["serialNumber"]), 16)
+
+
+def test_reload_under_traffic(start: Start, authority: Authority) -> None:
+    first, second = authority.issue(), authority.issue()
+    pem = authority.pem(first)
+    broker = start(
+        f"phpmq+tls://127.0.0.1:0?certificate={pem}",
+        f"auto+tls://127.0.0.1:0?certificate={pem}",
+    )
+    trust = authority.trust()
+    ports = [broker.port("phpmq+tls"), broker.port("auto+tls")]
+    with phpmq(ports[0], trust) as client:
+        echo(client, "a", b"before")
+        authority.pem(second)
+        assert [serial(port, trust) for port in ports] == [serial_of(first)] * 2
+        os.kill(broker.pid, signal.SIGHUP)
+        number = 0
+        while [serial(port, trust) for port in ports] != [serial_of(second)] * 2:
+            client.send("a", b"%d" % number)
+            assert client.receive(10).ack() is None
+            number += 1
+            assert number < 1000
+        client.send("a", b"after")
+        assert client.receive(10).body == b"after"
+    log = log_of(broker)
+    assert log.count("certificate replaced") == 2
+    assert f"{serial_of(second):x}" in log
+
+
+def test_a_bad_reload_changes_nothing(start: Start, authority: Authority) -> None:
+    first, second = authority.issue(), authority.issue()
+    pem = authority.pem(first)
+    broker = start(f"phpmq+tls://127.0.0.1:0?certificate={pem}")
+    port, trust = broker.port("phpmq+tls"), authority.trust()
+    mismatch = first.private_key_pem.bytes() + second.cert_chain_pems[0].bytes()
+    for count, content in enumerate((b"junk", b"", mismatch), 1):
+        authority.file("broker.pem", content)
+        os.kill(broker.pid, signal.SIGHUP)
+        until(lambda n=count: log_of(broker).count("certificate refused") == n, "no refusal")
+        assert serial(port, trust) == serial_of(first)
+    pem.unlink()
+    os.kill(broker.pid, signal.SIGHUP)
+    until(lambda: log_of(broker).count("certificate refused") == 4, "no refusal")
+    assert "Traceback" not in log_of(broker)
+    authority.pem(second)
+    os.kill(broker.pid, signal.SIGHUP)
+    says(broker, "certificate replaced")
+    assert serial(port, trust) == serial_of(second)
+
+
+def listener(url: str) -> Listener:
+    config: Config = load(Path("/dev/null"), listen=[url]).config
+    return config.listeners[0]
+
+
+def test_changed_files_are_noticed_once(authority: Authority) -> None:
+    first, second = authority.issue(), authority.issue()
+    authority.pem(first)
+
+    async def main() -> None:
+        tls = Tls(listener(f"phpmq+tls://:0?certificate={authority.directory / 'broker.pem'}"))
+        before = tls.context
+        await tls.look()
+        assert tls.context is before
+        authority.file("broker.pem", b"half of it")
+        await tls.look()
+        assert tls.context is before
+        authority.pem(second)
+        await tls.look()
+        replaced = tls.context
+        assert replaced is not before
+        await tls.look()
+        assert tls.context is replaced
+
+    asyncio.run(main())
+
+
+# --- the configuration -----------------------------------------------------------------------
+
+
+def problems(url: str) -> str:
+    try:
+        load(Path("/dev/null"), listen=[url]).config.check()
+    except ConfigurationError as error:
+        return str(error)
+    return ""
+
+
+def test_settings_that_make_no_sense(authority: Authority) -> None:
+    pem = authority.pem(authority.issue())
+    url = f"phpmq+tls://:0?certificate={pem}"
+    assert problems(url) == ""
+    assert "needs client_ca" in problems(f"{url}&client_certificate=required")
+    assert "client_ca has no effect" in problems(f"{url}&client_ca={authority.ca_file}")
+    assert "OpenSSL knows none" in problems(f"{url}&ciphers=rot13")
+    assert "write one of 1.2, 1.3" in problems(f"{url}&tls_min=1.1")
+    assert "ciphers has a meaning only with TLS" in problems("phpmq://:0?ciphers=ALL")
+    assert "tls_min has a meaning only with TLS" in problems("phpmq://:0?tls_min=1.3")
+    both = f"{url}&client_certificate=optional&client_ca="
+    assert problems(f"{both}{authority.ca_file}") == ""
+    assert "there is no certificate in" in problems(f"{both}{authority.password_file()}")
+
+
+def test_a_version_may_be_a_number_in_a_file(authority: Authority) -> None:
+    pem = authority.pem(authority.issue())
+    text = "[[listeners]]\nurl = 'phpmq+tls://:0'\n" + f"certificate = '{pem}'\ntls_min = 1.3\n"
+    config = load(authority.file("sluicemq.toml", text.encode())).config
+    assert config.listeners[0].tls_min == "1.3"
+    config.check()

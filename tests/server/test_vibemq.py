@@ -1,0 +1,256 @@
+"""VibeMQ through a broker process and raw sockets."""
+
+from __future__ import annotations
+
+import json
+import socket
+import time
+from pathlib import Path
+from types import TracebackType
+from typing import Any, Self
+
+import pytest
+
+from sluicemq.protocols.msglite.client import BlockingMsgliteClient
+from sluicemq.protocols.phpmq.client import BlockingPhpmqClient
+from sluicemq.protocols.vibemq import wire
+from sluicemq.protocols.vibemq.wire import Frame
+from tests.server.conftest import Start
+
+VIBEMQ = "vibemq://127.0.0.1:0"
+
+
+class Wire:
+    """A connection that says frames and waits for frames."""
+
+    def __init__(self, port: int, **headers: str) -> None:
+        self.socket = socket.create_connection(("127.0.0.1", port), 10)
+        self.decoder = wire.Decoder()
+        self.received: list[Frame] = []
+        self.say(Frame(wire.CONNECT, "c", headers=headers))
+        self.hello = self.next()
+
+    def say(self, *frames: Frame) -> None:
+        self.socket.sendall(b"".join(map(wire.encode, frames)))
+
+    def next(self) -> Frame:
+        while not self.received:
+            data = self.socket.recv(1 << 16)
+            assert data, "the broker has closed the connection"
+            self.received += self.decoder.feed(data)
+            assert self.decoder.error is None
+        return self.received.pop(0)
+
+    def many(self, count: int) -> list[Frame]:
+        return [self.next() for _ in range(count)]
+
+    def publish(self, queue: str, *ids: str) -> None:
+        self.say(*(Frame(wire.PUBLISH, each, queue, b'"%b"' % each.encode()) for each in ids))
+        assert [frame.id for frame in self.many(len(ids))] == list(ids)
+
+    def subscribe(self, queue: str) -> None:
+        self.say(Frame(wire.SUBSCRIBE, "s", queue))
+        assert self.next().type == wire.SUBSCRIBE_ACK
+
+    def info(self, queue: str) -> Any:
+        self.say(Frame(wire.QUEUE_INFO, "i", queue))
+        return json.loads(self.next().payload)
+
+    def at_end(self) -> bool:
+        """Whether the broker closes the connection, without another word."""
+        return not self.received and self.socket.recv(1) == b""
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        at: TracebackType | None,
+    ) -> None:
+        self.socket.close()
+
+
+def test_there_and_back(start: Start) -> None:
+    port = start(VIBEMQ).port("vibemq")
+    with Wire(port) as publisher, Wire(port) as subscriber:
+        assert publisher.hello.type == wire.CONNECT_ACK
+        subscriber.subscribe("q")
+        publisher.publish("q", *(str(n) for n in range(1000)))
+        for n in range(1000):
+            frame = subscriber.next()
+            assert (frame.type, frame.id, frame.queue) == (wire.DELIVER, str(n), "q")
+            subscriber.say(Frame(wire.ACK, frame.id))
+        subscriber.say(Frame(wire.DISCONNECT, "d"))
+        assert subscriber.at_end()
+        assert publisher.info("q")["messageCount"] == 0
+
+
+def test_what_was_acknowledged_survives_a_kill_and_so_do_queues(start: Start) -> None:
+    broker = start(VIBEMQ)
+    with Wire(broker.port("vibemq")) as client:
+        options = json.dumps({"mode": 3, "maxQueueSize": 5, "messageTtl": "1.00:00:00"}).encode()
+        client.say(Frame(wire.CREATE_QUEUE, "c", "declared", options))
+        assert client.next().error_code == ""
+        client.publish("declared", "a", "b")
+        client.publish("automatic", "c")
+        before = [client.info("declared"), client.info("automatic")]
+        broker.kill()
+    with Wire(broker.start().port("vibemq")) as client:
+        after = [client.info("declared"), client.info("automatic")]
+        assert before[0] == after[0]
+        assert after[1]["createdAt"] >= before[1].pop("createdAt")
+        assert {**after[1], **before[1]} == after[1]
+        client.subscribe("declared")
+        assert [frame.id for frame in client.many(2)] == ["a", "b"]
+
+
+def test_a_stop_is_said_to_the_clients(start: Start) -> None:
+    broker = start(VIBEMQ)
+    with Wire(broker.port("vibemq")) as client:
+        assert broker.stop() == 0
+        goodbye = client.next()
+        assert (goodbye.type, goodbye.headers["reason"]) == (wire.DISCONNECT, "server_shutdown")
+        assert client.at_end()
+
+
+def test_auto_recognises_it(start: Start) -> None:
+    port = start("auto://127.0.0.1:0").port("auto")
+    with Wire(port) as client:
+        client.publish("q", "m")
+    with BlockingPhpmqClient.connect(port=port) as php:
+        php.subscribe("q", 1)
+        assert php.receive(5).body == b'"m"'
+
+
+@pytest.mark.parametrize("offered", ["gzip", "brotli,gzip"])
+def test_compressed_both_ways(start: Start, offered: str) -> None:
+    port = start(VIBEMQ).port("vibemq")
+    how = wire.Compression[offered.split(",")[0].upper()]
+    payload = b'"%b"' % (b"text " * 50_000)
+    with Wire(port, **{"supported-compression": offered}) as client:
+        assert client.hello.headers["negotiated-compression"] == how.name.lower()
+        client.subscribe("q")
+        publish = wire.encode(Frame(wire.PUBLISH, "m", "q", payload))
+        client.socket.sendall(wire.compressed(publish, how))
+        assert client.next().type == wire.PUBLISH_ACK
+        assert client.next().payload == payload
+
+
+def test_messages_cross_to_the_other_protocols_and_back(start: Start) -> None:
+    broker = start(VIBEMQ, "phpmq://127.0.0.1:0", "msglite://127.0.0.1:0")
+    with (
+        Wire(broker.port("vibemq")) as client,
+        BlockingPhpmqClient.connect(port=broker.port("phpmq")) as php,
+        BlockingMsgliteClient.connect(port=broker.port("msglite")) as shell,
+    ):
+        client.publish("to.php", "m")
+        php.subscribe("to.php", 1)
+        assert php.receive(5).body == b'"m"'
+        client.subscribe("from.others")
+        php.send("from.others", b"text")
+        first = client.next()
+        shell.send("from.others", b"\xff\x00", timeout=60)
+        second = client.next()
+        assert first.payload == b'"text"'
+        assert (second.payload, second.headers["content-encoding"]) == (b'"/wA="', "base64")
+        client.say(Frame(wire.ACK, first.id), Frame(wire.ACK, second.id))
+        assert client.info("from.others")["unackedCount"] == 0
+
+
+def test_a_subscriber_that_does_not_read_harms_nobody(start: Start) -> None:
+    broker = start(VIBEMQ + "?window=100000&window_bytes=1GiB&output_timeout=3600")
+    port = broker.port("vibemq")
+    body = b'"%b"' % (b"x" * 100_000)
+    with Wire(port) as publisher, Wire(port) as slow, Wire(port) as quick:
+        publisher.say(Frame(wire.CREATE_QUEUE, "c", "f", b'{"mode":1}'))
+        assert publisher.next().error_code == ""
+        slow.subscribe("f")
+        quick.subscribe("f")
+        for n in range(300):
+            publisher.say(Frame(wire.PUBLISH, str(n), "f", body))
+            assert publisher.next().id == str(n)
+            assert quick.next().id == str(n)
+        # the slow one gets all of it once it reads
+        assert [frame.id for frame in slow.many(300)] == [str(n) for n in range(300)]
+
+
+def test_options_of_the_listener_reach_the_session(start: Start) -> None:
+    options = "window=2&ack_timeout=100ms&strict_create=true&compression=false&rate_limit=40"
+    port = start(f"{VIBEMQ}?{options}").port("vibemq")
+    with Wire(port, **{"supported-compression": "gzip"}) as client:
+        assert "negotiated-compression" not in client.hello.headers
+        create = Frame(wire.CREATE_QUEUE, "c", "q", b'{"maxRetryAttempts":1}')
+        client.say(create, create)
+        assert [frame.error_code for frame in client.many(2)] == ["", "QUEUE_EXISTS"]
+        client.publish("q", "1", "2", "3")
+        client.subscribe("q")
+        started = time.monotonic()
+        assert [frame.id for frame in client.many(3)] == ["1", "2", "3"]
+        assert time.monotonic() - started >= 0.09  # 3 came when the time of 1 had run out
+        client.say(*(Frame(wire.QUEUE_INFO, str(n), "q") for n in range(60)))
+        assert "RATE_LIMITED" in {frame.error_code for frame in client.many(60)}
+
+
+def test_logins(start: Start, tmp_path: Path) -> None:
+    token = tmp_path / "token"
+    token.write_text("a-token-of-some-length\n")
+    environment = {"SLUICEMQ_IDENTITY__ADMIN_TOKEN_FILE": str(token)}
+    port = start(VIBEMQ, environment=environment).port("vibemq")
+    for headers, code in (
+        ({}, "AUTH_REQUIRED"),
+        ({"authToken": "another"}, "AUTH_FAILED"),
+        ({"authUsername": "u", "authPassword": "another"}, "AUTH_FAILED"),
+    ):
+        with Wire(port, **headers) as client:
+            assert client.hello.error_code == code
+            assert client.at_end()
+    for headers in (
+        {"authToken": "a-token-of-some-length"},
+        {"authUsername": "any", "authPassword": "a-token-of-some-length"},
+    ):
+        with Wire(port, **headers) as client:
+            assert client.hello.type == wire.CONNECT_ACK
+    with Wire(port, authToken="a-token-of-some-length") as admin:
+        admin.say(Frame(50, "u", payload=b'{"username":"ann","password":"secret-of-ann"}'))
+        assert admin.next().error_code == ""
+        grant = b'{"username":"ann","queuePattern":"a.*","operations":["Publish"]}'
+        admin.say(Frame(53, "g", payload=grant))
+        assert admin.next().error_code == ""
+    with Wire(port, authUsername="ann", authPassword="secret-of-ann") as ann:
+        assert ann.hello.type == wire.CONNECT_ACK
+        ann.publish("a.b", "m")
+        ann.say(Frame(wire.PUBLISH, "n", "b", b"1"), Frame(wire.SUBSCRIBE, "s", "a.b"))
+        assert [frame.error_code for frame in ann.many(2)] == ["NOT_AUTHORIZED"] * 2
+
+
+def test_a_frozen_client_loses_its_messages_to_another(start: Start) -> None:
+    """A client that has stopped without its connection being lost."""
+    port = start(VIBEMQ + "?ack_timeout=200ms").port("vibemq")
+    with Wire(port) as frozen, Wire(port) as other:
+        frozen.subscribe("q")
+        other.publish("q", "m")
+        assert frozen.next().id == "m"
+        other.subscribe("q")
+        # 200 ms, then a delay of 2 s
+        again = other.next()
+        assert (again.id, again.headers["deliveryAttempts"]) == ("m", "2")
+
+
+def test_a_kill_in_the_middle_of_publishing_loses_nothing_that_was_answered(start: Start) -> None:
+    broker = start(VIBEMQ)
+    answered: list[str] = []
+    with Wire(broker.port("vibemq")) as client:
+        client.say(*(Frame(wire.PUBLISH, str(n), "q", b"1") for n in range(5000)))
+        while len(answered) < 1000:
+            answered.append(client.next().id)
+        broker.kill()
+        answered += [frame.id for frame in client.received]
+    assert answered == [str(n) for n in range(len(answered))]
+    with Wire(broker.start().port("vibemq")) as client:
+        client.subscribe("q")
+        for identity in answered:
+            frame = client.next()
+            assert frame.id == identity
+            client.say(Frame(wire.ACK, identity))

@@ -1,0 +1,47 @@
+"""Clients that speak TLS to a broker under test, and what they wait for."""
+
+from __future__ import annotations
+
+import socket
+import ssl
+import time
+from collections.abc import Callable
+
+from sluicemq.cli.local import LocalBroker
+from sluicemq.protocols.phpmq.client import BlockingPhpmqClient
+
+
+def dial(port: int, context: ssl.SSLContext | None = None, timeout: float = 10) -> socket.socket:
+    """A connection to the broker, over TLS if there is a context."""
+    plain = socket.create_connection(("127.0.0.1", port), timeout=timeout)
+    return plain if context is None else context.wrap_socket(plain, server_hostname="localhost")
+
+
+def echo(client: BlockingPhpmqClient, queue: str, body: bytes) -> None:
+    """A message there and back."""
+    client.send(queue, body)
+    client.subscribe(queue, 1)
+    message = client.receive(10)
+    assert message.body == body
+    message.ack()
+
+
+def phpmq(port: int, context: ssl.SSLContext) -> BlockingPhpmqClient:
+    return BlockingPhpmqClient.connect("localhost", port, ssl_context=context, timeout=10)
+
+
+def until(condition: Callable[[], bool], what: str) -> None:
+    end = time.monotonic() + 15
+    while not condition():
+        assert time.monotonic() < end, what
+        time.sleep(0.02)
+
+
+def log_of(broker: LocalBroker) -> str:
+    """What the broker has said."""
+    return broker.log.read_text()
+
+
+def says(broker: LocalBroker, text: str) -> None:
+    """Wait until the log has it."""
+    until(lambda: text in log_of(broker), f"the log does not say {text!r}")
