@@ -223,3 +223,40 @@ def _last_confirm(data: bytes) -> int:
     if (group, number) != BASIC_ACK:
         raise ConnectionError(f"this is no confirm: {data[at : at + ACK_BYTES]!r}")
     return int(tag)
+
+
+def one_by_one(
+    port: int, *, messages: int, size: int, mode: Mode, producers: int, consumers: int
+) -> float:
+    """Seconds until `messages` are received, each producer waiting for the confirm of its message
+    before it sends the next."""
+    readers = {c.socket.fileno(): c for c in (Consumer(port, mode) for _ in range(consumers))}
+    writers = {c.socket.fileno(): c for c in (Connection(port) for _ in range(producers))}
+    properties = struct.pack(">HHQH", 60, 0, size, 0x1000) + (b"\2" if mode.persistent else b"\1")
+    publish = method(1, (60, 40), struct.pack(">H", 0) + short(b"") + short(mode.queue) + b"\0")
+    command = publish + frame(FRAME_HEADER, 1, properties) + frame(FRAME_BODY, 1, bytes(size))
+    poll = select.epoll()
+    for connection in writers.values():
+        connection.call((85, 10), b"\0")
+    for descriptor in (*readers, *writers):
+        poll.register(descriptor, select.EPOLLIN)
+    started = time.perf_counter()
+    for connection in writers.values():
+        connection.socket.sendall(command)
+    sent = producers
+    while sum(reader.received for reader in readers.values()) < messages:
+        events = poll.poll(STALLED_SECONDS)
+        if not events:
+            raise ConnectionError(f"nothing has moved for {STALLED_SECONDS:g} s")
+        for descriptor, _ in events:
+            reader = readers.get(descriptor)
+            if reader is not None:
+                reader.read(messages)
+            elif writers[descriptor].read() and sent < messages:
+                writers[descriptor].socket.sendall(command)
+                sent += 1
+    seconds = time.perf_counter() - started
+    poll.close()
+    for connection in (*readers.values(), *writers.values()):
+        connection.socket.close()
+    return seconds

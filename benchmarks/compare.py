@@ -61,18 +61,46 @@ def by_rabbitmq(rabbit: Rabbit, size: int, mode: Mode) -> Contender:
     return Contender(name, run)
 
 
+def by_rabbitmq_in_turns(rabbit: Rabbit, size: int, producers: int, consumers: int) -> Contender:
+    """Every producer waits for a confirm before it sends again."""
+    mode = Mode(persistent=True, batch=1)
+
+    def run(messages: int) -> Run:
+        meter = Meter(rabbit.pid)
+        seconds = amqp.one_by_one(
+            rabbit.port,
+            messages=messages,
+            size=size,
+            mode=mode,
+            producers=producers,
+            consumers=consumers,
+        )
+        read = meter.read(messages)
+        return msgspec.structs.replace(read, seconds=seconds, rate=round(messages / seconds))
+
+    return Contender("RabbitMQ, confirms, acks of 1", run)
+
+
 def by_sluicemq(
-    protocol: str, transport: str, size: int, *, consumers: int = 1, window: int
+    protocol: str,
+    transport: str,
+    size: int,
+    *,
+    producers: int = 1,
+    consumers: int = 1,
+    window: int,
 ) -> Contender:
     name = f"SluiceMQ, {protocol}, {transport}"
     if protocol == "msglite":
         name += f", {window} ready" if window > 1 else ", one ready"
-    durability = "sync" if protocol == "phpmq" else "none"
+    durability = "none" if protocol == "msglite" else "sync"
 
     def run(messages: int) -> Run:
         with fresh(protocol, transport, durability) as server:
             speech = dialect(protocol, size, queue=server.queue, window=window)
-            with Load(server.target, speech, consumers=consumers, pid=server.pid) as load:
+            with Load(
+                server.target, speech, producers=producers, consumers=consumers, pid=server.pid
+            ) as load:
                 return load.flood(messages=messages)
 
     return Contender(name, run)
@@ -126,6 +154,13 @@ def all_cases(rabbit: Rabbit, limit: Path | None) -> list[Case]:
         if limit is not None:
             contenders.append(by_limit(limit, size))
         cases.append(Case(name, title, contenders))
+    ours = by_sluicemq("vibemq", "tcp", 1024, window=256)
+    title = "persistent, 1 KB, 256 PublishAcks outstanding"
+    cases.append(Case("vibemq-1k", title, [by_rabbitmq(rabbit, 1024, persistent), ours]))
+    ours = by_sluicemq("vibemq", "tcp", 128, producers=4, consumers=2, window=1)
+    theirs = by_rabbitmq_in_turns(rabbit, 128, 4, 2)
+    title = "persistent, 128 B, 4 producers with 1 outstanding, 2 consumers"
+    cases.append(Case("vibemq-turns", title, [theirs, ours]))
     transient = [
         by_rabbitmq(rabbit, 100, Mode(persistent=False)),
         by_rabbitmq(rabbit, 100, Mode(persistent=False, confirms=False)),

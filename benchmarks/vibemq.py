@@ -1,0 +1,132 @@
+"""VibeMQ: what a subscriber that reads nothing costs 99 others, and messages compressed by brotli.
+
+.venv/bin/python benchmarks/vibemq.py --runs 3
+"""
+
+from __future__ import annotations
+
+import argparse
+import socket
+import statistics
+import threading
+import time
+
+from sluicemq.cli.bench.load import Load
+from sluicemq.cli.bench.result import Run
+from sluicemq.cli.bench.server import dialect, fresh
+from sluicemq.protocols.vibemq.compression import Compression, compress
+from sluicemq.protocols.vibemq.wire import (
+    ACK,
+    CONNECT,
+    DELIVER,
+    HEADER_SIZE,
+    PUBLISH,
+    PUBLISH_ACK,
+    SUBSCRIBE,
+    Decoder,
+    Frame,
+    encode,
+)
+
+OTHERS = 99
+OUTSTANDING = 256
+READ = 1 << 18
+
+
+def beside_a_stalled_subscriber(messages: int, stalled: bool) -> Run:
+    """A flood to 99 subscribers; with `stalled`, beside a hundredth, which has been given all that
+    its window has room for and reads nothing of it."""
+    with fresh("vibemq", "tcp", "sync") as server, socket.socket() as silent:
+        if stalled:
+            queue = server.queue.decode()
+            silent.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 4096)
+            silent.connect(("127.0.0.1", server.target.port))
+            silent.sendall(encode(Frame(CONNECT, "silent")) + encode(Frame(SUBSCRIBE, "s", queue)))
+            payload = b'"%b"' % bytes(1022).replace(b"\0", b"x")
+            for number in range(OUTSTANDING):
+                silent.sendall(encode(Frame(PUBLISH, f"{number:032x}", queue, payload)))
+            time.sleep(1)
+        speech = dialect("vibemq", 1024, queue=server.queue, window=OUTSTANDING)
+        with Load(server.target, speech, consumers=OTHERS, pid=server.pid) as load:
+            return load.flood(messages=messages)
+
+
+def compressed(messages: int) -> float:
+    """Messages/s of 4 KB of JSON, brotli from the producer and to the consumer, end to end."""
+    rows = ",".join(f'{{"id":{number},"name":"item {number}"}}' for number in range(128))
+    payload = f"[{rows}]".encode()[:4096].rpartition(b",{")[0] + b"]"
+    hello = encode(Frame(CONNECT, "c", headers={"supported-compression": "brotli"}))
+    with fresh("vibemq", "tcp", "sync") as server:
+        address = ("127.0.0.1", server.target.port)
+        consumer, producer = (socket.create_connection(address) for _ in range(2))
+        with consumer, producer:
+            for connection in (consumer, producer):
+                connection.sendall(hello)
+            queue = server.queue.decode()
+            consumer.sendall(encode(Frame(SUBSCRIBE, "s", queue)))
+            time.sleep(0.3)
+            room = threading.Semaphore(OUTSTANDING)
+
+            def confirmations() -> None:
+                decoder = Decoder()
+                left = messages
+                while left:
+                    for frame in decoder.feed(producer.recv(READ)):
+                        if frame.type == PUBLISH_ACK:
+                            room.release()
+                            left -= 1
+
+            frames = [_squeezed(Frame(PUBLISH, f"{n:032x}", queue, payload)) for n in range(2000)]
+            reader = threading.Thread(target=confirmations)
+            reader.start()
+            started = time.perf_counter()
+            receiver = threading.Thread(target=_receive, args=(consumer, messages, payload))
+            receiver.start()
+            for number in range(messages):
+                room.acquire()
+                producer.sendall(frames[number % len(frames)])
+            receiver.join()
+            seconds = time.perf_counter() - started
+            reader.join()
+    return messages / seconds
+
+
+def _squeezed(frame: Frame) -> bytes:
+    plain = encode(frame)
+    flag, body = compress(plain[HEADER_SIZE:], Compression.BROTLI, 0)
+    return len(body).to_bytes(4, "big") + bytes([flag]) + body
+
+
+def _receive(connection: socket.socket, messages: int, payload: bytes) -> None:
+    decoder = Decoder()
+    left = messages
+    while left:
+        acks = []
+        for frame in decoder.feed(connection.recv(READ)):
+            if frame.type == DELIVER:
+                assert frame.payload == payload
+                acks.append(encode(Frame(ACK, frame.id)))
+        left -= len(acks)
+        if acks:
+            connection.sendall(b"".join(acks))
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--runs", type=int, default=3)
+    parser.add_argument("--messages", type=int, default=40_000)
+    arguments = parser.parse_args()
+    without: list[int] = []
+    beside: list[int] = []
+    squeezed: list[float] = []
+    for _ in range(arguments.runs):
+        without.append(beside_a_stalled_subscriber(arguments.messages, False).rate)
+        beside.append(beside_a_stalled_subscriber(arguments.messages, True).rate)
+        squeezed.append(compressed(arguments.messages // 4))
+    ratio = statistics.median(beside) / statistics.median(without)
+    print(f"99 subscribers {without}/s, beside a stalled one {beside}/s: {ratio:.2f}")
+    print(f"4 KB of JSON, brotli both ways: {[round(rate) for rate in squeezed]}/s")
+
+
+if __name__ == "__main__":
+    main()
