@@ -12,6 +12,8 @@ from typing import Final
 
 from sluicemq.protocols.msglite import wire as msglite_wire
 from sluicemq.protocols.phpmq import wire as phpmq_wire
+from sluicemq.protocols.vibemq import wire as vibemq_wire
+from sluicemq.protocols.vibemq.compression import Compression, compress
 from tests.fuzz.mutations import Frames
 
 Conversation = Callable[[Random], Frames]
@@ -126,6 +128,34 @@ def msglite_broker(chance: Random) -> Frames:
     return frames
 
 
+def vibemq(chance: Random) -> Frames:
+    """A client of VibeMQ, some of whose frames are compressed."""
+    hello = {"supported-compression": "brotli,gzip"} if chance.random() < 0.5 else {}
+    frames = [vibemq_wire.Frame(vibemq_wire.CONNECT, "hello", headers=hello)]
+    for number in range(chance.randint(1, _LONGEST)):
+        kind = chance.choice(_VIBEMQ_REQUESTS)
+        queue = chance.choice(("hostile.a", "hostile.b", "h" * 200, "no name", ""))
+        payload = b""
+        headers = {}
+        if kind == vibemq_wire.PUBLISH:
+            payload = chance.choice(
+                (b"", b"null", b'{"a":[1,2.50,"x"]}', b'"' + b"x" * 2000 + b'"')
+            )
+            headers = chance.choice(({}, {"priority": "High"}, {"correlationId": "c", "own": "h"}))
+        elif kind == vibemq_wire.CREATE_QUEUE:
+            payload = b'{"mode":%d,"maxQueueSize":9}' % chance.randrange(5)
+        elif kind == vibemq_wire.ACK:
+            headers = chance.choice(({}, {"messageId": "1"}))
+        frames.append(vibemq_wire.Frame(kind, str(number), queue, payload, headers))
+    how = chance.choice((Compression.NONE, Compression.GZIP, Compression.BROTLI))
+    return [_squeezed(vibemq_wire.encode(frame), how) for frame in frames]
+
+
+def _squeezed(frame: bytes, how: Compression) -> bytes:
+    flag, body = compress(frame[vibemq_wire.HEADER_SIZE :], how, 0)
+    return len(body).to_bytes(4, "big") + bytes([flag]) + body
+
+
 def http(chance: Random) -> Frames:
     """A request to the gateway: request line, header lines, blank line, body."""
     body = _body(chance)
@@ -157,9 +187,22 @@ def any_first_byte(chance: Random) -> Frames:
         lambda _: [b"\x16\x03\x01\x02\0\x01\0\x01\xfc\x03\x03", bytes(40)],
         http,
     )
-    return chance.choice((phpmq, msglite, phpmq, msglite, chance.choice(foreign)))(chance)
+    return chance.choice((phpmq, msglite, vibemq, phpmq, msglite, chance.choice(foreign)))(chance)
 
 
+_VIBEMQ_REQUESTS: Final = (
+    vibemq_wire.PUBLISH,
+    vibemq_wire.PUBLISH,
+    vibemq_wire.SUBSCRIBE,
+    vibemq_wire.UNSUBSCRIBE,
+    vibemq_wire.ACK,
+    vibemq_wire.PING,
+    vibemq_wire.CREATE_QUEUE,
+    vibemq_wire.DELETE_QUEUE,
+    vibemq_wire.QUEUE_INFO,
+    vibemq_wire.LIST_QUEUES,
+    vibemq_wire.CONNECT,
+)
 _ADDRESSES: Final = tuple(name for name in NAMES if msglite_wire.is_address(name))
 
 

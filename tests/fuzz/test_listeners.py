@@ -51,6 +51,7 @@ LISTENERS: Final[dict[str, corpus.Conversation]] = {
     "msglite": corpus.msglite,
     "msglite+unix": corpus.msglite,
     "msglite-http": corpus.http,
+    "vibemq": corpus.vibemq,
     "auto": corpus.any_first_byte,
 }
 

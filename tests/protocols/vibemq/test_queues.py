@@ -160,7 +160,9 @@ def test_what_cannot_be_read_is_refused_by_name(harness: Harness, name: str, val
     assert harness.broker.destinations == {}
 
 
-@pytest.mark.parametrize("payload", [b"[]", b"1", b'"x"', b"{", b"[" * 100_000, b"\xff"])
+@pytest.mark.parametrize(
+    "payload", [b"[]", b"1", b'"x"', b"{", b"[" * 100_000, b"\xff", b'{"\xff": 1}']
+)
 def test_options_that_are_no_object(harness: Harness, payload: bytes) -> None:
     peer = harness.connect()
     [answer] = peer.say(Frame(wire.CREATE_QUEUE, "c", "q", payload))

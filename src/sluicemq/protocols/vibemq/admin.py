@@ -76,7 +76,7 @@ def administer(
     """Carry out one of the commands; `answer` or `refuse` is called once, now or later."""
     try:
         request = _read(frame.payload) if frame.payload else Request()
-    except (msgspec.DecodeError, RecursionError) as error:
+    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
         refuse("INVALID_PAYLOAD", f"the payload cannot be read: {error}")
         return
     kind = frame.type

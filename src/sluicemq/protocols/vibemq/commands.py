@@ -91,7 +91,7 @@ class Received:
         if body is self.payload and body[:1] == b'"':
             try:
                 return msgspec.json.decode(body, type=str).encode()
-            except (msgspec.MsgspecError, UnicodeEncodeError):
+            except (msgspec.MsgspecError, UnicodeError):
                 pass
         return body
 
@@ -379,7 +379,7 @@ def _list(answer: Frame) -> list[Any]:
 def _read(answer: Frame) -> Any:
     try:
         return msgspec.json.decode(answer.payload) if answer.payload else None
-    except (msgspec.DecodeError, RecursionError) as error:
+    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
         raise _broken(f"its answer is not JSON: {error}") from None
 
 

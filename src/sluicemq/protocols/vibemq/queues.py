@@ -179,7 +179,7 @@ def read_options(payload: bytes, headers: Mapping[str, str]) -> Options:
     if payload:
         try:
             said = msgspec.json.decode(payload)
-        except (msgspec.DecodeError, RecursionError) as error:
+        except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
             raise ProtocolError(f"the options are not JSON: {error}") from None
         if said is not None:
             if not isinstance(said, dict):
