@@ -695,3 +695,17 @@ def test_what_comes_in_is_a_message_like_any_other(harness: Harness, client: Pee
     assert message.reply_to == Address(Kind.QUEUE, "back")
     assert (message.origin, message.kind) == (Origin.MSGLITE, BodyKind.BYTES)
     assert message.expiration == message.timestamp + 9000
+
+
+def test_segments_are_confirmed_at_once_unless_an_answer_does_it(harness: Harness) -> None:
+    """Else a client with Nagle's algorithm on keeps its next command back for 40 ms; and where a
+    command waits or is answered, confirming by itself would only cost."""
+    worker, sender = harness.connect(), harness.connect()
+    sender.put(b"> 1 60 a\r\nx\r\n")
+    assert sender.link.hastened == 1
+    worker.put(b"< 60 a\r\n")
+    assert worker.got() == b"> 1 60 a\r\nx\r\n"
+    worker.put(b"< 60 a\r\n")
+    assert worker.link.hastened == 0
+    sender.put(b"> 5 60 b\r\n")  # the body comes in the next segment
+    assert sender.link.hastened == 2
