@@ -28,6 +28,8 @@ STOPPED = 74
 MESSAGES = 4000
 BATCH = 500
 """Messages on one connection, whose end waits for the disk: segments end between two writes."""
+FILLED = 100_000
+"""Bytes that the newest segment has at least: one that was begun a moment ago holds no message."""
 WHERE = re.compile(r"(\d{20}\.segment|\d{20}\.snapshot|identity), offset \d+: ")
 
 
@@ -101,10 +103,12 @@ def test_a_bit_that_flips_under_a_running_broker(tmp_path: Path, where: str) -> 
 def _flip_and_read(broker: LocalBroker, where: str, chance: random.Random) -> bool:
     """Whether the broker stopped when it met the damage."""
     port = broker.port("phpmq")
-    for first in range(0, MESSAGES, BATCH):
+    sent = 0
+    while sent < MESSAGES or newest_segment(broker.directory).stat().st_size < FILLED:
         with BlockingPhpmqClient.connect(port=port) as client:
-            for number in range(first, first + BATCH):
+            for number in range(sent, sent + BATCH):
                 client.send(QUEUE, make_body(number, 1000))
+        sent += BATCH
     newest = newest_segment(broker.directory)
     # what came first is still in memory
     others = sorted((broker.directory / "journal").glob("*.segment"))[1:-1]
@@ -118,12 +122,12 @@ def _flip_and_read(broker: LocalBroker, where: str, chance: random.Random) -> bo
     numbers = []
     with suppress(ClientError), BlockingPhpmqClient.connect(port=port) as client:
         client.subscribe(QUEUE, 100)
-        while len(numbers) < MESSAGES:
+        while len(numbers) < sent:
             message = client.receive(30.0)
             numbers.append(number_of(message.body))
             message.ack()
     assert numbers == list(range(len(numbers)))
-    if len(numbers) == MESSAGES:
+    if len(numbers) == sent:
         return False
     assert broker.wait() == STOPPED
     said = broker.log.read_text()
