@@ -17,7 +17,7 @@ import pytest
 from sluicemq.cli.local import LocalBroker
 from sluicemq.model.errors import ClientError, ConnectionLost
 from sluicemq.protocols.phpmq.client import BlockingPhpmqClient
-from tests.faults.disk import flip, newest_segment
+from tests.faults.disk import durable_end, flip, newest_segment
 from tests.faults.load import AHEAD, QUEUE, Load, drain, make_body, number_of
 from tests.faults.plan import SMALL_SEGMENTS, repeatable, size
 from tests.faults.recorder import Recorder
@@ -63,8 +63,9 @@ def _flip_and_start(
     newest = newest_segment(directory)
     others = [p for p in (directory / "journal").iterdir() if p != newest and p.stat().st_size]
     damaged = newest if active else chance.choice(sorted(others))
-    offset, bit = chance.randrange(damaged.stat().st_size), chance.randrange(8)
-    print(f"{damaged.name}: bit {bit} of byte {offset} of {damaged.stat().st_size}")
+    written = durable_end(directory) if active else damaged.stat().st_size
+    offset, bit = chance.randrange(written), chance.randrange(8)
+    print(f"{damaged.name}: bit {bit} of byte {offset} of {written}")
     broker = LocalBroker(directory, PHPMQ, environment=SMALL_SEGMENTS)
     flip(damaged, offset, bit)
     refused = False
@@ -104,16 +105,18 @@ def _flip_and_read(broker: LocalBroker, where: str, chance: random.Random) -> bo
     """Whether the broker stopped when it met the damage."""
     port = broker.port("phpmq")
     sent = 0
-    while sent < MESSAGES or newest_segment(broker.directory).stat().st_size < FILLED:
+    while sent < MESSAGES or durable_end(broker.directory) < FILLED:
         with BlockingPhpmqClient.connect(port=port) as client:
             for number in range(sent, sent + BATCH):
                 client.send(QUEUE, make_body(number, 1000))
         sent += BATCH
     newest = newest_segment(broker.directory)
-    # what came first is still in memory
-    others = sorted((broker.directory / "journal").glob("*.segment"))[1:-1]
+    # what came first is still in memory, and what was ended last is perhaps still being sealed
+    others = sorted((broker.directory / "journal").glob("*.segment"))[1:-2]
     damaged = newest if where == "active" else chance.choice(others)
     content = damaged.read_bytes()
+    if where == "active":
+        content = content[: durable_end(broker.directory)]
     offset = chance.randrange(len(content))
     if chance.random() < 0.5:  # more often in a body
         offset = max(offset, content.find(b" ", offset))

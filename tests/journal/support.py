@@ -10,7 +10,8 @@ from sluicemq.model.destination import Address, Kind
 from sluicemq.model.message import BodyKind, Durability, Message, Origin
 
 ORDERS = Address(Kind.QUEUE, "orders")
-TINY = JournalOptions(segment_bytes=2000)
+TINY = JournalOptions(segment_bytes=2000, preallocate_bytes=0)
+"""A file is as long as what has been written to it."""
 T0 = 1_700_000_000_000
 
 

@@ -133,7 +133,7 @@ def test_dump_stops_at_damage(journal: FileJournal, tmp_path: Path) -> None:
 
 
 def test_checking_while_segments_come_and_go(tmp_path: Path) -> None:
-    journal = FileJournal.open(tmp_path, JournalOptions(segment_bytes=3000))
+    journal = FileJournal.open(tmp_path, JournalOptions(segment_bytes=3000, preallocate_bytes=0))
     journal.recovery.done()
     journal.snapshot_source = bytes
     pinned = put(journal, b"pinned")

@@ -427,12 +427,11 @@ def test_messages_of_a_segment_that_is_being_sealed_are_read(
 
 
 def test_files_prepared_ahead_are_used_and_not_left_behind(tmp_path: Path) -> None:
-    options = JournalOptions(segment_bytes=4096, preallocate=True)
+    options = JournalOptions(segment_bytes=4096)
     journal = FileJournal.open(tmp_path, options)
     put(journal, b"x" * 3000)
     journal.sync()
     (spare,) = tmp_path.glob("*.tmp")
-    assert spare.stat().st_size == 4096
     number = spare.stat().st_ino
     journal.seal()
     put(journal)

@@ -91,7 +91,9 @@ def test_a_tail_torn_anywhere_is_cut_at_the_last_whole_unit(written: Path, tmp_p
         expected = max((unit for unit in units if unit[0] <= cut), default=(0, b""))
         assert b"".join(bodies(recovery)) == expected[1], cut
         whole = max([64, *(e for i, e in enumerate(ends) if e <= cut and i not in (3, 6))])
-        assert recovery.report["torn_bytes"] == (cut - whole if cut >= 64 else cut), cut
+        assert recovery.report["torn_bytes"] == (
+            len(data[whole:cut].rstrip(b"\0")) if cut >= 64 else cut
+        ), cut
         shutil.rmtree(directory)
 
 
@@ -257,15 +259,23 @@ def test_records_inside_a_body_are_no_sign_of_damage_for_whole_tails(tmp_path: P
     assert bodies(recover(tmp_path)) == [inner]
 
 
-def test_a_reservation_behind_the_records_is_no_torn_tail(tmp_path: Path) -> None:
-    options = JournalOptions(segment_bytes=4096, preallocate=True)
+@pytest.mark.parametrize("torn", [b"", b"half a record"])
+def test_a_reservation_behind_the_records_is_no_torn_tail(tmp_path: Path, torn: bytes) -> None:
+    options = JournalOptions(segment_bytes=4096, preallocate_bytes=1024)
     journal = FileJournal.open(tmp_path, options)
     put(journal, b"x")
     journal.sync()
+    end = read_durable(tmp_path)
     crash(journal)
-    assert segments_of(tmp_path)[0].stat().st_size == 4096
+    assert end is not None
+    path = segments_of(tmp_path)[0]
+    assert path.stat().st_size > end.offset + len(torn)
+    with path.open("r+b") as file:
+        file.seek(end.offset)
+        file.write(torn)
     recovery = recover(tmp_path)
-    assert recovery.report["torn_bytes"] == recovery.report["lost_bytes"] == 0
+    assert recovery.report["torn_bytes"] == len(torn)
+    assert recovery.report["lost_bytes"] == 0
     assert bodies(recovery) == [b"x"]
     assert segments_of(tmp_path)[0].stat().st_size < 4096
 

@@ -11,14 +11,15 @@ class JournalOptions(msgspec.Struct, frozen=True, kw_only=True):
     """Settings of the journal.
 
     segment_bytes      a segment is ended when it has this size (1 MiB or more is sensible)
-    preallocate        reserve a segment's space when it is created
+    preallocate_bytes  of a segment to reserve ahead of what is written (0 = none): on most file
+                       systems an fdatasync takes less time when it need not make a file longer
     verify_on_start    compare every sealed segment with its CRC
     leftover_fraction  sealed segments with a smaller live part are emptied (0 = never, up to 1)
     slot_limit_bytes   limit of a retention slot that names none
     """
 
     segment_bytes: int = 64 << 20
-    preallocate: bool = False
+    preallocate_bytes: int = 4 << 20
     verify_on_start: bool = True
     leftover_fraction: float = 0.25
     slot_limit_bytes: int = DEFAULT_SLOT_LIMIT

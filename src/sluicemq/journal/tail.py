@@ -38,7 +38,7 @@ class Tail(NamedTuple):
 
     heads   headers of their records, joined
     end     where the last of them ends
-    torn    bytes behind it that a crash left; zeros of a reservation are not counted
+    torn    bytes behind it that a crash left; zeros at the end, perhaps reserved, do not count
     """
 
     heads: bytes
@@ -70,8 +70,7 @@ def find_tail(view: SegmentView, durable: DurableEnd | None, limit: int | None =
             heads += unit
             unit = []
             whole = stop
-    rest = bytes(view.view[stop:end])
-    blank = rest.count(0) == len(rest)
+    blank = not bytes(view.view[stop:end]).strip(b"\0")
     synced = durable.offset if durable and durable.segment == view.header.first else 0
     if limit is not None:
         synced = min(synced, limit)
@@ -79,7 +78,7 @@ def find_tail(view: SegmentView, durable: DurableEnd | None, limit: int | None =
         raise damaged(view.path, stop, "a record is damaged that had been on disk")
     if not blank and has_later_group(view.view[:end], beyond or stop, last):
         raise damaged(view.path, stop, "a record is damaged and later ones are intact")
-    return Tail(b"".join(heads), whole, (stop if blank else end) - whole)
+    return Tail(b"".join(heads), whole, len(bytes(view.view[whole:end]).rstrip(b"\0")))
 
 
 def find_full(view: SegmentView, end: int) -> Tail:

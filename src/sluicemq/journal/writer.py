@@ -89,6 +89,12 @@ class Writer:
         for thread in self._threads:
             thread.start()
 
+    def run(self, work: Work, done: Done) -> None:
+        """Run `work`, a group, here and now, then `done`; only while no group is outstanding."""
+        self.outstanding += 1
+        self._attempt(work)
+        self._finish(done)
+
     def submit(self, work: Work, done: Done) -> None:
         """Run `work` on the thread of the groups, then `done` on the owner's."""
         self.outstanding += 1
@@ -116,6 +122,13 @@ class Writer:
         for thread in self._threads:
             thread.join()
 
+    def _attempt(self, work: Work) -> None:
+        if self._failure is None:
+            try:
+                work()
+            except BaseException as error:
+                self._failure = error
+
     def _finish(self, done: Done) -> None:
         self.outstanding -= 1
         if self._failure is None:
@@ -126,11 +139,7 @@ class Writer:
     def _run(self, jobs: Jobs) -> None:
         while (job := jobs.get()) is not None:
             work, done = job
-            if self._failure is None:
-                try:
-                    work()
-                except BaseException as error:
-                    self._failure = error
+            self._attempt(work)
             self._results.put(done)
             with suppress(RuntimeError):  # the owner's event loop is closed: `wait` gets it
                 self._notify(self.collect)
@@ -225,10 +234,8 @@ class Spares:
     They have temporary names: a start removes those that were not used.
     """
 
-    def __init__(self, directory: Path, preallocate: int) -> None:
-        """`preallocate` bytes are reserved on disk for each."""
+    def __init__(self, directory: Path) -> None:
         self._directory = directory
-        self._preallocate = preallocate
         self._names = count()
         self._ready: SimpleQueue[tuple[int, Path]] = SimpleQueue()
 
@@ -245,15 +252,7 @@ class Spares:
 
     def _create(self) -> tuple[int, Path]:
         path = self._directory / f"spare-{next(self._names)}.tmp"
-        fd = os.open(path, os.O_RDWR | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC, 0o640)
-        try:
-            if self._preallocate:
-                os.posix_fallocate(fd, 0, self._preallocate)
-                os.fsync(fd)
-        except BaseException:
-            os.close(fd)
-            raise
-        return fd, path
+        return os.open(path, os.O_RDWR | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC, 0o640), path
 
     def close(self) -> None:
         """Remove what is left."""
@@ -277,7 +276,9 @@ class SegmentFile:
     __slots__ = (
         "_directory",
         "_header",
+        "_reserved",
         "_spares",
+        "_step",
         "crc",
         "end",
         "fd",
@@ -286,10 +287,15 @@ class SegmentFile:
         "records",
     )
 
-    def __init__(self, directory: Path, header: SegmentHeader, spares: Spares) -> None:
+    def __init__(
+        self, directory: Path, header: SegmentHeader, spares: Spares, preallocate: int = 0
+    ) -> None:
+        """`preallocate`: bytes to reserve at a time; it ends with the first that is refused."""
         self._directory = directory
         self._header = header
         self._spares = spares
+        self._step = preallocate
+        self._reserved = 0
         self.first = header.first
         self.end = 0
         self.crc = 0
@@ -300,7 +306,7 @@ class SegmentFile:
     @classmethod
     def reopen(cls, directory: Path, header: SegmentHeader, end: int, heads: bytes) -> SegmentFile:
         """One that a crash left behind: cut to `end` bytes, ready to be sealed."""
-        file = cls(directory, header, Spares(directory, 0))
+        file = cls(directory, header, Spares(directory))
         file.fd = os.open(segment_path(directory, header.first), os.O_RDWR | os.O_CLOEXEC)
         os.ftruncate(file.fd, end)
         os.fsync(file.fd)
@@ -332,9 +338,19 @@ class SegmentFile:
         self.heads += b"".join(parts[::3])
         for start in range(0, len(parts), JOIN_PARTS):
             data = b"".join(parts[start : start + JOIN_PARTS])
+            if self._step and self.end + len(data) > self._reserved:
+                self._reserve(self.end + len(data))
             self.crc = crc32(data, self.crc)
             self.end = write_at(self.fd, data, self.end)
         os.fdatasync(self.fd)
+
+    def _reserve(self, end: int) -> None:
+        try:
+            os.posix_fallocate(self.fd, end, self._step)
+        except OSError:
+            self._step = 0  # whether there is room for what is written, the write will tell
+        else:
+            self._reserved = end + self._step
 
     def seal(self, sequence: int, names: Mapping[int, Address]) -> None:
         """Add index and trailer. `sequence` is the INDEX record's own."""

@@ -33,6 +33,7 @@ UNITS: Final[dict[str, dict[str, Unit]]] = {
     },
     "JournalOptions": {
         "segment_bytes": Unit.BYTES,
+        "preallocate_bytes": Unit.BYTES,
         "slot_limit_bytes": Unit.BYTES,
     },
 }

@@ -1,0 +1,130 @@
+"""Small groups on a disk that is usually swift are written without a change of threads."""
+
+from __future__ import annotations
+
+import errno
+import os
+import threading
+from pathlib import Path
+
+import pytest
+
+from sluicemq.journal import FileJournal
+from sluicemq.journal import writer as writer_module
+from sluicemq.journal.log import SMALL_GROUP, SWIFT
+from sluicemq.model.errors import JournalError, JournalFailed
+from tests.journal.support import live_of, put, reopen
+
+USUAL = 40
+"""Groups after which the journal knows the disk."""
+
+
+class Disk:
+    """Stands in for `os` in the writer, with the time that an fdatasync takes, or its error."""
+
+    def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        self.seconds = 0.0
+        self.error = 0
+        self.refused = 0
+        self.threads: list[int] = []
+        self._clock = 0.0
+        monkeypatch.setattr(writer_module, "os", self)
+        monkeypatch.setattr("sluicemq.journal.log.time.perf_counter", lambda: self._clock)
+
+    def __getattr__(self, name: str) -> object:
+        return getattr(os, name)
+
+    def fdatasync(self, fd: int) -> None:
+        self.threads.append(threading.get_ident())
+        self._clock += self.seconds
+        if self.error:
+            raise OSError(self.error, os.strerror(self.error))
+
+    def posix_fallocate(self, fd: int, offset: int, size: int) -> None:
+        self.refused += 1
+        raise OSError(errno.EOPNOTSUPP, "not supported")
+
+    def inline(self, journal: FileJournal, records: int = 1) -> bool:
+        """Whether the next group is written on this thread."""
+        for _ in range(records):
+            put(journal)
+        journal.commit()
+        journal.sync()
+        return self.threads[-1] == threading.get_ident()
+
+
+def known(tmp_path: Path, disk: Disk) -> FileJournal:
+    """A journal that has had to do with the disk for a while."""
+    journal = FileJournal.open(tmp_path)
+    assert not disk.inline(journal)  # nothing is known yet
+    for _ in range(USUAL):
+        disk.inline(journal)
+    return journal
+
+
+def test_only_small_groups_on_a_swift_disk(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    disk = Disk(monkeypatch)
+    journal = known(tmp_path, disk)
+    assert disk.inline(journal)
+    assert disk.inline(journal, SMALL_GROUP)
+    assert not disk.inline(journal, SMALL_GROUP + 1)
+    disk.seconds = 10.0
+    assert disk.inline(journal)  # once
+    assert not disk.inline(journal)
+    disk.seconds = SWIFT * 2
+    for _ in range(2 * USUAL):
+        assert not disk.inline(journal)
+    disk.seconds = 0.0
+    for _ in range(2 * USUAL):
+        disk.inline(journal)
+    assert disk.inline(journal)
+    journal.close()
+
+
+def test_what_is_on_disk_is_reported_within_the_commit(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    journal = known(tmp_path, Disk(monkeypatch))
+    seen: list[int] = []
+    journal.on_durable = seen.append
+    sequence = put(journal)
+    journal.commit()
+    assert seen == [sequence]
+    assert journal.durable == sequence
+    journal.close()
+
+
+def test_a_failure_there_is_final(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    disk = Disk(monkeypatch)
+    journal = known(tmp_path, disk)
+    told: list[JournalError] = []
+    journal.on_failure = told.append
+    kept = set(live_of(journal)) | {put(journal, b"kept")}
+    journal.commit()
+    assert journal.durable == max(kept)
+    disk.error = errno.EIO
+    put(journal, b"lost")
+    journal.commit()
+    assert len(told) == 1
+    assert journal.durable == max(kept)
+    disk.error = 0
+    with pytest.raises(JournalFailed, match="Input/output error"):
+        put(journal)
+    journal.seal()
+    with pytest.raises(JournalFailed):
+        journal.sync()
+    assert journal.durable == max(kept)
+    journal.close()
+    monkeypatch.undo()
+    journal = reopen(tmp_path)
+    assert kept <= set(live_of(journal))
+    journal.close()
+
+
+def test_a_file_system_that_reserves_nothing(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    disk = Disk(monkeypatch)
+    journal = known(tmp_path, disk)
+    assert disk.refused == 1  # and not asked again for this segment
+    journal.close()
