@@ -16,7 +16,7 @@ class SlowJournal(MemoryJournal):
 
     __slots__ = ()
 
-    def commit(self) -> None:
+    def commit(self, sync: bool = True) -> None:
         """Asked for; takes until `sync`."""
 
     def sync(self) -> None:

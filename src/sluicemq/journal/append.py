@@ -69,6 +69,7 @@ class Appender:
         "_recorded",
         "_refusal",
         "_segment",
+        "_start",
         "addresses",
     )
 
@@ -83,6 +84,8 @@ class Appender:
         self._next = sequence
         self._recorded = sequence - 1
         self._parts: list[bytes] = []
+        self._start = GROUP_START
+        """Flag of the next group's first record: set if all before it will have been synced."""
         self._open = False
         self._refusal = ""
         self._fill = SEGMENT_HEADER_BYTES
@@ -115,7 +118,7 @@ class Appender:
         parts = self._parts
         flags = UNIT_END if last else 0
         if not parts:
-            flags |= GROUP_START
+            flags |= self._start
         start = HEADER_BYTES
         size = HEADER_BYTES + len(body)
         if (
@@ -243,7 +246,7 @@ class Appender:
             reference,
             destination,
             type,
-            (UNIT_END if last else 0) | (0 if parts else GROUP_START),
+            (UNIT_END if last else 0) | (0 if parts else self._start),
             0,
             0,
             kind,
@@ -315,7 +318,7 @@ class Appender:
         if not record.is_message:
             flags |= ENTRY
         if not self._parts:
-            flags |= GROUP_START
+            flags |= self._start
         sequence = self._next
         encoded = encode_record(
             RecordType.CARRIED,

@@ -23,7 +23,7 @@ from sluicemq.journal.directory import (
     remove_temporary,
     take_lock,
 )
-from sluicemq.journal.format import Record, RecordType
+from sluicemq.journal.format import GROUP_START, Record, RecordType
 from sluicemq.journal.liveness import SPAN_LIMIT, Segment
 from sluicemq.journal.lookup import Lookup, find_pending
 from sluicemq.journal.meta import decode_message
@@ -64,6 +64,10 @@ SWIFT: Final = 0.0005
 """Seconds. On a disk that usually needs longer, the owner's thread never waits for it."""
 
 
+MAX_UNSYNCED: Final = 1 << 20
+"""Bytes that wait for a sync which nobody waits for."""
+
+
 class Full(NamedTuple):
     """A segment to be sealed: with the number of its INDEX record and names for its summary."""
 
@@ -74,11 +78,13 @@ class Full(NamedTuple):
 
 
 class Group(NamedTuple):
-    """What is written together: buffers, three to a record, and where that gets the journal."""
+    """What is written together: buffers, three to a record, where that gets the journal, and
+    whether it is synced. A group without buffers syncs what was written before."""
 
     parts: list[bytes]
     file: SegmentFile
     end: DurableEnd
+    sync: bool
 
 
 Notify = Callable[[Callable[[], None]], object]
@@ -101,6 +107,7 @@ class FileJournal(Appender):
 
     __slots__ = (
         "_asked",
+        "_asked_sync",
         "_closed",
         "_directory_identity",
         "_durable_file",
@@ -123,6 +130,7 @@ class FileJournal(Appender):
         "_sync_last",
         "_sync_total",
         "_sync_usual",
+        "_unsynced",
         "_upkeep",
         "_writer",
         "directory",
@@ -130,10 +138,13 @@ class FileJournal(Appender):
         "identity",
         "on_durable",
         "on_failure",
+        "on_written",
         "options",
         "recovery",
         "slots",
         "snapshot_source",
+        "sync_delay",
+        "written",
     )
 
     def __init__(
@@ -152,10 +163,12 @@ class FileJournal(Appender):
         )
         self.directory = directory
         self.options = options
+        self.sync_delay = options.sync_delay
         self.identity = identity[:8]
         self.recovery = recovery
         self.slots = Slots(directory, options.slot_limit_bytes)
         self.on_durable: Callable[[int], None] = _ignore
+        self.on_written: Callable[[int], None] = _ignore
         self.on_failure = on_failure
         self.snapshot_source: Callable[[], bytes] = self._recovered_state
         self._state = recovery.state
@@ -165,9 +178,12 @@ class FileJournal(Appender):
         self._failed = False
         self._closed = False
 
-        self.durable = self._next - 1
+        self.durable = self.written = self._next - 1
+        self._unsynced = 0
+        """Bytes written since the last sync."""
         self._asked = 0
         """The next number when `commit` was called last while a group was being written."""
+        self._asked_sync = False
         self._roll_wanted = False
         self._group: Group | None = None
         self._full: Full | None = None
@@ -239,29 +255,43 @@ class FileJournal(Appender):
 
     # --- group commit --------------------------------------------------------------------------
 
-    def commit(self) -> None:
+    def commit(self, sync: bool = True) -> None:
         if self._open or self._failed:
             return
         if self._snapshot_due and not self._upkeep.taking and not self._refusal:
             self._begin_snapshot()
         if self._group is not None:
             self._asked = self._next
+            self._asked_sync |= sync
             return
-        if self._parts or self._roll_wanted:
-            self._hand_over()
-        elif self.durable < self._next - 1:
-            self.durable = self._next - 1
-            self.on_durable(self.durable)
-            if self._next - self._segment.base > SPAN_LIMIT:
-                self._roll()
+        if self._parts or self._roll_wanted or (sync and self._unsynced):
+            self._hand_over(sync)
+        elif self.written < self._next - 1:
+            # these are numbers without records
+            self.written = self._next - 1
+            self.on_written(self.written)
+            if not self._unsynced:
+                self.durable = self.written
+                self.on_durable(self.durable)
+                if self._next - self._segment.base > SPAN_LIMIT:
+                    self._roll()
 
-    def _hand_over(self) -> None:
+    def _hand_over(self, sync: bool) -> None:
         parts = self._parts
-        if parts:
+        last = (
+            self._roll_wanted
+            or self._fill > self.options.segment_bytes
+            or self._next - self._segment.base > SPAN_LIMIT
+        )
+        # a sync of the next file would not reach this one
+        sync = sync or last or self._unsynced > MAX_UNSYNCED
+        if parts or (sync and self._unsynced):
             self._parts = []
+            self._asked_sync = False
+            self._start = GROUP_START if sync else 0
             self._recorded = self._next - 1
             end = DurableEnd(self._segment.first, self._fill, self._recorded)
-            self._group = group = Group(parts, self._file, end)
+            self._group = group = Group(parts, self._file, end, sync)
             small = len(parts) <= 3 * SMALL_GROUP and self._sync_usual < SWIFT
             # the first group of a file also creates it
             run = self._writer.run if small and self._file.fd >= 0 else self._writer.submit
@@ -269,17 +299,16 @@ class FileJournal(Appender):
         if self._spare_due and self._fill > self.options.segment_bytes // 2:
             self._spare_due = False
             self._writer.defer(self._spares.prepare, nothing)
-        if (
-            self._roll_wanted
-            or self._fill > self.options.segment_bytes
-            or self._next - self._segment.base > SPAN_LIMIT
-        ):
+        if last:
             self._roll()
 
     def _write(self, group: Group) -> None:
         """On the writer's thread."""
+        if not group.sync:
+            group.file.write(group.parts, False)
+            return
         started = time.perf_counter()
-        group.file.write(group.parts)
+        group.file.write(group.parts, True)
         self._sync_last = time.perf_counter() - started
         self._sync_usual += (self._sync_last - self._sync_usual) / 8
         self._durable_file.write(group.end)
@@ -287,15 +316,22 @@ class FileJournal(Appender):
     def _written(self, group: Group) -> None:
         self._group = None
         self._groups += 1
-        self._sync_total += self._sync_last
         self._last_records = len(group.parts) // 3
-        self._last_bytes = sum(map(len, group.parts))
-        self._seal_full()
-        self.durable = durable = group.end.sequence
-        self.on_durable(durable)
-        self._upkeep.durable(durable, self._last_bytes)
+        self._last_bytes = size = sum(map(len, group.parts))
+        self.written = sequence = group.end.sequence
+        self.on_written(sequence)
+        if group.sync:
+            self._sync_total += self._sync_last
+            size += self._unsynced
+            self._unsynced = 0
+            self._seal_full()
+            self.durable = sequence
+            self.on_durable(sequence)
+            self._upkeep.durable(sequence, size)
+        else:
+            self._unsynced += size
         if self._asked == self._next:
-            self.commit()  # there is nothing of a turn that is under way
+            self.commit(self._asked_sync)  # there is nothing of a turn that is under way
         self._move()
 
     def _move(self) -> None:
@@ -459,7 +495,7 @@ class FileJournal(Appender):
 
     def entry(self, sequence: int) -> Record:
         segment, place = self._liveness.locate(sequence)
-        if place <= self.durable:
+        if place <= self.written:
             return self._lookup.read(segment, place)
         for parts in (self._parts, self._group.parts if self._group else ()):
             record = find_pending(parts, place)

@@ -48,14 +48,19 @@ class MemoryJournal:
         "durable",
         "identity",
         "on_durable",
+        "on_written",
         "snapshot_source",
+        "sync_delay",
+        "written",
     )
 
     def __init__(self, history: bool = False) -> None:
         self.identity = os.urandom(8)
-        self.durable = 0
+        self.durable = self.written = 0
+        self.sync_delay = 0
         self.addresses: dict[int, Address] = {}
         self.on_durable: Callable[[int], None] = _ignore
+        self.on_written: Callable[[int], None] = _ignore
         self.snapshot_source: Callable[[], bytes] = bytes
         self._history: list[Record] | None = [] if history else None
         self._messages: dict[int, Message] = {}
@@ -252,10 +257,11 @@ class MemoryJournal:
             raise RecordNotFound(f"no record {sequence}")
         return record
 
-    def commit(self) -> None:
+    def commit(self, sync: bool = True) -> None:
         if not self._open and self.durable < self._next - 1:
-            self.durable = self._next - 1
+            self.durable = self.written = self._next - 1
             unclaimed, self._unclaimed = self._unclaimed, []
+            self.on_written(self.written)
             self.on_durable(self.durable)
             for sequence in unclaimed:
                 if sequence not in self._holds:

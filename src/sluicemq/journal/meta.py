@@ -82,40 +82,52 @@ def decode_message(record: Record, destination: Address) -> Message:
     )
     message.sequence = record.identity
     if record.meta:
-        try:
-            (
-                message.message_id,
-                message.correlation_id,
-                reply_to,
-                message.type,
-                properties,
-                message.native,
-                routes,
-                message.deliver_at,
-            ) = _decoder.decode(record.meta)
-            message.properties = dict(properties) if properties is not None else None
-            message.routes = tuple(routes)
-            if reply_to is not None:
-                message.reply_to = Address(Kind(reply_to[0]), reply_to[1])
-        except (
-            msgspec.MsgspecError,
-            ValueError,
-            TypeError,
-            LookupError,
-            RecursionError,
-        ) as error:
-            raise JournalDamaged(
-                f"the meta data of record {record.sequence} cannot be read: {error}"
-            ) from error
+        decode_meta(message, record.meta, record.sequence)
     return message
+
+
+def decode_meta(message: Message, meta: bytes | memoryview, sequence: int) -> None:
+    """Set the fields that `encode_meta` has written. Raises JournalDamaged, which names the record
+    by its sequence."""
+    try:
+        (
+            message.message_id,
+            message.correlation_id,
+            reply_to,
+            message.type,
+            properties,
+            message.native,
+            routes,
+            message.deliver_at,
+        ) = _decoder.decode(meta)
+        message.properties = dict(properties) if properties is not None else None
+        message.routes = tuple(routes)
+        if reply_to is not None:
+            message.reply_to = Address(Kind(reply_to[0]), reply_to[1])
+    except (
+        msgspec.MsgspecError,
+        ValueError,
+        TypeError,
+        LookupError,
+        RecursionError,
+    ) as error:
+        raise JournalDamaged(
+            f"the meta data of record {sequence} cannot be read: {error}"
+        ) from error
+
+
+def escape_text(text: str) -> str | Ext:
+    """What to write for a text that may not be UTF-8."""
+    try:
+        text.encode()
+    except UnicodeEncodeError:
+        return Ext(RAW_TEXT, text.encode("utf-8", "surrogatepass"))
+    return text
 
 
 def _escape(value: Any) -> Any:
     if isinstance(value, str):
-        try:
-            value.encode()
-        except UnicodeEncodeError:
-            return Ext(RAW_TEXT, value.encode("utf-8", "surrogatepass"))
+        return escape_text(value)
     elif isinstance(value, int) and not -(1 << 63) <= value < 1 << 64:
         return Ext(BIG_INTEGER, b"%d" % value)
     elif isinstance(value, tuple):
@@ -125,7 +137,8 @@ def _escape(value: Any) -> Any:
     return value
 
 
-def _unescape(code: int, data: memoryview) -> str | int:
+def unescape(code: int, data: bytes | memoryview) -> str | int:
+    """What an extension stands for. Raises ValueError."""
     if code == RAW_TEXT:
         return bytes(data).decode("utf-8", "surrogatepass")
     if code == BIG_INTEGER:
@@ -134,4 +147,4 @@ def _unescape(code: int, data: memoryview) -> str | int:
 
 
 _encoder: Final = msgspec.msgpack.Encoder()
-_decoder: Final = msgspec.msgpack.Decoder(ext_hook=_unescape)
+_decoder: Final = msgspec.msgpack.Decoder(ext_hook=unescape)

@@ -47,8 +47,15 @@ class Journal(Protocol):
     """The highest sequence number that a crash cannot take back."""
     addresses: dict[int, Address]
     """Destinations by number."""
+    written: int
+    """The highest sequence number that the end of this process cannot take back, though a crash of
+    the machine could; at least `durable`."""
+    sync_delay: int
+    """ms within which what nobody waits for is to be committed with `sync`."""
     on_durable: Callable[[int], None]
-    """Called after each group with the new value of `durable`."""
+    """Called after each group that moves it with the new value of `durable`."""
+    on_written: Callable[[int], None]
+    """Called after each group with the new value of `written`, before `on_durable`."""
     snapshot_source: Callable[[], bytes]
     """Called now and then; gives the broker's own state, to be handed back at the next start."""
 
@@ -107,8 +114,9 @@ class Journal(Protocol):
     def entry(self, sequence: int) -> Record:
         """Read any live record back, with the errors of `fetch`."""
 
-    def commit(self) -> None:
-        """Hand over what has been appended. Nothing happens inside a unit. While a group is being
+    def commit(self, sync: bool = True) -> None:
+        """Hand over what has been appended; without `sync` it may be written and no more: then it
+        becomes durable with a later group. Nothing happens inside a unit. While a group is being
         written it goes with the next one, unless something is appended meanwhile: then ask again.
 
         So a group never begins between two appends of a turn: who sees one of them after a crash

@@ -317,24 +317,25 @@ class SegmentFile:
         file.heads += heads
         return file
 
-    def write(self, parts: list[bytes]) -> None:
-        """Append records, each as header, meta with body, padding; on disk when it returns.
+    def write(self, parts: list[bytes], sync: bool) -> None:
+        """Append records, each as header, meta with body, padding; with `sync` they, and all before
+        them, are on disk when it returns.
 
         The file gets its name with the first of them in it and on disk, so that it never lacks a
         header, and that group counts once the name is on disk too.
         """
         if self.fd >= 0:
-            self._append(parts)
+            self._append(parts, sync)
             return
         self.fd, temporary = self._spares.take()
         header = encode_segment_header(self._header)
         self.end = write_at(self.fd, header, 0)
         self.crc = crc32(header)
-        self._append(parts)
+        self._append(parts, True)
         os.rename(temporary, segment_path(self._directory, self.first))
         sync_directory(self._directory)
 
-    def _append(self, parts: list[bytes]) -> None:
+    def _append(self, parts: list[bytes], sync: bool) -> None:
         self.heads += b"".join(parts[::3])
         for start in range(0, len(parts), JOIN_PARTS):
             data = b"".join(parts[start : start + JOIN_PARTS])
@@ -342,7 +343,8 @@ class SegmentFile:
                 self._reserve(self.end + len(data))
             self.crc = crc32(data, self.crc)
             self.end = write_at(self.fd, data, self.end)
-        os.fdatasync(self.fd)
+        if sync:
+            os.fdatasync(self.fd)
 
     def _reserve(self, end: int) -> None:
         try:

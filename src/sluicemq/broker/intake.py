@@ -1,0 +1,340 @@
+"""How messages come in: limits, staging, the journal's word, and dead letters.
+
+A message with Durability.SYNC becomes visible, and its sender is answered, only after the
+fdatasync that holds it: until then it is *staged*.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Callable
+
+from sluicemq.broker.clock import Clock
+from sluicemq.broker.deadletter import Burial, dead_letter_of, is_dead_letter
+from sluicemq.broker.delivery import RECORDED, UNJOURNALED, Delivery
+from sluicemq.broker.destination import Destination, Parked
+from sluicemq.broker.registry import Registry
+from sluicemq.broker.settings import BrokerSettings
+from sluicemq.broker.subscription import Subscription
+from sluicemq.journal.format import Cause
+from sluicemq.journal.port import Journal
+from sluicemq.model.destination import Address, DestinationSettings, Kind, Overflow
+from sluicemq.model.errors import BrokerStopping, LimitExceeded, MessageTooLarge
+from sluicemq.model.message import Durability, Message, Origin
+
+
+class Intake(Registry):
+    """The part of the broker that the module tells of.
+
+    wake      called whenever a flush is needed although no turn is under way
+    stopping  True once no more messages are accepted
+    staged    messages not yet durable, with their destinations and the targets at topics
+    burials   what protocols have to say about dead letters of their messages
+    """
+
+    def __init__(self, journal: Journal, clock: Clock, settings: BrokerSettings) -> None:
+        super().__init__(journal, clock, settings)
+        self.wake: Callable[[], None] = _nothing
+        self.stopping = False
+        self.burials: dict[Origin, Burial] = {}
+        self.staged: deque[tuple[Message, Destination, list[Subscription] | None]] = deque()
+        self._unit: list[tuple[Message, Destination, list[Subscription] | None]] = []
+        self._confirmations: deque[tuple[int, Callable[[], None]]] = deque()
+        self._settlements: list[Callable[[], None]] = []
+        self._settled: deque[tuple[int, Callable[[], None]]] = deque()
+        self._flushing = False
+        self._syncing = False
+        self.core.bury = self._bury
+        journal.on_durable = self._on_durable
+        journal.on_written = self._on_written
+
+    def publish(
+        self,
+        destination: Destination,
+        message: Message,
+        unblocked: Callable[[], None] | None = None,
+    ) -> bool:
+        """Accept a message; its `sequence` is set. See also `when_durable`.
+
+        False: the destination is full and blocks its producers; the message is parked, and
+        `unblocked` is called when it has been accepted. Without `unblocked` that is an error.
+        Raises LimitExceeded, MessageTooLarge, BrokerStopping, DestinationNotFound.
+        """
+        if self.stopping:
+            raise BrokerStopping("the broker is shutting down")
+        if destination.removed:
+            destination = self.resolve(destination.address)
+        if destination.limited or destination.parked:
+            admitted = self.admit(destination, message, unblocked)
+            if admitted is None:
+                return False
+            target, taken = admitted
+            if taken is not message:
+                self.accept(target, taken)
+                message.sequence = taken.sequence
+                return True
+        if not message.durability and self.core.memory > self.settings.memory_limit:
+            raise LimitExceeded(
+                "the broker's memory for messages that are not journaled is used up"
+            )
+        self.accept(destination, message)
+        return True
+
+    def accept(self, destination: Destination, message: Message, last: bool = True) -> None:
+        """Take a message without asking for limits; `last` ends the journal unit.
+
+        Without `last` the message does not become visible before `show_unit`: to show one may
+        drop another, and that record would end the unit too early.
+        """
+        statistics = destination.statistics
+        statistics.published += 1
+        statistics.bytes_in += len(message.body)
+        targets = None
+        references = 1
+        if destination.topic:
+            targets = destination.targets(message)
+            references = destination.reserve(message, targets)
+        if (message.expiration or message.deliver_at) and not message.epoch:
+            message.epoch = self.clock.epoch
+        durability = message.durability
+        if not durability:
+            message.sequence = self.journal.next_sequence()
+        else:
+            number = destination.number or self.number(destination)
+            self.journal.append_message(message, number, references, last)
+            if durability == Durability.SYNC:
+                destination.staged += 1
+                destination.staged_bytes += len(message.body)
+                self.staged.append((message, destination, targets))
+                return
+        if not last:
+            self._unit.append((message, destination, targets))
+        elif targets is None:
+            destination.queue.add(message, RECORDED if durability else UNJOURNALED, alone=True)
+        else:
+            destination.fan_out(message, targets)
+
+    def show_unit(self) -> None:
+        """The journal unit is complete: what was accepted in it becomes visible."""
+        unit, self._unit = self._unit, []
+        for message, destination, targets in unit:
+            if targets is None:
+                journaled = RECORDED if message.durability else UNJOURNALED
+                destination.queue.add(message, journaled)
+            else:
+                destination.fan_out(message, targets)
+
+    def admit(
+        self, destination: Destination, message: Message, unblocked: Callable[[], None] | None
+    ) -> tuple[Destination, Message] | None:
+        """Apply the limits: what to accept where, or None when the message was parked.
+
+        That is the message itself, or for Overflow.DEAD_LETTER a dead letter. Raises as `publish`.
+        """
+        settings = destination.settings
+        size = len(message.body)
+        if settings.max_message_bytes and size > settings.max_message_bytes:
+            destination.statistics.rejected += 1
+            raise MessageTooLarge(
+                f"{destination.address} takes bodies of up to {settings.max_message_bytes} bytes, "
+                f"this one has {size}"
+            )
+        if settings.message_ttl:
+            latest = message.timestamp + settings.message_ttl
+            if not message.expiration or message.expiration > latest:
+                message.expiration = latest
+        if destination.parked or destination.full(size):
+            if settings.overflow is Overflow.BLOCK and unblocked is not None:
+                if settings.max_bytes and size > settings.max_bytes:
+                    destination.statistics.rejected += 1
+                    raise MessageTooLarge(
+                        f"{destination.address} holds up to {settings.max_bytes} bytes, "
+                        f"this body alone has {size}"
+                    )
+                message.epoch = self.clock.epoch
+                destination.parked.append(Parked(message, unblocked))
+                return None
+            if settings.overflow is Overflow.DEAD_LETTER and settings.dead_letter:
+                queue = self._dead_letter_queue(destination)
+                if queue is not destination and self._keeps(message, destination, True):
+                    dead = self._letter(message, destination, "overflow", 0)
+                    dead.destination = queue.address
+                    destination.statistics.dead_lettered += 1
+                    return queue, dead
+            if settings.overflow not in (Overflow.DROP_OLDEST, Overflow.DROP_LOWEST):
+                destination.statistics.rejected += 1
+                raise LimitExceeded(
+                    f"{destination.address} is full: {destination.waiting} messages, "
+                    f"{destination.waiting_bytes} bytes are waiting"
+                )
+        return destination, message
+
+    def withdraw(self, destination: Destination, message: Message) -> bool:
+        """Give up on a parked message; False if it has been accepted already."""
+        for place, parked in enumerate(destination.parked):
+            if parked.message is message:
+                del destination.parked[place]
+                self.core.unblocking[destination] = None
+                return True
+        return False
+
+    def unpark(self) -> None:
+        """Accept the messages of blocked producers for which there is room now."""
+        waiting, self.core.unblocking = self.core.unblocking, {}
+        for destination in waiting:
+            while destination.parked and not destination.full(
+                len(destination.parked[0].message.body)
+            ):
+                parked = destination.parked.popleft()
+                self.accept(destination, parked.message)
+                parked.unblocked()
+
+    def when_durable(self, sequence: int, callback: Callable[[], None]) -> None:
+        """Call back once everything up to `sequence` is on disk; at once if it is."""
+        if sequence <= self.journal.durable:
+            callback()
+        else:
+            self._confirmations.append((sequence, callback))
+
+    def when_settled(self, callback: Callable[[], None]) -> None:
+        """Call back, after this turn, once the acknowledgements made so far have been written:
+        the end of this process does not take them back. They are on disk within the journal's
+        `sync_delay`."""
+        self._settlements.append(callback)
+
+    def commit(self) -> None:
+        """The end of a turn: give what has been appended to the journal. It is synced if a message
+        or a sender waits for that, else later."""
+        journal = self.journal
+        if self._settlements:
+            settlements, self._settlements = self._settlements, []
+            settled = self.core.settled
+            for callback in settlements:
+                if settled <= journal.written:
+                    callback()
+                else:
+                    self._settled.append((settled, callback))
+        journal.commit(bool(self.staged or self._confirmations))
+        if journal.written > journal.durable and not self._syncing:
+            self._syncing = True
+            core = self.core
+            core.timers.add(core.clock.steady + journal.sync_delay, self._sync, None)
+
+    def _sync(self, argument: None) -> None:
+        self._syncing = False
+        self.journal.commit()
+
+    def _on_written(self, sequence: int) -> None:
+        settled = self._settled
+        while settled and settled[0][0] <= sequence:
+            settled.popleft()[1]()
+
+    def _on_durable(self, sequence: int) -> None:
+        staged = self.staged
+        while staged and staged[0][0].sequence <= sequence:
+            message, destination, targets = staged.popleft()
+            destination.staged -= 1
+            destination.staged_bytes -= len(message.body)
+            if targets is not None:
+                self._fan_out(message, destination, targets)
+            elif not destination.removed:
+                destination.queue.add(message, RECORDED)
+            else:
+                self._discard(message, destination.queue)
+        if self.core.unpaged:
+            self.core.page_out_until(sequence)
+        confirmations = self._confirmations
+        while confirmations and confirmations[0][0] <= sequence:
+            confirmations.popleft()[1]()
+        if not self._flushing:
+            self.wake()
+
+    def _fan_out(self, message: Message, topic: Destination, targets: list[Subscription]) -> None:
+        """Show a message that was staged; some of its subscriptions may have gone since."""
+        if topic.parked:
+            self.core.unblocking[topic] = None  # perhaps nobody took what seemed to wait
+        closed = [target for target in targets if target.closed]
+        if closed:
+            targets = [target for target in targets if not target.closed]
+        if not topic.removed:
+            topic.fan_out(message, targets)
+        elif topic.settings.hold:
+            self._discard(message, topic.queue)
+        if closed and not topic.settings.hold:
+            for target in closed:
+                if target.number:
+                    self._discard(message, target)
+
+    def _discard(self, message: Message, subscription: Subscription) -> None:
+        """Tell the journal that nobody will ever settle the message there."""
+        self.journal.append_settled(
+            subscription.number,
+            subscription.destination.number,
+            Cause.DISCARDED,
+            [message.sequence],
+            self.clock.wall,
+        )
+
+    # --- dead letters ------------------------------------------------------------------------
+
+    def _dead_letter_queue(self, source: Destination) -> Destination:
+        name = source.settings.dead_letter_queue or f"{source.name}.dlq"
+        address = Address(Kind.QUEUE, name)
+        return self.destinations.get(address) or self.create(
+            address, DestinationSettings(), None, True
+        )
+
+    def _keeps(self, message: Message, source: Destination, usual: bool) -> bool:
+        """Whether a message that cannot be delivered becomes a dead letter: what its protocol says,
+        or else what is `usual`."""
+        burial = self.burials.get(message.origin)
+        if burial is not None:
+            keep = burial.keep(message, source)
+            if keep is not None:
+                return keep
+        return usual
+
+    def _letter(self, message: Message, source: Destination, reason: str, attempts: int) -> Message:
+        burial = self.burials.get(message.origin)
+        make = burial.letter if burial is not None else dead_letter_of
+        return make(message, source.name, reason, attempts, self.clock.wall)
+
+    def _bury(self, delivery: Delivery, reason: str, force: bool) -> bool:
+        source = delivery.subscription.destination
+        usual = (force or source.settings.dead_letter) and not source.temporary
+        if not usual and not self.burials:
+            return False  # without reading the message
+        message = delivery.message or self.journal.fetch(delivery.sequence)
+        if is_dead_letter(message) or not self._keeps(message, source, usual):
+            return False
+        dead = self._letter(message, source, reason, delivery.attempts)
+        source.statistics.dead_lettered += 1
+        self.replace(delivery, self._dead_letter_queue(source), dead, Cause.DEAD_LETTERED)
+        return True
+
+    def replace(
+        self, delivery: Delivery, target: Destination, message: Message, cause: Cause
+    ) -> None:
+        """End a delivery and publish its successor, in one journal unit."""
+        subscription = delivery.subscription
+        recorded = delivery.journaled == RECORDED
+        if not delivery.journaled:
+            message.durability = Durability.NONE
+        message.destination = target.address
+        if message.durability and not target.number:
+            self.number(target)
+        self.accept(target, message, last=not recorded)
+        if recorded:
+            self.journal.append_settled(
+                subscription.number,
+                subscription.destination.number,
+                cause,
+                [delivery.sequence],
+                self.clock.wall,
+            )
+            self.show_unit()
+        subscription.forget(delivery)
+
+
+def _nothing() -> None:
+    return None

@@ -1,0 +1,169 @@
+"""Groups that nobody waits for are written and not synced: what the end of the process, and what
+the end of the machine, leaves of them."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+
+import pytest
+
+from sluicemq.journal import FileJournal, JournalOptions
+from sluicemq.journal import log as log_module
+from sluicemq.journal import writer as writer_module
+from sluicemq.journal.writer import read_durable
+from sluicemq.model.errors import JournalDamaged
+from tests.journal.support import TINY, crash, live_of, put, reopen, segments_of, take
+
+
+class Disk:
+    """Stands in for `os` in the writer and counts."""
+
+    def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        self.syncs = 0
+        monkeypatch.setattr(writer_module, "os", self)
+
+    def __getattr__(self, name: str) -> object:
+        return getattr(os, name)
+
+    def fdatasync(self, fd: int) -> None:
+        self.syncs += 1
+        os.fdatasync(fd)
+
+
+def commit(journal: FileJournal, sync: bool) -> None:
+    """And wait until the group is over."""
+    journal.commit(sync)
+    while journal._writer.outstanding:
+        journal._writer.wait()
+
+
+def test_what_nobody_waits_for_is_written_at_once_and_synced_with_the_next(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    disk = Disk(monkeypatch)
+    journal = reopen(tmp_path)
+    told: list[tuple[str, int]] = []
+    journal.on_written = lambda sequence: told.append(("written", sequence))
+    journal.on_durable = lambda sequence: told.append(("durable", sequence))
+    before = journal.durable
+    published = read_durable(tmp_path)
+    syncs = disk.syncs
+    one = put(journal, b"one")
+    commit(journal, False)
+    assert (journal.written, journal.durable, disk.syncs) == (one, before, syncs)
+    assert told == [("written", one)]
+    assert read_durable(tmp_path) == published  # nobody else may read it yet
+    assert journal.fetch(one).body == b"one"
+    commit(journal, False)
+    assert disk.syncs == syncs
+    commit(journal, True)
+    assert (journal.durable, disk.syncs) == (one, syncs + 1)
+    assert told == [("written", one), ("written", one), ("durable", one)]
+    end = read_durable(tmp_path)
+    assert end is not None
+    assert (end.sequence, end.offset) == (one, segments_of(tmp_path)[0].stat().st_size)
+    commit(journal, True)
+    assert disk.syncs == syncs + 1  # there was nothing to sync
+    journal.close()
+
+
+def test_numbers_without_records_do_not_count_as_durable_before_the_records(
+    tmp_path: Path,
+) -> None:
+    journal = reopen(tmp_path)
+    one = put(journal)
+    commit(journal, False)
+    number = journal.next_sequence()
+    commit(journal, False)
+    assert (journal.written, journal.durable) == (number, one - 2)
+    commit(journal, True)
+    commit(journal, True)
+    assert journal.durable == number
+    journal.close()
+
+
+def test_a_killed_process_takes_nothing_back_that_was_written(tmp_path: Path) -> None:
+    journal = reopen(tmp_path)
+    kept, gone = put(journal, b"kept"), put(journal, b"gone")
+    journal.sync()
+    take(journal, gone)
+    commit(journal, False)
+    crash(journal)
+    journal = reopen(tmp_path)
+    assert live_of(journal) == {kept: b"kept"}
+    journal.close()
+
+
+def _lost(directory: Path, *later: bool) -> Path:
+    """A journal of a machine that went down: behind the last sync there is a group whose pages did
+    not get to the disk, and `later` ones, with a sync or without, whose pages did."""
+    journal = reopen(directory, JournalOptions(preallocate_bytes=0))
+    put(journal, b"kept" * 10)
+    journal.sync()
+    path = segments_of(directory)[0]
+    start = path.stat().st_size
+    put(journal, b"lost" * 10)
+    commit(journal, False)
+    end = path.stat().st_size
+    for sync in later:
+        put(journal, b"late" * 10)
+        commit(journal, sync)
+    crash(journal)
+    with path.open("r+b") as file:
+        file.seek(start)
+        file.write(bytes(end - start))
+    return path
+
+
+def test_pages_lost_between_two_syncs_are_a_torn_tail(tmp_path: Path) -> None:
+    _lost(tmp_path, False, False)
+    journal = reopen(tmp_path)
+    assert list(live_of(journal).values()) == [b"kept" * 10]
+    assert journal.recovery.report["torn_bytes"] > 0
+    journal.close()
+
+
+@pytest.mark.parametrize("published", [True, False])
+def test_pages_lost_before_a_sync_are_damage(tmp_path: Path, published: bool) -> None:
+    # without the published end it is the record behind the sync that tells
+    path = _lost(tmp_path, True, False)
+    if not published:
+        (tmp_path / "durable").unlink()
+    with pytest.raises(JournalDamaged, match=path.name):
+        reopen(tmp_path)
+
+
+def test_a_segment_ends_with_a_sync(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    journal = reopen(tmp_path)
+    sequence = put(journal, b"x" * 100)
+    commit(journal, False)
+    assert journal.durable < sequence
+    while len(segments_of(tmp_path)) == 1:
+        sequence = put(journal, b"x" * 100)
+        commit(journal, False)
+    first, second = segments_of(tmp_path)
+    assert journal.durable >= int(second.stem) - 2  # the index has a number too
+    assert first.stat().st_size > TINY.segment_bytes
+    journal.close()
+    monkeypatch.setattr(log_module, "MAX_UNSYNCED", 300)
+    journal = reopen(tmp_path / "bounded", JournalOptions())
+    for _ in range(4):
+        sequence = put(journal, b"x" * 100)
+        commit(journal, False)
+    assert journal.durable in (sequence - 1, sequence)
+    journal.close()
+
+
+def test_a_seal_syncs_first(tmp_path: Path) -> None:
+    journal = reopen(tmp_path)
+    sequence = put(journal)
+    commit(journal, False)
+    journal.seal()
+    while journal._writer.outstanding:
+        journal._writer.wait()
+    assert journal.durable >= sequence
+    journal.close()
+    journal = reopen(tmp_path)
+    assert list(live_of(journal)) == [sequence]
+    journal.close()
