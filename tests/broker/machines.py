@@ -35,7 +35,9 @@ sizes = st.sampled_from([1, 3, 0, 10])
 durabilities = st.sampled_from(Durability)
 lives = st.sampled_from([0, 0, 0, 150, 350, 1050])
 delays = st.sampled_from([0, 0, 0, 200, 1000])
-selectors = st.sampled_from([None, None, AtLeast("priority >= 4"), AtLeast("priority >= 5")])
+selectors = st.sampled_from(
+    [None, None, AtLeast("priority >= 4"), AtLeast("priority >= 5"), AtLeast("size >= 3")]
+)
 seldom = st.sampled_from([False, False, False, True])
 """Whether to do what leaves little to be tested afterwards."""
 ends = st.booleans()
@@ -89,7 +91,8 @@ class Machine(RuleBasedStateMachine):
         return [s for s in subscriptions if s.name or s.destination.address.kind is Kind.QUEUE]
 
     def holders(self) -> list[tuple[ConsumerPair, model.Entry]]:
-        return [(pair, entry) for pair in self.world.consumers for entry in pair.model.held()]
+        pairs = (*self.world.consumers, *self.world.retired)
+        return [(pair, entry) for pair in pairs for entry in pair.model.held()]
 
     def holding(self, number: int) -> tuple[ConsumerPair, model.Entry] | None:
         holders = self.holders()
@@ -105,6 +108,7 @@ class Machine(RuleBasedStateMachine):
 
     def teardown(self) -> None:
         self.world.flush()
+        self.world.catch_up()
 
     @rule(
         where=picks,
@@ -162,22 +166,30 @@ class Machine(RuleBasedStateMachine):
         self.world.attach(subscription, window, selector, rank, ack_timeout)
         self.end(turn)
 
-    @initialize(budget=st.sampled_from([1 << 30, 0]))
-    def limit_memory(self, budget: int) -> None:
-        """With a budget of nothing every body that can be read back is."""
-        self.world.budget = self.world.broker.core.memory_budget = budget
+    @initialize(
+        budget=st.sampled_from([1 << 30, 0]), tries=st.sampled_from([(500, 60), (1, 1), (3, 1)])
+    )
+    def limit(self, budget: int, tries: tuple[int, int]) -> None:
+        """With a budget of nothing every body that can be read back is; with few tries a selector
+        that is new remains so for some time."""
+        world = self.world
+        world.budget = world.broker.core.memory_budget = budget
+        world.tries = world.broker.core.tries_first, world.broker.core.tries = tries
 
     @rule(
         where=picks,
-        letters=st.lists(st.tuples(priorities, durabilities), min_size=1, max_size=5),
+        letters=st.lists(
+            st.tuples(st.sampled_from([2, 3]), priorities, durabilities), min_size=1, max_size=5
+        ),
         may_wait=st.booleans(),
     )
     def publish_several(
-        self, where: int, letters: list[tuple[int, Durability]], may_wait: bool
+        self, where: int, letters: list[tuple[int, int, Durability]], may_wait: bool
     ) -> None:
         destination = self.destination(where)
-        for priority, durability in letters:
-            self.world.publish(destination, self.world.letter(2, priority, durability), may_wait)
+        for size, priority, durability in letters:
+            letter = self.world.letter(size, priority, durability)
+            self.world.publish(destination, letter, may_wait)
         self.world.flush()
 
     @rule(where=picks, credit=st.integers(1, 4), selector=selectors)
@@ -199,6 +211,28 @@ class Machine(RuleBasedStateMachine):
     @rule(which=picks, turn=ends)
     def detach(self, which: int, turn: bool) -> None:
         self.world.detach(self.pick(self.world.consumers, which))
+        self.end(turn)
+
+    @precondition(lambda self: self.world.consumers)
+    @rule(which=picks, keep=st.integers(0, 3), attempted=st.booleans(), turn=ends)
+    def retire(self, which: int, keep: int, attempted: bool, turn: bool) -> None:
+        pair = self.pick(self.world.consumers, which)
+        self.world.retire(pair, pair.model.held()[:keep], attempted)
+        self.end(turn)
+
+    @precondition(lambda self: self.world.retired)
+    @rule(which=picks, turn=ends)
+    def detach_retired(self, which: int, turn: bool) -> None:
+        self.world.detach(self.pick(self.world.retired, which))
+        self.end(turn)
+
+    @precondition(lambda self: self.holders())
+    @rule(which=picks, count=st.integers(1, 4), attempted=st.booleans(), turn=ends)
+    def again(self, which: int, count: int, attempted: bool, turn: bool) -> None:
+        held = self.holding(which)
+        assert held is not None
+        pair, _ = held
+        self.world.again(pair, pair.model.held()[-count:], attempted)
         self.end(turn)
 
     @precondition(lambda self: self.world.consumers)
@@ -253,6 +287,10 @@ class Machine(RuleBasedStateMachine):
     @rule()
     def flush(self) -> None:
         self.world.flush()
+
+    @rule()
+    def catch_up(self) -> None:
+        self.world.catch_up()
 
 
 class QueueMachine(Machine):
@@ -468,7 +506,7 @@ class TransactionMachine(Machine):
             (transaction, pair, entry)
             for transaction in self.open_ones()
             for entry, consumer in transaction.model.acks
-            for pair in self.world.consumers
+            for pair in (*self.world.consumers, *self.world.retired)
             if pair.model is consumer
         ]
 

@@ -93,7 +93,7 @@ class Consumer:
         self,
         subscription: Subscription,
         window: Window,
-        wants: Callable[[int], bool] | None,
+        wants: Callable[[int, int], bool] | None,
         rank: int,
         ack_timeout: int,
     ) -> None:
@@ -104,13 +104,14 @@ class Consumer:
         self.ack_timeout = ack_timeout
         self.active = True
         self.suspended = False
+        self.retired = False
 
     def held(self) -> list[Entry]:
         mine = [e for e in self.subscription.entries if e.holder is self]
         return sorted(mine, key=lambda entry: entry.delivered)
 
     def may_take(self, entry: Entry) -> bool:
-        return self.wants is None or self.wants(entry.letter.priority)
+        return self.wants is None or self.wants(entry.letter.priority, entry.letter.size)
 
 
 class Subscription:
@@ -120,7 +121,7 @@ class Subscription:
         name: str = "",
         durable: bool = False,
         shared: bool = True,
-        wants: Callable[[int], bool] | None = None,
+        wants: Callable[[int, int], bool] | None = None,
         exclude: object = None,
     ) -> None:
         self.destination = destination
@@ -131,6 +132,7 @@ class Subscription:
         self.exclude = exclude
         self.entries: list[Entry] = []
         self.consumers: list[Consumer] = []
+        self.retired: list[Consumer] = []
         self.closed = False
 
     def __repr__(self) -> str:
@@ -148,7 +150,7 @@ class Subscription:
     def accepts(self, letter: Letter) -> bool:
         if self.exclude is not None and letter.sender == self.exclude:
             return False
-        return self.wants is None or self.wants(letter.priority)
+        return self.wants is None or self.wants(letter.priority, letter.size)
 
     def elect(self) -> None:
         limit = self.destination.settings.active_consumers or len(self.consumers)
@@ -395,9 +397,21 @@ class Model:
         consumer.subscription.elect()
 
     def detach(self, consumer: Consumer) -> None:
-        consumer.subscription.consumers.remove(consumer)
+        subscription = consumer.subscription
+        holders = subscription.retired if consumer.retired else subscription.consumers
+        holders.remove(consumer)
         self.release(consumer, consumer.held(), True, False)
-        consumer.subscription.elect()
+        subscription.elect()
+
+    def retire(self, consumer: Consumer, kept: list[Entry], attempted: bool) -> None:
+        subscription = consumer.subscription
+        subscription.consumers.remove(consumer)
+        subscription.retired.append(consumer)
+        others = [entry for entry in consumer.held() if entry not in kept]
+        self.release(consumer, others, attempted, False)
+        consumer.retired = True
+        consumer.window = Window(0, False)
+        subscription.elect()
 
     def refund(self, consumer: Consumer) -> None:
         if consumer.window.refill:
@@ -469,6 +483,29 @@ class Model:
         for entry in entries:
             self.give_back(entry, attempted, 0, spared)
             self.refund(consumer)
+
+    def again(self, consumer: Consumer, entries: list[Entry], attempted: bool) -> list[Entry]:
+        """What is to be sent once more, in order."""
+        limits = consumer.subscription.destination.settings
+        totals = consumer.subscription.destination.totals
+        sent = []
+        for entry in sorted(entries, key=lambda entry: entry.place):
+            if entry.expires and entry.expires <= self.steady:
+                self.refund(consumer)
+                self.expire(entry)
+            elif attempted and limits.max_attempts and entry.attempts >= limits.max_attempts:
+                self.refund(consumer)
+                self.drop(entry)
+            else:
+                if attempted:
+                    entry.failed = entry.attempts
+                    entry.attempts += 1
+                entry.delivered = self.steady
+                totals.delivered += 1
+                totals.redelivered += entry.attempts > 1
+                totals.bytes_out += entry.letter.size
+                sent.append(entry)
+        return sent
 
     def time_out(self, consumer: Consumer, entries: list[Entry]) -> None:
         limits = consumer.subscription.destination.settings
@@ -547,7 +584,7 @@ class Model:
                 if entry.state == DELAYED and entry.until <= self.steady:
                     entry.state = READY
         for subscription in self.subscriptions():
-            for consumer in subscription.consumers:
+            for consumer in (*subscription.consumers, *subscription.retired):
                 if consumer.ack_timeout:
                     latest = self.steady - consumer.ack_timeout
                     self.time_out(consumer, [e for e in consumer.held() if e.delivered <= latest])
@@ -617,6 +654,7 @@ class Model:
                     del destination.subscriptions[name]
             for subscription in destination.every():
                 subscription.consumers = []
+                subscription.retired = []
                 for entry in list(subscription.entries):
                     entry.line_up()
                     if entry.letter.durability is Durability.NONE:

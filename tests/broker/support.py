@@ -146,6 +146,7 @@ class OfType:
 
     def __init__(self, type: str) -> None:
         self.text = f"JMSType = '{type}'"
+        self.equalities = ()
         self.type = type
         self.calls = 0
 

@@ -7,11 +7,14 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
+import msgspec
 import pytest
+from msgspec.msgpack import Ext
 
 from sluicemq.broker import Broker, Destination, ManualClock, Subscription, Window
 from sluicemq.broker.records import (
     State,
+    as_text,
     decode_attempts,
     decode_prepared,
     decode_settings,
@@ -24,7 +27,7 @@ from sluicemq.journal import FileJournal
 from sluicemq.journal.format import UNIT_END, RecordType
 from sluicemq.model.destination import Address, DestinationSettings, Kind, Overflow
 from sluicemq.model.errors import ConfigurationError, JournalDamaged
-from sluicemq.model.message import Durability, Message
+from sluicemq.model.message import BodyKind, Durability, Message, Origin
 from tests.broker.support import OfType, Reader
 
 QUEUE = Address(Kind.QUEUE, "q")
@@ -291,6 +294,7 @@ def test_a_commit_is_one_unit_even_if_it_displaces_messages(disk: Disk) -> None:
 
 def test_a_selector_that_nobody_understands_any_more_stops_the_start(disk: Disk) -> None:
     selector = OfType("red")
+    selector.text = "JMSType is red"
     disk.broker.subscribe(disk.broker.topic("t"), "s", durable=True, selector=selector)
     disk.sync()
     disk.journal.close()
@@ -420,3 +424,151 @@ def test_entries_that_cannot_be_read_are_damage(
 def test_a_state_that_ends_within_a_number_is_damage() -> None:
     with pytest.raises(JournalDamaged, match="within a number"):
         decode_state(encode(State([], [], [(1, bytes(9))], [], [], [])))
+
+
+# --- what prepared transactions and durable subscriptions keep over a restart -------------------
+
+SENT = (
+    "destination",
+    "body",
+    "kind",
+    "origin",
+    "durability",
+    "timestamp",
+    "expiration",
+    "priority",
+    "deliver_at",
+    "message_id",
+    "correlation_id",
+    "reply_to",
+    "type",
+    "properties",
+    "native",
+)
+"""What a sender sets of a message."""
+RAW = "\udcff\udcfe"
+"""A name that is not UTF-8."""
+
+
+@pytest.mark.parametrize("sealed", [False, True], ids=["replay", "snapshot"])
+def test_a_prepared_message_is_the_same_after_a_restart(disk: Disk, sealed: bool) -> None:
+    sent = Message(
+        Address(Kind.QUEUE, RAW),
+        b"body",
+        BodyKind.MAP,
+        Origin.JMQ,
+        Durability.SYNC,
+        timestamp=disk.clock.wall,
+        expiration=disk.clock.wall + 100_000,
+        priority=7,
+        deliver_at=0,
+        message_id="ID:" + RAW,
+        correlation_id="\ud800",
+        reply_to=Address(Kind.TOPIC, RAW),
+        type="type" + RAW,
+        properties={"big": 1 << 80, RAW: RAW, "f": 1.5, "b": b"\x00", "n": None, "t": True},
+        native=b"\x00\xff",
+        sender=Token("client"),
+    )
+    transactions = disk.broker.transactions
+    transaction = transactions.begin()
+    transactions.publish(transaction, disk.broker.resolve(sent.destination), sent)
+    transactions.prepare(transaction, b"xid")
+    disk.sync()
+    if sealed:
+        disk.seal()
+    disk.crash()
+    transactions = disk.broker.transactions
+    prepared = transactions.find_prepared(b"xid")
+    [(destination, message)] = prepared.sends
+    assert destination is disk.broker.destinations[sent.destination]
+    for field in SENT:
+        assert getattr(message, field) == getattr(sent, field), field
+    assert message.sender == "client"
+    transactions.commit(prepared)
+    disk.sync()
+    disk.crash()
+    [delivery] = disk.broker.destinations[sent.destination].queue.browse()
+    message = disk.broker.fetch(delivery.sequence)
+    assert (message.message_id, message.properties) == (sent.message_id, sent.properties)
+
+
+class Token:
+    """What no-local goes by: equal to the text of a client id."""
+
+    def __init__(self, client: str) -> None:
+        self.client = client
+
+    def __str__(self) -> str:
+        return self.client
+
+    def __eq__(self, other: object) -> bool:
+        return other == self.client
+
+    __hash__ = None
+
+
+def test_a_prepared_message_does_not_come_back_to_its_own_sender(disk: Disk) -> None:
+    topic = disk.broker.topic("t")
+    for name, exclude in (("mine", "client"), ("other's", "another")):
+        disk.broker.subscribe(topic, name, durable=True, exclude=exclude)
+    transactions = disk.broker.transactions
+    transaction = transactions.begin()
+    message = Message(TOPIC, b"a", sender=Token("client"))
+    transactions.publish(transaction, topic, message)
+    transactions.prepare(transaction, b"xid")
+    disk.sync()
+    disk.crash()
+    transactions = disk.broker.transactions
+    transactions.commit(transactions.find_prepared(b"xid"))
+    disk.sync()
+    subscriptions = disk.broker.destinations[TOPIC].subscriptions
+    assert [subscriptions[name].waiting for name in ("mine", "other's")] == [0, 1]
+
+
+@pytest.mark.parametrize("sealed", [False, True], ids=["replay", "snapshot"])
+def test_a_durable_subscription_whose_names_are_not_utf8(disk: Disk, sealed: bool) -> None:
+    address = Address(Kind.TOPIC, RAW)
+    selector = OfType(RAW)
+    disk.broker.subscribe(
+        disk.broker.resolve(address), RAW, durable=True, selector=selector, exclude="\ud800"
+    )
+    gone = disk.broker.subscribe(disk.broker.resolve(address), "gone" + RAW, durable=True)
+    disk.broker.unsubscribe(gone)
+    disk.sync()
+    if sealed:
+        disk.seal()
+    disk.crash()
+    [subscription] = disk.broker.destinations[address].subscriptions.values()
+    assert subscription.selector is not None
+    assert (subscription.name, subscription.selector.text) == (RAW, selector.text)
+    assert subscription.exclude == "\ud800"
+    disk.broker.remove(disk.broker.destinations[address])
+    disk.sync()
+    disk.crash()
+    assert address not in disk.broker.destinations
+
+
+def test_entries_of_a_journal_from_before_jms() -> None:
+    """Version 0.1 wrote these: names as text, and all fields of a prepared message in one array."""
+    subscription = decode_subscription(msgspec.msgpack.encode([7, "t", "s", "a = 1", "me", True]))
+    assert subscription.address == TOPIC
+    assert [
+        as_text(text) for text in (subscription.name, subscription.selector, subscription.exclude)
+    ] == ["s", "a = 1", "me"]
+    message = [1, "q", b"body", 3, 2, 2, 10, 20, 7, 30, "id", "correlation", [2, "t"], "type"]
+    message += [{"a": 1}, b"native"]
+    [stored] = decode_prepared(msgspec.msgpack.encode([b"xid", [message], []])).sends
+    sent = stored.message(1)
+    assert (sent.destination, sent.body, sent.kind) == (QUEUE, b"body", BodyKind.BYTES)
+    assert (sent.origin, sent.durability, sent.timestamp) == (Origin.VIBEMQ, Durability.SYNC, 10)
+    assert (sent.expiration, sent.priority, sent.deliver_at) == (20, 7, 30)
+    assert (sent.message_id, sent.correlation_id, sent.reply_to) == ("id", "correlation", TOPIC)
+    assert (sent.type, sent.properties, sent.native) == ("type", {"a": 1}, b"native")
+    assert sent.sender is None
+
+
+@pytest.mark.parametrize("text", [Ext(1, b"\xff"), Ext(9, b"a")])
+def test_text_that_is_none_is_damage(text: Ext) -> None:
+    with pytest.raises(JournalDamaged, match="text that cannot be read"):
+        as_text(text)

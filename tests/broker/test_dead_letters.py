@@ -5,10 +5,12 @@ from __future__ import annotations
 import pytest
 
 from sluicemq.broker import BrokerSettings, Destination
+from sluicemq.broker.deadletter import dead_letter_of
 from sluicemq.journal.format import UNIT_END, Cause, RecordType
 from sluicemq.journal.memory import MemoryJournal
 from sluicemq.model.destination import Address, Kind, Overflow
-from sluicemq.model.message import Durability
+from sluicemq.model.errors import LimitExceeded
+from sluicemq.model.message import Durability, Message, Origin
 from tests.broker.support import Rig
 
 
@@ -152,3 +154,86 @@ def test_the_limit_on_destinations_does_not_lose_dead_letters() -> None:
     rig.send(queue, "a", "b", expiration=rig.clock.wall + 100)
     rig.wait(300)
     assert [message.body for message in rig.dead()] == [b"a", b"b"]
+
+
+class Note:
+    """What a protocol may have to say: `kept` is its answer, its letters are marked."""
+
+    def __init__(self, kept: bool | None) -> None:
+        self.kept = kept
+        self.asked: list[tuple[bytes, str]] = []
+
+    def keep(self, message: Message, destination: Destination) -> bool | None:
+        self.asked.append((message.body, destination.name))
+        return self.kept
+
+    def letter(
+        self, message: Message, origin: str, reason: str, attempts: int, wall: int
+    ) -> Message:
+        dead = dead_letter_of(message, origin, reason, attempts, wall)
+        assert dead.properties is not None
+        dead.properties["noted"] = f"{origin} {reason} {attempts} {wall}"
+        return dead
+
+
+@pytest.mark.parametrize("kept", [None, True, False])
+@pytest.mark.parametrize("setting", [True, False])
+@pytest.mark.parametrize("force", [True, False])
+def test_a_protocol_decides_for_its_own_messages(
+    kept: bool | None, setting: bool, force: bool
+) -> None:
+    rig = Rig()
+    note = rig.broker.burials[Origin.JMQ] = Note(kept)
+    queue = rig.queue(dead_letter=setting)
+    reader = rig.read(queue)
+    for body, origin in (("a", Origin.JMQ), ("b", Origin.PHPMQ)):
+        [sequence] = rig.send(queue, body, origin=origin)
+        rig.broker.dead_letter(queue.queue, sequence, "rejected", force=force)
+        rig.broker.flush()
+    assert note.asked == [(b"a", "q")]
+    usual = setting or force
+    expected = [b"a"] if (usual if kept is None else kept) else []
+    dead = rig.dead() if expected or usual else []
+    assert [message.body for message in dead] == expected + ([b"b"] if usual else [])
+    assert [(m.properties or {}).get("noted") for m in dead if m.body == b"a"] == [
+        f"q rejected 1 {rig.clock.wall}"
+    ] * len(expected)
+    assert reader.consumer.unacked == {}
+
+
+def test_a_protocol_may_keep_what_a_temporary_queue_loses() -> None:
+    rig = Rig()
+    rig.broker.burials[Origin.JMQ] = Note(True)
+    queue = rig.broker.declare(Address(Kind.QUEUE, "q"), owner="connection")
+    rig.send(queue, "a", origin=Origin.JMQ, expiration=rig.clock.wall + 100)
+    rig.wait(300)
+    assert [message.body for message in rig.dead()] == [b"a"]
+
+
+def test_a_dead_letter_of_a_protocol_does_not_die_again() -> None:
+    rig = Rig()
+    rig.broker.burials[Origin.JMQ] = Note(True)
+    queue = rig.queue()
+    rig.send(queue, "a", origin=Origin.JMQ, expiration=rig.clock.wall + 100)
+    rig.wait(300)
+    dead = rig.broker.queue("q.dlq")
+    reader = rig.read(dead)
+    [sequence] = reader.held().values()
+    rig.broker.dead_letter(dead.queue, sequence, "rejected", force=True)
+    assert (dead.statistics.dropped, set(rig.broker.destinations)) == (
+        1,
+        {queue.address, dead.address},
+    )
+
+
+def test_a_protocol_decides_for_what_a_full_queue_redirects() -> None:
+    rig = Rig()
+    rig.broker.burials[Origin.JMQ] = Note(None)
+    rig.broker.burials[Origin.PHPMQ] = Note(False)
+    queue = rig.queue(max_messages=1, overflow=Overflow.DEAD_LETTER, dead_letter=True)
+    rig.send(queue, "there", "kept", origin=Origin.JMQ)
+    with pytest.raises(LimitExceeded):
+        rig.send(queue, "refused", origin=Origin.PHPMQ)
+    [dead] = rig.dead()
+    assert dead.body == b"kept"
+    assert (dead.properties or {})["noted"] == f"q overflow 0 {rig.clock.wall}"

@@ -265,3 +265,12 @@ def test_a_producer_may_give_up_waiting() -> None:
     assert accepted == ["c"]
     assert reader.got() == ["a", "c"]
     assert not rig.broker.withdraw(queue, parked[1])
+
+
+@pytest.mark.parametrize("credit", [0, 1, 2])
+def test_what_is_larger_than_all_that_may_wait_is_dropped_whoever_waits_for_it(credit: int) -> None:
+    rig = Rig()
+    queue = rig.queue(max_bytes=3, overflow=Overflow.DROP_OLDEST)
+    reader = rig.read(queue, credit)
+    rig.send(queue, "long", durability=Durability.LAZY)
+    assert (reader.got(), queue.statistics.dropped) == ([], 1)

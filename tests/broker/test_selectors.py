@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from sluicemq.model.message import Durability
 from tests.broker.support import OfType, Rig, bodies
 
 
@@ -36,46 +35,6 @@ def test_a_selector_is_evaluated_once_per_message_for_all_who_use_it() -> None:
     rig.send(queue, "3", type="green")
     rig.wait(10)
     assert (red.calls + same.calls, blue.calls) == (3, 3)
-
-
-def test_a_new_selector_is_tried_against_a_long_backlog_in_slices() -> None:
-    rig = Rig()
-    queue = rig.queue()
-    rig.send(queue, *["x"] * 1200, durability=Durability.LAZY)
-    rig.send(queue, "first", type="red")
-    red = OfType("red")
-    reader = rig.read(queue, selector=red)
-    rig.send(queue, "second", type="red")  # must not overtake what has not been tried yet
-    assert (red.calls, reader.got()) == (500, [])
-    assert rig.broker.deadline() - rig.clock.steady == 1
-    rig.wait(1)
-    assert (red.calls, reader.got()) == (1000, [])
-    rig.wait(1)
-    assert (red.calls, reader.got()) == (1202, ["first", "second"])
-
-
-def test_messages_that_go_while_the_backlog_is_tried_are_not_delivered_twice() -> None:
-    rig = Rig()
-    queue = rig.queue()
-    rig.send(queue, *[str(number) for number in range(600)], type="red")
-    late = rig.read(queue, 0, refill=False, selector=OfType("red"))
-    other = rig.read(queue, 550, refill=False)
-    everything = other.got()
-    other.settle()
-    rig.wait(1)
-    rig.broker.grant(late.consumer.window, 100)
-    assert everything + late.got() == [str(number) for number in range(600)]
-
-
-def test_the_trial_of_a_backlog_ends_when_its_consumer_has_gone() -> None:
-    rig = Rig()
-    queue = rig.queue()
-    rig.send(queue, *["x"] * 600)
-    red = OfType("red")
-    rig.read(queue, selector=red).detach()
-    rig.wait(1)
-    rig.send(queue, "y", type="red")
-    assert red.calls == 500
 
 
 def test_a_message_that_comes_back_is_offered_to_those_who_select_it_in_its_place() -> None:

@@ -8,7 +8,13 @@ from sluicemq.broker import BrokerSettings, Destination, Transaction
 from sluicemq.journal.format import UNIT_END, RecordType
 from sluicemq.journal.memory import MemoryJournal
 from sluicemq.model.destination import Overflow
-from sluicemq.model.errors import DestinationNotFound, LimitExceeded, TransactionError
+from sluicemq.model.errors import (
+    DestinationNotFound,
+    LimitExceeded,
+    TransactionEnded,
+    TransactionError,
+    TransactionNotFound,
+)
 from sluicemq.model.message import Durability
 from tests.broker.support import Rig, bodies
 
@@ -150,13 +156,38 @@ def test_a_prepared_transaction_may_only_be_ended() -> None:
     transactions = rig.broker.transactions
     transaction = transactions.begin()
     transactions.prepare(transaction, b"xid")
-    with pytest.raises(TransactionError):
+    with pytest.raises(TransactionError) as wrong:
         send(rig, transaction, queue, "a")
+    assert wrong.type is TransactionError
     transactions.commit(transaction)
-    with pytest.raises(TransactionError):
-        transactions.commit(transaction)
-    with pytest.raises(TransactionError):
+    with pytest.raises(TransactionNotFound):
         transactions.find_prepared(b"xid")
+
+
+def test_a_transaction_that_has_ended_says_so() -> None:
+    rig = Rig()
+    queue = rig.queue()
+    reader = rig.read(queue)
+    [sequence] = rig.send(queue, "a")
+    transactions = rig.broker.transactions
+    committed, undone = transactions.begin(), transactions.begin()
+    transactions.commit(committed)
+    transactions.rollback(undone)
+    for ended in (committed, undone):
+        with pytest.raises(TransactionEnded):
+            send(rig, ended, queue, "b")
+        with pytest.raises(TransactionEnded):
+            transactions.settle(ended, reader.consumer, sequence)
+        with pytest.raises(TransactionEnded):
+            transactions.unsettle(ended, reader.consumer, sequence)
+        with pytest.raises(TransactionEnded):
+            transactions.prepare(ended, b"xid")
+        with pytest.raises(TransactionEnded):
+            transactions.commit(ended)
+        with pytest.raises(TransactionEnded):
+            transactions.rollback(ended)
+    assert not transactions.prepared
+    assert list(reader.held()) == ["a"]
 
 
 def test_a_prepared_transaction_is_committed_by_whoever_knows_its_xid() -> None:
@@ -200,8 +231,9 @@ def test_an_xid_is_prepared_once_and_may_be_used_again_afterwards() -> None:
     transactions = rig.broker.transactions
     first, second = transactions.begin(), transactions.begin()
     transactions.prepare(first, b"xid")
-    with pytest.raises(TransactionError):
+    with pytest.raises(TransactionError) as taken:
         transactions.prepare(second, b"xid")
+    assert taken.type is TransactionError
     assert transactions.find_prepared(b"xid") is first
     transactions.rollback(first)
     transactions.prepare(second, b"xid")
@@ -306,3 +338,34 @@ def test_a_rollback_after_the_queue_was_removed_leaves_nothing() -> None:
     rig.broker.flush()
     assert rig.broker.destinations == {}
     assert (rig.broker.core.memory, rig.journal.stats().live) == (0, 0)
+
+
+def test_a_rollback_is_one_record_for_each_subscription() -> None:
+    journal = MemoryJournal(history=True)
+    rig = Rig(journal=journal)
+    queues = [rig.queue("first"), rig.queue("second")]
+    transactions = rig.broker.transactions
+    transaction = transactions.begin()
+    for queue in queues:
+        reader = rig.read(queue, 3, refill=False)
+        for sequence in rig.send(queue, "a", "b", "c"):
+            transactions.settle(transaction, reader.consumer, sequence)
+    start = journal.durable + 1
+    transactions.rollback(transaction)
+    rig.broker.flush()
+    assert [record.type for record in journal.read_from(start)] == [RecordType.ATTEMPTED] * 2
+    assert [bodies(queue) for queue in queues] == [["a", "b", "c"]] * 2
+
+
+@pytest.mark.parametrize("committed", [True, False])
+def test_one_that_has_ended_keeps_nothing_of_its_messages(committed: bool) -> None:
+    """Whoever remembers how it ended must not hold what went through it in memory."""
+    rig = Rig()
+    queue = rig.queue()
+    transactions = rig.broker.transactions
+    transaction = transactions.begin()
+    send(rig, transaction, queue, "x" * 1000)
+    transactions.prepare(transaction, b"xid")
+    assert len(transaction.payload) > 1000
+    (transactions.commit if committed else transactions.rollback)(transaction)
+    assert (transaction.payload, transaction.sends, transaction.acks) == (b"", [], [])

@@ -27,17 +27,19 @@ STATES = {READY: model.READY, TAKEN: model.TAKEN, DELAYED: model.DELAYED}
 
 
 class AtLeast:
-    """A selector: priority at or above a threshold."""
+    """A selector: priority, or the size of the body, at or above a threshold."""
 
     def __init__(self, text: str) -> None:
         self.text = text
-        self.threshold = int(text.removeprefix("priority >= "))
+        self.equalities = ()
+        self.field, _, threshold = text.partition(" >= ")
+        self.threshold = int(threshold)
 
     def __call__(self, message: Message) -> bool:
-        return self.wants(message.priority)
+        return self.wants(message.priority, len(message.body))
 
-    def wants(self, priority: int) -> bool:
-        return priority >= self.threshold
+    def wants(self, priority: int, size: int) -> bool:
+        return (priority if self.field == "priority" else size) >= self.threshold
 
 
 class WindowPair:
@@ -92,8 +94,11 @@ class World:
         self.clock = clock
         self.model = model.Model(clock.wall, clock.steady)
         self.consumers: list[ConsumerPair] = []
+        self.retired: list[ConsumerPair] = []
         self.transactions: list[TransactionPair] = []
         self.budget = budget
+        self.tries = (500, 60)
+        """Deliveries tried against a new selector: at once, and per ms."""
         self.names = count(1)
         self.delivered: deque[Delivered] = deque()
         """What the model has not been told yet. A message may be handed over while it is being
@@ -107,6 +112,7 @@ class World:
             memory_budget=self.budget, message_overhead=0, page_deliveries=2
         )
         self.broker = broker = engine.Broker(journal, self.clock, settings, AtLeast)
+        broker.core.tries_first, broker.core.tries = self.tries
         journal.snapshot_source = lambda: snapshot(broker)
         self.confirm = journal.on_durable
         journal.on_durable = self.durable
@@ -274,10 +280,30 @@ class World:
 
     def detach(self, pair: ConsumerPair) -> None:
         assert pair.engine is not None
-        self.consumers.remove(pair)
+        (self.retired if pair.model.retired else self.consumers).remove(pair)
         self.model.look()
         self.model.detach(pair.model)
         self.broker.detach(pair.engine)
+
+    def retire(self, pair: ConsumerPair, kept: list[model.Entry], attempted: bool) -> None:
+        assert pair.engine is not None
+        self.consumers.remove(pair)
+        self.retired.append(pair)
+        self.model.look()
+        self.model.retire(pair.model, kept, attempted)
+        self.broker.retire(pair.engine, [entry.sequence for entry in kept], attempted=attempted)
+        pair.window = WindowPair(0, False)
+
+    def again(self, pair: ConsumerPair, entries: list[model.Entry], attempted: bool) -> None:
+        assert pair.engine is not None
+        self.model.look()
+        expected = self.model.again(pair.model, entries, attempted)
+        sequences = [entry.sequence for entry in entries]
+        sent = self.broker.again(pair.engine, sequences, attempted=attempted)
+        assert [(d.sequence, d.attempts) for d in sent] == [
+            (entry.sequence, entry.attempts) for entry in expected
+        ]
+        assert all(delivery.message is not None for delivery in sent)
 
     def grant(self, window: WindowPair, credit: int) -> None:
         self.model.look()
@@ -441,6 +467,16 @@ class World:
         self.model.tick()
         self.broker.tick()
 
+    def catch_up(self) -> None:
+        """Let time pass until no selector is new any more."""
+        for _ in range(30):
+            trying = [s for s in self.model.subscriptions() if self.subscription(s).backfill]
+            if not trying:
+                return
+            self.advance(100)
+            self.flush()
+        raise AssertionError(f"{trying} are not tried to their ends")
+
     def flush(self) -> None:
         """End the turn, and those that have to follow."""
         self.model.look()
@@ -514,6 +550,13 @@ class World:
             assert set(consumer.unacked) <= set(held)
         in_line = [d.sequence for d in subscription.browse(unacked=False) if d.state == READY]
         assert in_line == [e.sequence for e in sorted(twin.ready(), key=lambda e: e.place)]
+        retired = {c for c in subscription.retired if c.unacked}
+        assert set(subscription.retired) == retired, "remembered for nothing"
+        assert retired == {
+            pair.engine
+            for pair in self.retired
+            if pair.model.subscription is twin and pair.model.held()
+        }
         assert subscription.waiting == len(twin.waiting())
         assert subscription.waiting_bytes == sum(e.letter.size for e in twin.waiting())
         assert subscription.unacked == len(twin.taken())
@@ -558,7 +601,10 @@ class World:
         for twin in self.model.subscriptions():
             if twin.destination.paused:
                 continue
+            trying = self.subscription(twin).backfill is not None
             for consumer in twin.consumers:
+                if trying and consumer.wants is not None:
+                    continue  # it may have to wait
                 if consumer.active and not consumer.suspended and consumer.window.credit > 0:
                     passed = [e for e in twin.ready() if consumer.may_take(e)]
                     assert not passed, f"{passed} could have been delivered"
@@ -575,6 +621,7 @@ class World:
         """A new broker fills itself from what the old one left on disk."""
         self.model.restart()
         self.consumers.clear()
+        self.retired.clear()
         prepared = {p.engine.xid: p for p in self.transactions if p.model.prepared}
         self.transactions = list(prepared.values())
         self.start(journal)

@@ -6,6 +6,7 @@ from sluicemq.broker.delivery import Delivery
 from sluicemq.broker.destination import Destination
 from sluicemq.broker.engine import Broker
 from sluicemq.broker.lane import Selector
+from sluicemq.broker.selectors import compile_selector
 from sluicemq.broker.settings import BrokerSettings
 from sluicemq.broker.subscription import Subscription
 from sluicemq.broker.transaction import Transaction, TransactionState
@@ -24,4 +25,5 @@ __all__ = [
     "Transaction",
     "TransactionState",
     "Window",
+    "compile_selector",
 ]

@@ -47,6 +47,7 @@ class Consumer:
     rank         higher is preferred among failover consumers
     active       False while it stands by for an active consumer to go
     suspended    True while its connection cannot take more bytes
+    retired      True once it has left, though it may still hold deliveries
     """
 
     __slots__ = (
@@ -54,6 +55,7 @@ class Consumer:
         "active",
         "lane",
         "rank",
+        "retired",
         "sink",
         "subscription",
         "suspended",
@@ -80,5 +82,6 @@ class Consumer:
         self.unacked: dict[int, Delivery] = {}
         self.active = True
         self.suspended = False
+        self.retired = False
         self.watched = False
         """A timer is running for its oldest unacknowledged delivery."""

@@ -22,6 +22,9 @@ if TYPE_CHECKING:
 TURN_DELIVERIES: Final = 1000
 TURN_BYTES: Final = 1 << 20
 """What one consumer may be given per turn, so that no backlog holds up the other connections."""
+TRIES: Final = 60
+"""Each costs some 5 µs if it has to be read, so that others keep two thirds of the time."""
+TRIES_FIRST: Final = 500
 REQUEUED_LIMIT: Final = 1024
 """Requeued deliveries remembered before those that have gone are looked for."""
 
@@ -35,6 +38,11 @@ class Core:
     dirty           subscriptions that may be able to dispatch
     again           those that used up their share of this turn
     settling        those with acknowledgements not yet given to the journal
+    settled         sequence number of the last record of acknowledgements, or of a change of the
+                    durable subscriptions
+    tries           deliveries that a subscription tries against new selectors per ms
+    tries_first     the same as soon as there is a new one
+    turns           how often a turn has ended
     requeued        deliveries whose place is not the one their sequence gives them, by
                     (subscription, sequence), and some that have gone since
     unpaged         deliveries over the budget that cannot be paged out before they are durable
@@ -54,8 +62,12 @@ class Core:
         "page",
         "requeued",
         "requeued_limit",
+        "settled",
         "settling",
         "timers",
+        "tries",
+        "tries_first",
+        "turns",
         "unblocking",
         "unpaged",
         "wheel",
@@ -66,7 +78,6 @@ class Core:
         journal: Journal,
         clock: Clock,
         settings: BrokerSettings,
-        bury: Callable[[Delivery, str, bool], bool],
     ) -> None:
         self.journal = journal
         self.clock = clock
@@ -74,16 +85,24 @@ class Core:
         self.memory_budget = settings.memory_budget
         self.overhead = settings.message_overhead
         self.page = settings.page_deliveries
-        self.bury = bury
+        self.bury: Callable[[Delivery, str, bool], bool] = _nowhere
         self.timers = Timers()
         self.wheel = ExpiryWheel()
         self.dirty: dict[Subscription, None] = {}
         self.again: dict[Subscription, None] = {}
         self.settling: dict[Subscription, None] = {}
+        self.settled = 0
         self.requeued: dict[tuple[int, int], Delivery] = {}
         self.requeued_limit = REQUEUED_LIMIT
+        self.tries = TRIES
+        self.tries_first = TRIES_FIRST
+        self.turns = 0
         self.unpaged: deque[Delivery] = deque()
         self.unblocking: dict[Destination, None] = {}
+
+    def read(self, delivery: Delivery) -> Message:
+        """The message of a delivery, to look at. Raises JournalDamaged or RecordNotFound."""
+        return delivery.message or self.journal.fetch(delivery.sequence)
 
     def load(self, delivery: Delivery) -> Message:
         """Bring a paged-out message back. Raises JournalDamaged or RecordNotFound."""
@@ -119,3 +138,7 @@ class Core:
         if len(self.requeued) > self.requeued_limit:
             self.requeued = {key: d for key, d in self.requeued.items() if d.state != GONE}
             self.requeued_limit = 2 * len(self.requeued) + REQUEUED_LIMIT
+
+
+def _nowhere(delivery: Delivery, reason: str, force: bool) -> bool:
+    return False

@@ -35,6 +35,7 @@ class Delivery:
     expires     steady ms, 0 = never
     expiration  the same in wall ms since the epoch
     size        body bytes
+    pinned      True once it stands in more than one line, so that it must stay an object
     delivered   steady ms of the last delivery
     """
 
@@ -47,6 +48,7 @@ class Delivery:
         "journaled",
         "message",
         "order",
+        "pinned",
         "priority",
         "sequence",
         "size",
@@ -74,6 +76,7 @@ class Delivery:
         self.journaled = journaled
         self.expiration = expiration
         self.expires = expires
+        self.pinned = False
         self.attempts = 0
         self.state = READY
         self.consumer: Consumer | None = None
@@ -82,3 +85,8 @@ class Delivery:
     def __repr__(self) -> str:
         state = ("ready", "taken", "delayed", "gone")[self.state]
         return f"<Delivery {self.sequence} of {self.subscription.destination.name}, {state}>"
+
+
+def place(delivery: Delivery) -> tuple[int, int]:
+    """Sorts deliveries in queue order."""
+    return -delivery.priority, delivery.order

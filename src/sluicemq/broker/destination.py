@@ -8,6 +8,7 @@ from typing import NamedTuple
 
 from sluicemq.broker.core import Core
 from sluicemq.broker.delivery import HELD, RECORDED, UNJOURNALED
+from sluicemq.broker.routing import Routes
 from sluicemq.broker.statistics import Statistics
 from sluicemq.broker.subscription import Subscription
 from sluicemq.journal.format import Cause
@@ -28,7 +29,7 @@ class Destination:
     number         the journal's name for it; 0 until something about it is journaled
     queue          a queue's own subscription; of a topic, the one that holds messages while
                    nobody subscribes (settings.hold)
-    subscriptions  a topic's, by name
+    subscriptions  a topic's, by name; changed by `subscribe` and `unsubscribe` only
     owner          token of the connection a temporary destination belongs to
     automatic      created by use, so removed when idle
     created        wall ms since the epoch; of an automatic one that the journal brought back, when
@@ -53,6 +54,7 @@ class Destination:
         "paused",
         "queue",
         "removed",
+        "routes",
         "settings",
         "staged",
         "staged_bytes",
@@ -80,6 +82,7 @@ class Destination:
         self.automatic = automatic
         self.topic = address.kind is Kind.TOPIC
         self.subscriptions: dict[str, Subscription] = {}
+        self.routes: Routes[Subscription] = Routes()
         self.statistics = Statistics()
         self.paused = False
         self.removed = False
@@ -172,20 +175,22 @@ class Destination:
 
     # --- routing -----------------------------------------------------------------------------
 
+    def subscribe(self, subscription: Subscription) -> None:
+        """Messages are for this one too from now on; it replaces one of the same name."""
+        replaced = self.subscriptions.get(subscription.name)
+        if replaced is not None:
+            self.routes.remove(replaced, replaced.selector)
+        self.subscriptions[subscription.name] = subscription
+        self.routes.add(subscription, subscription.selector, subscription.exclude)
+
+    def unsubscribe(self, subscription: Subscription) -> None:
+        """No longer; it must be among `subscriptions`."""
+        del self.subscriptions[subscription.name]
+        self.routes.remove(subscription, subscription.selector)
+
     def targets(self, message: Message) -> list[Subscription]:
-        """The subscriptions that want the message; each distinct selector is evaluated once."""
-        verdicts: dict[str, bool] = {}
-        chosen = []
-        for subscription in self.subscriptions.values():
-            selector = subscription.selector
-            if selector is not None and subscription.exclude is None:
-                verdict = verdicts.get(selector.text)
-                if verdict is None:
-                    verdict = verdicts[selector.text] = selector(message)
-                if verdict:
-                    chosen.append(subscription)
-            elif subscription.accepts(message):
-                chosen.append(subscription)
+        """The subscriptions that want the message, or the one that holds it until there is one."""
+        chosen = self.routes.targets(message)
         if not chosen and self.settings.hold:
             chosen.append(self.queue)
         return chosen

@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING
 
 from sluicemq.broker.core import TURN_BYTES, TURN_DELIVERIES
 from sluicemq.broker.delivery import TAKEN
+from sluicemq.broker.redelivery import watch
 from sluicemq.model.errors import JournalDamaged, RecordNotFound
 
 if TYPE_CHECKING:
@@ -25,17 +26,16 @@ def dispatch(subscription: Subscription) -> None:
     statistics = subscription.destination.statistics
     enough = statistics.bytes_out + TURN_BYTES
     total = 0
-    served = True
-    while served:
-        served = False
-        for lane in list(subscription.lanes.values()):
-            if lane.line and lane.mask and _serve(subscription, lane, 1):
-                served = True
+    lanes = [lane for lane in subscription.lanes.values() if lane.line and lane.mask]
+    while lanes:
+        lanes = [lane for lane in lanes if _serve(subscription, lane, 1)]
         total += 1
         if total >= TURN_DELIVERIES or statistics.bytes_out > enough:
             subscription.core.again[subscription] = None
             break
     subscription.tidy()
+    if subscription.backfill is not None:
+        subscription.backfill.resume()
 
 
 def hand_over(consumer: Consumer, delivery: Delivery) -> None:
@@ -60,7 +60,7 @@ def hand_over(consumer: Consumer, delivery: Delivery) -> None:
     for peer in window.consumers:
         peer.lane.line.pop(peer, None)
     if consumer.ack_timeout and not consumer.watched:
-        subscription.watch(consumer)
+        watch(consumer)
     statistics.delivered += 1
     statistics.bytes_out += size
     consumer.sink.deliver(consumer, [delivery])
@@ -172,7 +172,7 @@ def _serve(subscription: Subscription, lane: Lane, limit: int) -> int:
         elif len(line) > 1:
             line.move_to_end(consumer)
         if consumer.ack_timeout and taken and not consumer.watched:
-            subscription.watch(consumer)
+            watch(consumer)
     if given:
         subscription.waiting -= given
         subscription.waiting_bytes -= size

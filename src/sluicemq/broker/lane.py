@@ -3,7 +3,7 @@
 A subscription has one lane for consumers without a selector and one for each distinct selector
 in use. A delivery stands in every lane that it matches and is taken out of only one; the others
 find it no longer READY and skip it. So a selector is evaluated once per message, a take is O(1),
-and the backlog is never searched.
+and the backlog is searched once, when a selector is new (see backfill.py).
 
 Within a priority there are two sources: a FIFO of first deliveries, and a heap of those that
 came back. The lower `order` goes first, which is what "original position" means. The older part of
@@ -14,23 +14,30 @@ from __future__ import annotations
 
 from collections import OrderedDict, deque
 from collections.abc import Iterator
-from heapq import heappop, heappush, merge
-from typing import TYPE_CHECKING, Protocol
+from heapq import heapify, heappop, heappush, merge
+from typing import TYPE_CHECKING, Final, Protocol
 
 from sluicemq.broker.delivery import READY, Delivery
-from sluicemq.broker.pages import Pages, chained, oldest
+from sluicemq.broker.pages import Pages, behind, chained, oldest
 
 if TYPE_CHECKING:
     from sluicemq.broker.consumer import Consumer
+    from sluicemq.broker.selectors.equality import Equality
     from sluicemq.model.message import Message
 
-PRIORITIES = 10
+PRIORITIES: Final = 10
+LOOSE: Final = 1024
+"""Objects in a lane before those that have gone are looked for."""
 
 
 class Selector(Protocol):
-    """A predicate over messages. Two selectors with equal `text` are the same selector."""
+    """A predicate over messages. Two selectors with equal `text` are the same selector.
+
+    Every message that it selects fulfils each of `equalities`.
+    """
 
     text: str
+    equalities: tuple[Equality, ...]
 
     def __call__(self, message: Message) -> bool: ...
 
@@ -41,19 +48,20 @@ class Lane:
     fifos, returned, older   by priority: the FIFO's youngest part, the heap, the FIFO's pages
     mask      a bit for each priority of which there is anything
     length    deliveries in it, those that are no longer READY included
+    limit     objects among them above which it is to be compacted
     """
 
     __slots__ = (
         "_page",
-        "backlog",
         "consumers",
         "fifos",
         "length",
+        "limit",
         "line",
         "mask",
         "older",
-        "packing",
         "paged",
+        "pinned",
         "returned",
         "selector",
     )
@@ -65,16 +73,15 @@ class Lane:
         self.older: list[Pages | None] = [None] * PRIORITIES
         self.paged = False
         """Some priority may have pages."""
-        self.packing = selector is None
-        """No other lane has the same deliveries, so that they may be packed."""
+        self.pinned = False
+        """Other lanes may have some of its deliveries too."""
         self.fifos: list[deque[Delivery] | None] = [None] * PRIORITIES
         self.returned: list[list[tuple[int, int, Delivery]] | None] = [None] * PRIORITIES
         self.mask = 0
         self.length = 0
+        self.limit = LOOSE
         self.line: OrderedDict[Consumer, None] = OrderedDict()
         self.consumers = 0
-        self.backlog: deque[Delivery] | None = None
-        """Deliveries older than the lane, not yet tried against its selector."""
 
     def push(self, delivery: Delivery) -> None:
         """Add a delivery; at once if its order is the highest of its priority.
@@ -98,18 +105,48 @@ class Lane:
         """Page the older half of a FIFO that is long."""
         ready, others = oldest(fifo, self._page)
         self.length -= others
+        packing = self.selector is None
+        if packing and self.pinned:
+            for delivery in ready:
+                if delivery.pinned:
+                    self.length -= 1
+                    self.restore(delivery)
+            ready = [delivery for delivery in ready if not delivery.pinned]
         if ready:
             older = self.older[priority]
             if older is None:
                 older = self.older[priority] = Pages()
                 self.paged = True
-            older.add(ready, self.packing)
+            older.add(ready, packing)
 
-    def unpack(self) -> None:
-        """Something is to be done to deliveries that are found by iterating."""
-        for older in self.older:
-            if older is not None:
-                older.unpack()
+    def ends_with(self, delivery: Delivery) -> bool:
+        """It is the last of its FIFO."""
+        fifo = self.fifos[delivery.priority]
+        return bool(fifo) and fifo is not None and fifo[-1] is delivery
+
+    def share(self, delivery: Delivery) -> None:
+        """One of its deliveries that is an object is to stand in another lane too."""
+        delivery.pinned = True
+        self.pinned = True
+
+    def pull(self, delivery: Delivery) -> None:
+        """Make sure that this very object stands in the line, and stays an object: somebody else
+        is going to hold it too. It is READY, and has come by `after` or a Walk just now."""
+        self.share(delivery)
+        older = self.older[delivery.priority]
+        if older is not None and older.remove(delivery.sequence):
+            self.length -= 1
+            self.restore(delivery)
+
+    def after(self, priority: int, order: int, count: int) -> list[Delivery]:
+        """The first `count` in the FIFO of a priority behind that order, whatever their state;
+        those in pages as objects of the moment."""
+        older = self.older[priority]
+        found = older.after(order, count) if older is not None else []
+        fifo = self.fifos[priority]
+        if fifo and len(found) < count:
+            found += behind(fifo, order, count - len(found))
+        return found
 
     def restore(self, delivery: Delivery) -> None:
         """Add a delivery at the place its order gives it."""
@@ -205,8 +242,7 @@ class Lane:
         return delivery
 
     def __iter__(self) -> Iterator[Delivery]:
-        """READY deliveries in the order in which they would be taken; after `unpack` the very
-        ones, without it good for reading only.
+        """READY deliveries in the order in which they would be taken, good for reading only.
 
         One that was taken through another lane and came back stands here twice.
         """
@@ -219,12 +255,40 @@ class Lane:
                     last = delivery
                     yield delivery
 
+    def loose(self) -> int:
+        """How many of its deliveries are objects."""
+        count = self.length
+        if self.paged:
+            for older in self.older:
+                if older is not None:
+                    count -= older.packed
+        return count
+
     def compact(self) -> None:
         """Forget the deliveries that have been taken elsewhere."""
-        ready = list(self)
-        self.clear()
-        for delivery in ready:
-            self.push(delivery)
+        self.length = 0
+        self.mask = 0
+        for priority in range(PRIORITIES):
+            count = 0
+            older = self.older[priority]
+            if older is not None:
+                count = older.compact()
+            fifo = self.fifos[priority]
+            if fifo is not None:
+                fifo = deque([delivery for delivery in fifo if delivery.state == READY])
+                self.fifos[priority] = fifo
+                count += len(fifo)
+            heap = self.returned[priority]
+            if heap is not None:
+                # one that was taken through another lane and came back several times is there once
+                ready = {entry[2]: entry for entry in heap if entry[2].state == READY}
+                heap = self.returned[priority] = list(ready.values())
+                heapify(heap)
+                count += len(heap)
+            self.length += count
+            if count:
+                self.mask |= 1 << priority
+        self.limit = 2 * self.loose() + LOOSE
 
     def clear(self) -> None:
         """Forget all."""
@@ -234,6 +298,7 @@ class Lane:
         self.paged = False
         self.mask = 0
         self.length = 0
+        self.limit = LOOSE
 
 
 def _placed(deliveries: Iterator[Delivery]) -> Iterator[tuple[int, int, Delivery]]:

@@ -1,15 +1,18 @@
 """The older part of a long line, packed.
 
 A delivery that waits costs some 200 bytes as an object. In a backlog of millions nothing is known
-of most of them but what the journal says too: such ones are packed, a page of them in arrays of 13
-bytes each, and become objects again when the page's turn comes.
+of most of them but what the journal says too: such ones are packed, a page of them in arrays of 12
+bytes each, and become objects again when the page's turn comes, or one by one when somebody else
+wants to hold them too.
 """
 
 from __future__ import annotations
 
 from array import array
+from bisect import bisect_left, bisect_right
 from collections import deque
 from collections.abc import Iterable, Iterator
+from itertools import islice
 from typing import TYPE_CHECKING
 
 from sluicemq.broker.delivery import READY, Delivery
@@ -20,9 +23,10 @@ if TYPE_CHECKING:
 
 class Page:
     """Deliveries that differ in sequence and size only. They are READY, have never been tried,
-    never expire, stand at their original place, and their messages are in the journal."""
+    never expire, stand at their original place and in this line only, and their messages are in
+    the journal. `last` is the order of the last one, also when that has been taken out."""
 
-    __slots__ = ("_journaled", "_priority", "_sequences", "_sizes", "_subscription")
+    __slots__ = ("_journaled", "_priority", "_sequences", "_sizes", "_subscription", "last")
 
     def __init__(self, deliveries: list[Delivery]) -> None:
         """`deliveries` have been found to be `alike`."""
@@ -32,6 +36,7 @@ class Page:
         self._journaled = first.journaled
         self._sequences = array("Q", [delivery.sequence for delivery in deliveries])
         self._sizes = array("I", [delivery.size for delivery in deliveries])
+        self.last = deliveries[-1].order
 
     @staticmethod
     def alike(deliveries: list[Delivery]) -> bool:
@@ -51,42 +56,114 @@ class Page:
 
     def __iter__(self) -> Iterator[Delivery]:
         """Each as an object, made anew."""
+        return self.after(0, len(self._sequences))
+
+    def after(self, order: int, count: int) -> Iterator[Delivery]:
+        """The first `count` behind that order."""
         subscription, priority, journaled = self._subscription, self._priority, self._journaled
-        for sequence, size in zip(self._sequences, self._sizes, strict=True):
+        start = bisect_right(self._sequences, order)
+        sequences = self._sequences[start : start + count]
+        sizes = self._sizes[start : start + count]
+        for sequence, size in zip(sequences, sizes, strict=True):
             yield Delivery(subscription, sequence, None, priority, size, journaled, 0, 0)
+
+    def remove(self, sequence: int) -> bool:
+        """Take one out; False if it is not there."""
+        place = bisect_left(self._sequences, sequence)
+        if place == len(self._sequences) or self._sequences[place] != sequence:
+            return False
+        del self._sequences[place]
+        del self._sizes[place]
+        return True
 
 
 class Pages:
-    """What stands in a line before its youngest part: objects, then pages, in order."""
+    """What stands in a line before its youngest part: objects, then pages, in order.
 
-    __slots__ = ("_front", "_pages")
+    packed  how many are in pages, and so no objects
+    """
+
+    __slots__ = ("_front", "_pages", "packed")
 
     def __init__(self) -> None:
         self._front: deque[Delivery] = deque()
         self._pages: deque[Page | list[Delivery]] = deque()
+        self.packed = 0
 
     def add(self, deliveries: list[Delivery], pack: bool) -> None:
-        """Behind all others; packed if that is allowed and possible."""
+        """Behind all others; packed if that is allowed and possible. Must not be empty."""
         if pack and Page.alike(deliveries):
             self._pages.append(Page(deliveries))
+            self.packed += len(deliveries)
         else:
             self._pages.append(deliveries)
 
     def front(self) -> deque[Delivery]:
         """The deliveries next in line, to take from its left end; empty when none are left."""
-        if not self._front and self._pages:
-            self._front.extend(self._pages.popleft())
+        while not self._front and self._pages:
+            page = self._pages.popleft()
+            if isinstance(page, Page):
+                self.packed -= len(page)
+            self._front.extend(page)
         return self._front
-
-    def unpack(self) -> None:
-        """Turn all into objects that stay the same, so that something may be done to them."""
-        self._pages = deque(list(page) if isinstance(page, Page) else page for page in self._pages)
 
     def __iter__(self) -> Iterator[Delivery]:
         """All, in order; those in a page as objects of the moment, good for reading only."""
         yield from self._front
         for page in self._pages:
             yield from page
+
+    def after(self, order: int, count: int) -> list[Delivery]:
+        """The first `count` behind that order; those in a page as objects of the moment."""
+        found = behind(self._front, order, count)
+        if len(found) < count:
+            start = bisect_right(self._pages, order, key=_last)
+            for page in islice(self._pages, start, None):
+                if isinstance(page, Page):
+                    found.extend(page.after(order, count - len(found)))
+                else:
+                    found.extend(behind(page, order, count - len(found)))
+                if len(found) >= count:
+                    break
+        return found
+
+    def remove(self, sequence: int) -> bool:
+        """Take one out of its page; False if it is in none."""
+        place = bisect_left(self._pages, sequence, key=_last)
+        if place < len(self._pages):
+            page = self._pages[place]
+            if isinstance(page, Page) and page.remove(sequence):
+                self.packed -= 1
+                return True
+        return False
+
+    def compact(self) -> int:
+        """Forget the objects that are no longer READY. Returns how many deliveries are left."""
+        self._front = deque([delivery for delivery in self._front if delivery.state == READY])
+        left = len(self._front) + self.packed
+        pages: deque[Page | list[Delivery]] = deque()
+        for page in self._pages:
+            if not isinstance(page, Page):
+                page = [delivery for delivery in page if delivery.state == READY]
+                left += len(page)
+            if page:
+                pages.append(page)
+        self._pages = pages
+        return left
+
+
+def behind(line: list[Delivery] | deque[Delivery], order: int, count: int) -> list[Delivery]:
+    """The first `count` of a line in order that stand behind that order."""
+    start = bisect_right(line, order, key=_order) if line else 0
+    return list(islice(line, start, start + count))
+
+
+def _order(delivery: Delivery) -> int:
+    return delivery.order
+
+
+def _last(page: Page | list[Delivery]) -> int:
+    return page.last if isinstance(page, Page) else page[-1].order
 
 
 def oldest(line: deque[Delivery], count: int) -> tuple[list[Delivery], int]:

@@ -1,6 +1,8 @@
 """The payloads of the journal entries that only the engine understands, as MessagePack arrays.
 
-New fields go to the end and get a default, so that an older journal stays readable.
+New fields go to the end and get a default, so that an older journal stays readable. Text that
+is not UTF-8 (surrogate escapes, see model/destination.py) is written as in the messages' own meta
+data (journal/meta.py), except where another way is older than that.
 """
 
 from __future__ import annotations
@@ -9,7 +11,9 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING, Any, TypeVar
 
 import msgspec
+from msgspec.msgpack import Ext
 
+from sluicemq.journal.meta import decode_meta, encode_meta, escape_text, unescape
 from sluicemq.model.destination import (
     Address,
     DestinationSettings,
@@ -23,6 +27,10 @@ from sluicemq.model.message import BodyKind, Durability, Message, Origin
 if TYPE_CHECKING:
     from sluicemq.broker.destination import Destination
     from sluicemq.broker.subscription import Subscription
+
+
+Text = str | Ext
+"""See the module."""
 
 
 class Attempts(msgspec.Struct, array_like=True):
@@ -79,10 +87,10 @@ class SubscriptionEntry(msgspec.Struct, array_like=True):
     """RecordType.SUBSCRIPTION and SUBSCRIPTION_GONE: a durable subscription of a topic."""
 
     number: int
-    topic: str
-    name: str
-    selector: str = ""
-    exclude: str = ""
+    topic: Text
+    name: Text
+    selector: Text = ""
+    exclude: Text = ""
     shared: bool = False
 
     @classmethod
@@ -90,19 +98,28 @@ class SubscriptionEntry(msgspec.Struct, array_like=True):
         """How the journal knows a durable subscription."""
         return cls(
             subscription.number,
-            subscription.destination.name,
-            subscription.name,
-            subscription.selector.text if subscription.selector else "",
-            str(subscription.exclude) if subscription.exclude is not None else "",
+            escape_text(subscription.destination.name),
+            escape_text(subscription.name),
+            escape_text(subscription.selector.text if subscription.selector else ""),
+            escape_text(str(subscription.exclude) if subscription.exclude is not None else ""),
             subscription.shared,
         )
 
+    @property
+    def address(self) -> Address:
+        """Of the topic."""
+        return Address(Kind.TOPIC, as_text(self.topic))
+
 
 class StoredMessage(msgspec.Struct, array_like=True):
-    """A message inside a prepared transaction."""
+    """A message inside a prepared transaction.
+
+    meta    message_id to native as the journal's messages have them; older journals have them here
+    sender  the text of the token that no-local goes by; None = none
+    """
 
     kind: Kind
-    destination: str
+    destination: Text
     body: bytes
     body_kind: BodyKind
     origin: Origin
@@ -111,19 +128,21 @@ class StoredMessage(msgspec.Struct, array_like=True):
     expiration: int
     priority: int
     deliver_at: int
-    message_id: str
-    correlation_id: str
-    reply_to: tuple[Kind, str] | None
-    type: str
-    properties: dict[str, Any] | None
-    native: bytes
+    message_id: str = ""
+    correlation_id: str = ""
+    reply_to: tuple[Kind, str] | None = None
+    type: str = ""
+    properties: dict[str, Any] | None = None
+    native: bytes = b""
+    meta: bytes = b""
+    sender: Text | None = None
 
     @classmethod
     def of(cls, message: Message) -> StoredMessage:
         """Pack a message that is to be published when the transaction commits."""
         return cls(
             message.destination.kind,
-            message.destination.name,
+            escape_text(message.destination.name),
             message.body,
             message.kind,
             message.origin,
@@ -132,18 +151,14 @@ class StoredMessage(msgspec.Struct, array_like=True):
             message.expiration,
             message.priority,
             message.deliver_at,
-            message.message_id,
-            message.correlation_id,
-            (message.reply_to.kind, message.reply_to.name) if message.reply_to else None,
-            message.type,
-            message.properties,
-            message.native,
+            meta=encode_meta(message),
+            sender=escape_text(str(message.sender)) if message.sender is not None else None,
         )
 
-    def message(self) -> Message:
-        """The message as it was sent."""
-        return Message(
-            Address(self.kind, self.destination),
+    def message(self, record: int) -> Message:
+        """The message as it was sent. Raises JournalDamaged, which names the PREPARED record."""
+        message = Message(
+            Address(self.kind, as_text(self.destination)),
             self.body,
             self.body_kind,
             self.origin,
@@ -158,7 +173,11 @@ class StoredMessage(msgspec.Struct, array_like=True):
             self.type,
             self.properties,
             self.native,
+            as_text(self.sender) if self.sender is not None else None,
         )
+        if self.meta:
+            decode_meta(message, self.meta, record)
+        return message
 
 
 class Prepared(msgspec.Struct, array_like=True):
@@ -193,6 +212,16 @@ class State(msgspec.Struct, array_like=True):
     requeued: list[tuple[int, int, int, int]]
     prepared: list[tuple[int, bytes]]
     next_subscription: int = 1
+
+
+def as_text(written: Text) -> str:
+    """Text as it was before it was written. Raises JournalDamaged."""
+    if isinstance(written, str):
+        return written
+    try:
+        return str(unescape(written.code, bytes(written.data)))
+    except ValueError as error:
+        raise JournalDamaged(f"the journal holds text that cannot be read: {error}") from error
 
 
 def _is_utf8(name: str) -> bool:

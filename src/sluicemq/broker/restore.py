@@ -17,6 +17,7 @@ from sluicemq.broker.records import (
     Settings,
     State,
     SubscriptionEntry,
+    as_text,
     decode_attempts,
     decode_prepared,
     decode_requeue,
@@ -27,8 +28,8 @@ from sluicemq.broker.records import (
 )
 from sluicemq.broker.subscription import Subscription
 from sluicemq.journal.format import Cause, RecordType
-from sluicemq.model.destination import Address, Kind
-from sluicemq.model.errors import ConfigurationError
+from sluicemq.model.destination import Address
+from sluicemq.model.errors import ConfigurationError, SelectorError
 
 if TYPE_CHECKING:
     from sluicemq.broker.destination import Destination
@@ -124,7 +125,7 @@ class _Restoration:
                 address = self.recovery.address_of(record)
                 self.declared.pop(address, None)
                 for number, entry in list(self.subscriptions.items()):
-                    if address == Address(Kind.TOPIC, entry.topic):
+                    if address == entry.address:
                         del self.subscriptions[number]
             elif kind == RecordType.SUBSCRIPTION:
                 entry = decode_subscription(record.payload)
@@ -231,23 +232,25 @@ class _Restoration:
 
     def _subscribe(self, entry: SubscriptionEntry) -> None:
         broker = self.broker
+        address = entry.address
+        name = as_text(entry.name)
         selector = None
         if entry.selector:
-            if broker.compile_selector is None:
+            try:
+                selector = broker.compile_selector(as_text(entry.selector))
+            except SelectorError as error:
                 raise ConfigurationError(
-                    f"the durable subscription {entry.name} of topic {entry.topic} has a selector, "
-                    "but no protocol that understands selectors is installed"
-                )
-            selector = broker.compile_selector(entry.selector)
-        address = Address(Kind.TOPIC, entry.topic)
+                    f"the durable subscription {name} of topic {address.name} has a selector "
+                    f"that this version does not understand: {error}"
+                ) from None
         topic = broker.find(address) or broker.adopt(address, None)
         subscription = Subscription(
             broker.core,
             topic,
-            entry.name,
+            name,
             entry.number,
             selector,
-            entry.exclude or None,
+            as_text(entry.exclude) or None,
             entry.shared,
         )
         broker.adopt_subscription(subscription)

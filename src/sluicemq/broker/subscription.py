@@ -8,17 +8,17 @@ Life of a delivery (state, and the methods that change it):
                      │ └──timer── DELAYED │ └──dead_letter─────────────> GONE
                      ├──expiry, purge, overflow─────────────────────────> GONE
     add (deliver_at) ──> DELAYED ──timer──> READY
+
+Who is served is in membership.py, who gets what in dispatch.py, what comes back in redelivery.py.
 """
 
 from __future__ import annotations
 
-from collections import deque
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterator
 from heapq import merge
-from itertools import chain, islice
-from typing import TYPE_CHECKING, Final
+from itertools import chain
+from typing import TYPE_CHECKING
 
-from sluicemq.broker.consumer import Consumer, Sink, Window
 from sluicemq.broker.core import Core
 from sluicemq.broker.delivery import (
     DELAYED,
@@ -29,20 +29,20 @@ from sluicemq.broker.delivery import (
     TAKEN,
     UNJOURNALED,
     Delivery,
+    place,
 )
-from sluicemq.broker.dispatch import dispatch, hand_over
+from sluicemq.broker.dispatch import hand_over
 from sluicemq.broker.lane import Lane, Selector
-from sluicemq.broker.records import encode_attempts, encode_requeue
-from sluicemq.journal.format import Cause, RecordType
+from sluicemq.broker.routing import Routes
+from sluicemq.broker.walk import Walk
+from sluicemq.journal.format import Cause
 from sluicemq.model.destination import Overflow
-from sluicemq.model.errors import SubscriptionInUse
 
 if TYPE_CHECKING:
+    from sluicemq.broker.backfill import Backfill
+    from sluicemq.broker.consumer import Consumer, Window
     from sluicemq.broker.destination import Destination
     from sluicemq.model.message import Message
-
-BACKFILL_SLICE: Final = 500
-"""Deliveries tried against a new selector per turn."""
 
 
 class Subscription:
@@ -55,12 +55,17 @@ class Subscription:
     unacked   TAKEN deliveries; unacked_bytes their bodies
     back      READY and DELAYED deliveries that a consumer has seen, by sequence: it may still
               settle them by their id
+    lanes     by the text of the selector, "" for `everything`, which has none
+    selective which lanes want a message; not yet those that have still to wait for a walk
+    retired   consumers that have left and still hold deliveries
+    backfill  tries what waits against the selectors of lanes that are new, or None
     closed    True once it is gone: what still comes back to it is dropped
     """
 
     __slots__ = (
         "acked",
         "back",
+        "backfill",
         "closed",
         "consumers",
         "core",
@@ -71,6 +76,8 @@ class Subscription:
         "lanes",
         "name",
         "number",
+        "retired",
+        "selective",
         "selector",
         "shared",
         "unacked",
@@ -98,7 +105,10 @@ class Subscription:
         self.shared = shared
         self.everything = Lane(core.page)
         self.lanes: dict[str, Lane] = {"": self.everything}
+        self.selective: Routes[Lane] = Routes()
+        self.backfill: Backfill | None = None
         self.consumers: dict[Consumer, None] = {}
+        self.retired: dict[Consumer, None] = {}
         self.delayed: dict[int, Delivery] = {}
         self.back: dict[int, Delivery] = {}
         self.acked: list[int] = []
@@ -141,17 +151,18 @@ class Subscription:
             and (not expires or expires > now)
             and due <= now
             and not self.destination.paused
+            and not (self.destination.limited and self.destination.full(size))
         ):
             consumer = next(iter(lane.line))
             if consumer.window.credit == 1:
                 hand_over(consumer, delivery)
                 return
         if expires and expires <= now:
-            self._expire(delivery)  # it came too late to displace another
+            self.expire_uncounted(delivery)  # it came too late to displace another
         else:
-            self._enter(delivery, due)
+            self.enter(delivery, due)
         if self.destination.limited:
-            self._shed()
+            self.shed()
         if core.memory > core.memory_budget and journaled and delivery.state != GONE:
             if message.sequence <= core.journal.durable:
                 core.page_out(delivery)
@@ -162,7 +173,7 @@ class Subscription:
         """A delivery found in the journal at start; in ascending order."""
         if delivery.attempts:
             self.back[delivery.sequence] = delivery
-        self._enter(delivery, deliver_at - self.core.clock.epoch if deliver_at else 0)
+        self.enter(delivery, deliver_at - self.core.clock.epoch if deliver_at else 0)
 
     def restore_requeued(self, delivery: Delivery) -> None:
         """The same for one whose order is out of sequence."""
@@ -172,7 +183,7 @@ class Subscription:
             self.core.wheel.add(delivery, self.core.clock.steady)
         self.put_back(delivery)
 
-    def _enter(self, delivery: Delivery, due: int) -> None:
+    def enter(self, delivery: Delivery, due: int) -> None:
         """`due` is the steady time before which no consumer sees it, 0 = at once."""
         self.waiting += 1
         self.waiting_bytes += delivery.size
@@ -180,7 +191,7 @@ class Subscription:
             self.core.wheel.add(delivery, self.core.clock.steady)
         steady = self.core.clock.steady
         if due > steady:
-            self._delay(delivery, due - steady)
+            self.delay(delivery, due - steady)
         else:
             self._line_up(delivery)
 
@@ -192,13 +203,13 @@ class Subscription:
             if everything.line:
                 self.core.dirty[self] = None
             return
-        for lane in self.lanes.values():
-            if lane.selector is None:
-                continue
-            if lane.backlog is not None:
-                lane.backlog.append(delivery)
-            elif lane.selector(self._message(delivery)):
+        backfill = self.backfill
+        for lane in self.selective.targets(self.core.read(delivery)):
+            if backfill is None or not backfill.defers(lane, delivery):
+                everything.share(delivery)
                 lane.push(delivery)
+        if backfill is not None:
+            backfill.note(delivery)
         self.core.dirty[self] = None
 
     def put_back(self, delivery: Delivery) -> None:
@@ -207,25 +218,29 @@ class Subscription:
         delivery.consumer = None
         if delivery.attempts:
             self.back[delivery.sequence] = delivery
-        self.everything.restore(delivery)
+        everything = self.everything
+        everything.restore(delivery)
         if len(self.lanes) > 1:
-            for lane in self.lanes.values():
-                if lane.selector is not None and lane.selector(self._message(delivery)):
+            backfill = self.backfill
+            for lane in self.selective.targets(self.core.read(delivery)):
+                if backfill is None or not backfill.defers(lane, delivery):
+                    everything.share(delivery)
                     lane.restore(delivery)
+            if backfill is not None:
+                backfill.note(delivery)
             self.tidy()
         self.core.dirty[self] = None
 
     def tidy(self) -> None:
-        """Let go of what was taken through other lanes, when it is most of a lane."""
-        limit = 2 * self.waiting + 64
+        """Let go of what was taken through other lanes, when it may be most of a lane."""
+        most = 2 * self.waiting + 64
         for lane in self.lanes.values():
-            if lane.length > limit:
-                lane.compact()
+            if lane.length > 64:
+                loose = lane.loose()
+                if loose > most or loose > lane.limit:
+                    lane.compact()
 
-    def _message(self, delivery: Delivery) -> Message:
-        return delivery.message or self.core.journal.fetch(delivery.sequence)
-
-    def _delay(self, delivery: Delivery, milliseconds: int) -> None:
+    def delay(self, delivery: Delivery, milliseconds: int) -> None:
         delivery.state = DELAYED
         delivery.consumer = None
         self.delayed[delivery.sequence] = delivery
@@ -236,7 +251,7 @@ class Subscription:
             del self.delayed[delivery.sequence]
             self.put_back(delivery)
 
-    def _shed(self) -> None:
+    def shed(self) -> None:
         """Apply the dropping policies after an arrival."""
         limits = self.destination.settings
         if limits.overflow is Overflow.DROP_OLDEST:
@@ -252,99 +267,19 @@ class Subscription:
             if delivery is None:
                 return
             self.withdraw(delivery)
-            self._drop(delivery, "overflow", False)
+            self.drop(delivery, "overflow", False)
 
-    # --- consumers ---------------------------------------------------------------------------
+    # --- consumers (see also membership.py) --------------------------------------------------
 
-    def attach(
-        self,
-        sink: Sink,
-        window: Window,
-        selector: Selector | None = None,
-        rank: int = 0,
-        ack_timeout: int | None = None,
-    ) -> Consumer:
-        """Add a consumer and give it what waits. Raises SubscriptionInUse."""
-        settings = self.destination.settings
-        limit = settings.max_consumers if self.shared else 1
-        if limit and len(self.consumers) >= limit:
-            raise SubscriptionInUse(
-                f"{self.destination.name}: all {limit} consumers it may have are attached"
-            )
-        lane = self._lane(selector)
-        lane.consumers += 1
-        consumer = Consumer(
-            self,
-            sink,
-            window,
-            lane,
-            rank,
-            settings.ack_timeout if ack_timeout is None else ack_timeout,
-        )
-        self.consumers[consumer] = None
-        window.consumers.append(consumer)
-        if settings.active_consumers:
-            self.elect()
-        self.enter_line(consumer)
-        dispatch(self)
-        return consumer
+    def let_go(self, consumer: Consumer) -> None:
+        """The consumer holds less than it did; one that is retired is forgotten with the last."""
+        if consumer.retired and not consumer.unacked:
+            self.retired.pop(consumer, None)
 
-    def detach(self, consumer: Consumer) -> None:
-        """Remove a consumer; what it holds goes back to its original position."""
-        if consumer not in self.consumers:
-            return
-        del self.consumers[consumer]
-        consumer.window.consumers.remove(consumer)
-        consumer.lane.line.pop(consumer, None)
-        lane = consumer.lane
-        lane.consumers -= 1
-        if lane.selector is not None and not lane.consumers:
-            del self.lanes[lane.selector.text]
-            self.everything.packing = len(self.lanes) == 1
-        self.release(consumer)
-        if self.destination.settings.active_consumers:
-            self.elect()
-        self.destination.touch()
-
-    def _lane(self, selector: Selector | None) -> Lane:
-        if selector is None:
-            return self.everything
-        lane = self.lanes.get(selector.text)
-        if lane is None:
-            lane = self.lanes[selector.text] = Lane(self.core.page, selector)
-            self.everything.packing = False
-            self.everything.unpack()
-            if self.everything.length:
-                lane.backlog = deque(self.everything)
-                self._backfill(lane)
-        return lane
-
-    def _backfill(self, lane: Lane) -> None:
-        """Try a slice of the older deliveries against a new selector."""
-        backlog = lane.backlog
-        if backlog is None or self.lanes.get(lane.selector.text if lane.selector else "") != lane:
-            return
-        assert lane.selector is not None
-        for _ in range(min(BACKFILL_SLICE, len(backlog))):
-            delivery = backlog.popleft()
-            if delivery.state == READY and lane.selector(self._message(delivery)):
-                lane.push(delivery)
-        if backlog:
-            self.core.timers.add(self.core.clock.steady + 1, self._backfill, lane)
-        else:
-            lane.backlog = None
-        self.core.dirty[self] = None
-
-    def elect(self) -> None:
-        """Failover: the consumers of highest rank, then longest attached, are served."""
-        limit = self.destination.settings.active_consumers or len(self.consumers)
-        ranked = sorted(self.consumers, key=lambda consumer: -consumer.rank)
-        for place, consumer in enumerate(ranked):
-            consumer.active = place < limit
-            if consumer.active:
-                self.enter_line(consumer)
-            else:
-                consumer.lane.line.pop(consumer, None)
+    @property
+    def holders(self) -> list[Consumer]:
+        """Whoever may hold a delivery."""
+        return [*self.consumers, *self.retired]
 
     def enter_line(self, consumer: Consumer) -> None:
         """Put the consumer at the end of its line, if it may take a message."""
@@ -389,14 +324,16 @@ class Subscription:
         if window.refill:
             window.credit += 1
             if window.credit == 1:
-                self._refilled(window)
+                self.refilled(window)
             elif consumer.lane.mask:
                 self.core.dirty[self] = None
+        elif consumer.retired:
+            self.let_go(consumer)
         return True
 
     def settle_any(self, sequence: int) -> bool:
         """Acknowledge a message that has been delivered, whoever holds it now."""
-        for consumer in self.consumers:
+        for consumer in self.holders:
             if sequence in consumer.unacked:
                 return self.settle(consumer, sequence)
         delivery = self._take_back(sequence)
@@ -411,7 +348,7 @@ class Subscription:
         acked = self.acked
         if acked:
             self.acked = []
-            self.core.journal.append_settled(
+            self.core.settled = self.core.journal.append_settled(
                 self.number,
                 self.destination.number,
                 Cause.ACKNOWLEDGED,
@@ -419,7 +356,7 @@ class Subscription:
                 self.core.clock.wall,
             )
 
-    def _refilled(self, window: Window) -> None:
+    def refilled(self, window: Window) -> None:
         for peer in window.consumers:
             peer.subscription.enter_line(peer)
 
@@ -437,165 +374,18 @@ class Subscription:
 
     def take_from_holder(self, sequence: int) -> Delivery | None:
         """Take a delivery off its consumer, giving the credit back."""
-        for consumer in self.consumers:
+        for consumer in self.holders:
             delivery = consumer.unacked.pop(sequence, None)
             if delivery is not None:
+                self.let_go(consumer)
                 self.unacked -= 1
                 self.unacked_bytes -= delivery.size
                 delivery.consumer = None
                 if consumer.window.refill:
                     consumer.window.credit += 1
-                    self._refilled(consumer.window)
+                    self.refilled(consumer.window)
                 return delivery
         return None
-
-    # --- redelivery --------------------------------------------------------------------------
-
-    def release(
-        self,
-        consumer: Consumer,
-        sequences: Iterable[int] | None = None,
-        attempted: bool = True,
-        spared: bool = False,
-    ) -> None:
-        """Give deliveries back to their original position; None = all that it holds.
-
-        With `attempted` False the delivery does not count: it was prefetched and never shown.
-        With `spared` it counts, but not even the last one is followed by the dead-letter queue.
-        """
-        held = consumer.unacked
-        if sequences is None:
-            returned = list(held.values())
-            held.clear()
-        else:
-            returned = [held.pop(sequence) for sequence in sequences if sequence in held]
-        if returned:
-            self._return(consumer, returned, attempted, 0, spared)
-
-    def _return(
-        self,
-        consumer: Consumer,
-        returned: list[Delivery],
-        attempted: bool,
-        delay: int,
-        spared: bool = False,
-    ) -> None:
-        for delivery in returned:
-            self.unacked -= 1
-            self.unacked_bytes -= delivery.size
-        self.give_back(returned, attempted, delay, spared)
-        if consumer.window.refill:
-            consumer.window.credit += len(returned)
-            self._refilled(consumer.window)
-
-    def give_back(
-        self, returned: list[Delivery], attempted: bool, delay: int = 0, spared: bool = False
-    ) -> None:
-        """Deliveries that nobody holds any more become ready, delayed, expired or dead."""
-        if self.closed:
-            for delivery in returned:
-                self.end(delivery, Cause.DISCARDED)
-            return
-        core = self.core
-        now = core.clock.steady
-        limit = self.destination.settings.max_attempts
-        counted: list[tuple[int, int]] = []
-        for delivery in returned:
-            delivery.consumer = None
-            if not attempted:
-                delivery.attempts -= 1
-            if delivery.expires and delivery.expires <= now:
-                self._expire(delivery)
-                continue
-            if attempted and limit and delivery.attempts >= limit and not spared:
-                self._drop(delivery, "max-attempts", False)
-                continue
-            if attempted and delivery.journaled == RECORDED:
-                counted.append((delivery.sequence, delivery.attempts))
-            self.waiting += 1
-            self.waiting_bytes += delivery.size
-            if delivery.expires:
-                core.wheel.add(delivery, now)  # where it is already, unless it was handed over
-            if delay:
-                if delivery.attempts:
-                    self.back[delivery.sequence] = delivery
-                self._delay(delivery, delay)
-            else:
-                self.put_back(delivery)
-            if core.memory > core.memory_budget and delivery.journaled and delivery.message:
-                core.page_out(delivery)
-        if counted:
-            core.journal.append_entry(
-                RecordType.ATTEMPTED, encode_attempts(self.number, counted), core.clock.wall
-            )
-
-    def watch(self, consumer: Consumer) -> None:
-        """Run a timer for a delivery that the consumer has just got."""
-        consumer.watched = True
-        core = self.core
-        core.timers.add(core.clock.steady + consumer.ack_timeout, self._check_acks, consumer)
-
-    def _check_acks(self, consumer: Consumer) -> None:
-        """Take back what has been unacknowledged for too long."""
-        consumer.watched = False
-        now = self.core.clock.steady
-        late: list[int] = []
-        for delivery in consumer.unacked.values():
-            if delivery.delivered + consumer.ack_timeout > now:
-                break
-            late.append(delivery.sequence)
-        self.time_out(consumer, late)
-        for delivery in islice(consumer.unacked.values(), 1):
-            consumer.watched = True
-            self.core.timers.add(
-                delivery.delivered + consumer.ack_timeout, self._check_acks, consumer
-            )
-
-    def time_out(self, consumer: Consumer, sequences: Iterable[int]) -> None:
-        """Take deliveries back that have not been acknowledged in time: each is tried again after
-        its delay. Those that the consumer does not hold are passed over."""
-        settings = self.destination.settings
-        for sequence in sequences:
-            delivery = consumer.unacked.pop(sequence, None)
-            if delivery is None:
-                continue
-            delay = 0
-            if settings.retry_delay:
-                delay = settings.retry_delay << min(delivery.attempts - 1, 40)
-                delay = min(delay, settings.retry_delay_max or delay)
-            self._return(consumer, [delivery], True, delay)
-
-    def requeue(self, sequence: int, expiration: int) -> bool:
-        """Move a delivered message to the tail with a new expiration (wall ms, 0 = never)."""
-        old = self.seize(sequence)
-        if old is None:
-            return False
-        core = self.core
-        old.state = GONE
-        if old.expires:
-            core.wheel.discard(old)
-        clock = core.clock
-        expires = max(1, clock.steady + expiration - clock.wall) if expiration else 0
-        new = Delivery(
-            self, sequence, old.message, old.priority, old.size, old.journaled, expiration, expires
-        )
-        if old.journaled == RECORDED:
-            new.order = core.journal.append_entry(
-                RecordType.REQUEUED,
-                encode_requeue(self.number, expiration, old.attempts),
-                clock.wall,
-                reference=sequence,
-                destination=self.destination.number,
-            )
-            core.note_requeued(new)
-        else:
-            new.order = core.journal.next_sequence()
-        new.attempts = old.attempts
-        self.back[sequence] = new
-        self._enter(new, 0)
-        if self.destination.limited:
-            self._shed()
-        return True
 
     # --- the end of a delivery -----------------------------------------------------------------
 
@@ -632,6 +422,13 @@ class Subscription:
         if self.destination.parked:
             core.unblocking[self.destination] = None
 
+    def withdraw(self, delivery: Delivery) -> None:
+        """Take a waiting delivery out of the line without giving it to a consumer."""
+        self._leave_waiting(delivery)
+        if delivery.state == DELAYED:
+            del self.delayed[delivery.sequence]
+        delivery.state = TAKEN
+
     def _leave_waiting(self, delivery: Delivery) -> None:
         self.waiting -= 1
         self.waiting_bytes -= delivery.size
@@ -639,15 +436,18 @@ class Subscription:
     def expire(self, delivery: Delivery) -> None:
         """A waiting delivery has outlived its time."""
         self.withdraw(delivery)
-        self._expire(delivery)
+        self.expire_uncounted(delivery)
         self.tidy()
 
-    def _expire(self, delivery: Delivery) -> None:
+    def expire_uncounted(self, delivery: Delivery) -> None:
+        """The same for one that does not count as waiting."""
         self.destination.statistics.expired += 1
         if not self.core.bury(delivery, "expired", False):
             self.end(delivery, Cause.EXPIRED)
 
-    def _drop(self, delivery: Delivery, reason: str, force: bool) -> None:
+    def drop(self, delivery: Delivery, reason: str, force: bool) -> None:
+        """A delivery that nobody is to have any more becomes a dead letter, or goes. It must not
+        be counted any more."""
         if not self.core.bury(delivery, reason, force):
             self.destination.statistics.dropped += 1
             self.end(delivery, Cause.DROPPED)
@@ -657,7 +457,7 @@ class Subscription:
         delivery = self.seize(sequence)
         if delivery is None:
             return False
-        self._drop(delivery, reason, force)
+        self.drop(delivery, reason, force)
         return True
 
     def purge(self, unacked: bool, cause: Cause = Cause.PURGED) -> int:
@@ -683,7 +483,7 @@ class Subscription:
             self._leave_waiting(delivery)
             yield delivery
         if unacked:
-            for consumer in self.consumers:
+            for consumer in self.holders:
                 for sequence in list(consumer.unacked):
                     delivery = consumer.unacked[sequence]
                     if self.take_from_holder(sequence):
@@ -698,46 +498,38 @@ class Subscription:
         """
         flight: list[Delivery] = []
         if unacked:
-            for consumer in self.consumers:
+            for consumer in self.holders:
                 flight.extend(consumer.unacked.values())
-            flight.sort(key=_place)
-        return chain(merge(self.everything, flight, key=_place), self.delayed.values())
+            flight.sort(key=place)
+        return chain(merge(self.everything, flight, key=place), self.delayed.values())
 
     def failures(self) -> Iterator[tuple[int, int]]:
         """(sequence, failed attempts) of what is journaled and has failed at least once."""
         for delivery in self.back.values():
             if delivery.journaled == RECORDED:
                 yield delivery.sequence, delivery.attempts
-        for consumer in self.consumers:
+        for consumer in self.holders:
             for delivery in consumer.unacked.values():
                 if delivery.journaled == RECORDED and delivery.attempts > 1:
                     yield delivery.sequence, delivery.attempts - 1
 
     def matching(self, predicate: Callable[[Message], bool] | None) -> Iterator[Delivery]:
-        """READY deliveries whose message satisfies the predicate, if there is one, in order."""
-        everything = self.everything
-        everything.unpack()
-        everything.packing = False  # the caller may add to the lane while it takes out of it
-        try:
-            for delivery in list(everything):
-                if delivery.state == READY and (
-                    predicate is None or predicate(self._message(delivery))
-                ):
-                    yield delivery
-        finally:
-            everything.packing = len(self.lanes) == 1
-
-    def withdraw(self, delivery: Delivery) -> None:
-        """Take a waiting delivery out of the line without giving it to a consumer."""
-        self._leave_waiting(delivery)
-        if delivery.state == DELAYED:
-            del self.delayed[delivery.sequence]
-        delivery.state = TAKEN
+        """READY deliveries whose message satisfies the predicate, if there is one, in order; to
+        be withdrawn one by one. What arrives meanwhile is not among them."""
+        walk = Walk(self.everything, self.core.journal.next_sequence())
+        step = walk.step(1)
+        while step:
+            delivery = step[0]
+            if predicate is None or predicate(self.core.read(delivery)):
+                self.everything.pull(delivery)
+                yield delivery
+                self.tidy()
+            step = walk.step(1)
 
     def oldest(self) -> int:
         """Timestamp (wall ms) of the message that would be delivered next; 0 when none waits."""
         head = self.everything.head()
-        return self._message(head).timestamp if head else 0
+        return self.core.read(head).timestamp if head else 0
 
     def accepts(self, message: Message) -> bool:
         """The message's sender is not excluded, and the selector matches."""
@@ -750,8 +542,3 @@ class Subscription:
         if not message.durability:
             return UNJOURNALED
         return RECORDED if self.number else HELD
-
-
-def _place(delivery: Delivery) -> tuple[int, int]:
-    """Sorts deliveries in queue order."""
-    return -delivery.priority, delivery.order

@@ -19,8 +19,9 @@ from typing import TYPE_CHECKING
 from sluicemq.broker.consumer import Consumer
 from sluicemq.broker.delivery import RECORDED, Delivery
 from sluicemq.broker.records import Prepared, Resolved, StoredMessage, encode
+from sluicemq.broker.redelivery import give_back, hold
 from sluicemq.journal.format import Cause, RecordType
-from sluicemq.model.errors import TransactionError
+from sluicemq.model.errors import TransactionEnded, TransactionError, TransactionNotFound
 from sluicemq.model.message import Message
 
 if TYPE_CHECKING:
@@ -75,7 +76,8 @@ class Transactions:
         return transaction
 
     def publish(self, transaction: Transaction, destination: Destination, message: Message) -> None:
-        """Send as part of the transaction. Raises as Broker.publish, and TransactionError."""
+        """Send as part of the transaction. Raises as Broker.publish, and TransactionError (ended,
+        or prepared)."""
         self._expect(transaction, TransactionState.OPEN)
         if destination.limited or destination.parked:
             admitted = self._broker.admit(destination, message, None)
@@ -91,6 +93,7 @@ class Transactions:
         if delivery is None:
             return False
         transaction.acks.append((delivery, consumer))
+        consumer.subscription.let_go(consumer)
         window = consumer.window
         if window.refill:
             window.credit += 1
@@ -101,36 +104,25 @@ class Transactions:
         return True
 
     def unsettle(self, transaction: Transaction, consumer: Consumer, sequence: int) -> bool:
-        """Take an acknowledgement back: the consumer holds the delivery again."""
+        """Take an acknowledgement back: the consumer holds the delivery again, also one that has
+        retired. Of one that has gone it goes back to its place in the line."""
         self._expect(transaction, TransactionState.OPEN)
         for place, (delivery, holder) in enumerate(transaction.acks):
             if delivery.sequence == sequence and holder is consumer:
                 del transaction.acks[place]
-                self._hold_again(consumer, delivery)
+                subscription = consumer.subscription
+                if consumer in subscription.consumers or (
+                    consumer.retired and not subscription.closed
+                ):
+                    hold(consumer, delivery)
+                else:
+                    give_back(subscription, [delivery], True)
                 return True
         return False
 
-    def _hold_again(self, consumer: Consumer, delivery: Delivery) -> None:
-        subscription = consumer.subscription
-        if consumer not in subscription.consumers:
-            self._give_back(delivery)
-            return
-        # the time for an acknowledgement begins anew, so the oldest delivery stays the first
-        delivery.delivered = self._broker.clock.steady
-        consumer.unacked[delivery.sequence] = delivery
-        if consumer.window.refill:
-            consumer.window.credit -= 1
-        if consumer.ack_timeout and not consumer.watched:
-            subscription.watch(consumer)
-
-    def _give_back(self, delivery: Delivery) -> None:
-        subscription = delivery.subscription
-        subscription.unacked -= 1
-        subscription.unacked_bytes -= delivery.size
-        subscription.give_back([delivery], True)
-
     def prepare(self, transaction: Transaction, xid: bytes) -> int:
-        """First phase. Returns the sequence to wait for before answering."""
+        """First phase. Returns the sequence to wait for before answering. Raises TransactionEnded,
+        and TransactionError when it, or another of that xid, is prepared already."""
         self._expect(transaction, TransactionState.OPEN)
         if xid in self.prepared:
             raise TransactionError(f"a transaction with xid {xid.hex()} is prepared already")
@@ -166,23 +158,26 @@ class Transactions:
         transaction.record = record
         transaction.payload = payload
         for stored in prepared.sends:
-            message = stored.message()
+            message = stored.message(record)
             transaction.sends.append((self._broker.resolve(message.destination), message))
         transaction.acks = [(delivery, None) for delivery in deliveries]
         self.prepared[prepared.xid] = transaction
 
     def find_prepared(self, xid: bytes) -> Transaction:
-        """The prepared transaction with that xid. Raises TransactionError."""
+        """The prepared transaction with that xid. Raises TransactionNotFound."""
         transaction = self.prepared.get(xid)
         if transaction is None:
-            raise TransactionError(f"no prepared transaction has xid {xid.hex()}")
+            raise TransactionNotFound(f"no prepared transaction has xid {xid.hex()}")
         return transaction
 
     def commit(self, transaction: Transaction) -> int:
-        """Make everything happen. Returns the sequence to wait for before answering (0: none)."""
+        """Make everything happen. Returns the sequence to wait for before answering (0: none).
+
+        Raises TransactionEnded; DestinationNotFound, LimitExceeded when a destination has gone
+        and cannot be created again: then nothing has happened.
+        """
         was = transaction.state
-        if was is TransactionState.ENDED:
-            raise TransactionError(f"transaction {transaction.number} has ended")
+        self._expect_some(transaction)
         broker = self._broker
         sends = []
         for destination, message in transaction.sends:
@@ -232,15 +227,17 @@ class Transactions:
     def rollback(self, transaction: Transaction) -> int:
         """Undo: sends are forgotten, acknowledged deliveries go back to their place.
 
-        Returns the sequence to wait for before answering (0: none).
+        Returns the sequence to wait for before answering (0: none). Raises TransactionEnded.
         """
-        if transaction.state is TransactionState.ENDED:
-            raise TransactionError(f"transaction {transaction.number} has ended")
+        self._expect_some(transaction)
         sequence = 0
         if transaction.state is TransactionState.PREPARED:
             sequence = self._resolve(transaction, False)
+        returned: dict[Subscription, list[Delivery]] = {}
         for delivery, _ in transaction.acks:
-            self._give_back(delivery)
+            returned.setdefault(delivery.subscription, []).append(delivery)
+        for subscription, deliveries in returned.items():
+            give_back(subscription, deliveries, True)
         self._end(transaction)
         return sequence
 
@@ -259,8 +256,14 @@ class Transactions:
             del self.prepared[transaction.xid]
         transaction.sends.clear()
         transaction.acks.clear()
+        transaction.payload = b""  # who remembers how it ended must not keep its bodies
+
+    def _expect_some(self, transaction: Transaction) -> None:
+        if transaction.state is TransactionState.ENDED:
+            raise TransactionEnded(f"transaction {transaction.number} has ended")
 
     def _expect(self, transaction: Transaction, state: TransactionState) -> None:
+        self._expect_some(transaction)
         if transaction.state is not state:
             raise TransactionError(
                 f"transaction {transaction.number} is {transaction.state.value}, not {state.value}"

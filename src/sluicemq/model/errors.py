@@ -9,7 +9,10 @@ SluiceError
 │   ├── SubscriptionInUse        a durable or exclusive subscription has its consumers already
 │   ├── LimitExceeded            a limit on messages, bytes, consumers or destinations
 │   │   └── MessageTooLarge
-│   ├── TransactionError         no such transaction, or it is not in the right state
+│   ├── TransactionError         it is not in a state that allows the operation
+│   │   ├── TransactionNotFound
+│   │   └── TransactionEnded
+│   ├── SelectorError            the text of a message selector is not one
 │   └── BrokerStopping           the broker no longer accepts messages
 ├── AccessError                  who somebody is, or what they may do
 │   ├── AuthenticationMissing    nothing was shown
@@ -71,7 +74,26 @@ class MessageTooLarge(LimitExceeded):
 
 
 class TransactionError(BrokerError):
-    """No such transaction, or it is not in a state that allows the operation."""
+    """The transaction is not in a state that allows the operation."""
+
+
+class TransactionNotFound(TransactionError):
+    """No such transaction."""
+
+
+class TransactionEnded(TransactionError):
+    """It has been committed or rolled back."""
+
+
+class SelectorError(BrokerError):
+    """The text of a message selector is not one: what was expected, and where.
+
+    position  0-based offset in characters
+    """
+
+    def __init__(self, said: str, position: int) -> None:
+        super().__init__(said)
+        self.position = position
 
 
 class BrokerStopping(BrokerError):

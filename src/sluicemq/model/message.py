@@ -13,7 +13,19 @@ DEFAULT_PRIORITY: Final = 4
 
 
 class BodyKind(IntEnum):
-    """What the body bytes are; decides how another protocol shows them (docs/crossing.md)."""
+    """What the body bytes are; decides how another protocol shows them (docs/crossing.md).
+
+    NONE    there is no body
+    TEXT    UTF-8 that is not known to be JSON
+    JSON    a JSON value
+    BYTES   anything; the kind of protocols that do not tell text from bytes, too
+    MAP     a Java serialisation stream of one HashMap or Hashtable: a JMS MapMessage
+    STREAM  a Java serialisation stream of any number of values: a JMS StreamMessage
+    OBJECT  a Java serialisation stream of one object, which is never read: a JMS ObjectMessage
+
+    A body that came by JMQ stays as it was sent, which may be compressed whatever its kind
+    (protocols/java.py: `expanded`).
+    """
 
     NONE = 0
     TEXT = 1

@@ -1,0 +1,201 @@
+"""What waits, tried against selectors that are new.
+
+A consumer may come with a selector that nobody has used yet, to a line of millions. Each of them
+has to be read and tried, which takes seconds, and meanwhile everybody else is to be served. So it
+is done in slices, of a share of each millisecond: one walk along the line for all selectors that
+were new when it began; those that come later wait for the next walk. Of a packed backlog only
+what a selector wants becomes objects.
+
+What arrives during the walk is tried at once, so that the walk ends however much arrives; but it
+is kept back until the walk has passed its priority, lest it overtake what is older. The walk waits
+when each of its lanes has enough to go on with and nobody waits for the next one.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Final
+
+from sluicemq.broker.core import TURN_DELIVERIES
+from sluicemq.broker.delivery import READY
+from sluicemq.broker.routing import Routes
+from sluicemq.broker.walk import Walk
+
+if TYPE_CHECKING:
+    from sluicemq.broker.delivery import Delivery
+    from sluicemq.broker.lane import Lane
+    from sluicemq.broker.subscription import Subscription
+
+ENOUGH: Final = 1000
+"""Deliveries in a lane that need no others yet."""
+STEP: Final = 50
+"""Deliveries tried between two looks at what there is enough of."""
+IDLE: Final = 3
+"""So many times more is tried when there was no turn since the last slice but the slice's own."""
+LONGEST: Final = 10
+"""ms that one slice makes up for at most."""
+TRIED_BYTES: Final = 1 << 13
+"""Bytes of a body that cost as much as another delivery."""
+
+
+class Backfill:
+    """The walk of one subscription. It ends by itself."""
+
+    __slots__ = (
+        "_armed",
+        "_following",
+        "_kept",
+        "_lanes",
+        "_last",
+        "_routes",
+        "_subscription",
+        "_turns",
+        "_walk",
+    )
+
+    def __init__(self, subscription: Subscription) -> None:
+        self._subscription = subscription
+        self._lanes: dict[Lane, None] = {}
+        """Those whose selectors are being tried."""
+        self._routes: Routes[Lane] = Routes()
+        """The same, by what they want."""
+        self._following: dict[Lane, None] = {}
+        """Those that wait for the next walk."""
+        self._kept: list[tuple[Lane, Delivery]] = []
+        """What came since the walk began and its lanes want."""
+        self._armed = False
+        self._last = 0
+        """Steady ms of the last slice."""
+        self._turns = 0
+        """Turns that had ended when it came."""
+        self._walk = self._begin()
+
+    def _begin(self) -> Walk:
+        subscription = self._subscription
+        return Walk(subscription.everything, subscription.core.journal.next_sequence())
+
+    def join(self, lane: Lane) -> None:
+        """Try what waits against the selector of a lane that is new."""
+        if self._lanes:
+            self._following[lane] = None
+            self._arm()
+            return
+        self._enter(lane)
+        core = self._subscription.core
+        self._last = core.clock.steady
+        self._turns = core.turns
+        self._try(core.tries_first)
+
+    def _enter(self, lane: Lane) -> None:
+        """The walk is for this lane too, and so is what arrives from now on."""
+        self._lanes[lane] = None
+        self._routes.add(lane, lane.selector)
+        self._subscription.selective.add(lane, lane.selector)
+
+    def leave(self, lane: Lane) -> bool:
+        """Nobody uses the lane any more. True if it has been waiting for its walk until now."""
+        if lane in self._following:
+            del self._following[lane]
+            return True
+        if lane in self._lanes:
+            del self._lanes[lane]
+            self._routes.remove(lane, lane.selector)
+            if not self._lanes:
+                self._next()
+        return False
+
+    def defers(self, lane: Lane, delivery: Delivery) -> bool:
+        """Whether a delivery that has arrived or come back, and that the lane wants, is not to
+        stand in it now, because the walk will come to it or has to come further before."""
+        walk = self._walk
+        if lane not in self._lanes or delivery.priority > walk.priority:
+            return False
+        if delivery.order <= walk.until:
+            return walk.is_before(delivery)
+        self._subscription.everything.share(delivery)
+        self._kept.append((lane, delivery))
+        return True
+
+    def note(self, delivery: Delivery) -> None:
+        """A delivery has arrived or come back, to where its order places it."""
+        if self._walk.is_before(delivery):
+            self._walk.note(delivery)
+
+    def resume(self) -> None:
+        """Something has been taken out of the lanes."""
+        if not self._armed and not self._sated():
+            self._last = self._subscription.core.clock.steady
+            self._arm()
+
+    def _arm(self) -> None:
+        if not self._armed:
+            self._armed = True
+            core = self._subscription.core
+            core.timers.add(core.clock.steady + 1, self._run, None)
+
+    def _run(self, _: None) -> None:
+        self._armed = False
+        core = self._subscription.core
+        if self._subscription.backfill is not self:
+            return
+        elapsed = core.clock.steady - self._last
+        idle = core.turns == self._turns + 1
+        self._last = core.clock.steady
+        self._turns = core.turns
+        self._try(core.tries * min(max(elapsed, 1), LONGEST) * (IDLE if idle else 1))
+
+    def _sated(self) -> bool:
+        return not self._following and all(lane.length >= ENOUGH for lane in self._lanes)
+
+    def _try(self, budget: int) -> None:
+        """Walk on. A delivery that goes to a lane without enough is not counted: it is work for
+        that lane's consumers."""
+        core = self._subscription.core
+        everything = self._subscription.everything
+        core.dirty[self._subscription] = None
+        walk = self._walk
+        tried = 0
+        while budget > 0 and tried < TURN_DELIVERIES:
+            if self._sated():
+                return
+            priority = walk.priority
+            deliveries = walk.step(min(budget, STEP))
+            if walk.priority != priority:
+                self._show(walk.priority)
+            if not deliveries:
+                self._next()
+                return
+            tried += len(deliveries)
+            for delivery in deliveries:
+                cost = 1 + delivery.size // TRIED_BYTES
+                lanes = self._routes.targets(core.read(delivery))
+                if lanes:
+                    everything.pull(delivery)
+                for lane in lanes:
+                    if lane.length < ENOUGH:
+                        cost = 0
+                    lane.push(delivery)
+                budget -= cost
+        self._arm()
+
+    def _show(self, priority: int) -> None:
+        """The walk has come down to a priority: what was kept of higher ones has its turn."""
+        kept, self._kept = self._kept, []
+        for lane, delivery in kept:
+            if delivery.priority <= priority:
+                self._kept.append((lane, delivery))
+            elif delivery.state == READY:
+                lane.push(delivery)
+
+    def _next(self) -> None:
+        """Begin the next walk, if somebody waits for it."""
+        self._show(-1)
+        self._lanes = {}
+        self._routes = Routes()
+        if self._following:
+            following, self._following = self._following, {}
+            self._walk = self._begin()
+            for lane in following:
+                self._enter(lane)
+            self._arm()
+        else:
+            self._subscription.backfill = None

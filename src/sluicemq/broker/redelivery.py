@@ -1,0 +1,239 @@
+"""What comes back, and what is sent once more: to whom it counts, where it goes, and when.
+
+A delivery that has been attempted may be due again after a delay, or be over: its time may have
+come, or it has had all the attempts that its destination allows. Otherwise it stands where it
+stood before, in front of what came later.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from itertools import islice
+from typing import TYPE_CHECKING
+
+from sluicemq.broker.delivery import GONE, RECORDED, Delivery, place
+from sluicemq.broker.records import encode_attempts, encode_requeue
+from sluicemq.journal.format import Cause, RecordType
+
+if TYPE_CHECKING:
+    from sluicemq.broker.consumer import Consumer
+    from sluicemq.broker.subscription import Subscription
+
+
+def release(
+    consumer: Consumer,
+    sequences: Iterable[int] | None = None,
+    attempted: bool = True,
+    spared: bool = False,
+) -> None:
+    """Give deliveries back to their original position; None = all that it holds.
+
+    With `attempted` False the delivery does not count: it was prefetched and never shown.
+    With `spared` it counts, but not even the last one is followed by the dead-letter queue.
+    """
+    held = consumer.unacked
+    if sequences is None:
+        returned = list(held.values())
+        held.clear()
+    else:
+        returned = [held.pop(sequence) for sequence in sequences if sequence in held]
+    if returned:
+        _return(consumer, returned, attempted, 0, spared)
+
+
+def time_out(consumer: Consumer, sequences: Iterable[int]) -> None:
+    """Take deliveries back that have not been acknowledged in time: each is tried again after
+    its delay. Those that the consumer does not hold are passed over."""
+    settings = consumer.subscription.destination.settings
+    for sequence in sequences:
+        delivery = consumer.unacked.pop(sequence, None)
+        if delivery is None:
+            continue
+        delay = 0
+        if settings.retry_delay:
+            delay = settings.retry_delay << min(delivery.attempts - 1, 40)
+            delay = min(delay, settings.retry_delay_max or delay)
+        _return(consumer, [delivery], True, delay)
+
+
+def _return(
+    consumer: Consumer,
+    returned: list[Delivery],
+    attempted: bool,
+    delay: int,
+    spared: bool = False,
+) -> None:
+    subscription = consumer.subscription
+    subscription.let_go(consumer)
+    give_back(subscription, returned, attempted, delay, spared)
+    window = consumer.window
+    if window.refill:
+        window.credit += len(returned)
+        subscription.refilled(window)
+
+
+def give_back(
+    subscription: Subscription,
+    returned: list[Delivery],
+    attempted: bool,
+    delay: int = 0,
+    spared: bool = False,
+) -> None:
+    """Deliveries in flight that nobody holds any more become ready, delayed, expired or dead."""
+    for delivery in returned:
+        subscription.unacked -= 1
+        subscription.unacked_bytes -= delivery.size
+    if subscription.closed:
+        for delivery in returned:
+            subscription.end(delivery, Cause.DISCARDED)
+        return
+    core = subscription.core
+    now = core.clock.steady
+    limit = subscription.destination.settings.max_attempts
+    counted: list[tuple[int, int]] = []
+    for delivery in returned:
+        delivery.consumer = None
+        if not attempted:
+            delivery.attempts -= 1
+        if delivery.expires and delivery.expires <= now:
+            subscription.expire_uncounted(delivery)
+            continue
+        if attempted and limit and delivery.attempts >= limit and not spared:
+            subscription.drop(delivery, "max-attempts", False)
+            continue
+        if attempted and delivery.journaled == RECORDED:
+            counted.append((delivery.sequence, delivery.attempts))
+        subscription.waiting += 1
+        subscription.waiting_bytes += delivery.size
+        if delivery.expires:
+            core.wheel.add(delivery, now)  # where it is already, unless it was handed over
+        if delay:
+            if delivery.attempts:
+                subscription.back[delivery.sequence] = delivery
+            subscription.delay(delivery, delay)
+        else:
+            subscription.put_back(delivery)
+        if core.memory > core.memory_budget and delivery.journaled and delivery.message:
+            core.page_out(delivery)
+    _journal_attempts(subscription, counted)
+
+
+def again(consumer: Consumer, sequences: Iterable[int], attempted: bool) -> list[Delivery]:
+    """Begin the next delivery of what a consumer holds to the same one: see Broker.again."""
+    subscription = consumer.subscription
+    now = subscription.core.clock.steady
+    held = consumer.unacked
+    statistics = subscription.destination.statistics
+    limit = subscription.destination.settings.max_attempts
+    counted: list[tuple[int, int]] = []
+    sent: list[Delivery] = []
+    ended: list[Delivery] = []
+    deliveries = [held.pop(sequence) for sequence in sequences if sequence in held]
+    deliveries.sort(key=place)
+    for delivery in deliveries:
+        expired = bool(delivery.expires) and delivery.expires <= now
+        if expired or (attempted and limit and delivery.attempts >= limit):
+            ended.append(delivery)
+            continue
+        if attempted:
+            if delivery.journaled == RECORDED:
+                counted.append((delivery.sequence, delivery.attempts))
+            delivery.attempts += 1
+        delivery.delivered = now
+        held[delivery.sequence] = delivery
+        statistics.delivered += 1
+        if delivery.attempts > 1:
+            statistics.redelivered += 1
+        statistics.bytes_out += delivery.size
+        sent.append(delivery)
+    _journal_attempts(subscription, counted)
+    if ended:
+        _return(consumer, ended, attempted, 0)
+    if sent and consumer.ack_timeout and not consumer.watched:
+        watch(consumer)
+    return sent
+
+
+def _journal_attempts(subscription: Subscription, counted: list[tuple[int, int]]) -> None:
+    if counted:
+        core = subscription.core
+        core.journal.append_entry(
+            RecordType.ATTEMPTED, encode_attempts(subscription.number, counted), core.clock.wall
+        )
+
+
+def hold(consumer: Consumer, delivery: Delivery) -> None:
+    """Let the consumer hold a delivery again that it had given into a transaction."""
+    subscription = consumer.subscription
+    # the time for an acknowledgement begins anew, so the oldest delivery stays the first
+    delivery.delivered = subscription.core.clock.steady
+    consumer.unacked[delivery.sequence] = delivery
+    if consumer.retired:
+        subscription.retired[consumer] = None
+    if consumer.window.refill:
+        consumer.window.credit -= 1
+    if consumer.ack_timeout and not consumer.watched:
+        watch(consumer)
+
+
+def watch(consumer: Consumer) -> None:
+    """Run a timer for a delivery that the consumer has just got."""
+    consumer.watched = True
+    core = consumer.subscription.core
+    core.timers.add(core.clock.steady + consumer.ack_timeout, _check_acks, consumer)
+
+
+def _check_acks(consumer: Consumer) -> None:
+    """Take back what has been unacknowledged for too long."""
+    consumer.watched = False
+    core = consumer.subscription.core
+    now = core.clock.steady
+    late: list[int] = []
+    for delivery in consumer.unacked.values():
+        if delivery.delivered + consumer.ack_timeout > now:
+            break
+        late.append(delivery.sequence)
+    time_out(consumer, late)
+    for delivery in islice(consumer.unacked.values(), 1):
+        consumer.watched = True
+        core.timers.add(delivery.delivered + consumer.ack_timeout, _check_acks, consumer)
+
+
+def requeue(subscription: Subscription, sequence: int, expiration: int) -> bool:
+    """Move a delivered message to the tail with a new expiration (wall ms, 0 = never)."""
+    old = subscription.seize(sequence)
+    if old is None:
+        return False
+    core = subscription.core
+    old.state = GONE
+    if old.expires:
+        core.wheel.discard(old)
+    clock = core.clock
+    expires = max(1, clock.steady + expiration - clock.wall) if expiration else 0
+    new = Delivery(
+        subscription,
+        sequence,
+        old.message,
+        old.priority,
+        old.size,
+        old.journaled,
+        expiration,
+        expires,
+    )
+    if old.journaled == RECORDED:
+        new.order = core.journal.append_entry(
+            RecordType.REQUEUED,
+            encode_requeue(subscription.number, expiration, old.attempts),
+            clock.wall,
+            reference=sequence,
+            destination=subscription.destination.number,
+        )
+        core.note_requeued(new)
+    else:
+        new.order = core.journal.next_sequence()
+    new.attempts = old.attempts
+    subscription.back[sequence] = new
+    subscription.enter(new, 0)
+    if subscription.destination.limited:
+        subscription.shed()
+    return True

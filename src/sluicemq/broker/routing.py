@@ -1,0 +1,166 @@
+"""Who wants a message, without asking every selector: subscriptions of a topic, lanes of a queue.
+
+Takers with the same selector share a route, so that it is asked once. A route whose selector
+demands an equality (selectors/equality.py) lies in the bucket of the values it demands and is asked
+only about messages that have one of them: of a thousand takers with `id = ... AND price > 3`
+one or two are asked. Routes without an equality are asked about every message.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Generic, TypeVar
+
+from sluicemq.broker.selectors.equality import Bucket, Equality, bucket_of, field_reader
+
+if TYPE_CHECKING:
+    from sluicemq.broker.lane import Selector
+    from sluicemq.broker.selectors.fields import Read
+    from sluicemq.model.message import Message
+
+
+_Taker = TypeVar("_Taker")
+
+
+class Route(Generic[_Taker]):
+    """The takers with one selector, or without one.
+
+    equality  by which it is found, None if it is asked about every message
+    everyone  those that want messages whoever sent them
+    choosy    those that exclude a sender, and whom
+    """
+
+    __slots__ = ("choosy", "equality", "everyone", "selector")
+
+    def __init__(self, selector: Selector | None) -> None:
+        self.selector = selector
+        self.equality: Equality | None = None
+        self.everyone: dict[_Taker, None] = {}
+        self.choosy: dict[_Taker, object] = {}
+
+    def add(self, taker: _Taker, exclude: object) -> None:
+        """It has the selector, and wants no messages of the sender `exclude`, if not None."""
+        if exclude is None:
+            self.everyone[taker] = None
+        else:
+            self.choosy[taker] = exclude
+
+    def remove(self, taker: _Taker) -> None:
+        """It must have been added."""
+        if taker in self.everyone:
+            del self.everyone[taker]
+        else:
+            del self.choosy[taker]
+
+    def collect(self, message: Message, chosen: list[_Taker]) -> None:
+        """Add those that want a message which the selector has selected."""
+        chosen.extend(self.everyone)
+        for taker, exclude in self.choosy.items():
+            if message.sender != exclude:
+                chosen.append(taker)
+
+
+class Index(Generic[_Taker]):
+    """The routes that demand something of one field; a route may lie in several buckets."""
+
+    __slots__ = ("buckets", "read")
+
+    def __init__(self, read: Read) -> None:
+        self.read = read
+        self.buckets: dict[Bucket, dict[str, Route[_Taker]]] = {}
+
+
+class Routes(Generic[_Taker]):
+    """All routes of a topic, or of a queue.
+
+    unselective  the takers without a selector
+    routes       those with one, by its text
+    asked        those of them that are asked about every message
+    indexes      the others, by field
+    """
+
+    __slots__ = ("asked", "indexes", "routes", "unselective")
+
+    def __init__(self) -> None:
+        self.unselective: Route[_Taker] = Route(None)
+        self.routes: dict[str, Route[_Taker]] = {}
+        self.asked: dict[str, Route[_Taker]] = {}
+        self.indexes: dict[str, Index[_Taker]] = {}
+
+    def add(self, taker: _Taker, selector: Selector | None, exclude: object = None) -> None:
+        """Messages are for this one too from now on."""
+        route = self.unselective
+        if selector is not None:
+            known = self.routes.get(selector.text)
+            if known is None:
+                known = self.routes[selector.text] = Route(selector)
+                self._place(selector, known)
+            route = known
+        route.add(taker, exclude)
+
+    def remove(self, taker: _Taker, selector: Selector | None) -> None:
+        """No longer; it must have been added, with that selector."""
+        if selector is None:
+            self.unselective.remove(taker)
+            return
+        route = self.routes[selector.text]
+        route.remove(taker)
+        if not (route.everyone or route.choosy):
+            del self.routes[selector.text]
+            self._displace(selector.text, route)
+
+    def targets(self, message: Message) -> list[_Taker]:
+        """Those that want the message."""
+        chosen: list[_Taker] = []
+        self.unselective.collect(message, chosen)
+        if not self.routes:
+            return chosen
+        for route in self.asked.values():
+            assert route.selector is not None
+            if route.selector(message):
+                route.collect(message, chosen)
+        for index in self.indexes.values():
+            found = index.buckets.get(bucket_of(index.read(message)))
+            if found is not None:
+                for route in found.values():
+                    assert route.selector is not None
+                    if route.selector(message):
+                        route.collect(message, chosen)
+        return chosen
+
+    def _place(self, selector: Selector, route: Route[_Taker]) -> None:
+        """Choose the equality that tells the route apart best: the one whose buckets hold the
+        fewest others. `kind = 'order' AND id = 17` goes by id once many have that kind."""
+        if not selector.equalities:
+            self.asked[selector.text] = route
+            return
+        equality = route.equality = min(selector.equalities, key=self._crowd)
+        if not equality.buckets:
+            return  # it contradicts itself: no message is ever selected
+        index = self.indexes.get(equality.field)
+        if index is None:
+            index = self.indexes[equality.field] = Index(field_reader(equality))
+        for bucket in equality.buckets:
+            index.buckets.setdefault(bucket, {})[selector.text] = route
+
+    def _crowd(self, equality: Equality) -> tuple[int, bool]:
+        """How many share the fullest bucket; of two alike, a field that is read anyway."""
+        index = self.indexes.get(equality.field)
+        if index is None:
+            return 0, True
+        return max((len(index.buckets.get(b, ())) for b in equality.buckets), default=0), False
+
+    def _displace(self, text: str, route: Route[_Taker]) -> None:
+        equality = route.equality
+        if equality is None:
+            del self.asked[text]
+            return
+        if not equality.buckets:
+            return
+        index = self.indexes[equality.field]
+        for bucket in equality.buckets:
+            routes = index.buckets[bucket]
+            del routes[text]
+            if not routes:
+                del index.buckets[bucket]
+        if not index.buckets:
+            del self.indexes[equality.field]

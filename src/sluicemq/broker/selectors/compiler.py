@@ -1,0 +1,239 @@
+"""Makes closures of a selector's tree.
+
+A condition is TRUE, FALSE or UNKNOWN, but nobody ever asks which: at the top one asks whether it is
+TRUE, and NOT asks whether its operand is FALSE. So each condition is compiled for the answer that
+is `wanted`, to a function that says yes or no. AND is TRUE if all operands are, and FALSE if any
+is; OR the other way round; NOT turns the question over; and only comparisons know of NULL, for
+which the answer to both questions is no. That gives exactly SQL's three-valued logic (JMS 1.1
+section 3.8.1.2), without a third value.
+
+A comparison of unlike types is FALSE, in JMS's words: "if the comparison of non-like type values is
+attempted, the value of the operation is false". So `NOT (size = 1)` holds for a size of 'large',
+and `size <> 1` does not. With NULL on either side it is UNKNOWN.
+"""
+
+from __future__ import annotations
+
+import operator
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Final
+
+from sluicemq.broker.selectors.fields import Read, is_field, reader
+from sluicemq.broker.selectors.nodes import (
+    All,
+    Any,
+    Arithmetic,
+    Comparison,
+    Identifier,
+    Like,
+    Literal,
+    Minus,
+    Node,
+    Not,
+    Null,
+    Value,
+    Within,
+)
+from sluicemq.broker.selectors.numbers import NUMBERS, calculate, double, is_number, negative
+from sluicemq.broker.selectors.pattern import matcher
+
+if TYPE_CHECKING:
+    from sluicemq.model.message import Message
+
+Test = Callable[["Message"], bool]
+Compare = Callable[[Value, Value], bool]
+
+_OPERATORS: Final[dict[str, Callable[..., bool]]] = {
+    "=": operator.eq,
+    "<>": operator.ne,
+    "<": operator.lt,
+    "<=": operator.le,
+    ">": operator.gt,
+    ">=": operator.ge,
+}
+_EQUALITY: Final = (operator.eq, operator.ne)
+_MIRRORED: Final = {"=": "=", "<>": "<>", "<": ">", "<=": ">=", ">": "<", ">=": "<="}
+
+
+def always(message: Message) -> bool:
+    """The test of what is settled: yes."""
+    return True
+
+
+def never(message: Message) -> bool:
+    """The test of what is settled: no."""
+    return False
+
+
+def compile_condition(node: Node, wanted: bool) -> Test:
+    """A function that tells whether the condition is TRUE (or FALSE, as `wanted`) of a message."""
+    match node:
+        case All(operands=operands) | Any(operands=operands):
+            tests = [compile_condition(operand, wanted) for operand in operands]
+            return _all_of(tests) if isinstance(node, All) is wanted else _any_of(tests)
+        case Not():
+            return compile_condition(node.operand, not wanted)
+        case Comparison():
+            return _comparison(node, wanted)
+        case Within():
+            strings = node.strings
+            return _tested(node.operand, lambda value: (value in strings) is wanted)
+        case Like():
+            matches = matcher(node.pattern)
+            return _tested(
+                node.operand,
+                lambda value: (isinstance(value, str) and bool(matches(value))) is wanted,
+            )
+        case Null():
+            read = reader(node.operand.name)
+            return lambda message: (read(message) is None) is wanted
+    return _comparison(Comparison(node.position, "=", node, Literal(node.position, True)), wanted)
+
+
+# --- AND and OR ------------------------------------------------------------------------------
+
+
+def _all_of(tests: list[Test]) -> Test:
+    if never in tests:
+        return never
+    open_ = tuple(test for test in tests if test is not always)
+    if not open_:
+        return always
+    if len(open_) == 1:
+        return open_[0]
+    if len(open_) == 2:
+        first, second = open_
+        return lambda message: first(message) and second(message)
+
+    def test_all(message: Message) -> bool:
+        for test in open_:  # noqa: SIM110  a generator would cost more than most tests
+            if not test(message):
+                return False
+        return True
+
+    return test_all
+
+
+def _any_of(tests: list[Test]) -> Test:
+    if always in tests:
+        return always
+    open_ = tuple(test for test in tests if test is not never)
+    if not open_:
+        return never
+    if len(open_) == 1:
+        return open_[0]
+    if len(open_) == 2:
+        first, second = open_
+        return lambda message: first(message) or second(message)
+
+    def test_any(message: Message) -> bool:
+        for test in open_:  # noqa: SIM110
+            if test(message):
+                return True
+        return False
+
+    return test_any
+
+
+# --- comparisons -----------------------------------------------------------------------------
+
+
+def _comparison(node: Comparison, wanted: bool) -> Test:
+    symbol, left, right = node.operator, node.left, node.right
+    if isinstance(left, Literal):
+        symbol, left, right = _MIRRORED[symbol], right, left
+    compare = _OPERATORS[symbol]
+    if not isinstance(right, Literal):
+        return _two_values(_value(left), compare, _value(right), wanted)
+    literal = right.value
+    if literal is None:
+        return never
+    if isinstance(left, Literal):
+        known = left.value is not None and _holds(compare, left.value, literal) is wanted
+        return always if known else never
+    if isinstance(left, Identifier) and not is_field(left.name):
+        if isinstance(literal, str) and symbol == "=" and wanted:
+            return _property_is(left.name, literal)
+        if is_number(literal):
+            return _property_compares(left.name, compare, literal, wanted)
+    return _tested(left, lambda value: _holds(compare, value, literal) is wanted)
+
+
+def _holds(compare: Compare, left: Value, right: Value) -> bool:
+    """The comparison of two values that are not NULL."""
+    kind, other = type(left), type(right)
+    if kind is other:
+        # strings and Booleans have no order
+        return (kind in NUMBERS or compare in _EQUALITY) and compare(left, right)
+    return is_number(left) and is_number(right) and compare(double(left), double(right))
+
+
+def _two_values(left: Read, compare: Compare, right: Read, wanted: bool) -> Test:
+    def test(message: Message) -> bool:
+        one, other = left(message), right(message)
+        return one is not None and other is not None and _holds(compare, one, other) is wanted
+
+    return test
+
+
+def _property_is(name: str, literal: str) -> Test:
+    def test(message: Message) -> bool:
+        properties = message.properties
+        return properties is not None and properties.get(name) == literal
+
+    return test
+
+
+def _property_compares(name: str, compare: Compare, literal: float, wanted: bool) -> Test:
+    kind = type(literal)
+
+    def test(message: Message) -> bool:
+        properties = message.properties
+        if properties is None:
+            return False
+        value = properties.get(name)
+        if type(value) is kind:  # the usual case
+            return compare(value, literal) is wanted
+        if value is None or isinstance(value, bytes):
+            return False
+        return _holds(compare, value, literal) is wanted
+
+    return test
+
+
+def _tested(node: Node, test: Callable[[Value], bool]) -> Test:
+    """Ask about a value; if it is NULL, the answer is no."""
+    read = _value(node)
+
+    def test_value(message: Message) -> bool:
+        value = read(message)
+        return value is not None and test(value)
+
+    return test_value
+
+
+# --- values ----------------------------------------------------------------------------------
+
+
+def _value(node: Node) -> Read:
+    match node:
+        case Identifier():
+            return reader(node.name)
+        case Minus():
+            read = _value(node.operand)
+            return lambda message: negative(read(message))
+        case Arithmetic():
+            return _arithmetic(_value(node.first), [(s, _value(part)) for s, part in node.rest])
+    assert isinstance(node, Literal)
+    literal = node.value
+    return lambda message: literal
+
+
+def _arithmetic(first: Read, rest: list[tuple[str, Read]]) -> Read:
+    def read(message: Message) -> Value:
+        value = first(message)
+        for symbol, operand in rest:
+            value = calculate(symbol, value, operand(message))
+        return value
+
+    return read

@@ -1,0 +1,92 @@
+"""Equalities that hold of every message a selector selects.
+
+Of `id = 17 AND price > 3` it is `id = 17`: a topic need not ask the selector about messages with
+another id (routing.py). Where numbers promote, equal values have to be equal keys of a dictionary;
+beyond 2**53 they are not, since 2**53 + 1 is equal to the double 2**53 there. And True must not
+meet 1. So a `bucket` is not always the value itself.
+"""
+
+from __future__ import annotations
+
+from typing import Final, NamedTuple
+
+from sluicemq.broker.selectors.fields import Read, reader
+from sluicemq.broker.selectors.nodes import (
+    All,
+    Any,
+    Comparison,
+    Identifier,
+    Literal,
+    Node,
+    Value,
+    Within,
+)
+
+MAX_VALUES: Final = 64
+"""More alternatives than this are not worth a place for each."""
+
+_EXACT_DOUBLES: Final = 2**53
+
+Bucket = str | int | float | tuple[bool] | None
+"""A dictionary key: equal for two values that a selector calls equal, and for no others. That of
+NULL is None, which no equality asks for."""
+
+
+class Equality(NamedTuple):
+    """`field` has one of the values that the buckets stand for."""
+
+    field: str
+    buckets: frozenset[Bucket]
+
+
+def bucket_of(value: Value) -> Bucket:
+    """The key for a message's value."""
+    return (value,) if isinstance(value, bool) else value
+
+
+def field_reader(equality: Equality) -> Read:
+    """What reads the field of an equality from a message."""
+    return reader(equality.field)
+
+
+def equalities(condition: Node) -> tuple[Equality, ...]:
+    """Each is necessary by itself; in the order of the text."""
+    return tuple(Equality(field, buckets) for field, buckets in _necessary(condition).items())
+
+
+def _necessary(node: Node) -> dict[str, frozenset[Bucket]]:
+    match node:
+        case All(operands=operands):
+            found: dict[str, frozenset[Bucket]] = {}
+            for operand in operands:
+                for field, buckets in _necessary(operand).items():
+                    found[field] = found[field] & buckets if field in found else buckets
+            return found
+        case Any(operands=operands):
+            return _alternatives([_necessary(operand) for operand in operands])
+        case Within():
+            if len(node.strings) <= MAX_VALUES:
+                return {node.operand.name: frozenset(node.strings)}
+        case Identifier():
+            return {node.name: frozenset(((True,),))}
+        case Comparison(operator="=", left=Identifier(name=name), right=Literal(value=value)) | (
+            Comparison(operator="=", left=Literal(value=value), right=Identifier(name=name))
+        ):
+            if not _promotes_ambiguously(value):
+                return {name: frozenset(() if value is None else (bucket_of(value),))}
+    return {}
+
+
+def _alternatives(branches: list[dict[str, frozenset[Bucket]]]) -> dict[str, frozenset[Bucket]]:
+    """Fields that every branch names, with all of their values."""
+    found = {}
+    for field in branches[0]:
+        if all(field in branch for branch in branches):
+            union = frozenset().union(*(branch[field] for branch in branches))
+            if len(union) <= MAX_VALUES:
+                found[field] = union
+    return found
+
+
+def _promotes_ambiguously(value: Value) -> bool:
+    return isinstance(value, int | float) and abs(value) >= _EXACT_DOUBLES

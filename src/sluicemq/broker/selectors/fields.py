@@ -1,0 +1,89 @@
+"""Where the value of an identifier is found in a message.
+
+Header fields by JMS 1.1 section 3.8.1.1: six of them may be used. JMSMessageID, JMSCorrelationID
+and JMSType are NULL when the message has none. Everything else is a property, of which those that
+begin with JMS must be JMSX... or JMS_...; one that does not exist, or has bytes for a value, is
+NULL. `content_HYPHEN_type` is also the header `content-type` of another protocol
+(model/identifiers.py).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from operator import attrgetter
+from typing import TYPE_CHECKING, Final
+
+from sluicemq.broker.selectors.nodes import Value
+from sluicemq.model.identifiers import from_identifier
+
+if TYPE_CHECKING:
+    from sluicemq.model.message import Message
+
+Read = Callable[["Message"], Value]
+
+
+def _delivery_mode(message: Message) -> Value:
+    return "PERSISTENT" if message.durability else "NON_PERSISTENT"
+
+
+def _message_id(message: Message) -> Value:
+    return message.message_id or None
+
+
+def _correlation_id(message: Message) -> Value:
+    return message.correlation_id or None
+
+
+def _type(message: Message) -> Value:
+    return message.type or None
+
+
+HEADER: Final[dict[str, Read]] = {
+    "JMSDeliveryMode": _delivery_mode,
+    "JMSPriority": attrgetter("priority"),
+    "JMSTimestamp": attrgetter("timestamp"),
+    "JMSMessageID": _message_id,
+    "JMSCorrelationID": _correlation_id,
+    "JMSType": _type,
+}
+
+
+def reserved(name: str) -> bool:
+    """The name is JMS's own, and not for selectors."""
+    return name.startswith("JMS") and not (name in HEADER or name.startswith(("JMSX", "JMS_")))
+
+
+def reader(name: str) -> Read:
+    """A function that reads the field or property of that name."""
+    return HEADER.get(name) or _property(name)
+
+
+def is_field(name: str) -> bool:
+    """It is more than the name of one property."""
+    return name in HEADER or from_identifier(name) != name
+
+
+def _property(name: str) -> Read:
+    foreign = from_identifier(name)
+    if foreign != name:
+        return _either(name, foreign)
+
+    def read(message: Message) -> Value:
+        properties = message.properties
+        if properties is None:
+            return None
+        value = properties.get(name)
+        return None if isinstance(value, bytes) else value
+
+    return read
+
+
+def _either(name: str, foreign: str) -> Read:
+    def read(message: Message) -> Value:
+        properties = message.properties
+        if properties is None:
+            return None
+        value = properties.get(name, properties.get(foreign))
+        return None if isinstance(value, bytes) else value
+
+    return read

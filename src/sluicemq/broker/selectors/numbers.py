@@ -1,0 +1,115 @@
+"""Numbers as Java has them: exact ones are long, approximate ones are double.
+
+JMS 1.1 section 3.8.1.1 leaves overflow and division to Java: long wraps around, and its division
+truncates towards zero. Where Java throws or gives no number, which is a division by zero and
+arithmetic with what is not a number, the result is NULL.
+"""
+
+from __future__ import annotations
+
+import math
+import operator
+import struct
+from collections.abc import Callable
+from typing import Final, TypeGuard
+
+from sluicemq.broker.selectors.nodes import Value
+
+LONG_BITS: Final = 64
+LONG_LIMIT: Final = 1 << LONG_BITS - 1
+"""The first positive number that is not a long."""
+
+Operation = Callable[[float, float], float]
+
+_OPERATIONS: Final[dict[str, Operation]] = {
+    "+": operator.add,
+    "-": operator.sub,
+    "*": operator.mul,
+}
+
+
+NUMBERS: Final = (int, float)
+"""The types of exact and approximate numbers. A Boolean is neither, though Python counts with it,
+so that types have to be compared and not asked with isinstance."""
+
+
+def is_number(value: Value) -> TypeGuard[int | float]:
+    """Exact or approximate."""
+    return type(value) in NUMBERS
+
+
+def long(value: int) -> int:
+    """What Java keeps of an integer."""
+    if -LONG_LIMIT <= value < LONG_LIMIT:
+        return value
+    return (value + LONG_LIMIT) % (1 << LONG_BITS) - LONG_LIMIT
+
+
+def double(value: float) -> float:
+    """An exact number as Java's promotion makes it approximate."""
+    try:
+        return float(value)
+    except OverflowError:  # a property of another protocol, far beyond long
+        return math.inf if value > 0 else -math.inf
+
+
+def calculate(symbol: str, left: Value, right: Value) -> Value:
+    """The result of + - * or /; see the module for NULL."""
+    if not (is_number(left) and is_number(right)):
+        return None
+    exact = type(left) is type(right) is int
+    if not exact:
+        left, right = double(left), double(right)
+    if symbol != "/":
+        result = _OPERATIONS[symbol](left, right)
+    elif not right:
+        return None
+    elif exact:
+        result = abs(left) // abs(right)
+        if (left < 0) != (right < 0):
+            result = -result
+    else:
+        result = left / right
+    return long(result) if isinstance(result, int) else result
+
+
+def negative(value: Value) -> Value:
+    """The value with its sign changed, NULL if it has none."""
+    if not is_number(value):
+        return None
+    return long(-value) if isinstance(value, int) else -value
+
+
+def read_exact(text: str) -> int:
+    """A Java integer literal as a long, decimal up to LONG_LIMIT (which only a minus brings into
+    the range). Raises ValueError, with a text.
+    """
+    digits = text.rstrip("lL").lower()
+    if digits.startswith("0x"):
+        value = int(digits[2:], 16)
+    elif digits.startswith("0"):
+        if not set(digits) <= set("01234567"):
+            raise ValueError("octal digits after a leading zero")
+        value = int(digits, 8)
+    else:
+        value = int(digits) if len(digits) < 20 else LONG_LIMIT + 1
+        if value > LONG_LIMIT:
+            raise ValueError("a number in the range of long")
+        return value
+    if value >> LONG_BITS:
+        raise ValueError("a number in the range of long")
+    return long(value)
+
+
+def read_approximate(text: str) -> float:
+    """A Java floating-point literal as a double. Raises ValueError, with a text."""
+    if text[-1] in "fF":
+        try:
+            value = struct.unpack("<f", struct.pack("<f", float(text[:-1])))[0]
+        except OverflowError:
+            raise ValueError("a number in the range of float") from None
+        return float(value)
+    value = float(text.rstrip("dD"))
+    if math.isinf(value):
+        raise ValueError("a number in the range of double")
+    return value

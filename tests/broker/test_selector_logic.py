@@ -1,0 +1,76 @@
+"""Compiled selectors against an evaluation by the letter of the specification."""
+
+from __future__ import annotations
+
+from hypothesis import example, given, settings
+
+from sluicemq.broker import compile_selector
+from sluicemq.broker.selectors.equality import bucket_of, field_reader
+from sluicemq.model.destination import Address, Kind
+from sluicemq.model.message import Message, Property
+from tests.broker.expressions import Tree, conditions, evaluate, properties, write
+
+Properties = dict[str, Property] | None
+
+
+def message(found: Properties) -> Message:
+    return Message(Address(Kind.QUEUE, "q"), b"", properties=found)
+
+
+@settings(max_examples=1500)
+@given(conditions, properties)
+@example(("not", ("=", ("name", "a"), ("literal", "x"))), {"a": b"x"})
+@example(("=", ("name", "a"), ("literal", 1)), {"a": True})
+@example(("not", ("<", ("name", "a"), ("literal", 1.5))), {"a": "x"})
+@example(("=", ("name", "a"), ("literal", 2**53 + 1)), {"a": 2.0**53})
+@example(("=", ("name", "a"), ("literal", 2.0**53)), {"a": 2**53 + 1})
+@example(("=", ("/", ("minus", ("name", "a")), ("literal", 2)), ("literal", -3)), {"a": 7})
+def test_a_selector_means_what_the_specification_says(tree: Tree, found: Properties) -> None:
+    text = write(tree)
+    verdict = evaluate(tree, found or {})
+    assert compile_selector(text)(message(found)) is (verdict is True), text
+    assert compile_selector(f"NOT ({text})")(message(found)) is (verdict is False), text
+
+
+@settings(max_examples=1000)
+@given(conditions, properties)
+@example(("=", ("name", "a"), ("literal", 2**53 + 1)), {"a": 2.0**53})
+@example(("=", ("name", "a"), ("literal", 2.0**53)), {"a": 2**53 + 1})
+@example(("and", ("name", "a"), ("=", ("name", "a"), ("literal", 1))), {"a": True})
+def test_what_is_selected_has_the_equalities(tree: Tree, found: Properties) -> None:
+    selector = compile_selector(write(tree))
+    if selector(message(found)):
+        for equality in selector.equalities:
+            assert bucket_of(field_reader(equality)(message(found))) in equality.buckets
+
+
+def demanded(text: str) -> dict[str, set[object]]:
+    return {field: set(buckets) for field, buckets in compile_selector(text).equalities}
+
+
+def test_the_equalities_that_a_selector_demands() -> None:
+    assert demanded("id = 17 AND price > 3") == {"id": {17}}
+    assert demanded("price > 3 AND ('x' = kind AND 17 = id)") == {"kind": {"x"}, "id": {17}}
+    assert demanded("kind IN ('x', 'y') AND kind NOT IN ('z')") == {"kind": {"x", "y"}}
+    assert demanded("id = 1 OR id = 2 AND kind = 'x' OR id = 2.5") == {"id": {1, 2, 2.5}}
+    assert demanded("paid AND id = 1") == {"paid": {(True,)}, "id": {1}}
+    assert demanded("paid = FALSE") == {"paid": {(False,)}}
+    assert demanded("id = 1 AND id = 2") == {"id": set()}
+    assert demanded("JMSType = 'x'") == {"JMSType": {"x"}}
+
+
+def test_what_is_no_equality() -> None:
+    for text in (
+        "id = 17 OR price > 3",
+        "NOT id = 17",
+        "id <> 17",
+        "id = other",
+        "id + 1 = 17",
+        "id = 9007199254740993",
+        "NOT paid",
+        "id BETWEEN 17 AND 17",
+        "id IS NULL",
+        "kind IN (" + ", ".join(f"'{n}'" for n in range(65)) + ")",
+        " OR ".join(f"id = {n}" for n in range(65)),
+    ):
+        assert demanded(text) == {}, text
