@@ -14,12 +14,19 @@ from sluicemq.model.errors import AccessDenied, AccessError
 
 
 class Credentials(NamedTuple):
-    """What a client has shown. Either user and password, or a token, or more than that: then the
-    token counts. A token given as the password is a token, whatever the user name."""
+    """What a client has shown. Either user and password, or user and digest, or a token, or more
+    than that: then the token counts. A token given as the password is a token, whatever the user
+    name.
+
+    digest  of user, password and `nonce` as JMS clients make it (JMQ, section 5.2)
+    nonce   what the client was told to make it with: never the same twice
+    """
 
     user: str = ""
     password: str = ""
     token: str = ""
+    digest: str = ""
+    nonce: str = ""
 
 
 Admitted = Callable[[Identity | AccessError], None]

@@ -26,7 +26,7 @@ from collections import deque
 from collections.abc import Callable
 from contextlib import suppress
 from types import TracebackType
-from typing import Generic, Protocol, Self, TypeVar, cast
+from typing import Final, Generic, NamedTuple, Protocol, Self, TypeVar, cast
 
 from sluicemq.model.errors import ClientError, ConnectionLost, ProtocolError, RequestTimeout
 
@@ -46,6 +46,25 @@ class Decoder(Protocol[FrameT]):
 
     def feed(self, data: bytes) -> list[FrameT]:
         """The frames that are complete now, those before an error included. Never raises."""
+
+
+class Backoff(NamedTuple):
+    """When to connect again: `initial` seconds after the connection broke, then twice as long
+    each time, but never longer than `longest`. After `attempts` without success it is given up;
+    0 = never.
+    """
+
+    initial: float = 1.0
+    longest: float = 300.0
+    attempts: int = 0
+
+    def delay(self, attempt: int) -> float:
+        """Seconds before attempt 1, 2, …"""
+        return min(self.initial * 2.0 ** min(attempt - 1, 60), self.longest)
+
+
+ALWAYS: Final = Backoff()
+"""As the .NET client of VibeMQ does it, for every protocol."""
 
 
 # --- asyncio -----------------------------------------------------------------------------------
@@ -89,7 +108,7 @@ class Connection(asyncio.Protocol, ABC, Generic[FrameT]):
             raise RequestTimeout(f"no connection to {path or host} in {self.timeout} s") from None
         except OSError as error:
             raise ConnectionLost(
-                f"cannot connect to {path or f'{host}:{port}'}: {_reason(error)}"
+                f"cannot connect to {path or f'{host}:{port}'}: {reason_of(error)}"
             ) from error
 
     def check(self) -> None:
@@ -167,7 +186,7 @@ class Connection(asyncio.Protocol, ABC, Generic[FrameT]):
         self.lose(ConnectionLost("the broker closed the connection"))
 
     def connection_lost(self, exc: Exception | None) -> None:
-        reason = _reason(exc) if isinstance(exc, OSError) else str(exc or "")
+        reason = reason_of(exc) if isinstance(exc, OSError) else str(exc or "")
         self.lose(ConnectionLost(reason or "the connection is closed"))
         self._ended.set()
         self._writable.set()
@@ -221,7 +240,7 @@ def open_socket(
             connection.close()
         if isinstance(error, TimeoutError):
             raise RequestTimeout(f"no connection to {where} in {timeout} s") from None
-        raise ConnectionLost(f"cannot connect to {where}: {_reason(error)}") from error
+        raise ConnectionLost(f"cannot connect to {where}: {reason_of(error)}") from error
     return connection
 
 
@@ -270,7 +289,7 @@ class BlockingConnection(Generic[FrameT]):
             self.drop()
             raise RequestTimeout(f"the broker takes nothing since {self.timeout} s") from None
         except OSError as error:
-            raise ConnectionLost(_reason(error)) from error
+            raise ConnectionLost(reason_of(error)) from error
 
     def take(self, until: float | None) -> FrameT:
         """The next frame. Waits and raises as `read`."""
@@ -295,7 +314,7 @@ class BlockingConnection(Generic[FrameT]):
         except TimeoutError:
             raise RequestTimeout(f"no {self._awaited} in the given time") from None
         except OSError as error:
-            raise ConnectionLost(_reason(error)) from error
+            raise ConnectionLost(reason_of(error)) from error
         if not data:
             raise ConnectionLost("the broker closed the connection")
         self.frames.extend(self._decoder.feed(data))
@@ -359,7 +378,7 @@ def _broken(error: ProtocolError) -> ConnectionLost:
     return ConnectionLost(f"the broker broke the protocol: {error}")
 
 
-def _reason(error: OSError) -> str:
+def reason_of(error: OSError) -> str:
     """What went wrong, in words; OpenSSL's own are names and places in its source."""
     if isinstance(error, ssl.SSLCertVerificationError):
         return f"the broker's certificate is not trusted: {error.verify_message}"

@@ -4,11 +4,12 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from sluicemq.model.destination import Address, Kind
+from sluicemq.model.destination import Address, Kind, decode_name
 from sluicemq.model.message import BodyKind, Durability, Message, Origin
 from sluicemq.protocols.msglite.mapping import (
     FOR_EVER,
     LAST_EXPIRATION,
+    read_address,
     shown_body,
     shown_reply,
     shown_timeout,
@@ -53,21 +54,100 @@ def test_a_reply_address_comes_out_as_it_went_in(raw: bytes) -> None:
     assert shown_reply(made(1, raw)) == raw
 
 
+def asking(address: Address | None, correlation: str = "", origin: Origin = Origin.JMQ) -> Message:
+    message = Message(A, b"?", BodyKind.TEXT, origin, reply_to=address)
+    message.correlation_id = correlation
+    return message
+
+
+@pytest.mark.parametrize("address", [None, Address(Kind.QUEUE, "")])
+def test_without_a_reply_address_none_is_shown(address: Address | None) -> None:
+    assert shown_reply(asking(address, "c")) == b""
+
+
 @pytest.mark.parametrize(
-    "address",
+    ("address", "correlation", "shown"),
     [
-        None,
-        Address(Kind.TOPIC, "t"),
-        *(Address(Kind.QUEUE, n) for n in ("", "a b", "a\r\nb", "\t")),
+        (Address(Kind.QUEUE, "q"), "", b"q"),
+        (Address(Kind.QUEUE, "q"), "c-1", b"reply:queue:q:c-1"),
+        (Address(Kind.QUEUE, "q"), "a b:c", b"reply:queue:q:a%20b%3Ac"),
+        (Address(Kind.TOPIC, "t"), "", b"reply:topic:t:"),
+        (Address(Kind.QUEUE, "a b"), "", b"reply:queue:a%20b:"),
+        (Address(Kind.QUEUE, "a\r\nb"), "", b"reply:queue:a%0D%0Ab:"),
+        (Address(Kind.QUEUE, "reply:queue:x:y"), "", b"reply:queue:reply%3Aqueue%3Ax%3Ay:"),
+        (Address(Kind.QUEUE, "\udcff"), "\ud800", b"reply:queue:%FF:%ED%A0%80"),
     ],
 )
-def test_a_reply_address_that_cannot_be_said_is_not_shown(address: Address | None) -> None:
-    message = made(1)
-    message.reply_to = address
-    assert shown_reply(message) == b""
+def test_a_reply_address_says_all_that_an_answer_needs(
+    address: Address, correlation: str, shown: bytes
+) -> None:
+    assert shown_reply(asking(address, correlation)) == shown
+    assert read_address(shown) == (address, correlation)
 
 
-def test_bodies() -> None:
-    for kind in BodyKind:
-        message = Message(A, b"\xff{}", kind)
-        assert shown_body(message) == (b"/3t9" if kind is BodyKind.OBJECT else b"\xff{}")
+def test_a_reply_address_that_fits_no_line_is_not_shown() -> None:
+    queue = Address(Kind.QUEUE, "q")
+    assert len(shown_reply(asking(queue, "ö" * 9_900))) == 6 * 9_900 + len("reply:queue:q:")
+    assert shown_reply(asking(queue, "ö" * 10_000)) == b""
+
+
+def test_an_answer_to_jms_is_correlated_by_the_message_id() -> None:
+    request = asking(Address(Kind.QUEUE, "q"))
+    request.message_id = "ID:1"
+    assert shown_reply(request) == b"reply:queue:q:ID%3A1"
+    request.correlation_id = "c"
+    assert shown_reply(request) == b"reply:queue:q:c"
+    request = asking(Address(Kind.QUEUE, "q"), origin=Origin.VIBEMQ)
+    request.message_id = "published"
+    assert shown_reply(request) == b"q"
+
+
+@given(
+    st.sampled_from(Kind),
+    st.binary(min_size=1).map(decode_name),
+    st.text(st.characters()),
+)
+def test_every_address_and_correlation_id_can_be_said(
+    kind: Kind, name: str, correlation: str
+) -> None:
+    address = Address(kind, name)
+    shown = shown_reply(asking(address, correlation))
+    assert not set(shown) & set(b" \t\r\n")
+    assert read_address(shown) == (address, correlation)
+    message = made(1, shown)
+    assert (message.reply_to, message.correlation_id) == (address, correlation)
+    assert shown_reply(message) == shown
+
+
+@given(st.sampled_from([b"reply:queue:", b"reply:topic:"]), st.binary())
+def test_any_address_comes_out_as_it_went_in(start: bytes, rest: bytes) -> None:
+    raw = start + rest.translate(None, b" \t\r\n")
+    assert shown_reply(made(1, raw)) == raw
+
+
+@pytest.mark.parametrize(
+    "name",
+    [
+        b"reply:",
+        b"reply:queue:a",
+        b"reply:queue::c",
+        b"reply:stack:a:c",
+        b"reply:queue:a%2:c",
+        b"reply:queue:a%2fb:c",
+        b"reply:queue:%61:c",
+        b"reply:queue:a:%FF",
+        b"reply:queue:a:c:d",
+        b"replies",
+    ],
+)
+def test_what_is_not_written_exactly_so_is_a_name(name: bytes) -> None:
+    assert read_address(name) == (Address(Kind.QUEUE, name.decode()), "")
+    assert shown_reply(made(1, name)) == name
+
+
+@pytest.mark.parametrize("kind", BodyKind)
+@pytest.mark.parametrize("origin", Origin)
+def test_bodies_that_are_what_they_are(kind: BodyKind, origin: Origin) -> None:
+    message = Message(A, b"\xff{}", kind, origin)
+    only_for_java = origin is not Origin.MSGLITE and kind >= BodyKind.MAP
+    assert shown_body(message) == (b"/3t9" if only_for_java else b"\xff{}")

@@ -6,7 +6,9 @@ from collections.abc import Callable, Coroutine
 
 import pytest
 
+from sluicemq.model.destination import Address, Kind
 from sluicemq.model.errors import ConnectionLost, RequestTimeout
+from sluicemq.model.message import Message
 from sluicemq.protocols.phpmq import wire
 from sluicemq.protocols.phpmq.client import BlockingPhpmqClient, PhpmqClient
 from tests.protocols.phpmq.harness import Harness
@@ -54,6 +56,22 @@ def test_send_consume_and_settle_in_all_ways() -> None:
     harness = run(scenario)
     assert harness.bodies("Foo") == []
     assert harness.bodies("Foo.dlq") == [b"dead"]
+
+
+def test_an_answer_goes_where_the_message_wants_it() -> None:
+    async def scenario(harness: Harness, port: int) -> None:
+        question = Message(Address(Kind.QUEUE, "q"), b"?", reply_to=Address(Kind.QUEUE, "answers"))
+        harness.broker.publish(harness.broker.queue("q"), question)
+        async with await PhpmqClient.connect(port=port) as client:
+            async for message in client.consume("q"):
+                await message.answer(b"!", ttl=60)
+                await message.ack()
+                break
+            await client.subscribe("answers")
+            answer = await client.receive()
+            assert (answer.body, answer.ttl) == (b"!", 60)
+
+    assert run(scenario).bodies("q") == []
 
 
 def test_the_window_bounds_what_is_unsettled() -> None:

@@ -10,7 +10,9 @@ from hypothesis import strategies as st
 from sluicemq.broker import deadletter
 from sluicemq.model.destination import Address, Kind
 from sluicemq.model.errors import ProtocolError
+from sluicemq.model.identifiers import to_identifier
 from sluicemq.model.message import BodyKind, Durability, Message, Origin, Property
+from sluicemq.protocols import java
 from sluicemq.protocols.msglite import mapping as msglite
 from sluicemq.protocols.phpmq import mapping as phpmq
 from sluicemq.protocols.vibemq import mapping, wire
@@ -226,7 +228,12 @@ def test_a_dead_letter_of_a_message_without_headers() -> None:
     [
         (BodyKind.NONE, Origin.JMQ, b"", b"", False),
         (BodyKind.TEXT, Origin.JMQ, b"hello", b'"hello"', False),
-        (BodyKind.TEXT, Origin.JMQ, b'{"a":1}', b'"{\\"a\\":1}"', False),
+        (BodyKind.TEXT, Origin.INTERNAL, b'{"a":1}', b'"{\\"a\\":1}"', False),
+        (BodyKind.TEXT, Origin.JMQ, b'{"a":1}', b'{"a":1}', False),
+        (BodyKind.TEXT, Origin.JMQ, b" [1, 2.0]", b" [1, 2.0]", False),
+        (BodyKind.TEXT, Origin.JMQ, b"{a}", b'"{a}"', False),
+        (BodyKind.TEXT, Origin.JMQ, b"1", b'"1"', False),
+        (BodyKind.TEXT, Origin.JMQ, b'"a"', b'"\\"a\\""', False),
         (BodyKind.TEXT, Origin.JMQ, b"", b'""', False),
         (BodyKind.TEXT, Origin.JMQ, b"\xff", b'"/w=="', True),
         (BodyKind.TEXT, Origin.JMQ, "grüße\0".encode(), '"grüße\\u0000"'.encode(), False),
@@ -240,8 +247,11 @@ def test_a_dead_letter_of_a_message_without_headers() -> None:
         (BodyKind.BYTES, Origin.MSGLITE, b"", b'""', False),
         (BodyKind.BYTES, Origin.MSGLITE, b"\xff", b'"/w=="', True),
         (BodyKind.BYTES, Origin.INTERNAL, b"hello", b'"hello"', False),
-        (BodyKind.MAP, Origin.JMQ, b'{"a":1}', b'{"a":1}', False),
-        (BodyKind.STREAM, Origin.JMQ, b'[1,"x"]', b'[1,"x"]', False),
+        (BodyKind.MAP, Origin.JMQ, java.dumps_map({"a": 1}), b'{"a":1}', False),
+        (BodyKind.STREAM, Origin.JMQ, java.dumps_stream([1, "x"]), b'[1,"x"]', False),
+        (BodyKind.STREAM, Origin.JMQ, b"", b"[]", False),
+        (BodyKind.MAP, Origin.JMQ, b"{}", b'"e30="', True),
+        (BodyKind.STREAM, Origin.JMQ, b"[]", b'"W10="', True),
         (BodyKind.OBJECT, Origin.JMQ, b"\xac\xed", b'"rO0="', True),
         (BodyKind.OBJECT, Origin.JMQ, b"text", b'"dGV4dA=="', True),
     ],
@@ -267,11 +277,10 @@ def test_every_delivery_is_json(kind: BodyKind, origin: Origin, body: bytes) -> 
         assert frame.payload == b""
         return
     value = json.loads(frame.payload)
-    if kind in (BodyKind.TEXT, BodyKind.BYTES, BodyKind.OBJECT):
-        if frame.headers.get("content-encoding"):
-            assert b64decode(value) == body
-        else:
-            assert value.encode() == body
+    if frame.headers.get("content-encoding"):
+        assert b64decode(value) == body
+    elif kind in (BodyKind.TEXT, BodyKind.BYTES) and isinstance(value, str):
+        assert value.encode() == body
 
 
 def test_properties_are_spelled_as_in_json() -> None:
@@ -311,7 +320,12 @@ def test_a_property_does_not_pass_for_a_field() -> None:
         "priority": "High",
         "correlationId": "x",
         "replyTo": "x",
+        "JMSType": "x",
         "content-encoding": "base64",
+        "content_HYPHEN_encoding": "base64",
+        "JMS_SUN_COMPRESS": True,
+        "JMS_SUN_UNCOMPRESSED_SIZE": 2,
+        "JMS_SUN_COMPRESSED_SIZE": 9,
         "deliveryAttempts": 9,
     }
     message = foreign(properties=properties)
@@ -357,6 +371,21 @@ def test_a_correlation_id_is_shown() -> None:
     message = foreign()
     message.correlation_id = "c"
     assert headers_of(message) == {"correlationId": "c"}
+
+
+def test_a_type_is_shown_and_comes_back() -> None:
+    message = foreign()
+    message.type = "order"
+    assert headers_of(message) == {"JMSType": "order"}
+    back = published(headers={"JMSType": "order"})
+    assert (back.type, back.properties) == ("order", None)
+
+
+def test_properties_of_jms_get_their_names_back() -> None:
+    properties: dict[str, Property] = {"content_HYPHEN_type": "x", "a_b": 1}
+    assert headers_of(foreign(properties=properties)) == {"content-type": "x", "a_b": "1"}
+    others = foreign(properties=properties, origin=Origin.INTERNAL)
+    assert headers_of(others) == {"content_HYPHEN_type": "x", "a_b": "1"}
 
 
 def test_ids() -> None:
@@ -426,7 +455,8 @@ def test_text_properties_and_fields_come_back(
     ours = {"priority", "correlationId", "replyTo", "content-encoding", "deadLetterReason"}
     assume(not (ours | {"deliveryAttempts"}) & properties.keys())
     assume(correlation_id.isprintable())
-    message = foreign(properties=dict(properties), priority=priority)
+    said: dict[str, Property] = {to_identifier(name): text for name, text in properties.items()}
+    message = foreign(properties=said, priority=priority)
     message.correlation_id = correlation_id
     back = republished(message)
     assert back.properties == properties | {"deliveryAttempts": "1"}

@@ -29,12 +29,20 @@ from typing import Final
 
 from sluicemq.broker import Broker, Consumer, Delivery, Destination, Window
 from sluicemq.model.access import Operation
-from sluicemq.model.destination import Address, Kind, decode_name, encode_name
+from sluicemq.model.destination import Address, decode_name, encode_name
 from sluicemq.model.errors import AccessDenied, BrokerError
 from sluicemq.model.message import Durability, Message
 from sluicemq.protocols.access import OPEN, Access, demand
+from sluicemq.protocols.crossing import is_temporary
 from sluicemq.protocols.link import Link, Timer
-from sluicemq.protocols.msglite.mapping import shown_body, shown_reply, shown_timeout, to_message
+from sluicemq.protocols.msglite.mapping import (
+    ANSWER,
+    read_address,
+    shown_body,
+    shown_reply,
+    shown_timeout,
+    to_message,
+)
 from sluicemq.protocols.msglite.replies import ReplyAddresses
 from sluicemq.protocols.msglite.wire import (
     MESSAGE,
@@ -265,34 +273,42 @@ class MsgliteSession:
         """`>`: to whoever waits the longest, else to the end of the queue."""
         broker = self._broker
         destination = self._destinations.get(to)
+        correlation = ""
         if destination is None or destination.removed:
-            destination = self._find_or_create(to)
+            address, correlation = read_address(to)
+            destination = self._find_or_create(address, to)
             if destination is None:
                 return  # a late reply
         if not timeout:
-            self._send_now(destination, body, reply)
+            self._send_now(destination, body, reply, correlation)
             return
         # a temporary queue does not survive its connection, so the journal need not know
         durability = Durability.NONE if destination.temporary else self._durability
         message = to_message(
             destination.address, body, timeout, reply, durability, broker.clock.wall
         )
+        if correlation:
+            message.correlation_id = correlation
         if durability is Durability.SYNC:
             self._last = message
         if not broker.publish(destination, message, self._unblocked):
             self._holds |= PARKED
 
-    def _send_now(self, destination: Destination, body: bytes, reply: bytes) -> None:
+    def _send_now(
+        self, destination: Destination, body: bytes, reply: bytes, correlation: str
+    ) -> None:
         """Timeout 0: for somebody who waits already, or nobody."""
         broker = self._broker
         queue = destination.queue
         # those who wait may be about to be given what was sent earlier in this turn
         broker.dispatch(queue)
-        if not queue.hungry:
+        if not destination.topic and not queue.hungry:
             return
         message = to_message(
             destination.address, body, 0, reply, Durability.NONE, broker.clock.wall
         )
+        if correlation:
+            message.correlation_id = correlation
         if not broker.publish(destination, message, self._unblocked):
             self._holds |= PARKED
         broker.dispatch(queue)
@@ -360,18 +376,22 @@ class MsgliteSession:
             broker.attach(queue.queue, self, self._window)
         self._addresses = addresses
 
-    def _find_or_create(self, to: bytes) -> Destination | None:
-        """None for the reply address of a query that is over: surplus replies are dropped.
+    def _find_or_create(self, address: Address, to: bytes) -> Destination | None:
+        """None for an answer to somebody who no longer waits: surplus replies are dropped.
 
+        `to` is how the client has named the address.
         Raises AccessDenied, DestinationNotFound, LimitExceeded.
         """
-        name = decode_name(to)
-        if self._replies.issued(to) and self._broker.find(Address(Kind.QUEUE, name)) is None:
+        broker = self._broker
+        raw = encode_name(address.name)
+        destination = broker.find(address)
+        if destination is None and (self._replies.issued(raw) or is_temporary(address.name)):
             return None
-        self._demand(Operation.PRODUCE, to)
-        destination = self._broker.queue(name)
-        if destination.temporary:
-            return destination  # a reply address gets one message, and is not to be kept for it
+        if destination is None or not destination.temporary:  # who is told of those may use them
+            self._demand(Operation.PRODUCE, raw)
+            destination = broker.resolve(address)
+        if destination.temporary or to.startswith(ANSWER):
+            return destination  # it gets one message, and is not to be kept for it
         if len(self._destinations) >= _MOST_DESTINATIONS:
             self._destinations.clear()
         self._destinations[to] = destination

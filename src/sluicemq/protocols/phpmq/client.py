@@ -42,6 +42,7 @@ from sluicemq.protocols.dialing import (
     Connection,
     open_socket,
 )
+from sluicemq.protocols.phpmq.mapping import ANSWER
 from sluicemq.protocols.phpmq.wire import (
     FROM_SERVER,
     Decoder,
@@ -101,6 +102,11 @@ class PhpmqMessage(_Received):
         """It has been dealt with. Raises ConnectionLost, RequestTimeout."""
         await self._client._connection.send(encode_acknowledge(self._raw_queue, self._raw_id))
 
+    async def answer(self, body: bytes, ttl: int = 0) -> None:
+        """Send to where the message wants an answer, if it does; before it is settled. `ttl` in
+        seconds, 0 = for ever. Raises ConnectionLost, RequestTimeout, ValueError."""
+        await self._client.send(decode_name(ANSWER + self._raw_id), body, ttl)
+
     async def requeue(self, ttl: int = 0) -> None:
         """Put it at the end of its queue, with `ttl` seconds to live from now (0 = for ever).
 
@@ -127,6 +133,10 @@ class BlockingPhpmqMessage(_Received):
     def ack(self) -> None:
         """It has been dealt with. Raises ConnectionLost, RequestTimeout."""
         self._client._send(encode_acknowledge(self._raw_queue, self._raw_id))
+
+    def answer(self, body: bytes, ttl: int = 0) -> None:
+        """As PhpmqMessage.answer."""
+        self._client.send(decode_name(ANSWER + self._raw_id), body, ttl)
 
     def requeue(self, ttl: int = 0) -> None:
         """Put it at the end of its queue, with `ttl` seconds to live from now (0 = for ever).

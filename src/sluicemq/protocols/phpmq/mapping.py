@@ -5,26 +5,32 @@
 | queue name          | name of a queue; bytes that are not UTF-8 survive (`decode_name`)         |
 | content, coming in  | body, kind BYTES: the protocol says nothing of text, and to find out      |
 |                     | would cost a pass over every body                                         |
-| content, going out  | body as it is, whatever its kind; Java objects in base64                  |
+| content, going out  | body as it is; of JMS a map as a JSON object, a stream as a JSON array,   |
+|                     | an object in base64 (protocols/crossing.py)                               |
 | time to live        | expiration; none when 0                                                   |
 | message id          | not stored: 16 hex digits that identify the broker's data, then 16 of the |
 |                     | sequence number; survives a restart and a requeue                         |
+| reply-to            | not shown; see below                                                      |
 
 Priority, properties, correlation id and reply-to of a message from another protocol stay in the
-message and are not shown: PHPMQ has no place for them.
+message and are not shown: PHPMQ has no place for them. But who holds a message can answer it: what
+is sent to the queue `reply:<message id>` goes to that message's reply-to, with its correlation id.
 """
 
 from __future__ import annotations
 
-from base64 import b64encode
 from typing import Final
 
 from sluicemq.model.destination import Address
 from sluicemq.model.message import BodyKind, Durability, Message, Origin
+from sluicemq.protocols.crossing import content
 
 LAST_EXPIRATION: Final = 1 << 53
 """Wall ms, 287 thousand years from now: a later end is stored as this one, so that it fits all
 that stores milliseconds in 64 bits, and microseconds too."""
+
+ANSWER: Final = b"reply:"
+"""In front of a message id it is the queue for the answer to that message."""
 
 _SECOND: Final = 1000
 _HEX_DIGITS: Final = b"0123456789abcdef"
@@ -85,4 +91,4 @@ def to_message(
 
 def to_content(message: Message) -> bytes:
     """What a PHPMQ consumer sees of a message's body."""
-    return b64encode(message.body) if message.kind is BodyKind.OBJECT else message.body
+    return message.body if message.origin is Origin.PHPMQ else content(message)

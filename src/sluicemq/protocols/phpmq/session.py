@@ -11,6 +11,10 @@ back to their queue. What refers to a message that is not there is ignored.
 
 There are no logins either: whom a connection acts as is the listener's to say. Sending takes the
 permission to produce, everything else that to consume.
+
+A message that wants an answer is answered by a send to the queue `reply:<message id>` (see
+mapping.py) before it is settled, on the connection that holds it. An answer that nobody waits for
+is dropped.
 """
 
 from __future__ import annotations
@@ -21,8 +25,10 @@ from sluicemq.model.destination import Address, Kind, decode_name
 from sluicemq.model.errors import AccessDenied, BrokerError
 from sluicemq.model.message import Durability, Message
 from sluicemq.protocols.access import OPEN, Access, demand
+from sluicemq.protocols.crossing import answer_correlation, is_temporary
 from sluicemq.protocols.link import Link
 from sluicemq.protocols.phpmq.mapping import (
+    ANSWER,
     MessageIds,
     expiration_after,
     seconds_left,
@@ -181,11 +187,16 @@ class PhpmqSession:
             for place, (kind, queue, content, message_id, number) in enumerate(frames):
                 if kind == SEND:
                     destination = destinations.get(queue)
+                    correlation = ""
                     if destination is None or destination.removed:
-                        destination = self._find_target(queue)
+                        destination, correlation = self._find_target(queue)
+                        if destination is None:
+                            continue
                     message = to_message(
                         destination.address, content, number, self._durability, now
                     )
+                    if correlation:
+                        message.correlation_id = correlation
                     if not broker.publish(destination, message, self._unblocked):
                         self._hold_back(message, frames[place + 1 :])
                         return False
@@ -268,15 +279,39 @@ class PhpmqSession:
         destination = self._broker.find(Address(Kind.QUEUE, name))
         return None if destination is None else destination.queue
 
-    def _find_target(self, queue: bytes) -> Destination:
-        """The queue of a send. Raises AccessDenied, DestinationNotFound, LimitExceeded."""
-        name = decode_name(queue)
-        self._demand(Operation.PRODUCE, name)
-        destination = self._broker.queue(name)
-        if len(self._destinations) >= _MOST_DESTINATIONS:
-            self._destinations.clear()
-        self._destinations[queue] = destination
-        return destination
+    def _find_target(self, queue: bytes) -> tuple[Destination | None, str]:
+        """Where a send goes, and the correlation id it is given; None for an answer that nobody
+        waits for.
+
+        Raises AccessDenied, DestinationNotFound, LimitExceeded.
+        """
+        broker = self._broker
+        address: Address | None = Address(Kind.QUEUE, decode_name(queue))
+        correlation = ""
+        sequence = self._ids.decode(queue[len(ANSWER) :]) if queue.startswith(ANSWER) else 0
+        if sequence:
+            request = self._held(sequence)
+            address = None if request is None else request.reply_to
+            if request is not None:
+                correlation = answer_correlation(request)
+        if address is None:
+            return None, ""
+        destination = broker.find(address)
+        if destination is None and is_temporary(address.name):
+            return None, ""
+        if destination is None or not destination.temporary:  # who is told of those may use them
+            self._demand(Operation.PRODUCE, address.name)
+            destination = broker.resolve(address)
+        if not sequence:
+            if len(self._destinations) >= _MOST_DESTINATIONS:
+                self._destinations.clear()
+            self._destinations[queue] = destination
+        return destination, correlation
+
+    def _held(self, sequence: int) -> Message | None:
+        """The message, if it has been dispatched to this connection and is not settled yet."""
+        delivery = None if self._consumer is None else self._consumer.unacked.get(sequence)
+        return None if delivery is None else delivery.message
 
     def _demand(self, operation: Operation, name: str) -> None:
         demand(self._access, self._link.peer, self._identity, operation, name)

@@ -38,10 +38,10 @@ import ssl
 import time
 from collections import deque
 from collections.abc import Coroutine, Iterable, Mapping, Sequence
-from typing import NamedTuple, Self
+from typing import Self
 
 from sluicemq.model.errors import ClientError, ConnectionLost, RequestTimeout
-from sluicemq.protocols.dialing import AsyncClient
+from sluicemq.protocols.dialing import ALWAYS, AsyncClient, Backoff
 from sluicemq.protocols.vibemq import commands, wire
 from sluicemq.protocols.vibemq.blocking import BlockingVibeMQClient, BlockingVibeMQMessage
 from sluicemq.protocols.vibemq.commands import (
@@ -84,25 +84,6 @@ __all__ = [
 
 PREFETCH = 256
 """Messages that may wait here for somebody to take them."""
-
-
-class Backoff(NamedTuple):
-    """When to connect again: `initial` seconds after the connection broke, then twice as long
-    each time, but never longer than `longest`. After `attempts` without success it is given up;
-    0 = never.
-    """
-
-    initial: float = 1.0
-    longest: float = 300.0
-    attempts: int = 0
-
-    def delay(self, attempt: int) -> float:
-        """Seconds before attempt 1, 2, …"""
-        return min(self.initial * 2.0 ** min(attempt - 1, 60), self.longest)
-
-
-ALWAYS = Backoff()
-"""As the .NET client does it."""
 
 
 class VibeMQClient(AsyncClient):

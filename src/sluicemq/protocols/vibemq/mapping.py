@@ -11,14 +11,18 @@
 |                            | 5-7 High, 8-9 Critical. Going out only if it is not Normal         |
 | header correlationId       | correlation id                                                     |
 | header replyTo             | reply-to: a queue, or with `topic:` before the name a topic        |
+| header JMSType             | type                                                               |
 | header deliveryAttempts    | number of this delivery; of a dead letter, of those before         |
 | header deadLetterReason    | of a dead letter, in VibeMQ's words. Coming in it is passed on to  |
 |                            | VibeMQ only: to the broker it would say that the message is one    |
-| other headers              | properties, in their order; text, numbers and booleans as in JSON  |
+| other headers              | properties, in their order; text, numbers and booleans as in JSON. |
+|                            | Of JMS they have the name that their identifier is made of         |
+|                            | (model/identifiers.py)                                             |
 
 Headers that came by VibeMQ leave by VibeMQ byte for byte (`Message.native`, their wire form), with
 deliveryAttempts added at the end. What VibeMQ cannot say is left out: a property that is empty,
-null, named as one of the headers above, or longer than 65,535 bytes.
+null, named as one of the headers above, about a compression that is undone (protocols/crossing.py),
+or longer than 65,535 bytes.
 """
 
 from __future__ import annotations
@@ -34,6 +38,7 @@ import msgspec
 
 from sluicemq.model.destination import Address, Kind
 from sluicemq.model.errors import ProtocolError
+from sluicemq.model.identifiers import from_identifier
 from sluicemq.model.message import (
     DEFAULT_PRIORITY,
     BodyKind,
@@ -42,6 +47,7 @@ from sluicemq.model.message import (
     Origin,
     Property,
 )
+from sluicemq.protocols.crossing import COMPRESSION, plain_body
 from sluicemq.protocols.vibemq.payload import check
 from sluicemq.protocols.vibemq.wire import (
     ATTEMPTS_HEADER,
@@ -57,6 +63,7 @@ from sluicemq.protocols.vibemq.wire import (
 PRIORITY: Final = "priority"
 CORRELATION_ID: Final = "correlationId"
 REPLY_TO: Final = "replyTo"
+TYPE: Final = "JMSType"
 CONTENT_ENCODING: Final = "content-encoding"
 BASE64: Final = "base64"
 
@@ -80,13 +87,10 @@ _READ_PRIORITIES: Final = {
 }
 _SHOWN_PRIORITIES: Final = ("Low",) * 4 + ("Normal",) + ("High",) * 3 + ("Critical",) * 2
 
-_FIELDS: Final = frozenset({PRIORITY, CORRELATION_ID, REPLY_TO})
-_OURS: Final = _FIELDS | {CONTENT_ENCODING}
-"""Headers that are made from fields of the message, never from properties."""
-_TOPIC: Final = "topic:"
-
-_TELL_NO_TEXT: Final = frozenset({Origin.INTERNAL, Origin.PHPMQ, Origin.MSGLITE})
-"""Origins whose bytes may well be text: their protocols do not distinguish."""
+_OURS: Final = COMPRESSION | {PRIORITY, CORRELATION_ID, REPLY_TO, TYPE, CONTENT_ENCODING}
+"""Headers that are made from fields of the message, never from properties, or not at all."""
+TOPIC: Final = "topic:"
+"""In front of a topic's name where a queue of that name could be meant."""
 
 MAX_QUEUE_NAME: Final = 256
 """UTF-16 units."""
@@ -94,6 +98,7 @@ MAX_HEADERS: Final = 50
 MAX_HEADER_VALUE: Final = 4096
 """UTF-16 units."""
 
+_OBJECT_OR_ARRAY: Final = re.compile(rb"[ \t\r\n]*[{\[]")
 _PLAIN_NAME: Final = re.compile(r"[A-Za-z0-9_.-]{1,256}\Z")
 
 
@@ -170,7 +175,9 @@ def _take_headers(message: Message, headers: Mapping[str, str]) -> None:
         elif key == CORRELATION_ID:
             message.correlation_id = value
         elif key == REPLY_TO:
-            message.reply_to = _read_address(value)
+            message.reply_to = read_address(value)
+        elif key == TYPE:
+            message.type = value
         elif key == CONTENT_ENCODING and value == BASE64:
             body = _decoded(message.body)
             if body is not None:
@@ -181,9 +188,10 @@ def _take_headers(message: Message, headers: Mapping[str, str]) -> None:
     message.properties = properties or None
 
 
-def _read_address(text: str) -> Address:
-    if text.startswith(_TOPIC) and len(text) > len(_TOPIC):
-        return Address(Kind.TOPIC, text[len(_TOPIC) :])
+def read_address(text: str) -> Address:
+    """What a replyTo header names."""
+    if text.startswith(TOPIC) and len(text) > len(TOPIC):
+        return Address(Kind.TOPIC, text[len(TOPIC) :])
     return Address(Kind.QUEUE, text)
 
 
@@ -240,30 +248,25 @@ def to_deliver(
 def shown_payload(message: Message) -> tuple[bytes, bool]:
     """What a VibeMQ client sees of a body, and whether `content-encoding: base64` goes with it.
 
-    JSON, MAP and STREAM, which are JSON too, as they are; TEXT as a JSON string; BYTES and OBJECT
-    in base64. PHPMQ and msglite do not tell text from bytes: what is UTF-8 is shown as text. What
-    is no JSON or no UTF-8 contrary to its kind is shown as text, or in base64.
+    JSON as it is, text as a JSON string, bytes in base64. JMS has no JSON: text of its that is a
+    JSON object or array is shown as that. What is no JSON contrary to its kind is shown as text, or
+    in base64.
     """
-    body = message.body
-    kind = message.kind
+    kind, body = plain_body(message)
     if kind is BodyKind.NONE:
         return b"", False
-    if kind in (BodyKind.JSON, BodyKind.MAP, BodyKind.STREAM):
+    if kind is BodyKind.JSON or (
+        kind is BodyKind.TEXT and message.origin is Origin.JMQ and _OBJECT_OR_ARRAY.match(body)
+    ):
         try:
             check(body)
         except ProtocolError:
-            return _as_text(body)
-        return body, False
-    if kind is BodyKind.TEXT or (kind is BodyKind.BYTES and message.origin in _TELL_NO_TEXT):
-        return _as_text(body)
-    return _encoded(body), True
-
-
-def _as_text(body: bytes) -> tuple[bytes, bool]:
-    try:
+            pass
+        else:
+            return body, False
+    if kind is BodyKind.TEXT or kind is BodyKind.JSON:
         return msgspec.json.encode(body.decode()), False
-    except UnicodeDecodeError:
-        return _encoded(body), True
+    return _encoded(body), True
 
 
 def shown_headers(message: Message) -> dict[str, str]:
@@ -284,13 +287,17 @@ def _shown_headers(message: Message, encoded: bool) -> dict[str, str]:
     if (
         reply_to is not None
         and _can_be_said(reply_to.name)
-        and (reply_to.kind is Kind.TOPIC or not reply_to.name.startswith(_TOPIC))
+        and (reply_to.kind is Kind.TOPIC or not reply_to.name.startswith(TOPIC))
     ):
         headers[REPLY_TO] = str(reply_to)
+    if _can_be_said(message.type):
+        headers[TYPE] = message.type
     properties = message.properties
     if properties:
         dead = REASON in properties
-        for name, value in properties.items():
+        from_jms = message.origin is Origin.JMQ
+        for key, value in properties.items():
+            name = from_identifier(key) if from_jms else key
             if name in _OURS or (name == ATTEMPTS_HEADER and not dead):
                 continue
             text = _spelled(value)

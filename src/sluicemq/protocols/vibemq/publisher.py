@@ -4,6 +4,9 @@ A PublishAck leaves when its message is on disk; those of one read leave togethe
 full queue that blocks its publishers waits for room, and its PublishAck with it, but no longer than
 a client waits for an answer. The connection is read on meanwhile: it may be its own
 acknowledgements that make room.
+
+An answer may be published to whatever a replyTo header has named: also to a destination with a name
+that no VibeMQ queue has, as those of JMS clients may, as long as it exists.
 """
 
 from __future__ import annotations
@@ -17,11 +20,17 @@ from sluicemq.model.access import Operation
 from sluicemq.model.destination import Overflow
 from sluicemq.model.errors import BrokerError, LimitExceeded, MessageTooLarge, ProtocolError
 from sluicemq.model.message import Durability, Message
+from sluicemq.protocols.crossing import is_temporary
 from sluicemq.protocols.link import Timer
 from sluicemq.protocols.vibemq.answers import Answers, error_code
-from sluicemq.protocols.vibemq.mapping import check_headers, to_message
+from sluicemq.protocols.vibemq.mapping import (
+    check_headers,
+    is_queue_name,
+    read_address,
+    to_message,
+)
 from sluicemq.protocols.vibemq.payload import check
-from sluicemq.protocols.vibemq.queues import find_or_create
+from sluicemq.protocols.vibemq.queues import find_answered, find_or_create
 from sluicemq.protocols.vibemq.subscriber import Shared
 from sluicemq.protocols.vibemq.templates import AckTemplate
 from sluicemq.protocols.vibemq.wire import Frame
@@ -72,11 +81,11 @@ class Publisher:
         shared: Shared,
         answers: Answers,
         durability: Durability,
-        may: Callable[[Frame, Operation], bool],
+        may: Callable[[Frame, Operation, Destination | None], bool],
         confirmed: Callable[[], None],
     ) -> None:
-        """`may`: whether a frame names a queue and the client may do that there; it has been
-        refused if not. `confirmed`: `unconfirmed` has become less."""
+        """`may`: whether a frame names a queue, or that destination, and the client may do that
+        there; it has been refused if not. `confirmed`: `unconfirmed` has become less."""
         self._link = shared.link
         self._broker = shared.broker
         self._answers = answers
@@ -133,11 +142,15 @@ class Publisher:
 
     def _find_target(self, frame: Frame) -> tuple[Destination, AckTemplate] | None:
         """Where a publish goes; None if it has been refused."""
-        if not self._may(frame, Operation.PRODUCE):
-            return None
         name = frame.queue
+        answered = None if is_queue_name(name) else find_answered(self._broker, name)
+        if answered is None and is_temporary(read_address(name).name):
+            self._answers.refuse(frame.id, "QUEUE_NOT_FOUND", f"{name} is no longer waited for")
+            return None
+        if not self._may(frame, Operation.PRODUCE, answered):
+            return None
         try:
-            destination = find_or_create(self._broker, name)
+            destination = answered or find_or_create(self._broker, name)
         except BrokerError as error:
             self._answers.refuse(frame.id, error_code(error), str(error))
             return None

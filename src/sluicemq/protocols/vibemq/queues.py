@@ -28,7 +28,7 @@ import msgspec
 from sluicemq.broker import Broker, Destination
 from sluicemq.model.destination import Address, DestinationSettings, Kind, Overflow
 from sluicemq.model.errors import ProtocolError
-from sluicemq.protocols.vibemq.mapping import is_queue_name
+from sluicemq.protocols.vibemq.mapping import is_queue_name, read_address
 
 ChoiceT = TypeVar("ChoiceT", bound=IntEnum)
 
@@ -151,6 +151,11 @@ def find_or_create(broker: Broker, name: str) -> Destination:
     if destination is None:
         destination = broker.resolve(Address(Kind.QUEUE, name), DEFAULTS)
     return destination
+
+
+def find_answered(broker: Broker, name: str) -> Destination | None:
+    """The destination that a replyTo header names, if it exists: of whatever name, or a topic."""
+    return broker.find(read_address(name))
 
 
 def names(broker: Broker) -> list[str]:

@@ -419,15 +419,17 @@ class VibemqSession:
         payload = queues.listed(filter(identity.sees, queues.names(self._broker)))
         self._answers.say(Frame(LIST_QUEUES, frame.id, payload=payload))
 
-    def _may(self, frame: Frame, operation: Operation) -> bool:
-        """Whether the frame names a queue, and the user may do that with it; refused if not."""
+    def _may(self, frame: Frame, operation: Operation, named: Destination | None = None) -> bool:
+        """Whether the frame names a queue, or `named`, and the user may do that with it; refused if
+        not. Who is told of somebody's temporary destination may use it."""
         identity = self._identity
         assert identity is not None
-        if not self._names_queue(frame):
+        if named is None and not self._names_queue(frame):
             return False
-        if identity.may(operation, frame.queue):
+        name = frame.queue if named is None else named.name
+        if (named is not None and named.temporary) or identity.may(operation, name):
             return True
-        what = f"{operation.value} {frame.queue}"
+        what = f"{operation.value} {name}"
         self._access.denied(self._link.peer, identity, what)
         self._answers.refuse(frame.id, "NOT_AUTHORIZED", f"you may not {what}")
         return False

@@ -19,19 +19,16 @@ from __future__ import annotations
 
 import re
 import ssl
-from collections.abc import Callable, Mapping
-from typing import Any, Final, NamedTuple
-from urllib.parse import unquote
+from collections.abc import Mapping
+from typing import Final, NamedTuple
 
 from sluicemq.model.errors import ConfigurationError
+from sluicemq.protocols import targets
 from sluicemq.protocols.vibemq.compression import SUPPORTED, THRESHOLD, Compression
 
 DEFAULT_PORT: Final = 2925
 
 _SCHEME: Final = re.compile(r"vibemq((?:\+(?:tls|unix))*)://", re.IGNORECASE)
-_SPAN: Final = re.compile(r"(\d{1,3}):(\d{1,2}):(\d{1,2}(?:\.\d{1,7})?)\Z")
-_NUMBER: Final = re.compile(r"\d{1,9}(?:\.\d{1,9})?\Z", re.ASCII)
-_INTEGER: Final = re.compile(r"\d{1,9}\Z", re.ASCII)
 
 
 class Target(NamedTuple):
@@ -69,21 +66,13 @@ class Target(NamedTuple):
 
 def _parse_url(text: str, modifiers: list[str]) -> Target:
     location, _, query = text.partition("?")
-    options: dict[str, str] = {}
-    for item in filter(None, query.split("&")):
-        name, _, value = item.partition("=")
-        options[unquote(name)] = unquote(value)
-    target = _with_options(Target(tls="tls" in modifiers), options)
+    target = _with_options(Target(tls="tls" in modifiers), targets.query(query))
     if "unix" in modifiers:
-        path = unquote(location)
-        if not path.startswith("/"):
-            raise ConfigurationError("the path of a Unix socket begins with /")
-        return target._replace(hosts=(), path=path)
-    userinfo, at, hosts = location.rstrip("/").rpartition("@")
-    if at:
-        user, _, password = userinfo.partition(":")
-        target = target._replace(username=unquote(user), password=unquote(password))
-    return target._replace(hosts=_hosts(hosts or "127.0.0.1", DEFAULT_PORT))
+        return target._replace(hosts=(), path=targets.socket_path(location))
+    user, password, hosts = targets.credentials(location.rstrip("/"))
+    if user:
+        target = target._replace(username=user, password=password)
+    return target._replace(hosts=targets.hosts(hosts or "127.0.0.1", DEFAULT_PORT))
 
 
 def _parse_pairs(text: str) -> Target:
@@ -97,64 +86,10 @@ def _parse_pairs(text: str) -> Target:
                 "a connection string is Host=…;Port=…;Username=…, or a URL vibemq://…"
             )
         options[name] = value.strip()
-    plain = {_plain(name): value for name, value in options.items()}
-    port = _integer("port", plain.pop("port", str(DEFAULT_PORT)))
+    plain = {targets.plain(name): value for name, value in options.items()}
+    port = targets.integer("port", plain.pop("port", str(DEFAULT_PORT)))
     host = plain.pop("host", plain.pop("server", "127.0.0.1"))
-    return _with_options(Target(), plain)._replace(hosts=_hosts(host, port))
-
-
-def _hosts(text: str, port: int) -> tuple[tuple[str, int], ...]:
-    found = []
-    for item in text.split(","):
-        host, given = item.strip(), str(port)
-        if host.startswith("["):
-            host, bracket, rest = host[1:].partition("]")
-            if not bracket or (rest and not rest.startswith(":")):
-                raise ConfigurationError(f"{item!r}: an IPv6 address is written [address]:port")
-            given = rest[1:] or given
-        elif host.count(":") == 1:
-            host, _, given = host.partition(":")
-        if not host:
-            raise ConfigurationError("a host has no name")
-        number = _integer("port", given)
-        if not 0 < number < 65_536:
-            raise ConfigurationError(f"{given} is no port")
-        found.append((host, number))
-    return tuple(found)
-
-
-def _plain(name: str) -> str:
-    return name.lower().translate(str.maketrans("", "", " _-"))
-
-
-def _number(name: str, text: str) -> float:
-    if not _NUMBER.match(text):
-        raise ConfigurationError(f"{name}: {text!r} is not a number")
-    return float(text)
-
-
-def _integer(name: str, text: str) -> int:
-    if not _INTEGER.match(text):
-        raise ConfigurationError(f"{name}: {text!r} is not a whole number")
-    return int(text)
-
-
-def _truth(name: str, text: str) -> bool:
-    if text.lower() not in ("true", "false"):
-        raise ConfigurationError(f"{name} is true or false, not {text!r}")
-    return text.lower() == "true"
-
-
-def _seconds(name: str, text: str) -> float:
-    span = _SPAN.match(text)
-    if span is None:
-        return _number(name, text)
-    hours, minutes, seconds = span.groups()
-    return int(hours) * 3600 + int(minutes) * 60 + float(seconds)
-
-
-def _text(name: str, text: str) -> str:
-    return text
+    return _with_options(Target(), plain)._replace(hosts=targets.hosts(host, port))
 
 
 def _algorithms(name: str, text: str) -> tuple[Compression, ...]:
@@ -168,54 +103,38 @@ def _algorithms(name: str, text: str) -> tuple[Compression, ...]:
     return tuple(found)
 
 
-_OPTIONS: Final[Mapping[str, tuple[str, Callable[[str, str], Any]]]] = {
-    "username": ("username", _text),
-    "user": ("username", _text),
-    "userid": ("username", _text),
-    "uid": ("username", _text),
-    "password": ("password", _text),
-    "pwd": ("password", _text),
-    "token": ("token", _text),
-    "authtoken": ("token", _text),
-    "tls": ("tls", _truth),
-    "usetls": ("tls", _truth),
-    "ssl": ("tls", _truth),
-    "insecure": ("insecure", _truth),
-    "skipcertificatevalidation": ("insecure", _truth),
-    "ca": ("ca", _text),
-    "timeout": ("timeout", _seconds),
-    "commandtimeout": ("timeout", _seconds),
-    "keepalive": ("keep_alive", _seconds),
-    "keepaliveinterval": ("keep_alive", _seconds),
+_OPTIONS: Final[targets.Known] = {
+    "username": ("username", targets.text),
+    "user": ("username", targets.text),
+    "userid": ("username", targets.text),
+    "uid": ("username", targets.text),
+    "password": ("password", targets.text),
+    "pwd": ("password", targets.text),
+    "token": ("token", targets.text),
+    "authtoken": ("token", targets.text),
+    "tls": ("tls", targets.truth),
+    "usetls": ("tls", targets.truth),
+    "ssl": ("tls", targets.truth),
+    "insecure": ("insecure", targets.truth),
+    "skipcertificatevalidation": ("insecure", targets.truth),
+    "ca": ("ca", targets.text),
+    "timeout": ("timeout", targets.seconds),
+    "commandtimeout": ("timeout", targets.seconds),
+    "keepalive": ("keep_alive", targets.seconds),
+    "keepaliveinterval": ("keep_alive", targets.seconds),
     "compression": ("compression", _algorithms),
     "preferredcompressions": ("compression", _algorithms),
-    "threshold": ("threshold", _integer),
-    "compressionthreshold": ("threshold", _integer),
+    "threshold": ("threshold", targets.integer),
+    "compressionthreshold": ("threshold", targets.integer),
 }
 
 
 def _with_options(target: Target, options: Mapping[str, str]) -> Target:
-    values: dict[str, Any] = {}
-    for name, text in options.items():
-        field, read = _OPTIONS.get(_plain(name), ("", _text))
-        if not field:
-            raise ConfigurationError(f"there is no option {name!r}")
-        values[field] = read(name, text)
-    if values.get("timeout", 1) <= 0:
-        raise ConfigurationError("timeout is longer than 0")
-    return target._replace(**values)
+    return target._replace(**targets.read(options, _OPTIONS))
 
 
 def tls_context(target: Target) -> ssl.SSLContext | None:
     """What the target asks for; None without TLS. Raises ConfigurationError."""
     if not target.tls:
         return None
-    try:
-        context = ssl.create_default_context(cafile=target.ca or None)
-    except OSError as error:
-        raise ConfigurationError(f"ca: {target.ca} cannot be used: {error}") from None
-    if target.insecure or target.path:
-        context.check_hostname = False
-    if target.insecure:
-        context.verify_mode = ssl.CERT_NONE
-    return context
+    return targets.tls_context(target.ca, insecure=target.insecure, named=not target.path)

@@ -1,0 +1,675 @@
+"""Java's modified UTF-8, and the part of Java's serialisation that JMS bodies are made of.
+
+Strings of Java travel in a UTF-8 that writes U+0000 as C0 80 and each half of a surrogate pair as
+three bytes (java.io.DataInput, "Modified UTF-8"). Proper UTF-8 is read as well. Half a pair alone,
+which a Java String may hold, is read as U+FFFD: no text of Python's can be stored with it.
+
+    stream   = AC ED 00 05  content *
+    content  = 70                                         null
+             | 71 handle:u32                              what had that handle
+             | 74 length:u16 utf  |  7C length:u64 utf    String
+             | 73 class data                              object
+             | 75 class count:i32 data                    array
+             | 77 length:u8 data  |  7A length:i32 data   block data
+             | 79                                         reset: handles begin anew
+    class    = 72 name:str uid:u64 flags:u8 count:u16 field *  78 class
+             | 71 handle:u32 | 70
+    field    = type:u8 name:str
+
+Handles are numbered from 0x7E0000 in the order in which classes, objects, Strings and arrays begin.
+(Java Object Serialization Specification 6.4.)
+
+Read and written are a closed set: Boolean, Byte, Short, Character, Integer, Long, Float, Double,
+String, byte[], null, and HashMap and Hashtable with String keys, a map within a map, no further. A
+stream that names anything else, or describes one of these otherwise, is refused; nothing that it
+names is ever looked up.
+
+    Java     Boolean Byte Short Character Integer Long Float Double String byte[] null  map
+    Python   bool    Byte Short Char      int     Long Float float  str    bytes  None  dict
+
+An int that does not fit into 32 bits is written as a Long. A Byte is an int and so on: a reader who
+does not care need not know.
+"""
+
+from __future__ import annotations
+
+import re
+import zlib
+from collections.abc import Iterable, Mapping
+from functools import lru_cache
+from struct import Struct, error, pack
+from typing import Final, NamedTuple
+
+import msgspec
+
+from sluicemq.model.errors import FrameTooLarge, ProtocolError
+from sluicemq.model.message import Message, Origin
+
+
+class SerialError(ProtocolError):
+    """The bytes are no Java serialisation, or one of what is not read here."""
+
+
+class Byte(int):
+    """A java.lang.Byte, -128 to 127."""
+
+    __slots__ = ()
+
+
+class Short(int):
+    """A java.lang.Short, -32,768 to 32,767."""
+
+    __slots__ = ()
+
+
+class Long(int):
+    """A java.lang.Long, 64 bits; a plain int is an Integer where it fits into 32."""
+
+    __slots__ = ()
+
+
+class Float(float):
+    """A java.lang.Float, 32 bits; a plain float is a Double."""
+
+    __slots__ = ()
+
+
+class Char(str):
+    """A java.lang.Character: one UTF-16 unit."""
+
+    __slots__ = ()
+
+
+Value = bool | int | float | str | bytes | dict[str, "Value"] | None
+
+
+class Limits(NamedTuple):
+    """Largest streams that are decoded.
+
+    entries  values in all, those of inner maps and resets included
+    handles  classes, objects, Strings and arrays between two resets
+    size     bytes of Strings, arrays and descriptions of classes; the first two counted as often as
+             they are referred to
+    """
+
+    entries: int = 100_000
+    handles: int = 300_000
+    size: int = 73_400_320
+
+
+_DEFAULT_LIMITS: Final = Limits()
+_DEPTH: Final = 2
+"""Maps within each other."""
+
+
+# --- modified UTF-8 ----------------------------------------------------------------------------
+
+_PAIR: Final = re.compile(rb"\xed[\xa0-\xaf][\x80-\xbf]\xed[\xb0-\xbf][\x80-\xbf]")
+_HALF: Final = re.compile(rb"\xed[\xa0-\xbf][\x80-\xbf]")
+_UNKNOWN: Final = "\ufffd"
+_OTHERWISE: Final = re.compile("[\0\U00010000-\U0010ffff\ud800-\udfff]")
+"""What modified UTF-8 writes otherwise than UTF-8, or only the former writes."""
+
+
+def decode_utf(raw: bytes) -> str:
+    """Raises SerialError for what is neither modified UTF-8 nor UTF-8."""
+    try:
+        return raw.decode()
+    except UnicodeDecodeError:
+        pass
+    proper = _PAIR.sub(_joined, raw.replace(b"\xc0\x80", b"\0"))
+    try:
+        return _HALF.sub(_UNKNOWN.encode(), proper).decode()
+    except UnicodeDecodeError as fault:
+        raise SerialError(f"a string is not UTF-8: {fault.reason}") from None
+
+
+def _joined(match: re.Match[bytes]) -> bytes:
+    return _character(match[0])
+
+
+@lru_cache(maxsize=4096)
+def _character(pair: bytes) -> bytes:
+    """The UTF-8 of a character of which both halves are given."""
+    units = pair.decode("utf-8", "surrogatepass").encode("utf-16-be", "surrogatepass")
+    return units.decode("utf-16-be").encode()
+
+
+def encode_utf(text: str) -> bytes:
+    """Modified UTF-8; half a surrogate pair is written as it stands."""
+    if _OTHERWISE.search(text) is None:
+        return text.encode()
+    return _OTHERWISE.sub(_split, text).encode("utf-8", "surrogatepass").replace(b"\0", b"\xc0\x80")
+
+
+def _split(match: re.Match[str]) -> str:
+    character = match[0]
+    if character < "\U00010000":
+        return character
+    units = character.encode("utf-16-be")
+    return chr(units[0] << 8 | units[1]) + chr(units[2] << 8 | units[3])
+
+
+# --- the closed set ----------------------------------------------------------------------------
+
+STREAM_HEADER: Final = b"\xac\xed\x00\x05"
+
+_NULL: Final = 0x70
+_REFERENCE: Final = 0x71
+_CLASS: Final = 0x72
+_OBJECT: Final = 0x73
+_STRING: Final = 0x74
+_ARRAY: Final = 0x75
+_BLOCK: Final = 0x77
+_END: Final = 0x78
+_RESET: Final = 0x79
+_LONG_BLOCK: Final = 0x7A
+_LONG_STRING: Final = 0x7C
+_FIRST_HANDLE: Final = 0x7E_0000
+
+_u16: Final = Struct(">H")
+_i32: Final = Struct(">i")
+_u32: Final = Struct(">I")
+_u64: Final = Struct(">Q")
+_map_fields: Final = Struct(">fi")
+_map_size: Final = Struct(">ii")
+_SERIALIZABLE: Final = 0x02
+_WITH_METHOD: Final = 0x03
+"""Serialisable, and writes more than its fields: what maps do."""
+
+
+class _Class:
+    """A class of the closed set.
+
+    tail    what follows its name in a stream: uid, flags, fields, end
+    parent  what it extends, or None
+    data    layout of an object's fields
+    made    Python's type of its values
+    """
+
+    __slots__ = ("data", "made", "name", "parent", "tail")
+
+    def __init__(
+        self,
+        name: str,
+        uid: int,
+        flags: int,
+        fields: Mapping[str, str],
+        parent: _Class | None,
+        data: Struct,
+        made: type,
+    ) -> None:
+        self.name = name.encode()
+        described = [
+            pack(f">cH{len(field)}s", code.encode(), len(field), field.encode())
+            for field, code in fields.items()
+        ]
+        self.tail = b"".join((pack(">QBH", uid, flags, len(fields)), *described, bytes((_END,))))
+        self.parent = parent
+        self.data = data
+        self.made = made
+
+
+def _boxed(name: str, uid: int, code: str, layout: str, made: type, *, number: bool) -> _Class:
+    parent = _NUMBER if number else None
+    return _Class(name, uid, _SERIALIZABLE, {"value": code}, parent, Struct(layout), made)
+
+
+_NUMBER: Final = _Class(
+    "java.lang.Number", 0x86AC951D0B94E08B, _SERIALIZABLE, {}, None, Struct(""), object
+)
+_BYTES: Final = _Class("[B", 0xACF317F8060854E0, _SERIALIZABLE, {}, None, Struct(""), bytes)
+_BOXES: Final = (
+    _boxed("java.lang.Boolean", 0xCD207280D59CFAEE, "Z", ">?", bool, number=False),
+    _boxed("java.lang.Byte", 0x9C4E6084EE50F51C, "B", ">b", Byte, number=True),
+    _boxed("java.lang.Short", 0x684D37133460DA52, "S", ">h", Short, number=True),
+    _boxed("java.lang.Character", 0x348B47D96B1A2678, "C", ">H", Char, number=False),
+    _boxed("java.lang.Integer", 0x12E2A0A4F7818738, "I", ">i", int, number=True),
+    _boxed("java.lang.Long", 0x3B8BE490CC8F23DF, "J", ">q", Long, number=True),
+    _boxed("java.lang.Float", 0xDAEDC9A2DB3CF0EC, "F", ">f", Float, number=True),
+    _boxed("java.lang.Double", 0x80B3C24A296BFB04, "D", ">d", float, number=True),
+)
+_MAP_FIELDS: Final = {"loadFactor": "F", "threshold": "I"}
+_HASHMAP: Final = _Class(
+    "java.util.HashMap", 0x0507DAC1C31660D1, _WITH_METHOD, _MAP_FIELDS, None, _map_fields, dict
+)
+_HASHTABLE: Final = _Class(
+    "java.util.Hashtable", 0x13BB0F25214AE4B8, _WITH_METHOD, _MAP_FIELDS, None, _map_fields, dict
+)
+_CLASSES: Final = {known.name: known for known in (*_BOXES, _NUMBER, _BYTES, _HASHMAP, _HASHTABLE)}
+_BOX_OF: Final = {known.made: known for known in _BOXES}
+_INTEGER: Final = _BOX_OF[int]
+_LONG: Final = _BOX_OF[Long]
+
+
+# --- reading -----------------------------------------------------------------------------------
+
+
+def loads(stream: bytes, limits: Limits = _DEFAULT_LIMITS) -> Value:
+    """The first value of a stream; what follows it is not looked at. Raises SerialError."""
+    reader = _Reader(stream, limits)
+    return reader.value(_DEPTH)
+
+
+def loads_map(stream: bytes, limits: Limits = _DEFAULT_LIMITS) -> dict[str, Value]:
+    """The body of a MapMessage. Raises SerialError, also when the stream is of another value."""
+    value = loads(stream, limits)
+    if not isinstance(value, dict):
+        raise SerialError("the stream is of no map")
+    return value
+
+
+def loads_stream(stream: bytes, limits: Limits = _DEFAULT_LIMITS) -> list[Value]:
+    """The values of the body of a StreamMessage, none of them a map. Raises SerialError."""
+    reader = _Reader(stream, limits)
+    values: list[Value] = []
+    while reader.more():
+        values.append(reader.value(0))
+    return values
+
+
+class _Reader:
+    """Reads contents one after the other. `handles` has what a reference can mean; None stands for
+    an object that has begun and not ended: a reference to that would be a circle."""
+
+    __slots__ = ("_data", "_entries", "_handles", "_position", "_room", "_volume")
+
+    def __init__(self, stream: bytes, limits: Limits) -> None:
+        if not stream.startswith(STREAM_HEADER):
+            raise SerialError("this is no Java serialisation")
+        self._data = stream
+        self._position = len(STREAM_HEADER)
+        self._handles: list[object] = []
+        self._entries = limits.entries
+        self._room = limits.handles
+        self._volume = limits.size
+
+    def more(self) -> bool:
+        """Whether there is another content; takes resets."""
+        while self._position < len(self._data):
+            if self._data[self._position] != _RESET:
+                return True
+            self._reset()
+        return False
+
+    def _reset(self) -> None:
+        self._position += 1
+        self._handles.clear()
+        self._count()
+
+    def value(self, depth: int) -> Value:
+        """The next value, with at most `depth` maps within each other."""
+        try:
+            while depth == _DEPTH and self._data[self._position] == _RESET:
+                self._reset()
+            return self._value(depth)
+        except (IndexError, error):
+            raise SerialError("a stream ends within a value") from None
+
+    def _value(self, depth: int) -> Value:
+        self._count()
+        data = self._data
+        code = data[self._position]
+        self._position += 1
+        if code == _STRING:
+            return self._string(self._take(_u16))
+        if code == _OBJECT:
+            return self._object(depth)
+        if code == _REFERENCE:
+            return self._again(depth)
+        if code == _NULL:
+            return None
+        if code == _ARRAY:
+            self._expect(self._class(), _BYTES)
+            place = self._reserve()
+            length = self._take(_i32)
+            array = self._bytes(length)
+            self._handles[place] = array
+            return array
+        if code == _LONG_STRING:
+            return self._string(self._take(_u64))
+        raise SerialError(f"there is {code:#x} where a value should begin")
+
+    def _count(self) -> None:
+        self._entries -= 1
+        if self._entries < 0:
+            raise SerialError("a stream has too many values")
+
+    def _take(self, code: Struct) -> int:
+        number: int = code.unpack_from(self._data, self._position)[0]
+        self._position += code.size
+        return number
+
+    def _bytes(self, length: int) -> bytes:
+        start = self._position
+        if not 0 <= length <= len(self._data) - start:
+            raise SerialError(f"a stream announces {length} bytes and ends before")
+        self._weigh(length)
+        self._position = start + length
+        return self._data[start : self._position]
+
+    def _weigh(self, size: int) -> None:
+        self._volume -= size
+        if self._volume < 0:
+            raise SerialError("a stream's values are too large")
+
+    def _reserve(self) -> int:
+        """The place of the next handle's object."""
+        handles = self._handles
+        if len(handles) >= self._room:
+            raise SerialError("a stream has too many objects")
+        handles.append(None)
+        return len(handles) - 1
+
+    def _string(self, length: int) -> str:
+        text = decode_utf(self._bytes(length))
+        self._handles[self._reserve()] = text
+        return text
+
+    def _referred(self) -> object:
+        place = self._take(_u32) - _FIRST_HANDLE
+        if not 0 <= place < len(self._handles) or self._handles[place] is None:
+            raise SerialError("a stream refers to what is not there")
+        return self._handles[place]
+
+    def _again(self, depth: int) -> Value:
+        value = self._referred()
+        if isinstance(value, dict):
+            self._again_map(value, depth)
+            return value
+        if isinstance(value, (str, bytes)):
+            self._weigh(len(value))
+            return value
+        if isinstance(value, (bool, int, float)):
+            return value
+        raise SerialError("a stream refers to a class where a value should be")
+
+    def _again_map(self, entries: dict[str, Value], depth: int) -> None:
+        """Account for a map that is referred to as for one that is written out."""
+        if depth == 0:
+            raise SerialError("a stream has a map where none can be")
+        for name, value in entries.items():
+            self._count()
+            self._weigh(len(name))
+            if isinstance(value, dict):
+                self._again_map(value, depth - 1)
+            elif isinstance(value, (str, bytes)):
+                self._weigh(len(value))
+
+    def _class(self, inner: bool = False) -> _Class:
+        """A class of the closed set; it has its handle. An `inner` one is what another extends."""
+        code = self._data[self._position]
+        self._position += 1
+        if code == _REFERENCE:
+            known = self._referred()
+            if not isinstance(known, _Class):
+                raise SerialError("a stream refers to a value where a class should be")
+            return known
+        if code != _CLASS:
+            raise SerialError(f"there is {code:#x} where a class should begin")
+        name = self._bytes(self._take(_u16))
+        described = _CLASSES.get(name)
+        if described is None or (inner and described.parent is not None):
+            shown = name[:64].decode("utf-8", "replace")
+            raise SerialError(f"objects of the class {shown!r} are not read")
+        place = self._reserve()
+        if self._bytes(len(described.tail)) != described.tail:
+            raise SerialError(f"a stream describes {described.name.decode()} otherwise than Java")
+        if described.parent is not None:
+            self._expect(self._class(inner=True), described.parent)
+        elif self._data[self._position] == _NULL:
+            self._position += 1
+        else:
+            raise SerialError(f"a stream describes {described.name.decode()} otherwise than Java")
+        self._handles[place] = described
+        return described
+
+    def _expect(self, found: _Class, wanted: _Class) -> None:
+        if found is not wanted:
+            raise SerialError(
+                f"there is {found.name.decode()} where {wanted.name.decode()} should be"
+            )
+
+    def _object(self, depth: int) -> Value:
+        known = self._class()
+        place = self._reserve()
+        if known.made is dict:
+            if depth == 0:
+                raise SerialError("a stream has a map where none can be")
+            entries = self._map(depth - 1)
+            self._handles[place] = entries
+            return entries
+        if known not in _BOXES:
+            raise SerialError(f"a stream has an object of the class {known.name.decode()}")
+        raw = known.data.unpack_from(self._data, self._position)[0]
+        self._position += known.data.size
+        value: Value = raw
+        if known.made is Char:
+            value = _UNKNOWN if 0xD800 <= raw <= 0xDFFF else chr(raw)
+        value = known.made(value)
+        self._handles[place] = value
+        return value
+
+    def _map(self, depth: int) -> dict[str, Value]:
+        self._position += _map_fields.size
+        if self._data[self._position] == _BLOCK:
+            self._position += 1
+            length = self._data[self._position]
+            self._position += 1
+        elif self._data[self._position] == _LONG_BLOCK:
+            self._position += 1
+            length = self._take(_i32)
+        else:
+            length = 0
+        if length != _map_size.size:
+            raise SerialError("a stream describes a map otherwise than Java")
+        _, size = _map_size.unpack_from(self._data, self._position)
+        self._position += length
+        if size < 0:
+            raise SerialError(f"a map announces {size} entries")
+        entries: dict[str, Value] = {}
+        for _ in range(size):
+            name = self._value(0)
+            if not isinstance(name, str) or isinstance(name, Char):
+                raise SerialError("a map's key is no String")
+            entries[name] = self._value(depth)
+        if self._data[self._position] != _END:
+            raise SerialError("a map has more than its entries")
+        self._position += 1
+        return entries
+
+
+# --- writing -----------------------------------------------------------------------------------
+
+
+def dumps(value: object) -> bytes:
+    """A stream of one value. Raises SerialError for what is not of the closed set."""
+    writer = _Writer(_HASHMAP)
+    writer.value(value, _DEPTH)
+    return writer.stream()
+
+
+def dumps_map(entries: Mapping[str, object], hashtable: bool = False) -> bytes:
+    """The body of a MapMessage: a HashMap, or a Hashtable, which holds no null.
+
+    Raises SerialError for what is not of the closed set.
+    """
+    writer = _Writer(_HASHTABLE if hashtable else _HASHMAP)
+    writer.value(dict(entries), _DEPTH)
+    return writer.stream()
+
+
+def dumps_stream(values: Iterable[object]) -> bytes:
+    """The body of a StreamMessage. Raises SerialError for what is not of the closed set; that are
+    maps, too."""
+    writer = _Writer(_HASHMAP)
+    for value in values:
+        writer.value(value, 0)
+    return writer.stream()
+
+
+class _Writer:
+    __slots__ = ("_classes", "_handle", "_map_class", "_parts")
+
+    def __init__(self, map_class: _Class) -> None:
+        self._parts: list[bytes] = [STREAM_HEADER]
+        self._classes: dict[_Class, bytes] = {}
+        self._handle = _FIRST_HANDLE
+        self._map_class = map_class
+
+    def stream(self) -> bytes:
+        return b"".join(self._parts)
+
+    def value(self, value: object, depth: int) -> None:
+        """Append a value, with at most `depth` maps within each other."""
+        append = self._parts.append
+        if value is None:
+            append(b"\x70")
+        elif isinstance(value, dict):
+            if depth == 0:
+                raise SerialError("a map within a map within a map is not written")
+            self._map(value, depth - 1)
+        elif isinstance(value, str) and not isinstance(value, Char):
+            self._string(value)
+        elif isinstance(value, bytes):
+            append(b"\x75")
+            self._class(_BYTES)
+            self._handle += 1
+            append(_i32.pack(len(value)))
+            append(value)
+        else:
+            self._box(value)
+
+    def _string(self, text: str) -> None:
+        raw = encode_utf(text)
+        size = len(raw)
+        head = b"\x74" + _u16.pack(size) if size < 0x1_0000 else b"\x7c" + _u64.pack(size)
+        self._parts += (head, raw)
+        self._handle += 1
+
+    def _box(self, value: object) -> None:
+        kind = type(value)
+        box = _BOX_OF.get(int if isinstance(value, int) and kind not in _BOX_OF else kind)
+        if box is None:
+            raise SerialError(f"a {kind.__name__} is not written")
+        if box is _INTEGER and isinstance(value, int):
+            box = _INTEGER if -0x8000_0000 <= value <= 0x7FFF_FFFF else _LONG
+        try:
+            raw = box.data.pack(ord(value) if isinstance(value, Char) else value)
+        except (error, OverflowError, TypeError):
+            raise SerialError(f"a value is out of the range of {box.name.decode()}") from None
+        self._parts.append(b"\x73")
+        self._class(box)
+        self._handle += 1
+        self._parts.append(raw)
+
+    def _class(self, known: _Class) -> None:
+        reference = self._classes.get(known)
+        if reference is not None:
+            self._parts.append(reference)
+            return
+        self._classes[known] = b"\x71" + _u32.pack(self._handle)
+        self._handle += 1
+        self._parts += (b"\x72", _u16.pack(len(known.name)), known.name, known.tail)
+        if known.parent is None:
+            self._parts.append(b"\x70")
+        else:
+            self._class(known.parent)
+
+    def _map(self, entries: dict[object, object], depth: int) -> None:
+        append = self._parts.append
+        append(b"\x73")
+        self._class(self._map_class)
+        self._handle += 1
+        size = len(entries)
+        buckets = 16
+        while buckets * 3 < size * 4:
+            buckets *= 2
+        append(_map_fields.pack(0.75, buckets // 4 * 3 if size else 0))
+        append(b"\x77\x08" + _map_size.pack(buckets, size))
+        for name, value in entries.items():
+            if type(name) is not str:
+                raise SerialError("a map's key is no String")
+            if value is None and self._map_class is _HASHTABLE:
+                raise SerialError("a Hashtable holds no null")
+            self._string(name)
+            self.value(value, depth)
+        append(b"\x78")
+
+
+# --- what other protocols see ------------------------------------------------------------------
+
+_FLAGS_AT: Final = 62
+_COMPRESSED: Final = 0x04
+"""In the first byte of the flags of a JMQ packet."""
+
+
+def json_of_map(body: bytes, limits: Limits = _DEFAULT_LIMITS) -> bytes:
+    """The body of a MapMessage as a JSON object. Raises SerialError.
+
+    byte[] in base64, a Character as text of one character, NaN and the infinities as text, a Float
+    with as few digits as Java writes.
+    """
+    return msgspec.json.encode(_plain(loads_map(body, limits)))
+
+
+def json_of_stream(body: bytes, limits: Limits = _DEFAULT_LIMITS) -> bytes:
+    """The body of a StreamMessage as a JSON array, as `json_of_map`; [] for no body at all."""
+    values = loads_stream(body, limits) if body else []
+    return msgspec.json.encode([_plain(value) for value in values])
+
+
+def _plain(value: Value) -> Value:
+    """As msgspec takes it: it knows no subclasses, and no JSON for NaN."""
+    if isinstance(value, dict):
+        return {name: _plain(inner) for name, inner in value.items()}
+    if isinstance(value, float):
+        if value - value != 0:
+            return "NaN" if value != value else "Infinity" if value > 0 else "-Infinity"
+        return _shortest(value) if isinstance(value, Float) else value
+    if isinstance(value, int) and not isinstance(value, bool):
+        return int(value)
+    if isinstance(value, str):
+        return str(value)
+    return value
+
+
+def _shortest(value: float) -> float:
+    raw = pack(">f", value)
+    for digits in range(6, 9):
+        short = float(f"{value:.{digits}g}")
+        if pack(">f", short) == raw:
+            return short
+    return float(value)
+
+
+def inflate(body: bytes, expected: int | None, limit: int) -> bytes:
+    """A body that its sender compressed (zlib, RFC 1950).
+
+    expected  bytes it must have then, as JMS_SUN_UNCOMPRESSED_SIZE tells; None = not known
+    limit     bytes it may have
+
+    Raises FrameTooLarge, and ProtocolError when it is broken or has another size.
+    """
+    machine = zlib.decompressobj()
+    try:
+        plain = machine.decompress(body, limit + 1)
+    except zlib.error as fault:
+        raise ProtocolError(f"a compressed body is broken: {fault}") from None
+    if len(plain) > limit:
+        raise FrameTooLarge(f"a compressed body has more than {limit} bytes")
+    if not machine.eof:
+        raise ProtocolError("a compressed body ends too early")
+    if expected is not None and len(plain) != expected:
+        raise ProtocolError(f"a compressed body has {len(plain)} bytes, not {expected}")
+    return plain
+
+
+def expanded(message: Message, limit: int = _DEFAULT_LIMITS.size) -> bytes:
+    """A message's body as its application gave it: inflated, if the sender, a JMQ client, had
+    compressed it. Raises ProtocolError as `inflate`."""
+    native = message.native
+    if message.origin is not Origin.JMQ or not native or not native[_FLAGS_AT] & _COMPRESSED:
+        return message.body
+    size = (message.properties or {}).get("JMS_SUN_UNCOMPRESSED_SIZE")
+    return inflate(message.body, size if isinstance(size, int) else None, limit)

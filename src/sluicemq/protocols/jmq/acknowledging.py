@@ -1,0 +1,201 @@
+"""ACKNOWLEDGE and REDELIVER: what a client says of messages it holds.
+
+Messages are named by the consumer they were sent to and their SysMessageID. A consumer may have
+been closed since; of a message that it does not hold, or not any more, nothing becomes. What is
+acknowledged in a transaction is remembered there by the same name, so that REDELIVER, which comes
+before the ROLLBACK, can take the acknowledgement back. (Protocol specification, section 7.)
+
+Clients that want to know are answered when the journal has been told that the message has been
+consumed: the end of this process does not take it back. Those of one read are answered together.
+"""
+
+from __future__ import annotations
+
+from typing import Final
+
+from sluicemq.broker import Consumer, Delivery
+from sluicemq.protocols.jmq.connection import Connection, number, truth
+from sluicemq.protocols.jmq.consumers import JmsConsumer
+from sluicemq.protocols.jmq.ids import INT_BLOCK, LONG_BLOCK, decode_blocks
+from sluicemq.protocols.jmq.packets import (
+    A,
+    AckType,
+    BodyType,
+    DeadReason,
+    Level,
+    PacketType,
+    Status,
+)
+from sluicemq.protocols.jmq.statuses import Refused
+from sluicemq.protocols.jmq.wire import Packet, encode_reply
+
+GIVEN_UP: Final = "client"
+"""The broker's word for a message that a client could not do anything with."""
+MOST_REROUTED: Final = 20
+"""Deliveries after which a message that its consumers send back is given up."""
+_REPLY: Final = PacketType.ACKNOWLEDGE_REPLY.value
+_OK: Final = Status.OK.value
+
+
+class Acknowledging:
+    """See the module."""
+
+    __slots__ = ("_broker", "_connection", "_consumers", "_pending")
+
+    def __init__(self, connection: Connection) -> None:
+        self._connection = connection
+        self._pending: list[bytes] = []
+        """Answers to the packets that are being carried out."""
+        self._broker = connection.broker
+        self._consumers = connection.consumers
+
+    def acknowledge(self, packet: Packet) -> None:
+        """ACKNOWLEDGE."""
+        blocks = self._blocks(packet)
+        transaction = packet.transaction_id
+        if packet.block:
+            kind = number(packet, "JMQAckType", AckType.CONSUMED)
+            if truth(packet, "JMQValidate"):
+                self._validate(transaction, blocks)
+                self._connection.reply(packet)
+                return
+            if kind != AckType.CONSUMED:
+                self._give_up(packet, kind, blocks)
+                self._connection.reply(packet)
+                return
+        if transaction:
+            self._acknowledge_in(transaction, blocks)
+        elif self._consume(blocks) and packet.flags & A:
+            self._pending.append(encode_reply(_REPLY, packet.consumer_id, _OK))
+            return
+        self._connection.reply(packet)
+
+    def _consume(self, blocks: list[tuple[int, bytes]]) -> bool:
+        """Whether the journal has to learn of it. Raises Refused."""
+        consumers = self._consumers
+        recorded = False
+        for consumer_id, sysid in blocks:
+            consumer = consumers.get(consumer_id)
+            if consumer is None or not consumer.holds:
+                self._find(consumer_id)
+                continue
+            if consumer.acknowledge(sysid):
+                recorded = True
+            if consumer.closed:
+                self._forget(consumer)
+        return recorded
+
+    def confirm(self) -> None:
+        """All packets that came with one read are carried out."""
+        pending = self._pending
+        if pending:
+            self._pending = []
+            data = b"".join(pending)
+            self._broker.when_settled(lambda: self._connection.write(data))
+
+    def _blocks(self, packet: Packet) -> list[tuple[int, bytes]]:
+        """Raises Refused."""
+        body = packet.body
+        width = LONG_BLOCK
+        if packet.block and "JMQBodyType" in packet.properties:
+            if number(packet, "JMQBodyType") == BodyType.CONSUMERID_I_SYSMESSAGEID:
+                width = INT_BLOCK
+        elif self._connection.level < Level.MQ_3_0:
+            width = INT_BLOCK
+        if len(body) % width:
+            raise Refused(Status.ERROR, f"{len(body)} bytes are no blocks of {width}")
+        return decode_blocks(body, width)
+
+    def _find(self, consumer_id: int) -> JmsConsumer | None:
+        """None for a consumer that was closed, and holds nothing any more. Raises Refused."""
+        consumer = self._consumers.get(consumer_id)
+        if consumer is None:
+            for session in self._connection.sessions.values():
+                if consumer_id in session.known:
+                    return None
+            raise Refused(Status.NOT_FOUND, f"there is no consumer {consumer_id} here")
+        if not consumer.holds:
+            raise Refused(Status.NOT_ALLOWED, "this session does not acknowledge")
+        return consumer
+
+    def _forget(self, consumer: JmsConsumer) -> None:
+        """A consumer that has been closed goes with the last message that it holds."""
+        if consumer.closed and not consumer.held:
+            self._consumers.pop(consumer.number, None)
+            consumer.session.consumers.pop(consumer.number, None)
+
+    # --- transactions ------------------------------------------------------------------------
+
+    def _acknowledge_in(self, transaction: int, blocks: list[tuple[int, bytes]]) -> None:
+        branch = self._connection.coordinator.branches.active(transaction, self._connection)
+        settle = self._broker.transactions.settle
+        for consumer_id, sysid in blocks:
+            consumer = self._find(consumer_id)
+            taken = consumer.take(sysid) if consumer is not None else None
+            if consumer is None or taken is None:
+                continue
+            holder, delivery = taken
+            if settle(branch.transaction, holder, delivery.sequence):
+                branch.acked[consumer_id, sysid] = (consumer, holder, delivery)
+            self._forget(consumer)
+
+    def _validate(self, transaction: int, blocks: list[tuple[int, bytes]]) -> None:
+        """Refused unless all of them were acknowledged in that transaction."""
+        if not transaction:
+            raise Refused(Status.BAD_REQUEST, "JMQValidate is about a transaction")
+        branch = self._connection.coordinator.branches.active(transaction, self._connection)
+        if not all(block in branch.acked for block in blocks):
+            raise Refused(Status.NOT_FOUND, "not all of these belong to the transaction")
+
+    # --- what cannot be consumed -------------------------------------------------------------
+
+    def _give_up(self, packet: Packet, kind: int, blocks: list[tuple[int, bytes]]) -> None:
+        """The client cannot do anything with these."""
+        if kind not in (AckType.UNDELIVERABLE, AckType.DEAD):
+            raise Refused(Status.BAD_REQUEST, f"there is no JMQAckType {kind}")
+        expired = number(packet, "JMQDeadReason", DeadReason.UNDELIVERABLE) == DeadReason.EXPIRED
+        for consumer_id, sysid in blocks:
+            consumer = self._find(consumer_id)
+            taken = consumer.take(sysid) if consumer is not None else None
+            if consumer is None or taken is None:
+                continue
+            holder, delivery = taken
+            if kind == AckType.UNDELIVERABLE:
+                self._reroute(holder, delivery)
+            else:
+                self._bury(delivery, "expired" if expired else GIVEN_UP)
+            self._forget(consumer)
+
+    def _reroute(self, holder: Consumer, delivery: Delivery) -> None:
+        """To another consumer, if there is one; else it would come back at once, and for ever."""
+        others = len(delivery.subscription.consumers) > 1
+        if others and delivery.attempts < MOST_REROUTED:
+            self._broker.release(holder, [delivery.sequence])
+        else:
+            self._bury(delivery, GIVEN_UP)
+
+    def _bury(self, delivery: Delivery, reason: str) -> None:
+        self._broker.dead_letter(delivery.subscription, delivery.sequence, reason)
+
+    # --- REDELIVER ---------------------------------------------------------------------------
+
+    def redeliver(self, packet: Packet) -> None:
+        """REDELIVER, which has no reply."""
+        attempted = truth(packet, "JMQSetRedelivered")
+        transaction = packet.transaction_id or number(packet, "JMQTransactionID", 0)
+        blocks = self._blocks(packet)
+        wanted: dict[JmsConsumer, list[bytes]] = {}
+        if transaction:
+            branches = self._connection.coordinator.branches
+            branch = branches.by_number(transaction)
+            if branch is not None and self._connection.number in branch.joined:
+                for consumer, sysid in branches.take_back(branch, blocks):
+                    wanted.setdefault(consumer, []).append(sysid)
+        for consumer_id, sysid in blocks:
+            found = self._consumers.get(consumer_id)
+            if found is not None and found.holds:
+                wanted.setdefault(found, []).append(sysid)
+        for consumer, sysids in wanted.items():
+            consumer.send_again(sysids, attempted)
+            consumer.level()
+            self._forget(consumer)

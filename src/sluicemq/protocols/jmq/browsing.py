@@ -1,0 +1,268 @@
+"""Looking at a queue without taking anything (protocol specification, BROWSE and DELIVER).
+
+BROWSE is answered with the SysMessageIDs of what is there, in queue order, DELIVER with messages of
+these, the last of which has the L bit. They are sent even to a connection that is stopped. What has
+gone meanwhile is left out.
+
+A queue may be long and its messages in the journal, so both go in slices, and nothing is sent to a
+client that does not read. A connection does one at a time, in the order asked for.
+"""
+
+from __future__ import annotations
+
+from array import array
+from collections import deque
+from collections.abc import Callable, Iterator
+from typing import Final
+
+from sluicemq.broker import Broker, Selector
+from sluicemq.model.access import Operation
+from sluicemq.model.destination import Address, Kind
+from sluicemq.model.errors import JournalDamaged, ProtocolError, RecordNotFound
+from sluicemq.model.message import Message, Origin
+from sluicemq.protocols.crossing import is_temporary
+from sluicemq.protocols.java import Long, dumps_map
+from sluicemq.protocols.jmq.connection import Connection, number, text, truth
+from sluicemq.protocols.jmq.destinations import address_of, missing
+from sluicemq.protocols.jmq.ids import SYSID_SIZE, decode_sysids
+from sluicemq.protocols.jmq.mapping import deliver_chunks, sysid_of
+from sluicemq.protocols.jmq.metrics import counters, gauges
+from sluicemq.protocols.jmq.packets import L, Status
+from sluicemq.protocols.jmq.statuses import Refused
+from sluicemq.protocols.jmq.wire import Packet
+
+SLICE: Final = 500
+"""Messages looked at before others have their turn."""
+SLICE_BYTES: Final = 1 << 20
+"""Bytes of bodies delivered before that."""
+MOST_VIEWS: Final = 8
+"""Answers to BROWSE that a connection's DELIVERs may be about; older ones are forgotten."""
+MOST_WAITING: Final = 1000
+"""Requests of a connection that wait for their turn."""
+
+Work = Iterator[None]
+"""Goes on with each step until it is done."""
+
+
+class View:
+    """What one BROWSE_REPLY has listed: ids and the engine's numbers in the same order, and those
+    messages that are not in the journal."""
+
+    __slots__ = ("_cursor", "_ids", "_messages", "_sequences")
+
+    def __init__(self) -> None:
+        self._ids = bytearray()
+        self._sequences = array("Q")
+        self._messages: dict[int, Message] = {}
+        self._cursor = 0
+
+    def __len__(self) -> int:
+        return len(self._sequences)
+
+    @property
+    def ids(self) -> bytes:
+        """All, as BROWSE_REPLY has them."""
+        return bytes(self._ids)
+
+    def add(self, sysid: bytes, sequence: int, message: Message | None) -> None:
+        """One more; `message` if the journal does not have it."""
+        self._ids += sysid
+        self._sequences.append(sequence)
+        if message is not None:
+            self._messages[sequence] = message
+
+    def find(self, broker: Broker, sysid: bytes) -> Message | None:
+        """The message, if it is there yet. Fast for ids that are asked for in order."""
+        place = self._place(sysid)
+        if place < 0:
+            return None
+        self._cursor = place + 1
+        sequence = self._sequences[place]
+        message = self._messages.get(sequence)
+        if message is not None:
+            return message if message.references else None
+        return read(broker, sequence)
+
+    def _place(self, sysid: bytes) -> int:
+        ids = self._ids
+        at = self._cursor * SYSID_SIZE
+        if ids[at : at + SYSID_SIZE] == sysid:
+            return self._cursor
+        at = ids.find(sysid)
+        while at >= 0 and at % SYSID_SIZE:
+            at = ids.find(sysid, at + 1)
+        return at // SYSID_SIZE if at >= 0 else -1
+
+
+def read(broker: Broker, sequence: int) -> Message | None:
+    """A message out of the journal; None if it has gone, or cannot be read."""
+    try:
+        message = broker.fetch(sequence)
+    except (RecordNotFound, JournalDamaged):
+        return None
+    message.sequence = sequence
+    return message
+
+
+def address_of_queue(packet: Packet) -> Address:
+    """What a request names. Refused if it is a topic."""
+    address = address_of(packet)
+    if address.kind is not Kind.QUEUE:
+        raise Refused(Status.BAD_REQUEST, f"{address}: only queues can be browsed")
+    return address
+
+
+class Browsing:
+    """See the module."""
+
+    __slots__ = ("_broker", "_connection", "_ended", "_running", "_views", "_waiting")
+
+    def __init__(self, connection: Connection) -> None:
+        self._connection = connection
+        self._broker = connection.broker
+        self._views: dict[int, View] = {}
+        """By the JMQConsumerID that BROWSE_REPLY gave."""
+        self._waiting: deque[Work] = deque()
+        self._running = False
+        """The next step is going to be made."""
+        self._ended = False
+
+    # --- requests ----------------------------------------------------------------------------
+
+    def browse(self, packet: Packet) -> None:
+        """BROWSE."""
+        address = address_of_queue(packet)
+        selector = text(packet, "JMQSelector")
+        compiled = self._broker.compile_selector(selector) if selector.strip() else None
+        if not is_temporary(address.name):
+            self._connection.demand(Operation.BROWSE, address.name)
+        destination = self._broker.find(address)
+        if destination is None:
+            raise missing(self._broker, address)
+        if truth(packet, "JMQMetrics"):
+            values = {**dict(counters(destination)), **dict(gauges(destination))}
+            figures = {name: Long(value) for name, value in values.items()}
+            properties: dict[str, object] = {
+                "JMQConsumerID": Long(self._connection.coordinator.uid()),
+                "JMQMetrics": True,
+            }
+            self._connection.reply(packet, properties=properties, body=dumps_map(figures))
+            return
+        self._begin(lambda: self._list(packet, compiled))
+
+    def deliver(self, packet: Packet) -> None:
+        """DELIVER."""
+        consumer_id = number(packet, "JMQConsumerID")
+        sysids = decode_sysids(packet.body)
+        self._begin(lambda: self._send(packet, consumer_id, sysids))
+
+    # --- one after the other -----------------------------------------------------------------
+
+    def _begin(self, work: Callable[[], Work]) -> None:
+        if len(self._waiting) >= MOST_WAITING:
+            raise Refused(Status.UNAVAILABLE, "too much is being browsed on this connection")
+        self._waiting.append(work())
+        if not self._running:
+            self._step()
+
+    def go_on(self) -> None:
+        """The client reads again."""
+        if self._waiting and not self._running:
+            self._step()
+
+    def end(self) -> None:
+        """The connection has gone."""
+        self._ended = True
+        self._waiting.clear()
+        self._views.clear()
+
+    def _step(self) -> None:
+        self._running = False
+        while self._waiting and not self._ended:
+            if self._connection.outlet.congested:
+                return  # until `go_on`
+            if next(self._waiting[0], self) is self:
+                if self._waiting:
+                    self._waiting.popleft()
+                continue
+            self._running = True
+            self._connection.link.call_later(0, self._step)
+            return
+
+    # --- BROWSE ------------------------------------------------------------------------------
+
+    def _list(self, packet: Packet, selector: Selector | None) -> Work:
+        """Find out what is there, and say so."""
+        broker = self._broker
+        destination = broker.find(address_of_queue(packet))
+        view = View()
+        if destination is not None:
+            most = self._connection.options.browsed
+            identity = broker.identity
+            for place, (sequence, unjournaled) in enumerate(broker.browse(destination.queue)):
+                if place % SLICE == SLICE - 1:
+                    yield
+                message = unjournaled or read(broker, sequence)
+                if message is None or (selector is not None and not selector(message)):
+                    continue
+                view.add(sysid_of(message, identity), sequence, unjournaled)
+                if len(view) >= most:
+                    break
+        number = self._connection.coordinator.uid()
+        self._views[number] = view
+        if len(self._views) > MOST_VIEWS:
+            del self._views[next(iter(self._views))]
+        properties = {"JMQConsumerID": Long(number)}
+        self._connection.reply(packet, properties=properties, body=view.ids)
+
+    # --- DELIVER -----------------------------------------------------------------------------
+
+    def _send(self, packet: Packet, consumer_id: int, sysids: list[bytes]) -> Work:
+        """Send what is there yet. Whether it is the last is known when the next has been found."""
+        found: Message | None = None
+        answered = False
+        size = 0
+        for place, sysid in enumerate(sysids):
+            if place % SLICE == SLICE - 1 or size > SLICE_BYTES:
+                size = 0
+                yield
+            message = self._find(consumer_id, sysid)
+            if message is None:
+                continue
+            if found is not None:
+                if not answered:
+                    answered = True
+                    self._connection.reply(packet)
+                size += self._write(found, consumer_id, 0)
+            found = message
+        if found is None:
+            why = Refused(Status.NOT_FOUND, "none of these is there any more")
+            self._connection.refuse(packet, why)
+            return
+        if not answered:
+            self._connection.reply(packet)
+        self._write(found, consumer_id, L)
+
+    def _find(self, consumer_id: int, sysid: bytes) -> Message | None:
+        """In the view that the request is about; clients with ids of their own mean any."""
+        view = self._views.get(consumer_id)
+        message = None
+        for each in [view] if view is not None else reversed(self._views.values()):
+            message = each.find(self._broker, sysid)
+            if message is not None:
+                break
+        if message is not None and message.origin is not Origin.JMQ:
+            try:
+                deliver_chunks(message, consumer_id, 0, 0, self._broker.identity)
+            except ProtocolError:
+                return None  # no packet can carry it
+        return message
+
+    def _write(self, message: Message, consumer_id: int, flags: int) -> int:
+        """Returns its size."""
+        connection = self._connection
+        if not connection.closed:
+            connection.link.write(
+                deliver_chunks(message, consumer_id, flags, 0, self._broker.identity)
+            )
+        return len(message.body)

@@ -1,0 +1,387 @@
+"""The JMQ client that blocks. Public through `client`.
+
+It is the client for asyncio, on an event loop in a thread of its own: messages are read, pings
+answered and connections made again also while nobody calls. Any number of threads may use it. Its
+methods are those of the classes that they are named after, and raise the same errors.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import threading
+from collections.abc import Coroutine, Iterable, Iterator, Mapping
+from typing import Any, Self, TypeVar
+
+from sluicemq.model.errors import ConnectionLost
+from sluicemq.protocols.dialing import ALWAYS, Backoff, BlockingClient
+from sluicemq.protocols.jmq.client.browser import Browser
+from sluicemq.protocols.jmq.client.connection import PREFETCH, JmqClient
+from sluicemq.protocols.jmq.client.consumer import Consumer, JmqMessage
+from sluicemq.protocols.jmq.client.destinations import Destination, TemporaryQueue, TemporaryTopic
+from sluicemq.protocols.jmq.client.messages import Message
+from sluicemq.protocols.jmq.client.producer import OUTSTANDING, Producer
+from sluicemq.protocols.jmq.client.session import Session
+from sluicemq.protocols.jmq.client.xa import XaResource
+from sluicemq.protocols.jmq.ids import Xid
+from sluicemq.protocols.jmq.packets import AckMode, XaFlag
+
+T = TypeVar("T")
+
+
+class _Loop:
+    """An event loop in a thread."""
+
+    def __init__(self) -> None:
+        self._loop = asyncio.new_event_loop()
+        self._thread = threading.Thread(target=self._run, name="jmq-client", daemon=True)
+        self._thread.start()
+
+    def _run(self) -> None:
+        asyncio.set_event_loop(self._loop)
+        self._loop.run_forever()
+        self._loop.run_until_complete(self._loop.shutdown_asyncgens())
+        self._loop.close()
+
+    def call(self, coroutine: Coroutine[Any, Any, T]) -> T:
+        """Run it there and wait for it; an interrupt here (Ctrl-C) cancels it there.
+
+        Raises ConnectionLost when the loop has ended.
+        """
+        if self._loop.is_closed() or not self._thread.is_alive():
+            coroutine.close()
+            raise ConnectionLost("the client is closed")
+        future = asyncio.run_coroutine_threadsafe(coroutine, self._loop)
+        try:
+            return future.result()
+        except BaseException:
+            future.cancel()
+            raise
+
+    def end(self) -> None:
+        """Once nobody calls any more."""
+        if self._thread.is_alive():
+            self._loop.call_soon_threadsafe(self._loop.stop)
+            self._thread.join()
+
+
+class BlockingJmqMessage(Message):
+    """A message received by a BlockingJmqClient."""
+
+    __slots__ = ("_loop", "message")
+
+    def __init__(self, loop: _Loop, message: JmqMessage) -> None:
+        super().__init__(message.packet)
+        self._loop = loop
+        self.message = message
+
+    def acknowledge(self, *, only: bool = False) -> None:
+        """As JmqMessage.acknowledge."""
+        self._loop.call(self.message.acknowledge(only=only))
+
+
+class BlockingProducer(BlockingClient):
+    """See Producer."""
+
+    def __init__(self, loop: _Loop, producer: Producer) -> None:
+        self._loop = loop
+        self._producer = producer
+
+    @property
+    def destination(self) -> Destination | None:
+        return self._producer.destination
+
+    def send(
+        self,
+        body: object = None,
+        *,
+        to: str | Destination | None = None,
+        properties: Mapping[str, object] | None = None,
+        correlation_id: str | None = None,
+        reply_to: str | Destination | None = None,
+        type: str | None = None,
+        persistent: bool | None = None,
+        priority: int | None = None,
+        ttl: float | None = None,
+        delay: float | None = None,
+        compress: bool = False,
+        wait: bool = True,
+    ) -> str:
+        """As Producer.send."""
+        return self._loop.call(
+            self._producer.send(
+                body,
+                to=to,
+                properties=properties,
+                correlation_id=correlation_id,
+                reply_to=reply_to,
+                type=type,
+                persistent=persistent,
+                priority=priority,
+                ttl=ttl,
+                delay=delay,
+                compress=compress,
+                wait=wait,
+            )
+        )
+
+    def send_all(self, bodies: Iterable[object], **options: Any) -> int:
+        """As Producer.send_all; `bodies` is gone through by the client's thread."""
+        return self._loop.call(self._producer.send_all(bodies, **options))
+
+    def confirm(self) -> None:
+        """As Producer.confirm."""
+        self._loop.call(self._producer.confirm())
+
+    def close(self) -> None:
+        """As Producer.close."""
+        self._loop.call(self._producer.close())
+
+
+class BlockingConsumer(BlockingClient):
+    """See Consumer."""
+
+    def __init__(self, loop: _Loop, consumer: Consumer) -> None:
+        self._loop = loop
+        self._consumer = consumer
+
+    def receive(self, timeout: float | None = None) -> BlockingJmqMessage:
+        """As Consumer.receive."""
+        return BlockingJmqMessage(self._loop, self._loop.call(self._consumer.receive(timeout)))
+
+    def __iter__(self) -> Iterator[BlockingJmqMessage]:
+        while True:
+            yield self.receive()
+
+    def close(self) -> None:
+        """As Consumer.close."""
+        self._loop.call(self._consumer.close())
+
+
+class BlockingBrowser:
+    """See Browser."""
+
+    def __init__(self, loop: _Loop, browser: Browser) -> None:
+        self._loop = loop
+        self._browser = browser
+
+    def __iter__(self) -> Iterator[Message]:
+        messages = aiter(self._browser)
+        try:
+            while (message := self._loop.call(anext(messages, None))) is not None:
+                yield message
+        finally:
+            self._loop.call(messages.aclose())
+
+
+class BlockingXaResource:
+    """See XaResource."""
+
+    def __init__(self, loop: _Loop, resource: XaResource) -> None:
+        self._loop = loop
+        self._resource = resource
+
+    def start(self, xid: Xid, flags: int = XaFlag.NOFLAGS) -> None:
+        self._loop.call(self._resource.start(xid, flags))
+
+    def end(self, xid: Xid, flags: int = XaFlag.SUCCESS) -> None:
+        self._loop.call(self._resource.end(xid, flags))
+
+    def prepare(self, xid: Xid) -> None:
+        self._loop.call(self._resource.prepare(xid))
+
+    def commit(self, xid: Xid, *, one_phase: bool = False) -> None:
+        self._loop.call(self._resource.commit(xid, one_phase=one_phase))
+
+    def rollback(self, xid: Xid) -> None:
+        self._loop.call(self._resource.rollback(xid))
+
+    def recover(self) -> list[Xid]:
+        return self._loop.call(self._resource.recover())
+
+
+class BlockingSession(BlockingClient):
+    """See Session."""
+
+    def __init__(self, loop: _Loop, session: Session) -> None:
+        self._loop = loop
+        self._session = session
+        self.xa = BlockingXaResource(loop, session.xa)
+
+    def producer(
+        self,
+        destination: str | Destination | None = None,
+        *,
+        persistent: bool = True,
+        priority: int = 4,
+        ttl: float = 0.0,
+        delay: float = 0.0,
+    ) -> BlockingProducer:
+        """As Session.producer."""
+        producer = self._session.producer(
+            destination, persistent=persistent, priority=priority, ttl=ttl, delay=delay
+        )
+        return BlockingProducer(self._loop, self._loop.call(producer))
+
+    def consumer(
+        self,
+        destination: str | Destination,
+        *,
+        selector: str = "",
+        no_local: bool = False,
+        name: str = "",
+        durable: bool = False,
+        shared: bool = False,
+        prefetch: int = 0,
+    ) -> BlockingConsumer:
+        """As Session.consumer."""
+        consumer = self._session.consumer(
+            destination,
+            selector=selector,
+            no_local=no_local,
+            name=name,
+            durable=durable,
+            shared=shared,
+            prefetch=prefetch,
+        )
+        return BlockingConsumer(self._loop, self._loop.call(consumer))
+
+    def browser(self, queue: str | Destination, selector: str = "") -> BlockingBrowser:
+        """As Session.browser."""
+        return BlockingBrowser(self._loop, self._session.browser(queue, selector))
+
+    def temporary_queue(self) -> TemporaryQueue:
+        """As Session.temporary_queue."""
+        return self._loop.call(self._session.temporary_queue())
+
+    def temporary_topic(self) -> TemporaryTopic:
+        """As Session.temporary_topic."""
+        return self._loop.call(self._session.temporary_topic())
+
+    def delete(self, temporary: TemporaryQueue | TemporaryTopic) -> None:
+        """As Session.delete."""
+        self._loop.call(self._session.delete(temporary))
+
+    def unsubscribe(self, name: str) -> None:
+        """As Session.unsubscribe."""
+        self._loop.call(self._session.unsubscribe(name))
+
+    def reply(
+        self,
+        request: BlockingJmqMessage,
+        body: object = None,
+        *,
+        properties: Mapping[str, object] | None = None,
+        persistent: bool = False,
+    ) -> str:
+        """As Session.reply."""
+        return self._loop.call(
+            self._session.reply(request.message, body, properties=properties, persistent=persistent)
+        )
+
+    def recover(self) -> None:
+        """As Session.recover."""
+        self._loop.call(self._session.recover())
+
+    def commit(self) -> None:
+        """As Session.commit."""
+        self._loop.call(self._session.commit())
+
+    def rollback(self) -> None:
+        """As Session.rollback."""
+        self._loop.call(self._session.rollback())
+
+    def close(self) -> None:
+        """As Session.close."""
+        self._loop.call(self._session.close())
+
+
+class BlockingJmqClient(BlockingClient):
+    """See JmqClient. Made by `connect` or `open`; ends with `close`, or with its `with`."""
+
+    def __init__(self, loop: _Loop, client: JmqClient) -> None:
+        self._loop = loop
+        self._client = client
+
+    @classmethod
+    def connect(cls, *where: Any, **options: Any) -> Self:
+        """As JmqClient.connect."""
+        return cls._begin(JmqClient.connect(*where, **options))
+
+    @classmethod
+    def open(
+        cls,
+        where: str,
+        *,
+        reconnect: Backoff | None = ALWAYS,
+        outstanding: int = OUTSTANDING,
+        prefetch: int = PREFETCH,
+    ) -> Self:
+        """As JmqClient.open."""
+        return cls._begin(
+            JmqClient.open(where, reconnect=reconnect, outstanding=outstanding, prefetch=prefetch)
+        )
+
+    @classmethod
+    def _begin(cls, connecting: Coroutine[Any, Any, JmqClient]) -> Self:
+        loop = _Loop()
+        try:
+            return cls(loop, loop.call(connecting))
+        except BaseException:
+            loop.end()
+            raise
+
+    def session(
+        self, ack_mode: AckMode = AckMode.AUTO, *, transacted: bool = False
+    ) -> BlockingSession:
+        """As JmqClient.session."""
+        return BlockingSession(
+            self._loop, self._loop.call(self._client.session(ack_mode, transacted=transacted))
+        )
+
+    def request(
+        self,
+        to: str | Destination,
+        body: object = None,
+        *,
+        timeout: float | None = None,
+        properties: Mapping[str, object] | None = None,
+        type: str | None = None,
+        persistent: bool = False,
+        ttl: float | None = None,
+    ) -> BlockingJmqMessage:
+        """As JmqClient.request."""
+        reply = self._client.request(
+            to,
+            body,
+            timeout=timeout,
+            properties=properties,
+            type=type,
+            persistent=persistent,
+            ttl=ttl,
+        )
+        return BlockingJmqMessage(self._loop, self._loop.call(reply))
+
+    def start(self) -> None:
+        """As JmqClient.start."""
+        self._loop.call(self._client.start())
+
+    def stop(self) -> None:
+        """As JmqClient.stop."""
+        self._loop.call(self._client.stop())
+
+    def unique_ids(self, number: int = 1) -> list[int]:
+        """As JmqClient.unique_ids."""
+        return self._loop.call(self._client.unique_ids(number))
+
+    def ping(self) -> float:
+        """As JmqClient.ping."""
+        return self._loop.call(self._client.ping())
+
+    def close(self) -> None:
+        """As JmqClient.close."""
+        try:
+            self._loop.call(self._client.close())
+        except ConnectionLost:
+            return  # it was closed before
+        finally:
+            self._loop.end()

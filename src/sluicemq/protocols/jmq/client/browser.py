@@ -1,0 +1,101 @@
+"""Looking at a queue. Public through `client`."""
+
+from __future__ import annotations
+
+import asyncio
+from collections import deque
+from collections.abc import AsyncGenerator
+from typing import Final, Protocol
+
+from sluicemq.model.errors import RequestTimeout
+from sluicemq.protocols.java import Long
+from sluicemq.protocols.jmq import packets
+from sluicemq.protocols.jmq.client.destinations import Destination
+from sluicemq.protocols.jmq.client.dialogue import Dialogue, check, number
+from sluicemq.protocols.jmq.client.messages import Message
+from sluicemq.protocols.jmq.ids import SYSID_SIZE
+from sluicemq.protocols.jmq.packets import PacketType, Status
+from sluicemq.protocols.jmq.wire import Packet
+
+BATCH: Final = 1000
+"""Messages that are asked for at a time."""
+
+
+class Looking(Protocol):
+    """What a browser needs of its session."""
+
+    async def ready(self) -> Dialogue:
+        """The connection. Raises ConnectionLost, RequestTimeout."""
+
+
+class _Shown:
+    """Messages that were asked for, until the last of them."""
+
+    def __init__(self) -> None:
+        self.packets: deque[Packet] = deque()
+        self.news = asyncio.Event()
+
+    def put(self, packet: Packet) -> None:
+        """See dialogue.Inbox."""
+        self.packets.append(packet)
+        self.news.set()
+
+
+class Browser:
+    """The messages of a queue, in its order, as often as it is iterated over: those that are there
+    when that begins, and still there when it is their turn. Made by `Session.browser`.
+
+        async for message in session.browser("orders"): …
+
+    Raises Refused (400 for a wrong selector, 403, …), ConnectionLost, RequestTimeout.
+    """
+
+    def __init__(self, session: Looking, queue: Destination, selector: str) -> None:
+        self._session = session
+        self._properties: dict[str, object] = {
+            "JMQDestination": queue.name,
+            "JMQDestType": queue.type,
+        }
+        if selector:
+            self._properties["JMQSelector"] = selector
+
+    async def __aiter__(self) -> AsyncGenerator[Message]:
+        dialogue = await self._session.ready()
+        for kind in (PacketType.VERIFY_DESTINATION, PacketType.BROWSE):
+            reply = await dialogue.request(
+                kind, self._properties, accepted=(Status.OK, Status.NOT_FOUND)
+            )
+            if number(reply, "JMQStatus") == Status.NOT_FOUND:
+                if reply.properties.get("JMQCanCreate") is True:
+                    return
+                check(reply)
+        identity = number(reply, "JMQConsumerID")
+        size = BATCH * SYSID_SIZE
+        shown = dialogue.inboxes[identity] = _Shown()
+        try:
+            for at in range(0, len(reply.body), size):
+                answer = await dialogue.request(
+                    PacketType.DELIVER,
+                    {"JMQConsumerID": Long(identity)},
+                    reply.body[at : at + size],
+                    accepted=(Status.OK, Status.NOT_FOUND),
+                )
+                last = number(answer, "JMQStatus") == Status.NOT_FOUND
+                while not last:
+                    while not shown.packets:
+                        await _news(shown, dialogue)
+                    packet = shown.packets.popleft()
+                    last = bool(packet.flags & packets.L)
+                    yield Message(packet)
+        finally:
+            dialogue.inboxes.pop(identity, None)
+
+
+async def _news(shown: _Shown, dialogue: Dialogue) -> None:
+    shown.news.clear()
+    try:
+        async with asyncio.timeout(dialogue.timeout):
+            await shown.news.wait()
+    except TimeoutError:
+        dialogue.check()
+        raise RequestTimeout(f"no message in {dialogue.timeout} s") from None

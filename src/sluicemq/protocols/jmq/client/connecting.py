@@ -1,0 +1,209 @@
+"""How a client gets from an address to a connection that it may use: the port mapper, HELLO, who
+the user is, and the client id (sections 1 and 5)."""
+
+from __future__ import annotations
+
+import asyncio
+import platform
+import ssl
+from collections.abc import Callable
+from contextlib import suppress
+from typing import Final
+
+from sluicemq import __version__
+from sluicemq.model.errors import ClientError, ConnectionLost, RequestTimeout
+from sluicemq.protocols import dialing
+from sluicemq.protocols.java import Long
+from sluicemq.protocols.jmq import login
+from sluicemq.protocols.jmq.client.dialogue import Dialogue, Refused, check, number, text
+from sluicemq.protocols.jmq.client.target import Target, tls_context
+from sluicemq.protocols.jmq.packets import Level, PacketType, Status
+from sluicemq.protocols.jmq.portmapper import VERSION, Service
+from sluicemq.protocols.jmq.wire import Limits, Packet
+
+AGENT: Final = f"SluiceMQ/{__version__} (Python; {platform.system()} {platform.machine()})"
+
+_LONGEST: Final = 1 << 16
+"""Bytes of a port mapper's answer."""
+_ROUNDS: Final = 8
+"""AUTHENTICATE_REQUESTs that a broker may send."""
+
+
+def read_services(answer: bytes) -> list[Service]:
+    """Raises ConnectionLost for what is no answer of a port mapper."""
+    head, *lines = answer.splitlines()[:1000] or [b""]
+    if head.split(b" ")[:1] != [b"%d" % VERSION]:
+        raise ConnectionLost("what answers there is no port mapper")
+    found = []
+    for line in lines:
+        words = line.decode("utf-8", "replace").split(" ")
+        if words[0] in ("", "."):
+            break
+        if len(words) >= 4 and words[3].isascii() and words[3].isdigit():
+            found.append(Service(words[0], words[1], words[2], int(words[3])))
+    return found
+
+
+def choose(services: list[Service], target: Target) -> Service:
+    """Which of them is meant. Raises ConnectionLost if there is none."""
+    name = target.service or ("ssljms" if target.tls else "jms")
+    for each in services:
+        if each.name == name and each.type == "NORMAL":
+            if not 0 < each.port < 65_536:
+                raise ConnectionLost(f"the broker's service {name} is paused")
+            return each
+    known = ", ".join(each.name for each in services if each.type == "NORMAL")
+    raise ConnectionLost(f"the broker has no service {name}; it has {known or 'none'}")
+
+
+class Connector:
+    """Makes connections to one target, one after the other."""
+
+    def __init__(
+        self, target: Target, ssl_context: ssl.SSLContext | None, limits: Limits, reconnects: bool
+    ) -> None:
+        """`reconnects` is for the broker to know. Raises ConfigurationError."""
+        self._target = target
+        self._limits = limits
+        self._reconnects = reconnects
+        self._level = Level.HIGHEST
+        self._context = ssl_context
+        if target.tls or target.ca:
+            self._tls()
+
+    def _tls(self) -> ssl.SSLContext:
+        if self._context is None:
+            self._context = tls_context(self._target)
+        return self._context
+
+    async def connect(
+        self,
+        host: str,
+        port: int,
+        old: int,
+        lost: Callable[[Dialogue, ClientError], None],
+    ) -> Dialogue:
+        """Connect to that host, and log in. `old` is the id of the connection that this one takes
+        the place of, or 0. `lost` is called when it breaks.
+
+        Raises Refused, ConnectionLost, RequestTimeout, ConfigurationError.
+        """
+        try:
+            return await self._attempt(host, port, old, lost)
+        except _WrongLevel as wrong:
+            self._level = wrong.level
+        try:
+            return await self._attempt(host, port, old, lost)
+        except _WrongLevel as wrong:
+            raise Refused("hello", Status.BAD_VERSION, f"level {wrong.level}") from None
+
+    async def _attempt(
+        self,
+        host: str,
+        port: int,
+        old: int,
+        lost: Callable[[Dialogue, ClientError], None],
+    ) -> Dialogue:
+        target = self._target
+        encrypted = target.tls
+        if not target.direct:
+            service = choose(await self._ask(host, port), target)
+            port, encrypted = service.port, service.protocol == "tls"
+        dialogue = Dialogue(self._limits, target.timeout, target.flow, lost)
+        await dialogue.dial(host, port, target.path or None, self._tls() if encrypted else None)
+        try:
+            await self._hello(dialogue, old)
+            await self._authenticate(dialogue)
+            if target.client_id:
+                await dialogue.request(
+                    PacketType.SET_CLIENTID,
+                    {"JMQClientID": target.client_id, "JMQShare": target.share_client_id},
+                )
+        except BaseException:
+            # who has not logged in is not answered: what was said is all that can be done
+            with suppress(ClientError):
+                dialogue.tell(PacketType.GOODBYE)
+            dialogue.discard()
+            raise
+        return dialogue
+
+    async def _ask(self, host: str, port: int) -> list[Service]:
+        """What the port mapper says."""
+        timeout = self._target.timeout
+        answer = bytearray()
+        try:
+            async with asyncio.timeout(timeout):
+                reader, writer = await asyncio.open_connection(
+                    host, port, ssl=self._tls() if self._target.tls else None
+                )
+                try:
+                    writer.write(b"%d\n" % VERSION)
+                    while not answer.endswith(b"\n.\n") and len(answer) < _LONGEST:
+                        data = await reader.read(_LONGEST)
+                        if not data:
+                            break
+                        answer += data
+                finally:
+                    writer.transport.abort()
+        except TimeoutError:
+            raise RequestTimeout(f"the port mapper of {host}:{port} says nothing") from None
+        except OSError as error:
+            raise ConnectionLost(
+                f"cannot connect to {host}:{port}: {dialing.reason_of(error)}"
+            ) from error
+        return read_services(bytes(answer))
+
+    async def _hello(self, dialogue: Dialogue, old: int) -> None:
+        properties: dict[str, object] = {
+            "JMQProtocolLevel": self._level,
+            "JMQVersion": __version__,
+            "JMQUserAgent": AGENT,
+            "JMQRBufferSize": self._target.flow,
+            "JMQReconnectable": self._reconnects,
+        }
+        if old:
+            properties["JMQConnectionID"] = Long(old)
+        reply = await dialogue.request(
+            PacketType.HELLO, properties, accepted=(Status.OK, Status.BAD_VERSION)
+        )
+        level = number(reply, "JMQProtocolLevel", self._level)
+        if number(reply, "JMQStatus") == Status.BAD_VERSION:
+            raise _WrongLevel(level)
+        dialogue.level = min(level, self._level)
+        dialogue.id = number(reply, "JMQConnectionID")
+        dialogue.credit.grant(number(reply, "JMQSize", -1) or -1)
+
+    async def _authenticate(self, dialogue: Dialogue) -> None:
+        request = await dialogue.challenged()
+        for _ in range(_ROUNDS):
+            reply = await dialogue.request(
+                PacketType.AUTHENTICATE,
+                {"JMQAuthType": text(request, "JMQAuthType")},
+                self._shown(request),
+                accepted=_ANY,
+            )
+            if reply.type != PacketType.AUTHENTICATE_REQUEST:
+                check(reply)
+                return
+            request = reply
+        raise ConnectionLost("the broker asks again and again who this is")
+
+    def _shown(self, request: Packet) -> bytes:
+        target = self._target
+        kind = text(request, "JMQAuthType")
+        if kind == login.DIGEST:
+            return login.digest(target.username, target.password, request.body)
+        if kind == login.BASIC:
+            return login.basic(target.username, target.password)
+        raise ConnectionLost(f"the broker wants a login of the type {kind!r}, which is not known")
+
+
+_ANY: Final = range(1000)
+
+
+class _WrongLevel(Exception):
+    """HELLO was answered with BAD_VERSION, and the level that the broker wants."""
+
+    def __init__(self, level: int) -> None:
+        super().__init__(level)
+        self.level = level

@@ -1,0 +1,333 @@
+"""Sending messages. Public through `client`."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterable, Mapping
+from contextlib import suppress
+from ipaddress import ip_address
+from itertools import count
+from typing import Any, Final, Protocol, Self
+
+from sluicemq.model.errors import ConnectionLost, ProtocolError
+from sluicemq.protocols.dialing import AsyncClient
+from sluicemq.protocols.java import Long
+from sluicemq.protocols.jmq import packets
+from sluicemq.protocols.jmq.client.confirmations import Confirmations
+from sluicemq.protocols.jmq.client.destinations import Destination, named
+from sluicemq.protocols.jmq.client.dialogue import Credit, Dialogue, number
+from sluicemq.protocols.jmq.client.messages import (
+    COMPRESS,
+    Message,
+    MessageFormatError,
+    Options,
+    deflated,
+    encode_body,
+    now_ms,
+)
+from sluicemq.protocols.jmq.header import encode_header
+from sluicemq.protocols.jmq.ids import encode_sysid, sysid_text
+from sluicemq.protocols.jmq.packets import PacketType, Status
+from sluicemq.protocols.jmq.properties import encode_properties
+from sluicemq.protocols.jmq.wire import Packet, encode_head
+
+OUTSTANDING: Final = 256
+"""Messages of a session that may wait for their confirmations."""
+
+_PSEUDO_MAC: Final = bytes([os.urandom(1)[0] | 0x80]) + os.urandom(5)
+"""Of this process; with the address, a port and a number it makes a SysMessageID (section 4)."""
+_numbers: Final = count(1)
+_LOOPBACK: Final = b"\x7f\0\0\x01"
+
+
+class Sending(Protocol):
+    """What a producer needs of its session."""
+
+    id: int
+    transaction: int
+    confirmations: Confirmations
+
+    async def ready(self) -> Dialogue:
+        """The connection. Raises ConnectionLost, RequestTimeout."""
+
+    def touch(self) -> None:
+        """Something has been done in the transaction."""
+
+    def leave(self, producer: Producer) -> None:
+        """It is closed."""
+
+
+class _Route:
+    """A destination, as the broker knows this producer there.
+
+    origin  address and port of this end
+    """
+
+    __slots__ = ("credit", "destination", "header", "id", "origin", "transaction")
+
+    def __init__(self, destination: Destination, dialogue: Dialogue, reply: Packet) -> None:
+        self.destination = destination
+        self.id = number(reply, "JMQProducerID")
+        self.credit = Credit(number(reply, "JMQSize", -1))
+        self.origin = _origin(*dialogue.local())
+        self.header = b""
+        self.transaction = -1
+        dialogue.producers[self.id] = self.credit
+
+    def plain_header(self, transaction: int) -> bytes:
+        """The variable header of a message that has nothing special."""
+        if transaction != self.transaction:
+            self.header = self.full_header(transaction, None, None, None, 0)
+            self.transaction = transaction
+        return self.header
+
+    def full_header(
+        self,
+        transaction: int,
+        correlation_id: str | None,
+        reply_to: Destination | None,
+        type: str | None,
+        delivery_time: int,
+    ) -> bytes:
+        """Raises MessageFormatError for what does not fit into one."""
+        try:
+            return encode_header(
+                self.destination.name,
+                correlation_id,
+                reply_to.name if reply_to else None,
+                type,
+                self.destination.java_class,
+                reply_to.java_class if reply_to else None,
+                transaction,
+                self.id,
+                delivery_time,
+            )
+        except ProtocolError as error:
+            raise MessageFormatError(str(error)) from None
+
+
+class Producer(AsyncClient):
+    """Sends to one destination, or, without one, to any. Made by `Session.producer`."""
+
+    def __init__(
+        self,
+        session: Sending,
+        destination: Destination | None,
+        options: Options,
+        outstanding: int,
+        timeout: float,
+    ) -> None:
+        self.destination = destination
+        self._session = session
+        self._options = options
+        self._outstanding = outstanding
+        self._timeout = timeout
+        self._routes: dict[Destination, _Route] = {}
+        self._closed = False
+
+    async def send(
+        self,
+        body: object = None,
+        *,
+        to: str | Destination | None = None,
+        properties: Mapping[str, object] | None = None,
+        correlation_id: str | None = None,
+        reply_to: str | Destination | None = None,
+        type: str | None = None,
+        persistent: bool | None = None,
+        priority: int | None = None,
+        ttl: float | None = None,
+        delay: float | None = None,
+        compress: bool = False,
+        wait: bool = True,
+    ) -> str:
+        """Send, and return the message's id once the broker has it.
+
+        body        a value (see `messages`), or a Message that was received: then its properties,
+                    correlation id, reply-to and type are sent along unless they are given
+        to          for a producer without a destination
+        persistent, priority, ttl, delay    instead of the producer's own; see Options
+        wait        False: do not wait for the confirmation, as long as no more than the client's
+                    `outstanding` are waited for; `confirm` does, and so does a commit
+
+        A message that is not persistent is not confirmed. Raises Refused, ConnectionLost,
+        RequestTimeout; after the last two it is not known whether the broker has it.
+        MessageFormatError and ValueError for what cannot be sent.
+        """
+        if isinstance(body, Message):
+            properties = body.own_properties if properties is None else properties
+            correlation_id = correlation_id or body.correlation_id or None
+            reply_to = reply_to or body.reply_to
+            type = type or body.type or None
+            kind, content = body.kind, body.raw
+        else:
+            kind, content = encode_body(body)
+        options = self._options.changed(persistent, priority, ttl, delay)
+        compress = compress or bool(properties and properties.get(COMPRESS) is True)
+        if compress:
+            content, properties = deflated(content, properties)
+        try:
+            block = encode_properties(properties) if properties else b""
+        except ProtocolError as error:
+            raise MessageFormatError(str(error)) from None
+        session = self._session
+        dialogue = await session.ready()
+        route = await self._route(dialogue, to)
+        await session.confirmations.room(self._outstanding, self._timeout)
+        while not (route.credit.is_open and dialogue.credit.is_open):
+            await route.credit.wait(self._timeout)
+            await dialogue.credit.wait(self._timeout)
+        dialogue.check()
+        now = now_ms()
+        if correlation_id or reply_to or type or options.delay:
+            header = route.full_header(
+                session.transaction,
+                correlation_id,
+                named(reply_to) if reply_to else None,
+                type,
+                now + round(options.delay * 1000) if options.delay else 0,
+            )
+        else:
+            header = route.plain_header(session.transaction)
+        flags = (packets.Z if compress else 0) | _last(route.credit, dialogue.credit)
+        if route.destination.is_queue:
+            flags |= packets.Q
+        if options.persistent:
+            flags |= packets.P | packets.A
+        sysid = _sysid(now, route.origin)
+        waiting = Confirmations() if wait else session.confirmations
+        identity = dialogue.expect(waiting) if options.persistent else 0
+        head = encode_head(
+            kind,
+            flags,
+            identity,
+            header,
+            block,
+            len(content),
+            options.priority,
+            now + round(options.ttl * 1000) if options.ttl else 0,
+            sysid,
+        )
+        session.touch()
+        if not options.persistent:
+            await dialogue.send(head + content)
+            return sysid_text(sysid)
+        waiting.begin()
+        try:
+            await dialogue.send(head + content)
+            if wait:
+                await waiting.settled(self._timeout)
+        finally:
+            if wait:
+                dialogue.forget(identity)
+        return sysid_text(sysid)
+
+    async def send_all(self, bodies: Iterable[object], **options: Any) -> int:
+        """Send many, without waiting for each one's confirmation; returns their number once the
+        broker has them all. `options` are those of `send`.
+
+        Raises as `send` for the first that fails: those after it may have been sent.
+        """
+        number = 0
+        for body in bodies:
+            await self.send(body, **options, wait=False)
+            number += 1
+        await self.confirm()
+        return number
+
+    async def confirm(self) -> None:
+        """Wait until the broker has all that the session has sent. Raises Refused, ConnectionLost,
+        RequestTimeout."""
+        await self._session.confirmations.settled(self._timeout)
+
+    async def close(self) -> None:
+        """Raises as `confirm`, for what was sent and not confirmed."""
+        if self._closed:
+            return
+        self._closed = True
+        self._session.leave(self)
+        try:
+            await self.confirm()
+        finally:
+            with suppress(ConnectionLost):  # then there is nothing to close
+                dialogue = await self._session.ready()
+                await self.end(dialogue)
+
+    async def end(self, dialogue: Dialogue) -> None:
+        """Take leave of the broker. Raises ClientError."""
+        for route in self._routes.values():
+            dialogue.producers.pop(route.id, None)
+            await dialogue.request(
+                PacketType.DELETE_PRODUCER,
+                {"JMQProducerID": Long(route.id)},
+                accepted=(Status.OK, Status.NOT_FOUND),
+            )
+        self._routes.clear()
+
+    async def begin(self, dialogue: Dialogue) -> None:
+        """Make it known to the broker, also a new one. Raises ClientError."""
+        destinations = [*self._routes] or ([self.destination] if self.destination else [])
+        for destination in destinations:
+            await self._add(dialogue, destination)
+
+    async def _add(self, dialogue: Dialogue, destination: Destination) -> _Route:
+        await declare(dialogue, destination)
+
+        def added(packet: Packet) -> None:
+            self._routes[destination] = _Route(destination, dialogue, packet)
+
+        await dialogue.request(
+            PacketType.ADD_PRODUCER,
+            {
+                "JMQDestination": destination.name,
+                "JMQDestType": destination.type,
+                "JMQSessionID": Long(self._session.id),
+            },
+            then=added,
+        )
+        return self._routes[destination]
+
+    async def _route(self, dialogue: Dialogue, to: str | Destination | None) -> _Route:
+        if self._closed:
+            raise ConnectionLost("the producer is closed")
+        if (to is None) == (self.destination is None):
+            raise ValueError(
+                "say `to` where a message is sent"
+                if to is None
+                else f"this producer sends to {self.destination} only"
+            )
+        destination = self.destination if to is None else named(to)
+        assert destination is not None
+        return self._routes.get(destination) or await self._add(dialogue, destination)
+
+    async def __aenter__(self) -> Self:
+        return self
+
+
+async def declare(dialogue: Dialogue, destination: Destination) -> None:
+    """CREATE_DESTINATION, as before anything else is said of one; it may exist already. Another
+    connection's temporary destination is not this one's to create. Raises ClientError."""
+    if not destination.is_temporary:
+        await dialogue.request(
+            PacketType.CREATE_DESTINATION,
+            {"JMQDestination": destination.name, "JMQDestType": destination.type},
+            accepted=(Status.OK, Status.CONFLICT),
+        )
+
+
+def _last(producer: Credit, connection: Credit) -> int:
+    """Spend both, and say with flags that there is none left."""
+    flags = packets.C if producer.spend() else 0
+    return flags | packets.F if connection.spend() else flags
+
+
+def _origin(host: str, port: int) -> bytes:
+    """Address and port in a SysMessageID."""
+    address = ip_address(host.partition("%")[0]).packed if host else _LOOPBACK
+    if len(address) == 4:
+        address = b"\xff\0\0\0" + _PSEUDO_MAC + b"\xff\xff" + address
+    return address + port.to_bytes(4, "big")
+
+
+def _sysid(now: int, origin: bytes) -> bytes:
+    return encode_sysid(now, origin[:16], int.from_bytes(origin[16:]), next(_numbers) & 0x7FFF_FFFF)

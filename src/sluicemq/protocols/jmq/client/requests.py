@@ -1,0 +1,92 @@
+"""Requests and their replies. Public through `JmqClient.request`."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Mapping
+from typing import Self
+from uuid import uuid4
+
+from sluicemq.model.errors import ClientError, ConnectionLost, RequestTimeout
+from sluicemq.protocols.jmq.client.consumer import Consumer, JmqMessage
+from sluicemq.protocols.jmq.client.destinations import Destination, TemporaryQueue
+from sluicemq.protocols.jmq.client.producer import Producer
+from sluicemq.protocols.jmq.client.session import Session
+
+
+class Requests:
+    """A session with a temporary queue, and those who wait for what comes to it."""
+
+    def __init__(
+        self, session: Session, queue: TemporaryQueue, consumer: Consumer, producer: Producer
+    ) -> None:
+        self._session = session
+        self._queue = queue
+        self._producer = producer
+        self._waiting: dict[str, asyncio.Future[JmqMessage]] = {}
+        self._task = asyncio.create_task(self._receive(consumer))
+
+    @classmethod
+    async def start(cls, session: Session) -> Self:
+        """Raises ClientError."""
+        queue = await session.temporary_queue()
+        consumer = await session.consumer(queue)
+        return cls(session, queue, consumer, await session.producer())
+
+    async def ask(
+        self,
+        to: str | Destination,
+        body: object,
+        timeout: float | None,
+        properties: Mapping[str, object] | None,
+        type: str | None,
+        persistent: bool,
+        ttl: float | None,
+    ) -> JmqMessage:
+        """See JmqClient.request."""
+        correlation_id = uuid4().hex
+        reply: asyncio.Future[JmqMessage] = asyncio.get_running_loop().create_future()
+        names = [correlation_id]
+        self._waiting[correlation_id] = reply
+        try:
+            async with asyncio.timeout(timeout):
+                identity = await self._producer.send(
+                    body,
+                    to=to,
+                    properties=properties,
+                    correlation_id=correlation_id,
+                    reply_to=self._queue,
+                    type=type,
+                    persistent=persistent,
+                    ttl=timeout if ttl is None else ttl,
+                    wait=False,  # so that its id is known before anybody can have answered
+                )
+                names.append(identity)
+                self._waiting[identity] = reply
+                await self._producer.confirm()
+                return await reply
+        except TimeoutError:
+            raise RequestTimeout(f"no reply in {timeout} s") from None
+        finally:
+            for name in names:
+                self._waiting.pop(name, None)
+
+    async def _receive(self, consumer: Consumer) -> None:
+        while True:
+            try:
+                message = await consumer.receive()
+                reply = self._waiting.get(message.correlation_id)
+            except ConnectionLost as lost:
+                for waiting in self._waiting.values():
+                    if not waiting.done():
+                        waiting.set_exception(ConnectionLost(str(lost)))
+                return
+            except (ClientError, ValueError):
+                continue  # a reply that cannot be read, or not be acknowledged
+            if reply is not None and not reply.done():
+                reply.set_result(message)
+
+    async def close(self) -> None:
+        """Whoever waits gets ConnectionLost. Raises as Session.close."""
+        await self._session.close()
+        await self._task

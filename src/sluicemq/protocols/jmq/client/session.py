@@ -1,0 +1,522 @@
+"""Sessions: what acknowledgements and transactions are about. Public through `client`."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator, Callable, Mapping
+from contextlib import asynccontextmanager, suppress
+from typing import Final, Protocol, TypeVar
+
+from sluicemq.model.errors import ClientError, ConnectionLost
+from sluicemq.protocols.dialing import AsyncClient
+from sluicemq.protocols.java import Long
+from sluicemq.protocols.jmq import packets
+from sluicemq.protocols.jmq.client.browser import Browser
+from sluicemq.protocols.jmq.client.confirmations import Confirmations
+from sluicemq.protocols.jmq.client.consumer import Consumer, JmqMessage, Subscription
+from sluicemq.protocols.jmq.client.destinations import (
+    Destination,
+    TemporaryQueue,
+    TemporaryTopic,
+    Topic,
+    named,
+    temporary_name,
+)
+from sluicemq.protocols.jmq.client.dialogue import Dialogue, number
+from sluicemq.protocols.jmq.client.messages import Options
+from sluicemq.protocols.jmq.client.producer import Producer
+from sluicemq.protocols.jmq.client.xa import XaResource
+from sluicemq.protocols.jmq.header import encode_header
+from sluicemq.protocols.jmq.packets import (
+    AckMode,
+    AckType,
+    DeadReason,
+    Level,
+    PacketType,
+    Status,
+)
+from sluicemq.protocols.jmq.wire import Packet
+
+LAZY_BLOCKS: Final = 10
+LAZY_SECONDS: Final = 7.0
+"""So many messages, or so long, a DUPS_OK session keeps acknowledgements back (section 7.2)."""
+
+ANY: Final = Options()
+TemporaryT = TypeVar("TemporaryT", TemporaryQueue, TemporaryTopic)
+
+
+class TransactionLost(ConnectionLost):
+    """The connection broke within the transaction: nothing of it has been done."""
+
+
+class Owner(Protocol):
+    """What a session needs of its client."""
+
+    timeout: float
+    prefetch: int
+    outstanding: int
+    share_client_id: bool
+
+    async def ready(self) -> Dialogue:
+        """The connection. Raises ConnectionLost, RequestTimeout."""
+
+    def leave(self, session: Session) -> None:
+        """It is closed."""
+
+    def temporary_origin(self) -> tuple[str, int]:
+        """Client id or address, and a number that this client has not used yet."""
+
+
+class Session(AsyncClient):
+    """Made by `JmqClient.session`; ends with `close`, or with its `async with`.
+
+    Any number of tasks may use it, but what acknowledges, commits or gives back does so for all of
+    it.
+    """
+
+    def __init__(self, owner: Owner, ack_mode: AckMode, transacted: bool) -> None:
+        self.id = 0
+        self.ack_mode = AckMode.NONE if transacted else ack_mode
+        self.transacted = transacted
+        self.transaction = 0
+        """Id of the one that sends and acknowledgements belong to; 0 = none."""
+        self.confirmations = Confirmations()
+        self.xa = XaResource(self)
+        """Global transactions; not for transacted sessions, which have their own."""
+        self.halted = False
+        """No message is handed over: they are on their way back."""
+        self._owner = owner
+        self._turn = asyncio.Lock()
+        self._dialogue: Dialogue | None = None
+        self._consumers: list[Consumer] = []
+        self._producers: list[Producer] = []
+        self._temporaries: list[Destination] = []
+        self._replier: Producer | None = None
+        self._unsettled: dict[bytes, None] = {}
+        """Ack blocks of what has been handed over and not acknowledged, or not yet committed."""
+        self._lazy: list[bytes] = []
+        self._timer: asyncio.TimerHandle | None = None
+        self._touched = False
+        self._lost_work = False
+        self._closed = False
+
+    # --- what it makes
+
+    async def producer(
+        self,
+        destination: str | Destination | None = None,
+        *,
+        persistent: bool = True,
+        priority: int = 4,
+        ttl: float = 0.0,
+        delay: float = 0.0,
+    ) -> Producer:
+        """Something that sends to a destination, or, without one, to any.
+
+        priority    0-9
+        ttl, delay  seconds; see Options. Each is what holds if `send` says nothing else
+
+        Raises Refused (status 403, 404, …), ConnectionLost, RequestTimeout.
+        """
+        options = ANY.changed(persistent, priority, ttl, delay)
+        where = None if destination is None else named(destination)
+        producer = Producer(self, where, options, self._owner.outstanding, self._owner.timeout)
+        dialogue = await self.ready()
+        await producer.begin(dialogue)
+        dialogue.check()  # from now on a new connection gets it too
+        self._producers.append(producer)
+        return producer
+
+    async def consumer(
+        self,
+        destination: str | Destination,
+        *,
+        selector: str = "",
+        no_local: bool = False,
+        name: str = "",
+        durable: bool = False,
+        shared: bool = False,
+        prefetch: int = 0,
+    ) -> Consumer:
+        """Something that receives from a destination.
+
+        selector  which messages; SQL, JMS 1.1 section 3.8
+        no_local  not those that this connection has sent
+        name      of a subscription of a topic that is durable, shared, or both
+        durable   the subscription takes messages also while nobody receives
+        shared    others may receive from the subscription too; each gets a part of the messages
+        prefetch  messages that may wait here; 0 = as the client says
+
+        Raises Refused (400 for a wrong selector, 403, 404, 409, …), ConnectionLost, RequestTimeout,
+        ValueError.
+        """
+        where = named(destination)
+        if bool(name) != (durable or shared):
+            raise ValueError("a subscription with a name is durable, shared, or both")
+        if name and not isinstance(where, Topic):
+            raise ValueError("only a topic has subscriptions")
+        subscription = Subscription(
+            where, selector, no_local, name, durable, shared, prefetch or self._owner.prefetch
+        )
+        consumer = Consumer(self, subscription)
+        dialogue = await self.ready()
+        await consumer.begin(dialogue)
+        dialogue.check()
+        self._consumers.append(consumer)
+        return consumer
+
+    def browser(self, queue: str | Destination, selector: str = "") -> Browser:
+        """Something that looks at the messages of a queue and takes none."""
+        return Browser(self, named(queue), selector)
+
+    async def temporary_queue(self) -> TemporaryQueue:
+        """A queue that only this connection can receive from, and that ends with it."""
+        return await self._temporary(TemporaryQueue)
+
+    async def temporary_topic(self) -> TemporaryTopic:
+        """A topic that only this connection can receive from, and that ends with it."""
+        return await self._temporary(TemporaryTopic)
+
+    async def delete(self, temporary: TemporaryQueue | TemporaryTopic) -> None:
+        """Delete a temporary destination of this session; it has no consumers any more.
+
+        Raises Refused, ConnectionLost, RequestTimeout.
+        """
+        dialogue = await self.ready()
+        await dialogue.request(
+            PacketType.DESTROY_DESTINATION,
+            {"JMQDestination": temporary.name, "JMQDestType": temporary.type},
+        )
+        if temporary in self._temporaries:
+            self._temporaries.remove(temporary)
+
+    async def unsubscribe(self, name: str) -> None:
+        """Delete a durable subscription of this client id; nobody receives from it any more.
+
+        Raises Refused (404, 409), ConnectionLost, RequestTimeout.
+        """
+        dialogue = await self.ready()
+        await dialogue.request(PacketType.DELETE_CONSUMER, {"JMQDurableName": name})
+
+    async def reply(
+        self,
+        request: JmqMessage,
+        body: object = None,
+        *,
+        properties: Mapping[str, object] | None = None,
+        persistent: bool = False,
+    ) -> str:
+        """Answer a message that asked for it, with its correlation id, or with its id.
+
+        Returns and raises as `Producer.send`; ValueError if it did not ask.
+        """
+        to = request.reply_to
+        if to is None:
+            raise ValueError(f"{request} does not say where a reply is wanted")
+        if self._replier is None:
+            self._replier = await self.producer()
+        return await self._replier.send(
+            body,
+            to=to,
+            properties=properties,
+            correlation_id=request.correlation_id or request.id,
+            persistent=persistent,
+        )
+
+    # --- acknowledgements
+
+    async def acknowledge(self, message: JmqMessage, only: bool) -> None:
+        """What JmqMessage.acknowledge does."""
+        if self.ack_mode != AckMode.CLIENT:
+            return
+        dialogue = message.dialogue
+        dialogue.check()
+        if self.transaction:
+            return  # it was acknowledged with the others of the transaction
+        wanted = [message.block] if only else [*self._unsettled]
+        blocks = [block for block in wanted if block in self._unsettled]
+        if blocks:
+            await dialogue.request(PacketType.ACKNOWLEDGE, body=b"".join(blocks))
+            for block in blocks:
+                self._unsettled.pop(block, None)
+
+    async def handed(self, consumer: Consumer, packet: Packet, block: bytes) -> None:
+        """A message goes to the application: acknowledge it as the session does.
+
+        Raises Refused, ConnectionLost, RequestTimeout.
+        """
+        dialogue = consumer.dialogue
+        if self.transaction:
+            await self.confirmations.room(self._owner.outstanding, self._owner.timeout)
+            if self.transacted:
+                self._unsettled[block] = None
+            header = encode_header(transaction_id=self.transaction)
+            dialogue.ask(PacketType.ACKNOWLEDGE, self.confirmations, block, header)
+            self.confirmations.begin()
+        elif self.ack_mode == AckMode.CLIENT:
+            self._unsettled[block] = None
+        elif self.ack_mode == AckMode.DUPS_OK:
+            self._lazy.append(block)
+            if len(self._lazy) >= LAZY_BLOCKS:
+                self._flush(dialogue)
+            elif self._timer is None:
+                loop = asyncio.get_running_loop()
+                self._timer = loop.call_later(LAZY_SECONDS, self._flush, dialogue)
+        elif self.ack_mode == AckMode.AUTO:
+            if not packet.flags & packets.P and consumer.is_volatile:
+                dialogue.tell(PacketType.ACKNOWLEDGE, body=block)
+            else:
+                await dialogue.request(PacketType.ACKNOWLEDGE, body=block)
+
+    def expired(self, dialogue: Dialogue, block: bytes) -> None:
+        """A message that came too late to be handed over is a dead one."""
+        header = encode_header(transaction_id=self.transaction)
+        dialogue.tell(
+            PacketType.ACKNOWLEDGE,
+            {"JMQAckType": AckType.DEAD, "JMQDeadReason": DeadReason.EXPIRED},
+            block,
+            header=header,
+        )
+
+    def _flush(self, dialogue: Dialogue) -> None:
+        """Send the acknowledgements that were kept back."""
+        if self._timer is not None:
+            self._timer.cancel()
+            self._timer = None
+        blocks, self._lazy = self._lazy, []
+        if blocks:
+            with suppress(ConnectionLost):  # they come again: duplicates are all right
+                dialogue.tell(PacketType.ACKNOWLEDGE, body=b"".join(blocks))
+
+    async def recover(self) -> None:
+        """Give back what has been received and not acknowledged: it comes again, marked as
+        redelivered, before anything else.
+
+        Raises Refused, ConnectionLost, RequestTimeout; ValueError in a transacted session.
+        """
+        if self.transacted:
+            raise ValueError("a transacted session rolls back")
+        async with self._turning() as dialogue:
+            await dialogue.request(PacketType.STOP, {"JMQSessionID": Long(self.id)})
+            self._give_back(dialogue, 0)
+            dialogue.tell(PacketType.START, {"JMQSessionID": Long(self.id)})
+
+    @asynccontextmanager
+    async def _turning(self) -> AsyncIterator[Dialogue]:
+        """While messages are on their way back nobody gets one."""
+        async with self._turn:
+            dialogue = await self.ready()
+            self._flush(dialogue)
+            self.halted = True
+            try:
+                yield dialogue
+            finally:
+                self.halted = False
+                for consumer in self._consumers:
+                    consumer.go_on()
+
+    def _give_back(self, dialogue: Dialogue, transaction: int) -> None:
+        """REDELIVER what has not been handed over, then what has (section 7.4)."""
+        unseen = b"".join(consumer.give_back() for consumer in self._consumers)
+        seen = b"".join(self._unsettled)
+        self._unsettled.clear()
+        if unseen:
+            dialogue.tell(PacketType.REDELIVER, {"JMQSetRedelivered": False}, unseen)
+        if seen:
+            properties: dict[str, object] = {"JMQSetRedelivered": True}
+            if transaction:
+                properties["JMQTransactionID"] = Long(transaction)
+            header = encode_header(transaction_id=transaction)
+            dialogue.tell(PacketType.REDELIVER, properties, seen, header=header)
+
+    # --- transactions
+
+    async def commit(self) -> None:
+        """Do all that was sent and received since the last commit or rollback, or nothing of it.
+
+        Raises TransactionLost, after which the next transaction has begun; Refused, also for a
+        message that was sent without waiting, after which to roll back is all that can be done;
+        ConnectionLost and RequestTimeout, after which it is not known. ValueError if the session is
+        not transacted.
+        """
+        self._check_transacted()
+        async with self._turn:
+            dialogue = await self.ready()
+            self._tell_lost_work()
+            await self.confirmations.settled(self._owner.timeout)
+            properties: dict[str, object] = {"JMQTransactionID": Long(self.transaction)}
+            if dialogue.level >= Level.MQ_4_5:
+                properties["JMQStartNextTransaction"] = True
+            reply = await dialogue.request(PacketType.COMMIT_TRANSACTION, properties)
+            self._unsettled.clear()
+            self._touched = False
+            self.transaction = number(reply, "JMQNextTransactionID")
+            if not self.transaction:
+                await self._start(dialogue)
+
+    async def rollback(self) -> None:
+        """Undo all that was sent and received since the last commit or rollback. What was received
+        comes again, marked as redelivered.
+
+        Raises Refused, ConnectionLost, RequestTimeout; ValueError if the session is not transacted.
+        """
+        self._check_transacted()
+        async with self._turning() as dialogue:
+            self._lost_work = False
+            with suppress(ClientError):
+                await self.confirmations.settled(self._owner.timeout)
+            dialogue.check()
+            transaction = self.transaction
+            await dialogue.request(PacketType.STOP, {"JMQSessionID": Long(self.id)})
+            self._give_back(dialogue, transaction)
+            dialogue.tell(PacketType.START, {"JMQSessionID": Long(self.id)})
+            dialogue.tell(PacketType.ROLLBACK_TRANSACTION, {"JMQTransactionID": Long(transaction)})
+            await self._start(dialogue)
+
+    def _check_transacted(self) -> None:
+        if not self.transacted:
+            raise ValueError("the session is not transacted")
+
+    def _tell_lost_work(self) -> None:
+        if self._lost_work:
+            self._lost_work = False
+            self._touched = False
+            raise TransactionLost("the connection broke within the transaction")
+
+    async def _start(self, dialogue: Dialogue) -> None:
+        """The next transaction of a transacted session."""
+        self._touched = False
+        self.transaction = 0
+        reply = await dialogue.request(
+            PacketType.START_TRANSACTION, {"JMQSessionID": Long(self.id)}
+        )
+        self.transaction = number(reply, "JMQTransactionID")
+
+    def touch(self) -> None:
+        """Something is done in the transaction. Raises TransactionLost if a part of it is lost."""
+        if self._lost_work:
+            raise TransactionLost("the connection broke within the transaction: roll back")
+        if self.transaction:
+            self._touched = True
+
+    def enter(self, transaction: int) -> None:
+        """What follows belongs to a global transaction; 0 = to none."""
+        self.transaction = transaction
+        self._touched = False
+        self._lost_work = False
+
+    # --- life
+
+    async def ready(self) -> Dialogue:
+        """The connection. Raises ConnectionLost, RequestTimeout."""
+        if self._closed:
+            raise ConnectionLost("the session is closed")
+        return await self._owner.ready()
+
+    async def begin(self, dialogue: Dialogue) -> None:
+        """Make it known to the broker. Raises ClientError."""
+        self._dialogue = dialogue
+        properties = None if self.transacted else {"JMQAckMode": self.ack_mode}
+        reply = await dialogue.request(PacketType.CREATE_SESSION, properties)
+        self.id = number(reply, "JMQSessionID", -1)
+        if self.transacted:
+            await self._start(dialogue)
+
+    def forget(self) -> None:
+        """The connection is lost, and with it what is here."""
+        self._lost_work = self._lost_work or self._touched
+        self._touched = False
+        self._unsettled.clear()
+        self._lazy.clear()
+        if self._timer is not None:
+            self._timer.cancel()
+            self._timer = None
+        for consumer in self._consumers:
+            consumer.forget()
+        if not self.transacted:
+            self.transaction = 0
+        self.xa.forget()
+
+    async def begin_temporaries(self, dialogue: Dialogue) -> None:
+        """Make them again, on a new connection. Raises ClientError."""
+        for temporary in self._temporaries:
+            await self._create(dialogue, temporary)
+
+    async def begin_consumers(self, dialogue: Dialogue) -> None:
+        """The same."""
+        for consumer in self._consumers:
+            await consumer.begin(dialogue)
+
+    async def begin_producers(self, dialogue: Dialogue) -> None:
+        """The same."""
+        for producer in self._producers:
+            await producer.begin(dialogue)
+
+    async def close(self) -> None:
+        """Give back what was received and not acknowledged or not committed.
+
+        Raises RequestTimeout; Refused for what was sent without waiting and refused.
+        """
+        if self._closed:
+            return
+        self._closed = True
+        self._owner.leave(self)
+        dialogue = self._dialogue
+        try:
+            if dialogue is not None and dialogue.lost is None:
+                with suppress(ConnectionLost):
+                    await self._end(dialogue)
+        finally:
+            self.finish(ConnectionLost("the session is closed"))
+
+    async def _end(self, dialogue: Dialogue) -> None:
+        self._flush(dialogue)
+        try:
+            await self.confirmations.settled(self._owner.timeout)
+        finally:
+            if self.transaction:
+                dialogue.tell(
+                    PacketType.ROLLBACK_TRANSACTION,
+                    {"JMQTransactionID": Long(self.transaction), "JMQUpdateConsumed": True},
+                )
+            for consumer in self._consumers:
+                await consumer.end(dialogue)
+            for producer in self._producers:
+                await producer.end(dialogue)
+            await dialogue.request(PacketType.DESTROY_SESSION, {"JMQSessionID": Long(self.id)})
+
+    def finish(self, reason: ClientError) -> None:
+        """There will be nothing more."""
+        self._closed = True
+        self.forget()
+        for consumer in self._consumers:
+            consumer.finish(reason)
+
+    def leave(self, part: Consumer | Producer) -> None:
+        """A part of it is closed."""
+        if isinstance(part, Consumer):
+            if part in self._consumers:
+                self._consumers.remove(part)
+        elif part in self._producers:
+            self._producers.remove(part)
+
+    @property
+    def shares_client_id(self) -> bool:
+        return self._owner.share_client_id
+
+    async def _temporary(self, kind: Callable[[str], TemporaryT]) -> TemporaryT:
+        dialogue = await self.ready()
+        origin, unique = self._owner.temporary_origin()
+        name = temporary_name(kind is TemporaryQueue, origin, dialogue.local()[1], unique)
+        temporary = kind(name)
+        await self._create(dialogue, temporary)
+        dialogue.check()
+        self._temporaries.append(temporary)
+        return temporary
+
+    async def _create(self, dialogue: Dialogue, temporary: Destination) -> None:
+        await dialogue.request(
+            PacketType.CREATE_DESTINATION,
+            {"JMQDestination": temporary.name, "JMQDestType": temporary.type},
+            accepted=(Status.OK, Status.CONFLICT),
+        )

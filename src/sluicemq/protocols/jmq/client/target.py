@@ -1,0 +1,145 @@
+"""Where a JMQ client connects to, and how: told by a URL or by Open MQ's own broker addresses.
+
+    jmq[+tls]://[user[:password]@]host[:port][,host[:port]…][?option=value&…]
+    jmq+unix:///path[?option=value&…]
+    mq://host:7676/jms mq://other:7676/ssljms       as imqAddressList, with blanks or commas
+    mqtcp://host:port/jms, mqssl://host:port/ssljms      the service itself, no port mapper
+    mq+ssl://host:port                                   TLS, from the port mapper on
+
+A host's port is that of its port mapper, which tells the port of the service; with `direct` it is
+the service's own. A service whose row says `tls` is spoken to over TLS.
+
+Names of options do not depend on letter case, nor on `_`, `-` and blanks between their words:
+
+    username (user), password
+    client id                    needed for durable subscriptions
+    share client id              true or false: others may use the client id too
+    service                      jms, ssljms, …; which the port mapper is asked for
+    direct                       true or false
+    insecure                     true or false
+    ca                           file of certificates that are trusted
+    timeout, keep alive (ping interval)     seconds, or hh:mm:ss
+    flow                         messages on their way here until this side says it wants more
+"""
+
+from __future__ import annotations
+
+import re
+import ssl
+from collections.abc import Mapping
+from typing import Final, NamedTuple
+
+from sluicemq.model.errors import ConfigurationError
+from sluicemq.protocols import targets
+from sluicemq.protocols.jmq.login import GUEST
+
+DEFAULT_PORT: Final = 7676
+
+_SCHEME: Final = re.compile(r"jmq((?:\+(?:tls|unix))*)://", re.IGNORECASE)
+_ADDRESS: Final = re.compile(r"(mq|mqtcp|mqssl|mq\+ssl)://([^/?@]*)(?:/(\w*))?\Z", re.IGNORECASE)
+_SPACES: Final = re.compile(r"[\s,]+")
+
+
+class Target(NamedTuple):
+    """One broker or several that stand for each other.
+
+    hosts            tried in this order; a name or address, and a port
+    path             of a Unix socket, instead of hosts; without a port mapper
+    client_id        "" = none
+    share_client_id  others may use the client id too, and share its subscriptions
+    service          name of the service; "" = jms, or ssljms over TLS
+    direct           the port is the service's own
+    tls              from the port mapper on
+    ca               file of trusted certificates; "" = the system's
+    insecure         whoever answers is taken for the broker
+    timeout          seconds
+    keep_alive       seconds of silence until a ping; 0 = none
+    flow             messages of the whole connection on their way here at a time; 0 = no limit
+    """
+
+    hosts: targets.Hosts = (("127.0.0.1", DEFAULT_PORT),)
+    path: str = ""
+    username: str = GUEST
+    password: str = GUEST
+    client_id: str = ""
+    share_client_id: bool = False
+    service: str = ""
+    direct: bool = False
+    tls: bool = False
+    ca: str = ""
+    insecure: bool = False
+    timeout: float = 10.0
+    keep_alive: float = 30.0
+    flow: int = 0
+
+    @classmethod
+    def parse(cls, text: str) -> Target:
+        """Raises ConfigurationError, which never shows a password."""
+        scheme = _SCHEME.match(text)
+        if scheme is not None:
+            return _parse_url(text[scheme.end() :], scheme.group(1).lower().split("+")[1:])
+        return _parse_addresses(text)
+
+
+def _parse_url(text: str, modifiers: list[str]) -> Target:
+    location, _, query = text.partition("?")
+    target = _with_options(Target(tls="tls" in modifiers), targets.query(query))
+    if "unix" in modifiers:
+        return target._replace(hosts=(), path=targets.socket_path(location), direct=True)
+    user, password, hosts = targets.credentials(location.rstrip("/"))
+    if user:
+        target = target._replace(username=user, password=password)
+    return target._replace(hosts=targets.hosts(hosts or "127.0.0.1", DEFAULT_PORT))
+
+
+def _parse_addresses(text: str) -> Target:
+    """Addresses of one kind, for the same service."""
+    found: list[Target] = []
+    for item in filter(None, _SPACES.split(text)):
+        address = _ADDRESS.match(item)
+        if address is None:
+            raise ConfigurationError(
+                "a broker is named as jmq://host:port or mq://host:port/service"
+            )
+        scheme, host, service = address.groups()
+        scheme = scheme.lower()
+        found.append(
+            Target(
+                targets.hosts(host or "127.0.0.1", DEFAULT_PORT),
+                service=service or "",
+                direct=scheme in ("mqtcp", "mqssl"),
+                tls=scheme in ("mqssl", "mq+ssl"),
+            )
+        )
+    if not found:
+        raise ConfigurationError("there is no address of a broker")
+    hosts = tuple(host for target in found for host in target.hosts)
+    if any(target != found[0]._replace(hosts=target.hosts) for target in found):
+        raise ConfigurationError("addresses that stand for each other differ in their hosts only")
+    return found[0]._replace(hosts=hosts)
+
+
+_OPTIONS: Final[targets.Known] = {
+    "username": ("username", targets.text),
+    "user": ("username", targets.text),
+    "password": ("password", targets.text),
+    "clientid": ("client_id", targets.text),
+    "shareclientid": ("share_client_id", targets.truth),
+    "service": ("service", targets.text),
+    "direct": ("direct", targets.truth),
+    "insecure": ("insecure", targets.truth),
+    "ca": ("ca", targets.text),
+    "timeout": ("timeout", targets.seconds),
+    "keepalive": ("keep_alive", targets.seconds),
+    "pinginterval": ("keep_alive", targets.seconds),
+    "flow": ("flow", targets.integer),
+}
+
+
+def _with_options(target: Target, options: Mapping[str, str]) -> Target:
+    return target._replace(**targets.read(options, _OPTIONS))
+
+
+def tls_context(target: Target) -> ssl.SSLContext:
+    """What the target says of certificates. Raises ConfigurationError."""
+    return targets.tls_context(target.ca, insecure=target.insecure, named=not target.path)

@@ -1,0 +1,439 @@
+"""One consumer of a JMQ connection: what it is sent, and what it holds.
+
+A message that has been written is *held* until it is acknowledged, by its SysMessageID, under the
+number of the consumer it was sent to. What the engine has handed over but may not be written yet -
+the connection is stopped, its flow paused, or the client has asked for it again - is *pending*.
+
+Flow control (protocol specification, RESUME_FLOW). The client says how many messages it takes
+(JMQSize); the last of them carries the C bit, and the next comes after RESUME_FLOW:
+
+    credit      messages that may still be written; the engine may hand over as many, less those
+                that are pending
+
+Redelivery. REDELIVER makes held messages pending again, in their place in the queue; they stay this
+consumer's. When the consumer is closed, the client says which message its application has been
+given last: up to that one they stay held by the session, where they may still be acknowledged, and
+everything after it goes back uncounted. When the connection breaks nothing is said, so all that has
+been written counts as an attempt; only the first, which the application must have had, may have
+been the last one before the dead message queue.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Iterable
+from itertools import islice
+from typing import TYPE_CHECKING, Final, Protocol
+
+from sluicemq.broker import Broker, Consumer, Delivery, Window
+from sluicemq.broker.delivery import GONE, RECORDED
+from sluicemq.model.errors import BrokerError, ProtocolError
+from sluicemq.protocols.jmq.mapping import deliver_chunks
+from sluicemq.protocols.jmq.packets import C, F, R
+
+if TYPE_CHECKING:
+    from sluicemq.protocols.jmq.connection import Connection
+    from sluicemq.protocols.jmq.sessions import JmsSession
+
+UNSPEAKABLE: Final = "NotForJMQ"
+"""Reason of a dead message that no JMQ packet can carry."""
+_EVERYTHING: Final = 1 << 62
+_SPARE: Final = 64
+
+
+class Interest(Protocol):
+    """What a consumer is attached to (interests.py)."""
+
+    @property
+    def sharing(self) -> bool:
+        """It does not mind others at its subscription."""
+
+    def attach(self, consumer: JmsConsumer) -> None:
+        """Raises BrokerError."""
+
+    def lost(self, consumer: JmsConsumer, engine: Consumer) -> None:
+        """The engine has removed what one of its `engines` was attached to."""
+
+    def left(self, engines: list[Consumer]) -> None:
+        """Its consumer has closed these."""
+
+
+class JmsConsumer:
+    """See the module.
+
+    number   JMQConsumerID
+    prefetch messages it is sent before it has to ask, at most
+    engines  the engine's consumers: one, or one for each topic that a wildcard matches
+    held     by SysMessageID: the how-manieth message of this consumer it was, and the delivery
+    passed   the highest of these numbers that has been acknowledged
+    known    the client has been told its number, which it has to be before anything is delivered
+    closed   DELETE_CONSUMER has been said; it is there only for what it still holds
+    interest what it is attached to
+    """
+
+    __slots__ = (
+        "_broker",
+        "_connection",
+        "_full",
+        "_most_held",
+        "_outlet",
+        "_suspended",
+        "_trim_at",
+        "_twins",
+        "_written",
+        "closed",
+        "credit",
+        "engines",
+        "held",
+        "holds",
+        "interest",
+        "known",
+        "number",
+        "passed",
+        "pending",
+        "prefetch",
+        "session",
+        "window",
+    )
+
+    def __init__(
+        self,
+        connection: Connection,
+        session: JmsSession,
+        number: int,
+        credit: int,
+        prefetch: int,
+        interest: Interest,
+    ) -> None:
+        """`credit`: messages until the first RESUME_FLOW; `prefetch` UNLIMITED: without flow."""
+        self._connection = connection
+        self._broker: Broker = connection.broker
+        self._outlet = connection.outlet
+        self.session = session
+        self.number = number
+        self.credit = credit
+        self.prefetch = prefetch
+        self.interest = interest
+        self.holds = session.holds
+        """Messages are held until they are acknowledged; else they are settled when written."""
+        self.window = Window(0, False)
+        self.engines: list[Consumer] = []
+        self.held: dict[bytes, tuple[int, Delivery]] = {}
+        self._twins: dict[bytes, list[tuple[int, Delivery]]] = {}
+        """More messages of an id that is held: a sender may have used it twice."""
+        self.pending: deque[Delivery] = deque()
+        self.passed = 0
+        self._written = 0
+        self._trim_at = _SPARE
+        self._most_held = connection.options.held
+        self._full = False
+        """It holds as much as it may."""
+        self._suspended = True
+        self.known = False
+        self.closed = False
+
+    # --- beginning ---------------------------------------------------------------------------
+
+    def attach(self) -> None:
+        """Be attached to what it is interested in; nothing is delivered before `level`. Raises
+        BrokerError."""
+        self._outlet.consumers[self] = None
+        try:
+            self.interest.attach(self)
+        except BrokerError:
+            self.end()
+            raise
+
+    def add(self, engine: Consumer) -> None:
+        """Receive from there, too. `engine` was attached with `window`, and holds nothing."""
+        self.engines.append(engine)
+        if self._suspended:
+            self._broker.suspend(engine)
+
+    def level(self) -> None:
+        """Something has changed: write what may be written, and tell the engine what else may."""
+        if self.closed or not self.known:
+            return
+        self._full = len(self.held) >= self._most_held
+        if self._full or self.session.stopped or not self._outlet.room:
+            self._suspend()
+            return
+        if self.pending:
+            self._suspend()
+            if not self._drain():
+                return
+        window = self.window
+        more = self.credit - window.credit
+        if more < 0:
+            window.credit = self.credit
+        broker = self._broker
+        if self._suspended:
+            self._suspended = False
+            for engine in self.engines:
+                broker.resume(engine)
+        if more > 0:
+            broker.grant(window, more)
+
+    def _suspend(self) -> None:
+        if not self._suspended:
+            self._suspended = True
+            for engine in self.engines:
+                self._broker.suspend(engine)
+
+    def resume(self, size: int) -> None:
+        """RESUME_FLOW: the client takes `size` more messages; < 0 is as many as there may be."""
+        self.credit = self.prefetch if size < 0 else min(size, self.prefetch)
+        self.level()
+
+    # --- deliveries --------------------------------------------------------------------------
+
+    def deliver(self, consumer: Consumer, deliveries: list[Delivery]) -> None:
+        """Write them, or keep those for which there is no room."""
+        room = self._outlet.room
+        if self._suspended or room < len(deliveries):
+            self.pending.extend(deliveries)
+            if not self._suspended and not self._drain():
+                self._suspend()
+        else:
+            self._write(deliveries)
+
+    def _drain(self) -> bool:
+        """Write what is pending, as far as it may be; whether more may be written then."""
+        pending = self.pending
+        outlet = self._outlet
+        while self.credit > 0 and outlet.room and not self.session.stopped and not self._full:
+            if not pending:
+                return True
+            room = min(outlet.room, self.credit, len(pending))
+            ready = []
+            for delivery in [pending.popleft() for _ in range(room)]:
+                if self._has(delivery):
+                    ready.append(delivery)
+            if ready:
+                self._write(ready)
+        return False
+
+    def _write(self, deliveries: list[Delivery]) -> None:
+        """There is room for all of them."""
+        outlet = self._outlet
+        number = self.number
+        identity = self._broker.identity
+        held = self.held
+        credit = self.credit
+        written = self._written
+        chunks: list[bytes] = []
+        unspeakable: list[Delivery] = []
+        last = deliveries[-1] if outlet.limit and outlet.credit == len(deliveries) else None
+        for delivery in deliveries:
+            message = delivery.message
+            assert message is not None  # in flight
+            attempts = delivery.attempts
+            credit -= 1
+            flags = R if attempts > 1 else 0
+            if not credit:
+                flags |= C
+            if delivery is last:
+                flags |= F
+            try:
+                parts = deliver_chunks(message, number, flags, attempts, identity)
+            except ProtocolError:
+                unspeakable.append(delivery)
+                credit += 1
+                continue
+            chunks += parts
+            written += 1
+            if self.holds:
+                sysid = parts[0][20:52]
+                if sysid in held:
+                    self._hold_twin(sysid, delivery)
+                held[sysid] = (written, delivery)
+            else:
+                self._connection.unsent.append((self, delivery))
+        self.credit = credit
+        self._written = written
+        self._connection.link.write(chunks)
+        if unspeakable:
+            self._connection.link.call_later(0, lambda: self._bury(unspeakable))
+        if len(held) > self._trim_at:
+            self._trim()
+        if len(held) >= self._most_held:
+            self._full = True
+            self._suspend()
+        outlet.spend(len(deliveries) - len(unspeakable))
+
+    def _hold_twin(self, sysid: bytes, delivery: Delivery) -> None:
+        entry = self.held[sysid]
+        if entry[1] is not delivery:
+            self._twins.setdefault(sysid, []).append(entry)
+
+    def _bury(self, unspeakable: list[Delivery]) -> None:
+        for delivery in unspeakable:
+            if delivery.state != GONE:
+                self._broker.dead_letter(
+                    delivery.subscription, delivery.sequence, UNSPEAKABLE, force=True
+                )
+        self.level()
+
+    def _trim(self) -> None:
+        """Forget what was taken away from this consumer: purged, or settled by another room."""
+        for sysid in [sysid for sysid, (_, d) in self.held.items() if not self._has(d)]:
+            self._pop(sysid)
+        self._trim_at = 2 * len(self.held) + _SPARE
+
+    def _has(self, delivery: Delivery) -> bool:
+        holder = delivery.consumer
+        return delivery.state != GONE and holder is not None and holder.sink is self
+
+    def _pop(self, sysid: bytes) -> tuple[int, Delivery] | None:
+        entry = self.held.pop(sysid, None)
+        if entry is not None and self._twins:
+            twins = self._twins.get(sysid)
+            if twins:
+                self.held[sysid] = twins.pop()
+                if not twins:
+                    del self._twins[sysid]
+        return entry
+
+    # --- acknowledgements --------------------------------------------------------------------
+
+    def acknowledge(self, sysid: bytes) -> bool:
+        """Whether the journal has to learn of it; nothing becomes of what it does not hold."""
+        entry = self._pop(sysid)
+        if entry is None:
+            return False
+        written, delivery = entry
+        if written > self.passed:
+            self.passed = written
+        holder = delivery.consumer
+        if holder is not None and holder.sink is self:
+            delivery.subscription.settle(holder, delivery.sequence)
+        if self._outlet.safe:
+            self._outlet.acknowledged()
+        if self._full:
+            self.level()
+        return delivery.journaled == RECORDED
+
+    def take(self, sysid: bytes) -> tuple[Consumer, Delivery] | None:
+        """As `acknowledge`, but what is to become of it is the caller's to say."""
+        entry = self._pop(sysid)
+        if entry is None:
+            return None
+        written, delivery = entry
+        holder = delivery.consumer
+        if holder is None or holder.sink is not self:
+            return None
+        if written > self.passed:
+            self.passed = written
+        if self._outlet.safe:
+            self._outlet.acknowledged()
+        if self._full:
+            self.level()
+        return holder, delivery
+
+    def put_back(self, sysid: bytes, delivery: Delivery) -> None:
+        """An acknowledgement has been taken back: it holds that message again, which has been seen
+        by the application whatever comes now."""
+        if sysid in self.held:
+            self._hold_twin(sysid, delivery)
+        self.held[sysid] = (0, delivery)
+
+    def sent(self, delivery: Delivery) -> None:
+        """What nobody acknowledges has left for the network."""
+        holder = delivery.consumer
+        if holder is not None and holder.sink is self:
+            delivery.subscription.settle(holder, delivery.sequence)
+
+    # --- redelivery --------------------------------------------------------------------------
+
+    def send_again(self, sysids: Iterable[bytes], attempted: bool) -> None:
+        """REDELIVER: `attempted` if the application has had them. To be followed by `level`."""
+        wanted: dict[Consumer, list[int]] = {}
+        for sysid in sysids:
+            entry = self._pop(sysid)
+            if entry is None:
+                continue
+            holder = entry[1].consumer
+            if holder is not None and holder.sink is self:
+                wanted.setdefault(holder, []).append(entry[1].sequence)
+        if not wanted:
+            return
+        again: list[Delivery] = []
+        for holder, sequences in wanted.items():
+            if self.closed:
+                self._broker.release(holder, sequences, attempted=attempted)
+            else:
+                again += self._broker.again(holder, sequences, attempted=attempted)
+        self.pending.extend(again)
+        self.pending = deque(sorted(self.pending, key=_place))
+        if self._outlet.safe:
+            self._outlet.acknowledged()
+
+    # --- the end -----------------------------------------------------------------------------
+
+    def retire(self, last: bytes | None, *, none: bool) -> None:
+        """DELETE_CONSUMER: `last` is what the application has been given last; it has had nothing
+        if `none`, and if neither is said perhaps everything."""
+        boundary = self.passed
+        if last is not None and last in self.held:
+            boundary = self.held[last][0]
+        elif last is None:
+            boundary = 0 if none else _EVERYTHING
+        self.held = {s: e for s, e in self.held.items() if e[0] <= boundary and self._has(e[1])}
+        kept: dict[Consumer, list[int]] = {engine: [] for engine in self.engines}
+        for _, delivery in self._all_held():
+            holder = delivery.consumer
+            if holder in kept:
+                kept[holder].append(delivery.sequence)
+        self.pending.clear()
+        self.closed = True
+        engines, self.engines = self.engines, []
+        del self._outlet.consumers[self]
+        for engine in engines:
+            self._broker.retire(engine, kept[engine])
+        self.interest.left(engines)
+
+    def _all_held(self) -> Iterable[tuple[int, Delivery]]:
+        yield from self.held.values()
+        for twins in self._twins.values():
+            yield from twins
+
+    def end(self) -> None:
+        """Give everything back that is still held: its session has ended, or the connection."""
+        pending = {delivery.sequence for delivery in self.pending}
+        held = sorted(self._all_held(), key=_number)
+        first = [delivery.sequence for _, delivery in islice(held, 1)]
+        holders = dict.fromkeys(self.engines)
+        for _, delivery in held:
+            holder = delivery.consumer
+            if holder is not None and holder.sink is self:
+                holders[holder] = None
+        broker = self._broker
+        for holder in holders:
+            broker.release(holder, pending.intersection(holder.unacked), attempted=False)
+            broker.release(holder, set(holder.unacked).difference(first), spared=True)
+            broker.release(holder)
+            broker.detach(holder)
+        self.held.clear()
+        self._twins.clear()
+        self.pending.clear()
+        if not self.closed:
+            self.closed = True
+            del self._outlet.consumers[self]
+            engines, self.engines = self.engines, []
+            self.interest.left(engines)
+
+    def detached(self, consumer: Consumer) -> None:
+        """The destination or subscription is gone, and with it what was held of it."""
+        if consumer in self.engines:
+            self.engines.remove(consumer)
+            self._trim()
+            self.interest.lost(self, consumer)
+
+
+def _place(delivery: Delivery) -> tuple[int, int]:
+    """Sorts deliveries in queue order."""
+    return -delivery.priority, delivery.order
+
+
+def _number(entry: tuple[int, Delivery]) -> int:
+    return entry[0]

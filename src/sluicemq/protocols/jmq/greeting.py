@@ -1,0 +1,126 @@
+"""How a connection begins: HELLO says who speaks what, and AUTHENTICATE who it is.
+
+    client  HELLO                                  broker  HELLO_REPLY, AUTHENTICATE_REQUEST
+    client  AUTHENTICATE: user, password or digest  broker  AUTHENTICATE_REPLY
+
+Any level from 100 on is answered with OK, and spoken up to 500; clients that ask for more could not
+all ask again. Refused are, and the connection is closed after that:
+
+    505 BAD_VERSION     a level below 100, or none
+    400 BAD_REQUEST     JMQClusterID of another cluster
+    413 INVALID_LOGIN   a wrong user name or password (AUTHENTICATE_REPLY)
+
+Who asks for a store session that this broker does not have is told so (404, or where it is) and may
+go on. A client that was connected before says JMQConnectionID: if the old connection of the same
+user is still there, it is ended. (Protocol specification, section 5.)
+"""
+
+from __future__ import annotations
+
+import secrets
+
+from sluicemq import __version__
+from sluicemq.model.errors import ProtocolError
+from sluicemq.protocols.access import Credentials
+from sluicemq.protocols.java import Long
+from sluicemq.protocols.jmq import login
+from sluicemq.protocols.jmq.connection import Connection, number, text, truth
+from sluicemq.protocols.jmq.packets import Level, PacketType, Status
+from sluicemq.protocols.jmq.statuses import Refused
+from sluicemq.protocols.jmq.wire import Packet, encode_packet
+
+
+def greet(connection: Connection, packet: Packet) -> Status:
+    """Answer HELLO; any other than OK, NOT_FOUND, MOVED_PERMANENTLY and TIMEOUT is the end."""
+    options = connection.options
+    coordinator = connection.coordinator
+    level = _level(packet)
+    cluster = text(packet, "JMQClusterID")
+    properties: dict[str, object] = {"JMQVersion": __version__, "JMQService": options.service}
+    if level < Level.LOWEST:
+        properties["JMQProtocolLevel"] = Level.LOWEST
+        properties["JMQReason"] = f"levels {Level.LOWEST} to {Level.HIGHEST} are spoken here"
+        connection.reply(packet, Status.BAD_VERSION, properties)
+        return Status.BAD_VERSION
+    connection.level = min(level, Level.HIGHEST)
+    properties["JMQProtocolLevel"] = connection.level
+    if cluster and cluster != options.cluster:
+        properties["JMQReason"] = "this broker is not of that cluster"
+        connection.reply(packet, Status.BAD_REQUEST, properties)
+        return Status.BAD_REQUEST
+    status = Status.OK
+    store = number(packet, "JMQStoreSession", 0)
+    if store:
+        status, owner = coordinator.store(store)
+        if owner:
+            properties["JMQStoreOwner"] = owner
+        if status is not Status.OK:
+            properties["JMQReason"] = f"store session {store} is not here"
+    outlet = connection.outlet
+    outlet.safe = truth(packet, "JMQSafeMode")
+    if options.connection_flow:
+        outlet.limit_to(number(packet, "JMQSize", number(packet, "JMQRBufferSize", 0)))
+    properties |= {
+        "JMQConnectionID": Long(connection.number),
+        "JMQMaxMsgBytes": Long(options.packet),
+        "JMQBrokerSessionID": Long(coordinator.session),
+        "JMQHA": False,
+    }
+    if options.broker_list:
+        properties["JMQBrokerList"] = options.broker_list
+    if options.cluster:
+        properties["JMQClusterID"] = options.cluster
+        properties["JMQStoreSession"] = Long(coordinator.store_session)
+    connection.reply(packet, status, properties)
+    return status
+
+
+def _level(packet: Packet) -> int:
+    """0 for what is none."""
+    level = packet.properties.get("JMQProtocolLevel")
+    return level if isinstance(level, int) and not isinstance(level, bool) else 0
+
+
+class Challenge:
+    """What a client is asked for, once for each login. `before` is the JMQConnectionID that it had
+    before, or 0."""
+
+    __slots__ = ("before", "nonce", "way")
+
+    def __init__(self, connection: Connection, before: int) -> None:
+        self.way = connection.options.authentication
+        self.before = before
+        self.nonce = secrets.token_hex(16) if self.way == login.DIGEST else ""
+
+    def request(self, hello: Packet) -> bytes:
+        """AUTHENTICATE_REQUEST, which goes to whoever waits for the answer to HELLO."""
+        properties: dict[str, object] = {
+            "JMQAuthType": self.way,
+            "JMQChallenge": True,
+            "JMQSequence": hello.sequence,
+            "JMQStatus": Status.OK.value,
+        }
+        return encode_packet(
+            PacketType.AUTHENTICATE_REQUEST,
+            consumer_id=hello.consumer_id,
+            properties=properties,
+            body=self.nonce.encode(),
+        )
+
+    def credentials(self, packet: Packet) -> Credentials:
+        """What AUTHENTICATE shows. Refused: INVALID_LOGIN."""
+        try:
+            given = text(packet, "JMQAuthType") or self.way
+            if given != self.way:
+                raise Refused(Status.INVALID_LOGIN, f"log in by {self.way}")
+            user, secret = login.shown(packet.body)
+            if self.way == login.DIGEST:
+                return Credentials(user, digest=secret, nonce=self.nonce)
+            return Credentials(user, login.password(secret))
+        except ProtocolError as error:
+            why = f"this is no user name and password: {error}"
+            raise Refused(Status.INVALID_LOGIN, why) from None
+
+    def nothing(self) -> Credentials:
+        """For a client that shows nothing that can be read, where nothing needs to be shown."""
+        return Credentials(nonce=self.nonce)

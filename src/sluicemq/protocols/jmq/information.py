@@ -1,0 +1,41 @@
+"""INFO_REQUEST: what the broker says of itself and its cluster (protocol specification, section
+9.3)."""
+
+from __future__ import annotations
+
+from typing import Final
+
+from sluicemq.protocols.java import dumps_map
+from sluicemq.protocols.jmq.connection import Connection, number
+from sluicemq.protocols.jmq.packets import Status
+from sluicemq.protocols.jmq.statuses import Refused
+from sluicemq.protocols.jmq.wire import Packet
+
+STATUS: Final = 1
+CLUSTER: Final = 2
+CONSUMERS: Final = 3
+"""JMQRequestType. CONSUMERS would tell of consumers that come and go; it is not served."""
+
+_OPERATING: Final = 1
+
+
+def inform(connection: Connection, packet: Packet) -> None:
+    """Answer with INFO. Raises Refused."""
+    wanted = number(packet, "JMQRequestType")
+    properties: dict[str, object] = {"JMQRequestType": wanted}
+    broker_list = connection.options.broker_list
+    if broker_list:
+        properties["JMQBrokerList"] = broker_list
+    name = connection.broker.identity.hex()
+    about: dict[str, object] = {
+        "BrokerID": name,
+        "brokerURL": broker_list.partition(",")[0],
+        "State": _OPERATING,
+        "StateString": "OPERATING",
+        "isLocal": True,
+    }
+    if wanted == CLUSTER:
+        about = {name: about, "BrokerIDs": name}
+    elif wanted != STATUS:
+        raise Refused(Status.NOT_IMPLEMENTED, f"JMQRequestType {wanted} is not served", properties)
+    connection.reply(packet, properties=properties, body=dumps_map(about, hashtable=True))

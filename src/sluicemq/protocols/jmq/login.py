@@ -1,0 +1,74 @@
+"""What a client shows of itself: the bodies of AUTHENTICATE (section 5.2).
+
+    basic   user:str  base64 of the password:str
+    digest  user:str  H(H(user ":" password) ":" nonce):str
+
+H is the MD5 as a signed number, in hex: without leading zeros, with a `-` in half of the cases.
+"""
+
+from __future__ import annotations
+
+import base64
+import binascii
+import hashlib
+from struct import Struct
+from typing import Final
+
+from sluicemq.model.errors import ConfigurationError, ProtocolError
+from sluicemq.protocols.java import decode_utf, encode_utf
+
+GUEST: Final = "guest"
+"""User and password of who gives none, as in Open MQ's clients."""
+BASIC: Final = "basic"
+DIGEST: Final = "digest"
+
+_length: Final = Struct(">H")
+_LONGEST: Final = 65_535
+
+
+def basic(user: str, password: str) -> bytes:
+    """The password can be read by whoever listens. Raises ConfigurationError if it is too long."""
+    return _text(user) + _text(base64.b64encode(password.encode()).decode())
+
+
+def digest(user: str, password: str, nonce: bytes) -> bytes:
+    """Good for one connection. Raises ConfigurationError."""
+    form = _md5(f"{user}:{password}".encode())
+    return _text(user) + _text(_md5(f"{form}:".encode() + nonce))
+
+
+def _md5(data: bytes) -> str:
+    digest = hashlib.md5(data, usedforsecurity=False).digest()
+    return f"{int.from_bytes(digest, 'big', signed=True):x}"
+
+
+def _text(text: str) -> bytes:
+    raw = encode_utf(text)
+    if len(raw) > _LONGEST:
+        raise ConfigurationError("a user name or a password is too long")
+    return _length.pack(len(raw)) + raw
+
+
+# --- the broker's side -------------------------------------------------------------------------
+
+
+def shown(body: bytes) -> tuple[str, str]:
+    """User, and what else a body holds. Raises ProtocolError; what follows them is ignored."""
+    user, position = _read(body, 0)
+    return user, _read(body, position)[0]
+
+
+def password(text: str) -> str:
+    """That of `basic`. Raises ProtocolError. C clients break it into lines."""
+    try:
+        return base64.b64decode("".join(text.split()), validate=True).decode()
+    except (binascii.Error, ValueError):
+        raise ProtocolError("this is no password in base64") from None
+
+
+def _read(body: bytes, position: int) -> tuple[str, int]:
+    start = position + _length.size
+    end = start + int.from_bytes(body[position:start], "big")
+    if start > len(body) or end > len(body):
+        raise ProtocolError("a string is not complete")
+    return decode_utf(body[start:end]), end

@@ -1,0 +1,373 @@
+"""JMQ packets <-> the broker's message.
+
+| JMQ                       | message                                                              |
+|---------------------------|----------------------------------------------------------------------|
+| DESTINATION, flag Q       | destination                                                          |
+| packet type               | kind: TEXT, BYTES, MAP, STREAM, OBJECT, NONE                         |
+| body                      | body, as it came: compressed, Java serialised                        |
+| property block            | properties; widths of integers stay in `native`                      |
+| flag P                    | durability                                                           |
+| priority, timestamp,      | the same; times outside 0 to 2^53 ms become the nearest one, an end  |
+| expiration, DELIVERY_TIME | before 1970 none                                                     |
+| SysMessageID              | message id, as text "ID:..."                                         |
+| CORRELATIONID, TYPE       | the same                                                             |
+| REPLYTO, REPLYTO_CLASS    | reply-to; the class tells queues from topics, else the name of a     |
+|                           | temporary destination, else flag Q                                   |
+
+Messages that came by JMQ leave by JMQ byte for byte. `Message.native` is all of the packet before
+its body, as version 301 has it, with two changes made once, at arrival: record 11 (delivery count)
+is the first of the variable header, record 8 (transaction) is gone. So a delivery writes 18 bytes
+over a fixed place:
+
+    62 flags:u16  64 consumer id:i64  72 record 11, length 4: 00 0B 00 04  76 count:i32  80 ...
+
+Messages of other protocols: text is a TextMessage, and so is JSON, a JSON string as the text that
+it spells; all else that is no Java serialisation is a BytesMessage. Names of properties are made
+identifiers (model/identifiers.py); null is left out, bytes are in base64, integers that fit no Long
+in hex. The id is made of the broker's identity and the sequence number.
+
+A dead letter has, besides the properties of the broker, those by which Open MQ's dead message queue
+tells its story, JMS_SUN_DMQ_... (protocol specification, "Dead Message Queue").
+"""
+
+from __future__ import annotations
+
+from base64 import b64encode
+from collections.abc import Mapping
+from datetime import datetime
+from functools import lru_cache
+from struct import Struct
+from typing import Final
+
+from sluicemq.model.destination import Kind
+from sluicemq.model.errors import ProtocolError
+from sluicemq.model.identifiers import to_identifier
+from sluicemq.model.message import BodyKind, Durability, Message, Origin, Property
+from sluicemq.protocols.crossing import COMPRESSION, plain_body, text_of_json
+from sluicemq.protocols.java import STREAM_HEADER, Long, encode_utf
+from sluicemq.protocols.jmq.header import (
+    DELIVERY_COUNT,
+    class_of,
+    decode_header,
+    encode_header,
+)
+from sluicemq.protocols.jmq.header import MAX_STRING as MAX_HEADER_STRING
+from sluicemq.protocols.jmq.ids import make_sysid, origin_text
+from sluicemq.protocols.jmq.names import shown_name
+from sluicemq.protocols.jmq.packets import MAGIC, VERSION, C, F, I, L, P, PacketType, Q, R
+from sluicemq.protocols.jmq.properties import (
+    MAX_STRING,
+    decode_properties,
+    encode_properties,
+    extend_block,
+)
+from sluicemq.protocols.jmq.wire import FIXED, FIXED_SIZE, Packet, encode_head
+
+LAST_TIME: Final = 1 << 53
+"""Wall ms: a later time is stored as this one, so that it fits all that stores times."""
+
+REASON: Final = "deadLetterReason"
+"""This property is what makes a message a dead letter to the broker (broker/deadletter.py)."""
+DMQ_PREFIX: Final = "JMS_SUN_DMQ_"
+BROKER_NAME: Final = "SluiceMQ"
+"""What JMS_SUN_DMQ_PRODUCING_BROKER and JMS_SUN_DMQ_DEAD_BROKER say."""
+
+_DEAD: Final = {
+    "expired": "EXPIRED",
+    "overflow": "OLDEST",
+    "max-attempts": "UNDELIVERABLE",
+    "client": "UNDELIVERABLE",
+}
+"""JMS_SUN_DMQ_UNDELIVERED_REASON; ERROR for reasons of clients' own."""
+
+_KINDS: Final[dict[int, BodyKind]] = {
+    PacketType.TEXT_MESSAGE.value: BodyKind.TEXT,
+    PacketType.BYTES_MESSAGE.value: BodyKind.BYTES,
+    PacketType.MAP_MESSAGE.value: BodyKind.MAP,
+    PacketType.STREAM_MESSAGE.value: BodyKind.STREAM,
+    PacketType.OBJECT_MESSAGE.value: BodyKind.OBJECT,
+    PacketType.MESSAGE.value: BodyKind.NONE,
+}
+_TYPES: Final = {
+    BodyKind.NONE: PacketType.MESSAGE,
+    BodyKind.TEXT: PacketType.TEXT_MESSAGE,
+    BodyKind.JSON: PacketType.TEXT_MESSAGE,
+    BodyKind.BYTES: PacketType.BYTES_MESSAGE,
+    BodyKind.MAP: PacketType.MAP_MESSAGE,
+    BodyKind.STREAM: PacketType.STREAM_MESSAGE,
+    BodyKind.OBJECT: PacketType.OBJECT_MESSAGE,
+}
+_SERIALISED: Final = (BodyKind.MAP, BodyKind.STREAM, BodyKind.OBJECT)
+
+_LONGS: Final = 1 << 63
+
+_JMQ: Final = Origin.JMQ
+_KEPT: Final = 0xFFFF & ~(R | L | F | C | I)
+"""Flags of the sender that a delivery keeps."""
+_FLAGS_AT: Final = 62
+_AFTER_COUNT: Final = 80
+_COUNT_SIZE: Final = 4
+
+_pack: Final = FIXED.pack
+_i32: Final = Struct(">i")
+_sizes: Final = Struct(">ii")
+_delivery: Final = Struct(">HqHHi")
+"""Flags, consumer id, record 11."""
+
+Chunks = tuple[bytes, bytes, bytes, bytes]
+
+
+# --- coming in ---------------------------------------------------------------------------------
+
+_origin_text: Final = lru_cache(maxsize=1024)(origin_text)
+
+
+def message_of(
+    packet: Packet,
+    sender: object = None,
+    persistent: Durability = Durability.SYNC,
+    transient: Durability = Durability.NONE,
+) -> Message:
+    """The message that a packet carries; `packet.is_message` holds.
+
+    sender      as of `Message`
+    persistent  durability of messages with flag P
+    transient   durability of the others
+
+    Raises ProtocolError when a header or the property block is broken, or there is no destination.
+    """
+    raw = packet.header
+    variable = decode_header(raw)
+    flags = packet.flags
+    address = variable.queue if flags & Q else variable.topic
+    if not address.name:
+        raise ProtocolError("a message without a destination")
+    body = packet.body
+    block = packet.block
+    head = packet.head
+    timestamp = packet.timestamp
+    expiration = packet.expiration
+    stored = variable.stored
+    if packet.version == VERSION:
+        sysid = head[20:52]
+        offset = FIXED_SIZE + len(stored)
+        size = len(block)
+        native = (
+            _pack(
+                MAGIC,
+                VERSION,
+                packet.type,
+                offset + size + len(body),
+                expiration,
+                sysid,
+                offset,
+                size,
+                packet.priority,
+                flags,
+                packet.consumer_id,
+            )
+            + stored
+        )
+        if size:
+            native += block
+    else:
+        sysid = packet.sysid
+        native = encode_head(
+            packet.type,
+            flags,
+            packet.consumer_id,
+            stored,
+            packet.renewed_block(),
+            len(body),
+            packet.priority,
+            expiration,
+            sysid,
+        )
+    return Message(
+        address,
+        body,
+        _KINDS[packet.type],
+        _JMQ,
+        persistent if flags & P else transient,
+        timestamp if 0 <= timestamp <= LAST_TIME else _stored_time(timestamp),
+        expiration if 0 <= expiration <= LAST_TIME else _stored_time(expiration),
+        min(packet.priority, 9),
+        _stored_time(variable.delivery_time) if variable.delivery_time else 0,
+        variable.message_id or f"ID:{packet.sequence}{_origin_text(sysid[8:28])}{timestamp}",
+        variable.correlation_id or "",
+        variable.reply_address(flags & Q != 0) if variable.reply_to else None,
+        variable.type or "",
+        packet.properties or None if block else None,
+        native,
+        sender,
+    )
+
+
+def _stored_time(time: int) -> int:
+    return min(max(time, 0), LAST_TIME)
+
+
+# --- going out ---------------------------------------------------------------------------------
+
+
+def deliver_chunks(
+    message: Message, consumer_id: int, flags: int, count: int, identity: bytes
+) -> Chunks:
+    """A delivery of a message, as four pieces to be written one after the other; the first has the
+    SysMessageID at 20-52.
+
+    consumer_id  as the reply that made the consumer had it
+    flags        of R, L, F and C what holds
+    count        number of this delivery, from 1
+    identity     `Broker.identity`
+
+    Raises ProtocolError for a message of another protocol that no packet can carry: its destination
+    has a name of more than 32,767 bytes, or it is too large.
+    """
+    native = message.native
+    body = message.body
+    properties = message.properties
+    if message.origin is not _JMQ or not native or (properties and REASON in properties):
+        native, body = _crossing(message, identity)
+    flags |= (native[_FLAGS_AT] << 8 | native[_FLAGS_AT + 1]) & _KEPT
+    return (
+        native[:_FLAGS_AT],
+        _delivery.pack(flags, consumer_id, DELIVERY_COUNT, _COUNT_SIZE, count),
+        native[_AFTER_COUNT:],
+        body,
+    )
+
+
+def sysid_of(message: Message, identity: bytes) -> bytes:
+    """The SysMessageID that its deliveries have."""
+    native = message.native
+    if message.origin is _JMQ and native:
+        return native[20:52]
+    return make_sysid(identity, message.sequence, message.timestamp)
+
+
+def _crossing(message: Message, identity: bytes) -> tuple[bytes, bytes]:
+    """Head, as `Message.native` has it, and body of what does not go out as it came."""
+    if message.origin is _JMQ and message.native:
+        return _dead_letter(message), message.body
+    kind, body = shown_body(message)
+    address = message.destination
+    reply_to = message.reply_to
+    header = encode_header(
+        shown_name(address.name),
+        _short(message.correlation_id),
+        _short(shown_name(reply_to.name)) if reply_to else None,
+        _short(message.type),
+        class_of(address),
+        class_of(reply_to) if reply_to else None,
+        delivery_time=message.deliver_at,
+        delivery_count=0,
+    )
+    properties = message.properties or {}
+    shown = shown_properties(properties)
+    if REASON in properties:
+        shown = {**_story(properties), **shown}
+    flags = Q if address.kind is Kind.QUEUE else 0
+    if message.durability is not Durability.NONE:
+        flags |= P
+    head = encode_head(
+        _TYPES[kind],
+        flags,
+        0,
+        header,
+        encode_properties(shown),
+        len(body),
+        message.priority,
+        message.expiration,
+        make_sysid(identity, message.sequence, message.timestamp),
+    )
+    return head, body
+
+
+def _short(text: str) -> str | None:
+    """None if it is nothing, or might not fit into a variable header. No id is that long."""
+    return text if 0 < len(text) <= MAX_HEADER_STRING // 4 else None
+
+
+def shown_body(message: Message) -> tuple[BodyKind, bytes]:
+    """What a JMS client sees of a message of another protocol.
+
+    Java serialisations stay what they are; a map, stream or object that is none is bytes.
+    """
+    if message.kind in _SERIALISED:
+        if message.body.startswith(STREAM_HEADER):
+            return message.kind, message.body
+        return BodyKind.BYTES, message.body
+    kind, body = plain_body(message)
+    return kind, (text_of_json(body) if kind is BodyKind.JSON else body)
+
+
+def shown_properties(properties: Mapping[str, Property]) -> dict[str, Property]:
+    """The properties a JMS client sees of a message of another protocol."""
+    shown: dict[str, Property] = {}
+    for name, value in properties.items():
+        if value is None or name in COMPRESSION:
+            continue
+        if isinstance(value, bytes):
+            value = b64encode(value).decode()
+        elif isinstance(value, int) and not -_LONGS <= value < _LONGS:
+            value = hex(value)
+        key = to_identifier(name)
+        if key and _fits(key) and (not isinstance(value, str) or _fits(value)):
+            shown[key] = value
+    return shown
+
+
+def _fits(text: str) -> bool:
+    """Whether it can stand in a property block. A character has at most six bytes there."""
+    return len(text) <= MAX_STRING // 6 or len(encode_utf(text)) <= MAX_STRING
+
+
+def _story(properties: Mapping[str, Property]) -> dict[str, Property]:
+    """What Open MQ says of a dead letter, made of what the broker says."""
+    attempts = properties.get("deliveryAttempts")
+    return {
+        f"{DMQ_PREFIX}UNDELIVERED_TIMESTAMP": Long(_instant(properties.get("failedAt"))),
+        f"{DMQ_PREFIX}UNDELIVERED_REASON": _DEAD.get(str(properties[REASON]), "ERROR"),
+        f"{DMQ_PREFIX}DELIVERY_COUNT": attempts if isinstance(attempts, int) else 0,
+        f"{DMQ_PREFIX}BODY_TRUNCATED": False,
+        f"{DMQ_PREFIX}PRODUCING_BROKER": BROKER_NAME,
+        f"{DMQ_PREFIX}DEAD_BROKER": BROKER_NAME,
+    }
+
+
+def _instant(text: Property) -> int:
+    """Wall ms; 0 for what is no time."""
+    try:
+        return round(datetime.fromisoformat(str(text)).timestamp() * 1000)
+    except (ValueError, OverflowError):
+        return 0
+
+
+def _dead_letter(message: Message) -> bytes:
+    """The head of a dead letter that came by JMQ: its sender's, and its story in the properties. It
+    stands in a queue now. Its expiration stays, and is of no effect."""
+    native = message.native
+    offset, size = _sizes.unpack_from(native, 52)
+    block = native[offset : offset + size]
+    given = decode_properties(block)
+    properties = message.properties or {}
+    new = {name: value for name, value in properties.items() if _differ(value, given.get(name))}
+    added = {**_story(properties), **shown_properties(new)}
+    block = extend_block(block, added)
+    return b"".join(
+        (
+            native[:8],
+            _i32.pack(offset + len(block) + len(message.body)),
+            native[12:52],
+            _sizes.pack(offset, len(block)),
+            native[60:_FLAGS_AT],
+            bytes((native[_FLAGS_AT], native[_FLAGS_AT + 1] | Q)),
+            native[_FLAGS_AT + 2 : offset],
+            block,
+        )
+    )
+
+
+def _differ(value: Property, other: Property) -> bool:
+    return value != other and value == value  # NaN stays what it was

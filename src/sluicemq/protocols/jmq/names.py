@@ -1,0 +1,21 @@
+"""Names of destinations, as JMQ clients say them.
+
+The Java client takes no name that is not a Java identifier, with dots; only of temporary
+destinations it takes names with `temporary_destination://`. It looks at the names in messages, too.
+The queue `orders-eu` is `orders_HYPHEN_eu` to JMQ clients (model/identifiers.py).
+"""
+
+from __future__ import annotations
+
+from sluicemq.model.identifiers import from_identifier, to_identifier
+from sluicemq.protocols.crossing import is_temporary
+
+
+def read_name(name: str) -> str:
+    """The broker's name of what a client names so."""
+    return name if is_temporary(name) else from_identifier(name)
+
+
+def shown_name(name: str) -> str:
+    """The name that clients know it by: `read_name` finds the broker's again."""
+    return name if is_temporary(name) else to_identifier(name, dotted=True)

@@ -1,0 +1,263 @@
+"""Numbers of the protocol: packet types, flags, statuses and the values of properties.
+
+Names are those of the JMQ protocol specification; where it and the programs in use differ, the
+numbers are the programs'.
+"""
+
+from __future__ import annotations
+
+from enum import IntEnum
+from typing import Final
+
+MAGIC: Final = 469_754_818
+VERSION: Final = 301
+"""Packet version that is written; 301, 200 and 103 are read."""
+
+
+class PacketType(IntEnum):
+    """What a packet is. An unknown one is no fault of the packet."""
+
+    TEXT_MESSAGE = 1
+    BYTES_MESSAGE = 2
+    MAP_MESSAGE = 3
+    STREAM_MESSAGE = 4
+    OBJECT_MESSAGE = 5
+    MESSAGE = 6
+    SEND_REPLY = 9
+    HELLO = 10
+    HELLO_REPLY = 11
+    AUTHENTICATE = 12
+    AUTHENTICATE_REPLY = 13
+    ADD_CONSUMER = 14
+    ADD_CONSUMER_REPLY = 15
+    DELETE_CONSUMER = 16
+    DELETE_CONSUMER_REPLY = 17
+    ADD_PRODUCER = 18
+    ADD_PRODUCER_REPLY = 19
+    START = 20
+    STOP = 22
+    STOP_REPLY = 23
+    ACKNOWLEDGE = 24
+    ACKNOWLEDGE_REPLY = 25
+    BROWSE = 26
+    BROWSE_REPLY = 27
+    GOODBYE = 28
+    GOODBYE_REPLY = 29
+    ERROR = 30
+    REDELIVER = 32
+    CREATE_DESTINATION = 34
+    CREATE_DESTINATION_REPLY = 35
+    DESTROY_DESTINATION = 36
+    DESTROY_DESTINATION_REPLY = 37
+    AUTHENTICATE_REQUEST = 38
+    VERIFY_DESTINATION = 40
+    VERIFY_DESTINATION_REPLY = 41
+    DELIVER = 42
+    DELIVER_REPLY = 43
+    START_TRANSACTION = 44
+    START_TRANSACTION_REPLY = 45
+    COMMIT_TRANSACTION = 46
+    COMMIT_TRANSACTION_REPLY = 47
+    ROLLBACK_TRANSACTION = 48
+    ROLLBACK_TRANSACTION_REPLY = 49
+    SET_CLIENTID = 50
+    SET_CLIENTID_REPLY = 51
+    RESUME_FLOW = 52
+    PING = 54
+    PING_REPLY = 55
+    PREPARE_TRANSACTION = 56
+    PREPARE_TRANSACTION_REPLY = 57
+    END_TRANSACTION = 58
+    END_TRANSACTION_REPLY = 59
+    RECOVER_TRANSACTION = 60
+    RECOVER_TRANSACTION_REPLY = 61
+    GENERATE_UID = 62
+    GENERATE_UID_REPLY = 63
+    FLOW_PAUSED = 64
+    DELETE_PRODUCER = 66
+    DELETE_PRODUCER_REPLY = 67
+    CREATE_SESSION = 68
+    CREATE_SESSION_REPLY = 69
+    DESTROY_SESSION = 70
+    DESTROY_SESSION_REPLY = 71
+    INFO_REQUEST = 72
+    INFO = 73
+    DEBUG = 74
+    GET_LICENSE = 76
+    GET_LICENSE_REPLY = 77
+    VERIFY_TRANSACTION = 78
+    VERIFY_TRANSACTION_REPLY = 79
+
+
+LAST_MESSAGE_TYPE: Final = PacketType.MESSAGE.value
+"""Packets from 1 to this type carry a message of an application."""
+
+# Flags of a packet, by their letters in the specification
+Q: Final = 0x0001
+"""The destination is a queue."""
+R: Final = 0x0002
+"""Redelivered."""
+P: Final = 0x0004
+"""Persistent."""
+S: Final = 0x0008
+"""Selectors processed; of no effect."""
+A: Final = 0x0010
+"""A reply is wanted."""
+L: Final = 0x0020
+"""The last message of those asked for while browsing."""
+F: Final = 0x0040
+"""The connection's flow is paused with this packet."""
+T: Final = 0x0080
+"""Transacted; of no effect."""
+C: Final = 0x0100
+"""The consumer's or producer's flow is paused with this packet."""
+B: Final = 0x0200
+"""Defined, without a meaning."""
+Z: Final = 0x0400
+"""The body is compressed (zlib, RFC 1950)."""
+I: Final = 0x0800  # noqa: E741 - the specification's letter
+"""Sent again, maybe a second time: must not be taken twice."""
+W: Final = 0x1000
+"""The name is a wildcard."""
+
+
+class Status(IntEnum):
+    """JMQStatus of a reply."""
+
+    OK = 200
+    CREATED = 201
+    ACCEPTED = 202
+    MULTIPLE_CHOICES = 300
+    MOVED_PERMANENTLY = 301
+    MOVED_TEMPORARILY = 302
+    SEE_OTHER = 303
+    NOT_MODIFIED = 304
+    BAD_REQUEST = 400
+    UNAUTHORIZED = 401
+    PAYMENT_REQUIRED = 402
+    FORBIDDEN = 403
+    NOT_FOUND = 404
+    NOT_ALLOWED = 405
+    NOT_ACCEPTABLE = 406
+    PROXY_AUTHENTICATION = 407
+    TIMEOUT = 408
+    CONFLICT = 409
+    GONE = 410
+    LENGTH_REQUIRED = 411
+    PRECONDITION_FAILED = 412
+    INVALID_LOGIN = 413
+    RESOURCE_FULL = 414
+    UNSUPPORTED_TYPE = 415
+    EXPECTATION_FAILED = 417
+    ENTITY_TOO_LARGE = 423
+    RETRY = 449
+    ERROR = 500
+    NOT_IMPLEMENTED = 501
+    UNAVAILABLE = 503
+    BAD_VERSION = 505
+
+
+class DestType:
+    """Bits of JMQDestType. Clients send QUEUE or TOPIC, with TEMP or without."""
+
+    QUEUE: Final = 0x01
+    TOPIC: Final = 0x02
+    TEMP: Final = 0x10
+    AUTO: Final = 0x20
+    INTERNAL: Final = 0x40
+    ADMIN: Final = 0x80
+    DMQ: Final = 0x1000
+    LOCAL: Final = 0x2000
+
+
+class AckMode(IntEnum):
+    """JMQAckMode of a session or consumer; a transacted session has none."""
+
+    NONE = 0
+    AUTO = 1
+    CLIENT = 2
+    DUPS_OK = 3
+    NO_ACK = 32768
+
+
+class AckType(IntEnum):
+    """JMQAckType of an ACKNOWLEDGE; absent when the message was consumed."""
+
+    CONSUMED = 0
+    UNDELIVERABLE = 1
+    DEAD = 2
+
+
+class DeadReason(IntEnum):
+    """JMQDeadReason of an ACKNOWLEDGE that gives a message up."""
+
+    UNDELIVERABLE = 0
+    EXPIRED = 1
+
+
+class BodyType(IntEnum):
+    """JMQBodyType: what stands in the body of a control packet."""
+
+    NONE = 0
+    CONSUMERID_I_SYSMESSAGEID = 1
+    CONSUMERID_L_SYSMESSAGEID = 2
+    SYSMESSAGEID = 3
+    SESSIONID_SYSMESSAGEID = 4
+
+
+class XaFlag:
+    """JMQXAFlags, the flags of JTA's XAResource."""
+
+    NOFLAGS: Final = 0
+    JOIN: Final = 0x0020_0000
+    ENDRSCAN: Final = 0x0080_0000
+    STARTRSCAN: Final = 0x0100_0000
+    SUSPEND: Final = 0x0200_0000
+    SUCCESS: Final = 0x0400_0000
+    RESUME: Final = 0x0800_0000
+    FAIL: Final = 0x2000_0000
+    ONEPHASE: Final = 0x4000_0000
+
+
+class TransactionState(IntEnum):
+    """State of a transaction as VERIFY_TRANSACTION_REPLY says it."""
+
+    CREATED = 1
+    STARTED = 2
+    FAILED = 3
+    INCOMPLETE = 4
+    COMPLETE = 5
+    PREPARED = 6
+    COMMITTED = 7
+    ROLLEDBACK = 8
+    TIMED_OUT = 9
+
+
+class GoodbyeReason(IntEnum):
+    """JMQGoodbyeReason."""
+
+    SHUTDOWN = 1
+    RESTART = 2
+    ADMIN_KILLED = 3
+    CON_FATAL_ERROR = 4
+    CLIENT_CLOSED = 5
+    OTHER = 6
+    BKR_IN_TAKEOVER = 7
+    REMOTE_BKR_RESTART = 8
+    MSG_HOME_CHANGE = 9
+    MIGRATE_PARTITION = 10
+
+
+class Level:
+    """JMQProtocolLevel."""
+
+    LOWEST: Final = 100
+    MQ_3_0: Final = 200
+    MQ_3_5: Final = 350
+    MQ_3_6: Final = 360
+    MQ_3_6_SP4: Final = 364
+    MQ_4_0: Final = 400
+    MQ_4_1: Final = 410
+    MQ_4_5: Final = 450
+    MQ_5_0: Final = 500
+    HIGHEST: Final = 500

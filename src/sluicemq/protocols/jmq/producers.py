@@ -1,0 +1,381 @@
+"""What one JMQ connection sends, and when it is told so.
+
+A SEND_REPLY leaves when its message is on disk; those of one read leave together. A message of a
+transaction is answered at once: it is the commit that has to be on disk. So is one that is not
+persistent; most clients want no answer to these, and are told nothing when one is refused.
+
+A producer sends so many messages (JMQSize), the last of them with the C bit, and then waits for
+RESUME_FLOW: it gets that with the SEND_REPLYs, when its message is on disk. Where a destination is
+full and makes its producers wait, both come when there is room. The connection is read meanwhile:
+it may be its own acknowledgements that make room. What was sent without a wish for an answer waits
+for room even when its connection has gone.
+"""
+
+from __future__ import annotations
+
+from functools import partial
+from typing import Final, NamedTuple
+
+from sluicemq.broker import Destination
+from sluicemq.model.access import Operation
+from sluicemq.model.destination import Address, Kind, Overflow
+from sluicemq.model.errors import BrokerError, RecordNotFound
+from sluicemq.model.message import Durability, Message, Origin
+from sluicemq.protocols.crossing import is_temporary
+from sluicemq.protocols.java import Long
+from sluicemq.protocols.jmq.connection import Connection, number
+from sluicemq.protocols.jmq.destinations import (
+    address_of,
+    check_name,
+    find_or_create,
+    is_reserved,
+)
+from sluicemq.protocols.jmq.header import VariableHeader, encode_header
+from sluicemq.protocols.jmq.ids import make_sysid
+from sluicemq.protocols.jmq.interests import matching
+from sluicemq.protocols.jmq.mapping import message_of, sysid_of
+from sluicemq.protocols.jmq.names import shown_name
+from sluicemq.protocols.jmq.packets import (
+    LAST_MESSAGE_TYPE,
+    A,
+    C,
+    F,
+    I,
+    PacketType,
+    Q,
+    Status,
+    W,
+)
+from sluicemq.protocols.jmq.statuses import ANSWERED, Refused
+from sluicemq.protocols.jmq.wildcards import Pattern, is_wildcard
+from sluicemq.protocols.jmq.wire import (
+    Decoder,
+    Oversized,
+    Packet,
+    encode_head,
+    encode_packet,
+    encode_reply,
+)
+
+MOST_UNCONFIRMED: Final = 16 << 20
+"""Bytes received whose SEND_REPLYs wait for the disk, at which nothing more is read."""
+MOST_PARKED: Final = 10_000
+"""Messages that wait for room in one destination; the next one is refused at once."""
+
+_MOST_TARGETS: Final = 1024
+"""Headers a connection remembers. It forgets all when it meets more."""
+_MOST_SEARCHES: Final = 100
+"""Messages sent again that a connection may have looked for."""
+_MOST_SEARCHED: Final = 10_000
+"""Messages looked at for each."""
+_MOST_LISTED: Final = 100_000
+"""Messages of a queue that can be looked at in time."""
+_SEND_REPLY: Final = PacketType.SEND_REPLY.value
+_OK: Final = Status.OK.value
+_LARGEST_SEQUENCE: Final = (1 << 62) - 1
+
+
+class _Parked(NamedTuple):
+    """A message that waits for room, and what it came in."""
+
+    destination: Destination
+    packet: Packet
+
+
+class Producers:
+    """See the module.
+
+    last_sync    sequence number of the last message whose way to the disk is waited for
+    unconfirmed  bytes received whose SEND_REPLYs wait for the disk
+    """
+
+    __slots__ = (
+        "_broker",
+        "_connection",
+        "_parked",
+        "_pending",
+        "_persistent",
+        "_producers",
+        "_queues",
+        "_searches",
+        "_topics",
+        "_transient",
+        "last_sync",
+        "unconfirmed",
+    )
+
+    def __init__(self, connection: Connection) -> None:
+        self._connection = connection
+        self._broker = connection.broker
+        durability = connection.options.durability
+        self._persistent = Durability.SYNC if durability is None else durability
+        self._transient = Durability.NONE if durability is None else durability
+        self._producers: dict[int, Address] = {}
+        """By JMQProducerID."""
+        self._queues: dict[VariableHeader, Destination] = {}
+        """Where this client may send, by the header that says so."""
+        self._topics: dict[VariableHeader, Destination] = {}
+        self._pending: list[bytes] = []
+        """Answers to the packets that are being carried out."""
+        self._parked: dict[Message, _Parked] = {}
+        """What waits for room."""
+        self._searches = 0
+        self.last_sync = 0
+        self.unconfirmed = 0
+
+    # --- producers ---------------------------------------------------------------------------
+
+    def add(self, packet: Packet) -> None:
+        """ADD_PRODUCER."""
+        connection = self._connection
+        address = address_of(packet)
+        number(packet, "JMQSessionID", 0)
+        self._check(address)
+        if not is_wildcard(address.name):
+            find_or_create(self._broker, address)
+        if len(self._producers) >= connection.options.most:
+            # by this, and not by 409, the Java client knows that there are too many
+            raise Refused(Status.NOT_ALLOWED, f"{len(self._producers)} producers are enough")
+        producer = connection.coordinator.uid()
+        self._producers[producer] = address
+        letter = "Q" if address.kind is Kind.QUEUE else "T"
+        connection.reply(
+            packet,
+            properties={
+                "JMQProducerID": Long(producer),
+                "JMQSize": connection.options.producer_flow or -1,
+                "JMQBytes": Long(-1),
+                "JMQDestinationID": f"{letter}:{shown_name(address.name)}",
+            },
+        )
+
+    def delete(self, packet: Packet) -> None:
+        """DELETE_PRODUCER."""
+        chosen = number(packet, "JMQProducerID")
+        if self._producers.pop(chosen, None) is None:
+            raise Refused(Status.NOT_FOUND, f"there is no producer {chosen} here")
+        self._connection.reply(packet)
+
+    def _check(self, address: Address) -> None:
+        """Refused or AccessDenied unless this client may send there."""
+        check_name(address)
+        if is_reserved(address):
+            raise Refused(Status.CONFLICT, f"nobody may send to {address}")
+        if not is_temporary(address.name):
+            self._connection.demand(Operation.PRODUCE, address.name.replace(">", "*"))
+
+    # --- sending -----------------------------------------------------------------------------
+
+    def send(self, packet: Packet) -> None:
+        """A message. `confirm` follows when those packets that came with it are carried out."""
+        flags = packet.flags
+        try:
+            message = message_of(packet, self._connection.sender, self._persistent, self._transient)
+            header = packet.variable
+            destination = (self._queues if flags & Q else self._topics).get(header)
+            if destination is not None and not destination.removed:
+                taken = self._take(packet, header, destination, message)
+            elif is_wildcard(message.destination.name):
+                taken = self._copy(packet, header, message.destination)
+            else:
+                destination = self._find(header, message.destination)
+                taken = self._take(packet, header, destination, message)
+        except ANSWERED as error:
+            self._connection.refuse(packet, error)
+            self._resume(packet)
+            return
+        if taken:
+            if flags & A:
+                self._pending.append(encode_reply(_SEND_REPLY, packet.consumer_id, _OK))
+            if flags & (C | F):
+                self._resume(packet)
+
+    def _take(
+        self, packet: Packet, header: VariableHeader, destination: Destination, message: Message
+    ) -> bool:
+        """Accept a message; False if its answers are not to be sent now. Raises as `send` answers
+        it: Refused, BrokerError."""
+        transaction = header.transaction_id or packet.transaction
+        if transaction:
+            connection = self._connection
+            branch = connection.coordinator.branches.active(transaction, connection)
+            self._broker.transactions.publish(branch.transaction, destination, message)
+            return True
+        if packet.flags & I and self._is_there(destination, message):
+            raise Refused(Status.NOT_MODIFIED, "this message is there already")
+        if destination.settings.overflow is Overflow.BLOCK:
+            if not self._publish_or_park(destination, message, packet):
+                return False
+        else:
+            self._broker.publish(destination, message)
+        if message.durability is Durability.SYNC:
+            self.last_sync = message.sequence
+        return True
+
+    def _find(self, header: VariableHeader, address: Address) -> Destination:
+        """Where a message goes. Raises Refused, AccessDenied, BrokerError."""
+        if is_reserved(address):
+            raise Refused(Status.FORBIDDEN, f"nobody may send to {address}")
+        self._check(address)
+        destination = find_or_create(self._broker, address)
+        targets = self._queues if address.kind is Kind.QUEUE else self._topics
+        if len(targets) >= _MOST_TARGETS:
+            targets.clear()
+        targets[header] = destination
+        return destination
+
+    def _copy(self, packet: Packet, header: VariableHeader, address: Address) -> bool:
+        """A message to a wildcard: one of its own to each topic that there is. Raises as `_take`,
+        but not before it has tried them all."""
+        self._check(address)
+        problem: BrokerError | None = None
+        for topic in matching(self._broker, Pattern(address.name)):
+            copy = self._addressed(packet, header, topic.name)
+            message = message_of(copy, self._connection.sender, self._persistent, self._transient)
+            try:
+                self._take(copy, header, topic, message)
+            except BrokerError as error:
+                problem = error
+        if problem is not None:
+            raise problem
+        return True
+
+    def _addressed(self, packet: Packet, header: VariableHeader, name: str) -> Packet:
+        """The packet as if it had been sent to that topic, under an id of its own."""
+        number = self._connection.coordinator.uid() & _LARGEST_SEQUENCE
+        raw = encode_header(
+            shown_name(name),
+            header.correlation_id,
+            header.reply_to,
+            header.type,
+            header.destination_class,
+            header.reply_to_class,
+            header.transaction_id,
+            header.producer_id,
+            header.delivery_time,
+        )
+        head = encode_head(
+            packet.type,
+            packet.flags & ~W,
+            0,
+            raw,
+            packet.renewed_block(),
+            len(packet.body),
+            packet.priority,
+            packet.expiration,
+            make_sysid(self._broker.identity, number, packet.timestamp),
+        )
+        [copy] = Decoder().feed(head + packet.body)
+        assert isinstance(copy, Packet)
+        return copy
+
+    def _is_there(self, destination: Destination, message: Message) -> bool:
+        """Whether a message that is sent again, after a connection was lost, was taken then. Only
+        so much is looked at."""
+        self._searches += 1
+        if self._searches > _MOST_SEARCHES:
+            return False
+        broker = self._broker
+        identity = broker.identity
+        sysid = sysid_of(message, identity)
+        places = [destination.queue, *destination.subscriptions.values()]
+        searched = 0
+        for place in places:
+            if place.waiting + place.unacked > _MOST_LISTED:
+                return False
+            listing = broker.browse(place)
+            for at in range(len(listing) - 1, -1, -1):
+                searched += 1
+                if searched > _MOST_SEARCHED:
+                    return False
+                sequence, found = listing[at]
+                if found is None:
+                    try:
+                        found = broker.fetch(sequence)
+                    except RecordNotFound:
+                        continue
+                if found.origin is Origin.JMQ and sysid_of(found, identity) == sysid:
+                    return True
+        return False
+
+    # --- flow --------------------------------------------------------------------------------
+
+    def too_large(self, packet: Oversized) -> None:
+        """A packet has been refused unread."""
+        if 0 < packet.type <= LAST_MESSAGE_TYPE:
+            self._resume(packet)
+
+    def _resume(self, packet: Packet | Oversized) -> None:
+        self._pending += self._resuming(packet)
+
+    def _resuming(self, packet: Packet | Oversized) -> list[bytes]:
+        """What lets a client go on that has paused with this packet."""
+        answers = []
+        if packet.flags & C:
+            try:
+                producer = packet.variable.producer_id
+            except ANSWERED:
+                producer = 0
+            properties: dict[str, object] = {
+                "JMQProducerID": Long(producer),
+                "JMQSize": self._connection.options.producer_flow or -1,
+                "JMQBytes": Long(-1),
+            }
+            answers.append(encode_packet(PacketType.RESUME_FLOW, properties=properties))
+        if packet.flags & F:
+            answers.append(encode_packet(PacketType.RESUME_FLOW, properties={"JMQSize": -1}))
+        return answers
+
+    # --- confirming --------------------------------------------------------------------------
+
+    def confirm(self, size: int) -> None:
+        """All packets that came in `size` bytes are carried out."""
+        pending = self._pending
+        if pending:
+            self._pending = []
+            self.unconfirmed += size
+            self._broker.when_durable(self.last_sync, partial(self._confirm, pending, size))
+
+    def _confirm(self, answers: list[bytes], size: int) -> None:
+        self.unconfirmed -= size
+        self._connection.write(b"".join(answers))
+        self._connection.pressed()
+
+    # --- waiting for room --------------------------------------------------------------------
+
+    def _publish_or_park(self, destination: Destination, message: Message, packet: Packet) -> bool:
+        """False when the message waits for room. Raises as `Broker.publish`."""
+        callback = None
+        if len(destination.parked) < MOST_PARKED:
+            callback = partial(self._unblocked, message)
+        if self._broker.publish(destination, message, callback):
+            return True
+        self._parked[message] = _Parked(destination, packet)
+        return False
+
+    def _unblocked(self, message: Message) -> None:
+        """There was room for it, or its destination has gone."""
+        parked = self._parked.pop(message, None)
+        if parked is None:
+            return
+        packet = parked.packet
+        connection = self._connection
+        if not message.sequence:
+            why = "the destination has been removed, and another may not be created"
+            connection.refuse(packet, Refused(Status.NOT_FOUND, why))
+            connection.write(b"".join(self._resuming(packet)))
+            return
+        if message.durability is Durability.SYNC:
+            self.last_sync = max(self.last_sync, message.sequence)
+        self._broker.when_durable(self.last_sync, partial(self._answer, packet))
+
+    def _answer(self, packet: Packet) -> None:
+        self._connection.reply(packet)
+        self._connection.write(b"".join(self._resuming(packet)))
+
+    def end(self) -> None:
+        """What waits for room, and whose sender waits for the answer, is promised to nobody."""
+        for message, parked in list(self._parked.items()):
+            if parked.packet.flags & A:
+                del self._parked[message]
+                self._broker.withdraw(parked.destination, message)

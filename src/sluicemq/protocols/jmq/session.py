@@ -1,0 +1,500 @@
+"""The broker's side of one JMQ connection.
+
+    connected ──HELLO──> greeted ──AUTHENTICATE──> logged in ──GOODBYE, end of input──> closing
+        │                   └──refused: AUTHENTICATE_REPLY 413────────────────────────> closing
+        ├── HELLO that cannot be answered with OK ────────────────────────────────────> closing
+        └── anything but HELLO, AUTHENTICATE, PING and GOODBYE: 500
+
+Packets are carried out in their order; replies carry the request's consumer id and may come in
+another order: that of a login when the password has been checked (what follows it waits), a
+SEND_REPLY or the reply to a commit when it is on disk. A request that cannot be granted is answered
+with a status, and the connection goes on; what is no packet ends it. Nobody is sent ERROR or DEBUG,
+for which clients have no code. (Protocol specification, sections 2.5, 3 and 5.)
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from functools import partial
+from typing import Final
+
+from sluicemq.broker import Broker
+from sluicemq.model.access import Identity
+from sluicemq.model.errors import AccessError
+from sluicemq.protocols.access import OPEN, Access
+from sluicemq.protocols.jmq.acknowledging import Acknowledging
+from sluicemq.protocols.jmq.browsing import Browsing
+from sluicemq.protocols.jmq.clientids import expanded
+from sluicemq.protocols.jmq.connection import (
+    MOST_UNREAD,
+    Connection,
+    number,
+    text,
+    truth,
+)
+from sluicemq.protocols.jmq.consuming import Consuming
+from sluicemq.protocols.jmq.coordinator import Coordinator
+from sluicemq.protocols.jmq.destinations import Destinations
+from sluicemq.protocols.jmq.greeting import Challenge, greet
+from sluicemq.protocols.jmq.information import inform
+from sluicemq.protocols.jmq.options import MISSED_PINGS, Options
+from sluicemq.protocols.jmq.packets import (
+    LAST_MESSAGE_TYPE,
+    A,
+    GoodbyeReason,
+    Level,
+    PacketType,
+    Status,
+)
+from sluicemq.protocols.jmq.producers import MOST_UNCONFIRMED, Producers
+from sluicemq.protocols.jmq.sessions import Sessions
+from sluicemq.protocols.jmq.statuses import ANSWERED, Refused
+from sluicemq.protocols.jmq.transactions import Transactions
+from sluicemq.protocols.jmq.wire import Decoder, Limits, Oversized, Packet, encode_packet
+from sluicemq.protocols.link import Link, Timer
+
+REFUSED_SECONDS: Final = 0.25
+"""From a refused login to the end of the connection."""
+STRANGERS: Final = Limits(packet=65_536)
+"""For who has not logged in: little memory."""
+MOST_IDS: Final = 10_000
+"""Unique ids in one GENERATE_UID_REPLY."""
+
+_ACKNOWLEDGE: Final = PacketType.ACKNOWLEDGE.value
+_GOING_ON: Final = frozenset(
+    {Status.OK, Status.NOT_FOUND, Status.MOVED_PERMANENTLY, Status.TIMEOUT}
+)
+"""Statuses of HELLO_REPLY after which a client may log in."""
+
+Packets = Sequence[Packet | Oversized]
+
+
+class JmqSession:
+    """See the module, and `sluicemq.protocols.link.Session` for the contract."""
+
+    __slots__ = (
+        "_acknowledging",
+        "_browsing",
+        "_challenge",
+        "_connection",
+        "_coordinator",
+        "_decoder",
+        "_ended",
+        "_handlers",
+        "_heard",
+        "_held_back",
+        "_late",
+        "_link",
+        "_logged_in",
+        "_login",
+        "_missed",
+        "_paused",
+        "_producers",
+        "_refused",
+        "_sessions",
+        "_timer",
+        "reconnectable",
+    )
+
+    def __init__(
+        self,
+        link: Link,
+        broker: Broker,
+        coordinator: Coordinator,
+        access: Access = OPEN,
+        options: Options | None = None,
+    ) -> None:
+        options = options or Options()
+        self._link = link
+        self._coordinator = coordinator
+        self._decoder = Decoder(STRANGERS)
+        connection = Connection(link, broker, coordinator, access, options, self._read_or_not)
+        self._connection = connection
+        self._sessions = Sessions(connection)
+        self._producers = Producers(connection)
+        self._acknowledging = Acknowledging(connection)
+        self._browsing = Browsing(connection)
+        self._challenge: Challenge | None = None
+        """Of a connection that has been greeted."""
+        self._login: Packet | None = None
+        """The AUTHENTICATE that is being answered."""
+        self._held_back: list[Packet | Oversized] | None = None
+        """Packets behind it; None while there is no such one."""
+        self._late = False
+        """Its answer comes in a later turn."""
+        self._logged_in = False
+        self._refused: Timer | None = None
+        """The connection is about to be closed after a refused login."""
+        self._timer: Timer | None = None
+        """Of the next look at whether the client is alive."""
+        self._heard = True
+        self._missed = 0
+        self._paused = False
+        self._ended = False
+        """Nothing more is listened to."""
+        self.reconnectable = False
+        """The client may come back by another connection while this one lingers."""
+        self._handlers = self._table()
+
+    def _table(self) -> dict[int, Callable[[Packet], None]]:
+        """What is done with a packet of somebody who has logged in."""
+        connection = self._connection
+        consuming = Consuming(connection, self._sessions)
+        destinations = Destinations(connection)
+        transactions = Transactions(connection)
+        return {
+            PacketType.HELLO: self._hello,
+            PacketType.AUTHENTICATE: self._authenticate,
+            PacketType.GOODBYE: self._goodbye,
+            PacketType.PING: connection.reply,
+            PacketType.PING_REPLY: _ignore,
+            PacketType.FLOW_PAUSED: _ignore,
+            PacketType.SET_CLIENTID: self._set_client_id,
+            PacketType.GENERATE_UID: self._generate_uid,
+            PacketType.GET_LICENSE: connection.reply,
+            PacketType.INFO_REQUEST: partial(inform, connection),
+            PacketType.CREATE_SESSION: self._sessions.create,
+            PacketType.DESTROY_SESSION: self._sessions.destroy,
+            PacketType.START: self._sessions.start,
+            PacketType.STOP: self._sessions.stop,
+            PacketType.ADD_CONSUMER: consuming.add,
+            PacketType.DELETE_CONSUMER: consuming.delete,
+            PacketType.RESUME_FLOW: consuming.resume,
+            PacketType.ADD_PRODUCER: self._producers.add,
+            PacketType.DELETE_PRODUCER: self._producers.delete,
+            PacketType.REDELIVER: self._acknowledging.redeliver,
+            PacketType.BROWSE: self._browsing.browse,
+            PacketType.DELIVER: self._browsing.deliver,
+            PacketType.CREATE_DESTINATION: destinations.create,
+            PacketType.DESTROY_DESTINATION: destinations.destroy,
+            PacketType.VERIFY_DESTINATION: destinations.verify,
+            PacketType.START_TRANSACTION: transactions.start,
+            PacketType.END_TRANSACTION: transactions.end,
+            PacketType.PREPARE_TRANSACTION: transactions.prepare,
+            PacketType.COMMIT_TRANSACTION: transactions.commit,
+            PacketType.ROLLBACK_TRANSACTION: transactions.roll_back,
+            PacketType.RECOVER_TRANSACTION: transactions.recover,
+            PacketType.VERIFY_TRANSACTION: transactions.verify,
+        }
+
+    # --- from the connection -----------------------------------------------------------------
+
+    def receive(self, data: bytes) -> None:
+        """Packets from the client."""
+        if self._ended:
+            return
+        self._heard = True
+        packets = self._decoder.feed(data)
+        if self._held_back is not None:
+            self._held_back += packets
+        else:
+            self._handle(packets, len(data))
+
+    def end_of_input(self) -> None:
+        """The client is done. What it has sent is still answered."""
+        self._ended = True
+        if self._held_back is None:
+            self._leave()
+
+    def flushed(self) -> None:
+        """Deliveries that nobody acknowledges are settled when they have left."""
+        connection = self._connection
+        unsent = connection.unsent
+        if unsent:
+            connection.unsent = []
+            for consumer, delivery in unsent:
+                consumer.sent(delivery)
+            # this turn's flush is over
+            connection.broker.wake()
+
+    def congest(self) -> None:
+        """The client reads too slowly: nothing is delivered, but replies still are sent."""
+        outlet = self._connection.outlet
+        outlet.congested = True
+        outlet.measure()
+
+    def relieve(self) -> None:
+        """Go on delivering."""
+        connection = self._connection
+        connection.unread = 0
+        connection.outlet.congested = False
+        connection.outlet.measure()
+        self._browsing.go_on()
+        self._read_or_not()
+
+    def closed(self) -> None:
+        """Give everything back."""
+        self._stop()
+        if self._refused is not None:
+            self._refused.cancel()
+
+    def shutdown(self) -> None:
+        """Say goodbye: clients that can will look for the broker again."""
+        if self._connection.closed:
+            return
+        if self._challenge is not None:
+            properties: dict[str, object] = {
+                "JMQExit": False,
+                "JMQGoodbyeReason": GoodbyeReason.SHUTDOWN.value,
+                "JMQGoodbyeReasonString": "the broker stops",
+            }
+            self._connection.write(encode_packet(PacketType.GOODBYE, properties=properties))
+        self._close("the broker stops")
+
+    # --- packets -----------------------------------------------------------------------------
+
+    def _handle(self, packets: Packets, size: int = 0) -> None:
+        """Carry out packets, which came in `size` bytes, up to a login that takes its time."""
+        connection = self._connection
+        send = self._producers.send
+        acknowledge = self._acknowledging.acknowledge
+        for place, packet in enumerate(packets):
+            kind = packet.type
+            if not self._logged_in or isinstance(packet, Oversized):
+                self._handle_other(packet)
+                if self._held_back is not None:
+                    self._late = True
+                    self._held_back += packets[place + 1 :]
+                    break
+            elif 0 < kind <= LAST_MESSAGE_TYPE:
+                send(packet)
+            else:
+                try:
+                    if kind == _ACKNOWLEDGE:
+                        acknowledge(packet)
+                    else:
+                        handler = self._handlers.get(kind)
+                        if handler is None:
+                            raise _unknown(kind)
+                        handler(packet)
+                except ANSWERED as error:
+                    connection.refuse(packet, error)
+            if connection.closed or self._ended:
+                break
+        self._producers.confirm(size)
+        self._acknowledging.confirm()
+        if connection.closed:
+            return
+        if self._held_back is None:
+            if self._ended:
+                self._leave()
+            elif self._decoder.error is not None:
+                self._leave(str(self._decoder.error))
+        self._read_or_not()
+
+    def _handle_other(self, packet: Packet | Oversized) -> None:
+        """A packet of somebody who has not logged in, or one that was too large to be read."""
+        connection = self._connection
+        try:
+            if isinstance(packet, Oversized):
+                raise Refused(
+                    Status.ENTITY_TOO_LARGE,
+                    f"packets have up to {connection.options.packet} bytes, this one {packet.size}",
+                )
+            if packet.type == PacketType.HELLO:
+                self._hello(packet)
+            elif packet.type == PacketType.AUTHENTICATE:
+                self._authenticate(packet)
+            elif packet.type == PacketType.GOODBYE:
+                self._goodbye(packet)
+            elif packet.type == PacketType.PING:
+                connection.reply(packet)
+            else:
+                raise Refused(Status.ERROR, "say HELLO and log in first")
+        except ANSWERED as error:
+            connection.refuse(packet, error)
+            if isinstance(packet, Oversized):
+                self._producers.too_large(packet)
+
+    # --- beginning ---------------------------------------------------------------------------
+
+    def _hello(self, packet: Packet) -> None:
+        connection = self._connection
+        if self._challenge is not None:
+            raise Refused(Status.ERROR, "HELLO has been said already")
+        self.reconnectable = truth(packet, "JMQReconnectable")
+        before = number(packet, "JMQConnectionID", 0)
+        self._connection.reconnected = before != 0
+        status = greet(connection, packet)
+        if status not in _GOING_ON:
+            self._leave(f"HELLO: {status.name}")
+            return
+        self._coordinator.prepare()
+        self._challenge = Challenge(connection, before)
+        connection.write(self._challenge.request(packet))
+        interval = connection.options.ping_interval
+        if interval:
+            self._timer = self._link.call_later(interval, self._ring)
+
+    def _authenticate(self, packet: Packet) -> None:
+        """Find out who it is; what follows waits in `_held_back` if that takes a while."""
+        challenge = self._challenge
+        if challenge is None:
+            raise Refused(Status.ERROR, "say HELLO first")
+        if self._logged_in:
+            raise Refused(Status.ERROR, "this connection has logged in already")
+        self._login = packet
+        self._held_back = []
+        try:
+            credentials = challenge.credentials(packet)
+        except Refused as error:
+            if self._connection.access.guest is None:
+                self._admitted(error)
+                return
+            credentials = challenge.nothing()
+        self._connection.access.login(self._link.peer, credentials, self._admitted)
+
+    def _admitted(self, identity: Identity | AccessError | Refused) -> None:
+        """Who it is, or that it is nobody."""
+        packet, self._login = self._login, None
+        held_back, self._held_back = self._held_back, None
+        connection = self._connection
+        if packet is None or connection.closed:
+            return
+        if not isinstance(identity, Identity):
+            connection.reply(packet, Status.INVALID_LOGIN, {"JMQReason": str(identity)})
+            self._stop()
+            close = partial(self._link.close, str(identity))
+            self._refused = self._link.call_later(REFUSED_SECONDS, close)
+            return
+        connection.identity = identity
+        self._logged_in = True
+        self._decoder.allow(Limits(packet=connection.options.packet))
+        self._supersede()
+        self._coordinator.connections[connection.number] = self
+        connection.reply(packet)
+        if self._late:
+            self._late = False
+            self._handle(held_back or [])
+
+    def _supersede(self) -> None:
+        """End the connection that this client had before, if it lingers."""
+        assert self._challenge is not None
+        old = self._coordinator.connections.get(self._challenge.before)
+        if old is not None and old.reconnectable and old.is_of(self._connection.identity):
+            old.superseded()
+
+    def is_of(self, identity: Identity) -> bool:
+        """Whether the connection acts as that user."""
+        return self._connection.identity.name == identity.name
+
+    def superseded(self) -> None:
+        """The client has come back by another connection."""
+        self._close("the client has connected again")
+
+    # --- requests that have no better place --------------------------------------------------
+
+    def _set_client_id(self, packet: Packet) -> None:
+        """SET_CLIENTID, or unset it."""
+        connection = self._connection
+        client_ids = self._coordinator.client_ids
+        if "JMQClientID" in packet.properties:
+            client_id = expanded(text(packet, "JMQClientID"), connection.identity.name)
+            client_ids.take(
+                connection.number,
+                client_id,
+                shared=truth(packet, "JMQShare"),
+                namespace=text(packet, "JMQNamespace"),
+            )
+        else:
+            client_id = ""
+            client_ids.release(connection.number)
+        connection.sender.client_id = client_id
+        connection.reply(packet)
+
+    def _generate_uid(self, packet: Packet) -> None:
+        quantity = number(packet, "JMQQuantity", 1)
+        if not 0 < quantity <= MOST_IDS:
+            raise Refused(Status.BAD_REQUEST, f"JMQQuantity is 1 to {MOST_IDS}")
+        ids = b"".join([self._coordinator.uid().to_bytes(8, "big") for _ in range(quantity)])
+        self._connection.reply(packet, properties={"JMQQuantity": quantity}, body=ids)
+
+    def _ring(self) -> None:
+        """Ask an idle client whether it is still there. Any packet is a sign of life."""
+        self._timer = None
+        connection = self._connection
+        if connection.closed:
+            return
+        if self._heard:
+            self._heard = False
+            self._missed = 0
+        elif self._missed >= MISSED_PINGS:
+            self._close("the client has not been heard of for too long")
+            return
+        else:
+            self._missed += 1
+            if self._logged_in and connection.level >= Level.MQ_3_6_SP4:
+                connection.write(encode_packet(PacketType.PING, A))
+        self._timer = self._link.call_later(connection.options.ping_interval, self._ring)
+
+    # --- the end -----------------------------------------------------------------------------
+
+    def _goodbye(self, packet: Packet) -> None:
+        """Everything is given back before it is answered."""
+        self._ended = True
+        self._give_back()
+        if packet.flags & A:
+            self._when_on_disk(partial(self._connection.reply, packet))
+
+    def _read_or_not(self) -> None:
+        """Back-pressure: read on, unless something says not to."""
+        connection = self._connection
+        wait = (
+            self._held_back is not None
+            or self._producers.unconfirmed > MOST_UNCONFIRMED
+            or connection.unread > MOST_UNREAD
+        )
+        if wait != self._paused and not connection.closed:
+            self._paused = wait
+            if wait:
+                self._link.pause_reading()
+            else:
+                self._link.resume_reading()
+
+    def _leave(self, reason: str = "") -> None:
+        """Take nothing more, and close when all that was sent is answered."""
+        self._ended = True
+        self._give_back()
+        self._when_on_disk(partial(self._close, reason))
+
+    def _when_on_disk(self, callback: Callable[[], None]) -> None:
+        """Call back when everything that the client has said has been answered."""
+        broker = self._connection.broker
+        broker.when_settled(partial(broker.when_durable, self._producers.last_sync, callback))
+
+    def _give_back(self) -> None:
+        """Transactions first: what was acknowledged in them goes back before what was not."""
+        connection = self._connection
+        self._sessions.pause()
+        self._coordinator.branches.leave(connection)
+        for session in list(connection.sessions.values()):
+            self._sessions.end(session)
+        connection.sessions.clear()
+        self._producers.end()
+        self._browsing.end()
+        if connection.owns:
+            connection.broker.disown(connection)
+        self._coordinator.client_ids.release(connection.number)
+        self._coordinator.connections.pop(connection.number, None)
+
+    def _stop(self) -> None:
+        """Neither listen nor speak any more."""
+        self._ended = True
+        self._connection.closed = True
+        if self._timer is not None:
+            self._timer.cancel()
+            self._timer = None
+        self._give_back()
+
+    def _close(self, reason: str) -> None:
+        if not self._connection.closed:
+            self._stop()
+            self._link.close(reason)
+
+
+def _ignore(packet: Packet) -> None:
+    """Nothing is to be done."""
+
+
+def _unknown(kind: int) -> Refused:
+    return Refused(Status.NOT_IMPLEMENTED, f"packets of type {kind} have no meaning here")

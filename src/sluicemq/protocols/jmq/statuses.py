@@ -1,0 +1,94 @@
+"""Why a request is refused, and the status that says so.
+
+| error                         | status                                                      |
+|-------------------------------|-------------------------------------------------------------|
+| Refused                       | its own                                                     |
+| AccessDenied                  | 403 FORBIDDEN                                               |
+| DestinationNotFound           | 404 NOT_FOUND                                               |
+| SubscriptionNotFound          | 404 NOT_FOUND                                               |
+| DestinationConflict           | 409 CONFLICT                                                |
+| DestinationInUse              | 409 CONFLICT                                                |
+| SubscriptionInUse             | 409 CONFLICT                                                |
+| SelectorError                 | 400 BAD_REQUEST                                             |
+| MessageTooLarge               | 423 ENTITY_TOO_LARGE                                        |
+| LimitExceeded                 | 414 RESOURCE_FULL                                           |
+| TransactionError              | 412 PRECONDITION_FAILED                                     |
+| BrokerStopping                | 503 UNAVAILABLE                                             |
+| ProtocolError                 | 400 BAD_REQUEST                                             |
+| another BrokerError           | 500 ERROR                                                   |
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Final
+
+from sluicemq.model.errors import (
+    AccessDenied,
+    BrokerError,
+    BrokerStopping,
+    DestinationConflict,
+    DestinationInUse,
+    DestinationNotFound,
+    LimitExceeded,
+    MessageTooLarge,
+    ProtocolError,
+    SelectorError,
+    SluiceError,
+    SubscriptionInUse,
+    SubscriptionNotFound,
+    TransactionError,
+)
+from sluicemq.protocols.jmq.packets import Status
+
+LONGEST_REASON: Final = 1000
+"""Characters of JMQReason."""
+
+
+class Refused(BrokerError):
+    """A request cannot be granted. `status` and the text, JMQReason, are all that its sender
+    learns, and what `properties` add."""
+
+    def __init__(
+        self, status: Status, why: str, properties: Mapping[str, object] | None = None
+    ) -> None:
+        super().__init__(why)
+        self.status = status
+        self.properties = properties or {}
+
+
+ANSWERED: Final = (BrokerError, AccessDenied, ProtocolError)
+"""What a request may raise: it is answered, and the connection goes on."""
+
+_STATUSES: Final[tuple[tuple[type[SluiceError], Status], ...]] = (
+    (AccessDenied, Status.FORBIDDEN),
+    (DestinationNotFound, Status.NOT_FOUND),
+    (SubscriptionNotFound, Status.NOT_FOUND),
+    (DestinationConflict, Status.CONFLICT),
+    (DestinationInUse, Status.CONFLICT),
+    (SubscriptionInUse, Status.CONFLICT),
+    (SelectorError, Status.BAD_REQUEST),
+    (MessageTooLarge, Status.ENTITY_TOO_LARGE),
+    (LimitExceeded, Status.RESOURCE_FULL),
+    (TransactionError, Status.PRECONDITION_FAILED),
+    (BrokerStopping, Status.UNAVAILABLE),
+    (ProtocolError, Status.BAD_REQUEST),
+)
+
+
+def status_of(error: SluiceError) -> Status:
+    """The status of the reply to a request that raised the error."""
+    if isinstance(error, Refused):
+        return error.status
+    for kind, status in _STATUSES:
+        if isinstance(error, kind):
+            return status
+    return Status.ERROR
+
+
+def shown(error: SluiceError) -> dict[str, object]:
+    """The properties of that reply, JMQStatus excepted."""
+    properties: dict[str, object] = {"JMQReason": str(error)[:LONGEST_REASON]}
+    if isinstance(error, Refused):
+        properties.update(error.properties)
+    return properties

@@ -1,0 +1,231 @@
+"""The requests that are about transactions (protocol specification, section 10; steps in xa.py).
+
+A commit is answered when it is on disk, and so is whatever is done to a prepared transaction.
+"""
+
+from __future__ import annotations
+
+from functools import partial
+from typing import Final
+
+from sluicemq.broker import Broker
+from sluicemq.protocols.java import Long, dumps_map
+from sluicemq.protocols.jmq.branches import Branch, Branches
+from sluicemq.protocols.jmq.connection import Connection, number, truth
+from sluicemq.protocols.jmq.consumers import JmsConsumer
+from sluicemq.protocols.jmq.ids import XID_SIZE, decode_xid, encode_xid
+from sluicemq.protocols.jmq.packets import I, PacketType, Status, TransactionState, XaFlag
+from sluicemq.protocols.jmq.statuses import Refused
+from sluicemq.protocols.jmq.wire import Packet
+from sluicemq.protocols.jmq.xa import LOCAL, after
+
+_ALL: Final = 1
+_NOT_PREPARED: Final = 2
+_NEVER: Final = 3
+"""JMQAutoRollback: which transactions a failure of the broker rolls back."""
+
+
+class Transactions:
+    """See the module."""
+
+    __slots__ = ("_branches", "_broker", "_connection")
+
+    def __init__(self, connection: Connection) -> None:
+        self._connection = connection
+        self._broker: Broker = connection.broker
+        self._branches: Branches = connection.coordinator.branches
+
+    # --- START and END -----------------------------------------------------------------------
+
+    def start(self, packet: Packet) -> None:
+        """START_TRANSACTION."""
+        xid = _xid(packet)
+        self._check_rollback(packet, xid)
+        if not xid:
+            if "JMQXAFlags" in packet.properties:
+                raise Refused(Status.BAD_REQUEST, "JMQXAFlags are about a Xid")
+            session = number(packet, "JMQSessionID", 0)
+            branch = self._branches.start(self._connection, session=session)
+        else:
+            branch = self._start_branch(packet, xid)
+        self._answer(packet, branch)
+
+    def _check_rollback(self, packet: Packet, xid: bytes) -> None:
+        policy = number(packet, "JMQAutoRollback", _NOT_PREPARED)
+        if policy not in (_ALL, _NOT_PREPARED, _NEVER):
+            raise Refused(Status.BAD_REQUEST, f"there is no JMQAutoRollback {policy}")
+        if policy == _NEVER or (xid and policy == _ALL):
+            raise Refused(
+                Status.NOT_IMPLEMENTED, "what is prepared survives a failure, and nothing else does"
+            )
+        if number(packet, "JMQLifetime", 0) > 0:
+            raise Refused(Status.NOT_IMPLEMENTED, "JMQLifetime is the broker's to set")
+
+    def _start_branch(self, packet: Packet, xid: bytes) -> Branch:
+        flags = number(packet, "JMQXAFlags", XaFlag.NOFLAGS)
+        branch = self._branches.by_xid(xid)
+        if branch is not None and branch.over:
+            branch = None  # a Xid may be used again
+        if branch is None and flags in (XaFlag.JOIN, XaFlag.RESUME):
+            raise _unknown()
+        state = TransactionState.CREATED if branch is None else branch.state
+        again = packet.flags & I != 0
+        state = after(PacketType.START_TRANSACTION, flags, state, again=again)
+        if branch is None:
+            branch = self._branches.start(self._connection, xid)
+            branch.sessionless = truth(packet, "JMQSessionLess")
+        else:
+            branch.state = state
+            self._branches.join(branch, self._connection)
+        return branch
+
+    def end(self, packet: Packet) -> None:
+        """END_TRANSACTION, which only distributed ones have."""
+        branch = self._find(packet)
+        if not truth(packet, "JMQNoOp"):
+            flags = number(packet, "JMQXAFlags", XaFlag.NOFLAGS)
+            branch.state = self._next(packet, branch, flags)
+        self._answer(packet, branch)
+
+    # --- PREPARE, COMMIT, ROLLBACK -----------------------------------------------------------
+
+    def prepare(self, packet: Packet) -> None:
+        """PREPARE_TRANSACTION."""
+        branch = self._find(packet)
+        was = branch.state
+        state = self._next(packet, branch, XaFlag.NOFLAGS)
+        sequence = branch.transaction.record
+        if state is not was:
+            sequence = self._branches.prepare(branch)
+        self._broker.when_durable(sequence, partial(self._answer, packet, branch))
+
+    def commit(self, packet: Packet) -> None:
+        """COMMIT_TRANSACTION."""
+        branch = self._find(packet)
+        self._next(packet, branch, number(packet, "JMQXAFlags", XaFlag.NOFLAGS))
+        sequence = 0 if branch.over else self._branches.commit(branch)
+        properties: dict[str, object] = {}
+        if not branch.xid and truth(packet, "JMQStartNextTransaction"):
+            following = self._branches.start(self._connection, session=branch.session)
+            properties["JMQNextTransactionID"] = Long(following.number)
+        self._broker.when_durable(sequence, partial(self._answer, packet, branch, properties))
+
+    def roll_back(self, packet: Packet) -> None:
+        """ROLLBACK_TRANSACTION. With JMQRedeliver what was acknowledged in it is sent again;
+        without, that has been asked for by REDELIVER, or it is anybody's now."""
+        branch = self._find(packet)
+        self._next(packet, branch, number(packet, "JMQXAFlags", XaFlag.NOFLAGS))
+        sequence = 0
+        if not branch.over:
+            if truth(packet, "JMQRedeliver"):
+                self._send_again(branch, truth(packet, "JMQSetRedelivered", True))
+            sequence = self._branches.roll_back(branch)
+        self._broker.when_durable(sequence, partial(self._answer, packet, branch))
+
+    def _send_again(self, branch: Branch, attempted: bool) -> None:
+        """To the consumers that have acknowledged it, or to others if these were closed."""
+        wanted: dict[JmsConsumer, list[bytes]] = {}
+        for (_, sysid), (consumer, _, _) in branch.acked.items():
+            wanted.setdefault(consumer, []).append(sysid)
+        for consumer, sysids in wanted.items():
+            self._branches.take_back(branch, [(consumer.number, sysid) for sysid in sysids])
+            consumer.send_again(sysids, attempted)
+            consumer.level()
+
+    # --- RECOVER and VERIFY ------------------------------------------------------------------
+
+    def recover(self, packet: Packet) -> None:
+        """RECOVER_TRANSACTION: what is prepared, or whether one is."""
+        chosen = number(packet, "JMQTransactionID", 0)
+        if chosen:
+            branch = self._branches.by_number(chosen)
+            if branch is None or branch.state is not TransactionState.PREPARED:
+                raise Refused(
+                    Status.NOT_FOUND, f"no transaction {chosen} is prepared", {"JMQQuantity": 0}
+                )
+            properties = {"JMQQuantity": 1, "JMQTransactionID": Long(chosen)}
+            self._connection.reply(packet, properties=properties, body=branch.xid)
+            return
+        flags = number(packet, "JMQXAFlags", XaFlag.NOFLAGS)
+        found = self._branches.prepared() if flags & XaFlag.STARTRSCAN else []
+        body = b"".join([branch.xid for branch in found])
+        self._connection.reply(packet, properties={"JMQQuantity": len(found)}, body=body)
+
+    def verify(self, packet: Packet) -> None:
+        """VERIFY_TRANSACTION: only a prepared one can be asked about."""
+        chosen = number(packet, "JMQTransactionID", 0)
+        branch = self._branches.by_number(chosen) if chosen else None
+        xid = _xid(packet)
+        if branch is None and xid:
+            branch = self._branches.by_xid(xid)
+        if branch is None or branch.state is not TransactionState.PREPARED:
+            raise Refused(Status.NOT_FOUND, "there is no such transaction that is prepared")
+        facts = {
+            "JMQAutoRollback": _NOT_PREPARED,
+            "JMQXid": str(decode_xid(branch.xid)),
+            "JMQSessionLess": True,
+            "JMQCreateTime": Long(branch.created),
+            "JMQLifetime": Long(0),
+            "State": int(branch.state),
+        }
+        self._answer(packet, branch, body=dumps_map(facts, hashtable=True))
+
+    # --- common ------------------------------------------------------------------------------
+
+    def _find(self, packet: Packet) -> Branch:
+        """That of a request, by its number or its Xid. Refused: NOT_FOUND, BAD_REQUEST.
+
+        A number is good only for connections that use the transaction: others have to know the Xid.
+        """
+        xid = _xid(packet)
+        chosen = number(packet, "JMQTransactionID", 0)
+        if xid:
+            branch = self._branches.by_xid(xid)
+            if branch is None:
+                raise _unknown()
+            if chosen and chosen != branch.number:
+                other = self._branches.by_number(chosen)
+                if other is not None:
+                    raise Refused(
+                        Status.BAD_REQUEST, f"transaction {chosen} has another Xid than this one"
+                    )
+            return branch
+        if not chosen:
+            raise Refused(Status.BAD_REQUEST, "which transaction?")
+        branch = self._branches.by_number(chosen)
+        if branch is None or (
+            self._connection.number not in branch.joined
+            and branch.state is not TransactionState.TIMED_OUT
+        ):
+            raise _unknown()
+        return branch
+
+    def _next(self, packet: Packet, branch: Branch, flags: int) -> TransactionState:
+        """The state that the request leads to. Raises Refused."""
+        request = PacketType(packet.type)
+        return after(
+            request, flags if branch.xid else LOCAL, branch.state, again=packet.flags & I != 0
+        )
+
+    def _answer(
+        self,
+        packet: Packet,
+        branch: Branch,
+        properties: dict[str, object] | None = None,
+        body: bytes = b"",
+    ) -> None:
+        about = {"JMQTransactionID": Long(branch.number), **(properties or {})}
+        self._connection.reply(packet, properties=about, body=body)
+
+
+def _xid(packet: Packet) -> bytes:
+    """The Xid in the body, spelled in the one way; b"" if there is none. Raises Refused."""
+    if not packet.body:
+        return b""
+    if len(packet.body) != XID_SIZE:
+        raise Refused(Status.BAD_REQUEST, f"{len(packet.body)} bytes are no Xid")
+    return encode_xid(decode_xid(packet.body))
+
+
+def _unknown() -> Refused:
+    return Refused(Status.NOT_FOUND, "there is no such transaction, or not any more")

@@ -1,0 +1,485 @@
+"""Bytes of JMQ <-> packets. Sans-I/O; client and server use the same code.
+
+    packet  = fixed header:72  variable header  property block  body        all big-endian
+
+    version 301, 200                          version 103
+     0 magic:u32 (1B FF E3 C2)                 0 magic
+     4 version:i16                             4 version
+     6 type:i16                                6 type
+     8 size of the whole packet:i32            8 size
+    12 expiration:i64 ms, 0 = never           12 transaction id:i32
+    20 timestamp:i64 ms        ┐              16 expiration
+    28 address:16              │ SysMessageID 24 timestamp
+    44 port:i32                │              32 address
+    48 sequence:i32            ┘              48 port
+    52 offset of the properties:i32           52 sequence
+    56 size of the properties:i32             56 offset, 60 size of the properties
+    60 priority:u8                            64 priority
+    61 encryption:u8, of no effect            65 encryption
+    62 flags:u16                              66 flags: only the low 8 bits
+    64 consumer id:i64                        68 consumer id:i32
+
+The variable header is in header.py, the property block in properties.py; before version 301 the
+block is a Java serialised Hashtable. Only 301 is written. (Protocol specification, "Packet
+Format".)
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from functools import lru_cache
+from struct import Struct
+from typing import Final, NamedTuple
+
+from sluicemq.model.errors import FrameTooLarge, ProtocolError
+from sluicemq.model.message import Property
+from sluicemq.protocols.java import loads_map
+from sluicemq.protocols.jmq.header import VariableHeader, decode_header
+from sluicemq.protocols.jmq.ids import CONTROL_SYSID
+from sluicemq.protocols.jmq.packets import LAST_MESSAGE_TYPE, MAGIC, VERSION
+from sluicemq.protocols.jmq.properties import decode_properties, encode_properties
+
+FIXED_SIZE: Final = 72
+"""Bytes before the variable header."""
+FIXED: Final = Struct(">Ihhiq32siiBxHq")
+"""Magic, version, type, size, expiration, SysMessageID, offset and size of the properties,
+priority, flags, consumer id."""
+CONTROL_PRIORITY: Final = 5
+
+MAX_PACKET: Final = 73_400_320
+"""Bytes of a packet by default, as in Open MQ."""
+
+
+class Limits(NamedTuple):
+    """Largest input accepted; a larger packet is skipped and reported as `Oversized`.
+
+    packet      bytes of a whole packet
+    header      bytes of its variable header; the default holds seven strings of the largest size
+    properties  bytes of its property block
+    """
+
+    packet: int = MAX_PACKET
+    header: int = 262_144
+    properties: int = 1_048_576
+
+
+class Oversized(NamedTuple):
+    """Stands for a packet above a limit, whose bytes are skipped.
+
+    size    bytes it announced
+    header  its variable header, unless that is too large
+    """
+
+    type: int
+    flags: int
+    consumer_id: int
+    size: int
+    header: bytes
+
+    @property
+    def variable(self) -> VariableHeader:
+        """Raises ProtocolError."""
+        return decode_header(self.header)
+
+
+class Packet:
+    """One packet as it was received.
+
+    type, flags, priority, consumer_id, expiration, timestamp, sequence: see above
+    version      packet version
+    transaction  transaction id of the fixed header, version 103 only; else 0
+    head         fixed header, variable header and property block, as they came
+    header       variable header, as it came
+    block        property block, as it came
+    """
+
+    __slots__ = (
+        "_properties",
+        "block",
+        "body",
+        "consumer_id",
+        "expiration",
+        "flags",
+        "head",
+        "header",
+        "priority",
+        "sequence",
+        "timestamp",
+        "transaction",
+        "type",
+        "version",
+    )
+
+    def __init__(
+        self,
+        type: int,
+        flags: int,
+        consumer_id: int,
+        header: bytes,
+        block: bytes,
+        body: bytes,
+        head: bytes,
+        priority: int,
+        expiration: int,
+        timestamp: int,
+        sequence: int,
+        version: int = VERSION,
+        transaction: int = 0,
+    ) -> None:
+        self.type = type
+        self.flags = flags
+        self.consumer_id = consumer_id
+        self.header = header
+        self.block = block
+        self.body = body
+        self.head = head
+        self.priority = priority
+        self.expiration = expiration
+        self.timestamp = timestamp
+        self.sequence = sequence
+        self.version = version
+        self.transaction = transaction
+        self._properties: dict[str, Property] | None = None
+
+    @property
+    def is_message(self) -> bool:
+        """Whether it carries an application's message."""
+        return 0 < self.type <= LAST_MESSAGE_TYPE
+
+    @property
+    def sysid(self) -> bytes:
+        """The SysMessageID, 32 bytes."""
+        start = 20 if self.version != _OLDEST else 24
+        return self.head[start : start + 32]
+
+    @property
+    def properties(self) -> dict[str, Property]:
+        """The property block, decoded at the first use. Raises ProtocolError."""
+        properties = self._properties
+        if properties is None:
+            if self.version == VERSION:
+                properties = decode_properties(self.block)
+            else:
+                properties = decode_properties(self.renewed_block())
+            self._properties = properties
+        return properties
+
+    @property
+    def variable(self) -> VariableHeader:
+        """The variable header. Raises ProtocolError."""
+        return decode_header(self.header)
+
+    @property
+    def transaction_id(self) -> int:
+        """Of the transaction this belongs to, or 0. Raises ProtocolError."""
+        return self.transaction or decode_header(self.header).transaction_id
+
+    def renewed_block(self) -> bytes:
+        """The property block as version 301 has it. Raises ProtocolError."""
+        if self.version == VERSION or not self.block:
+            return self.block
+        return encode_properties(loads_map(self.block))
+
+    def __repr__(self) -> str:
+        return f"<Packet {self.type}, flags {self.flags:x}, {len(self.body)} bytes>"
+
+
+_DEFAULT_LIMITS: Final = Limits()
+_OLDEST: Final = 103
+_VERSIONS: Final = (VERSION, 200, _OLDEST)
+_LARGEST: Final = 0x7FFF_FFFF
+_MAGIC: Final = MAGIC.to_bytes(4, "big")
+
+_prefix: Final = Struct(">Ihhi")
+"""Magic, version, type, size."""
+_fixed: Final = Struct(">Ihhiqq20xiiiBxHq")
+"""Without address and port."""
+_oldest: Final = Struct(">Ihhiiqq20xiiiBxxBi")
+_i64: Final = Struct(">q")
+
+
+class Decoder:
+    """Turns the bytes of one direction of one connection into packets.
+
+    `error` is None until the peer sends what is no packet; then it says how, and nothing that comes
+    after is looked at. The packets complete before the fault are still returned, so that a caller
+    handles them first and looks at `error` afterwards.
+
+    Variable headers and property blocks are looked into when they are asked for: a fault in one is
+    raised there, and the connection can go on.
+    """
+
+    __slots__ = (
+        "_header_limit",
+        "_limit",
+        "_need",
+        "_property_limit",
+        "_rest",
+        "_skip",
+        "error",
+    )
+
+    def __init__(self, limits: Limits = _DEFAULT_LIMITS) -> None:
+        self.error: ProtocolError | None = None
+        self.allow(limits)
+        self._rest = bytearray()
+        self._need = 0
+        self._skip = 0
+
+    def allow(self, limits: Limits) -> None:
+        """Other limits, for packets that have not begun to arrive."""
+        self._limit = min(limits.packet, _LARGEST - FIXED_SIZE)  # so that what is kept is a packet
+        self._header_limit = FIXED_SIZE + limits.header
+        self._property_limit = limits.properties
+
+    @property
+    def incomplete(self) -> bool:
+        """Whether a packet has begun to arrive and has not ended."""
+        return bool(self._rest) or self._skip > 0
+
+    def feed(self, data: bytes) -> list[Packet | Oversized]:
+        """Take what was received; return the packets that are complete now. Never raises."""
+        packets: list[Packet | Oversized] = []
+        if self.error is not None:
+            return packets
+        position = 0
+        if self._skip:
+            position = min(self._skip, len(data))
+            self._skip -= position
+            if position == len(data):
+                return packets
+        rest = self._rest
+        if rest:
+            if len(rest) + len(data) < self._need:
+                rest += data
+                return packets
+            data = b"".join((rest, data))
+            rest.clear()
+        try:
+            end = self._parse(data, position, packets)
+        except ProtocolError as fault:
+            self.error = fault
+            return packets
+        if end < len(data):
+            rest += memoryview(data)[end:]
+        return packets
+
+    def _parse(self, data: bytes, position: int, packets: list[Packet | Oversized]) -> int:
+        """Append what is complete in `data` to `packets`; return where the rest begins."""
+        size = len(data)
+        limit = self._limit
+        header_limit = self._header_limit
+        property_limit = self._property_limit
+        unpack = _fixed.unpack_from
+        append = packets.append
+        while position + FIXED_SIZE <= size:
+            (
+                magic,
+                version,
+                kind,
+                total,
+                expiration,
+                timestamp,
+                sequence,
+                offset,
+                block_size,
+                priority,
+                flags,
+                consumer_id,
+            ) = unpack(data, position)
+            end = position + total
+            if magic != MAGIC or version != VERSION or end > size or total > limit:
+                break
+            block_at = position + offset
+            body_at = block_at + block_size
+            if not (
+                FIXED_SIZE <= offset <= header_limit
+                and 0 <= block_size <= property_limit
+                and body_at <= end
+            ):
+                break
+            append(
+                Packet(
+                    kind,
+                    flags,
+                    consumer_id,
+                    data[position + FIXED_SIZE : block_at],
+                    data[block_at:body_at],
+                    data[body_at:end],
+                    data[position:body_at],
+                    priority,
+                    expiration,
+                    timestamp,
+                    sequence,
+                )
+            )
+            position = end
+        if position < size:
+            position = self._slowly(data, position, packets)
+        return position
+
+    def _slowly(self, data: bytes, position: int, packets: list[Packet | Oversized]) -> int:
+        """As _parse, whatever comes: packets that are old, incomplete, too large or broken."""
+        size = len(data)
+        while position < size:
+            there = size - position
+            self._need = FIXED_SIZE
+            if there < _prefix.size:
+                if not _MAGIC.startswith(data[position : position + len(_MAGIC)]):
+                    raise ProtocolError("this is no packet")
+                self._need = there + 1  # a fault shows with the byte that it is in
+                break
+            magic, version, kind, total = _prefix.unpack_from(data, position)
+            if magic != MAGIC:
+                raise ProtocolError("this is no packet")
+            if version not in _VERSIONS:
+                raise ProtocolError(f"there is no packet version {version}")
+            if total < FIXED_SIZE:
+                raise ProtocolError(f"a packet announces a size of {total} bytes")
+            if there < FIXED_SIZE:
+                break
+            transaction = 0
+            fields = _fixed.unpack_from(data, position)
+            if version == _OLDEST:
+                fields = _oldest.unpack_from(data, position)
+                transaction = fields[4]
+            expiration, timestamp, sequence, offset, block_size, priority, flags, number = fields[
+                -8:
+            ]
+            if not (FIXED_SIZE <= offset <= total and 0 <= block_size <= total - offset):
+                raise ProtocolError(
+                    f"a packet of {total} bytes announces {block_size} bytes of properties at "
+                    f"{offset}"
+                )
+            header_at = position + FIXED_SIZE
+            block_at = position + offset
+            end = position + total
+            if (
+                total > self._limit
+                or offset > self._header_limit
+                or block_size > self._property_limit
+            ):
+                header = b""
+                if offset <= self._header_limit:
+                    if block_at > size:
+                        self._need = offset
+                        break
+                    header = data[header_at:block_at]
+                packets.append(Oversized(kind, flags, number, total, header))
+                self._skip = max(0, end - size)
+                position = min(end, size)
+                continue
+            if end > size:
+                self._need = total
+                break
+            body_at = block_at + block_size
+            packets.append(
+                Packet(
+                    kind,
+                    flags,
+                    number,
+                    data[header_at:block_at],
+                    data[block_at:body_at],
+                    data[body_at:end],
+                    data[position:body_at],
+                    priority,
+                    expiration,
+                    timestamp,
+                    sequence,
+                    version,
+                    transaction,
+                )
+            )
+            position = end
+        return position
+
+
+# --- writing -----------------------------------------------------------------------------------
+
+
+def encode_head(
+    type: int,
+    flags: int,
+    consumer_id: int,
+    header: bytes,
+    block: bytes,
+    body_size: int,
+    priority: int = CONTROL_PRIORITY,
+    expiration: int = 0,
+    sysid: bytes = CONTROL_SYSID,
+) -> bytes:
+    """All of a packet that comes before its body.
+
+    header, block  as of `encode_header` and `encode_properties`
+    body_size      bytes; raises FrameTooLarge if the packet would have 2^31 or more
+    expiration     wall ms, 0 = never
+    sysid          see ids.py
+    """
+    offset = FIXED_SIZE + len(header)
+    total = offset + len(block) + body_size
+    if total > _LARGEST:
+        raise FrameTooLarge(f"a packet cannot have {total} bytes")
+    return b"".join(
+        (
+            FIXED.pack(
+                MAGIC,
+                VERSION,
+                type,
+                total,
+                expiration,
+                sysid,
+                offset,
+                len(block),
+                priority,
+                flags,
+                consumer_id,
+            ),
+            header,
+            block,
+        )
+    )
+
+
+def encode_packet(
+    type: int,
+    flags: int = 0,
+    consumer_id: int = 0,
+    properties: Mapping[str, object] | None = None,
+    header: bytes = b"",
+    body: bytes = b"",
+    priority: int = CONTROL_PRIORITY,
+    expiration: int = 0,
+    sysid: bytes = CONTROL_SYSID,
+) -> bytes:
+    """A packet of version 301. Raises ProtocolError for properties that cannot be written."""
+    block = encode_properties(properties) if properties else b""
+    return (
+        encode_head(type, flags, consumer_id, header, block, len(body), priority, expiration, sysid)
+        + body
+    )
+
+
+def encode_reply(
+    type: int,
+    consumer_id: int,
+    status: int,
+    properties: Mapping[str, object] | None = None,
+    body: bytes = b"",
+) -> bytes:
+    """A reply with JMQStatus; `type` is the reply's, `consumer_id` the request's.
+
+    Raises ProtocolError for properties that cannot be written.
+    """
+    if properties or body:
+        return encode_packet(
+            type, 0, consumer_id, {"JMQStatus": int(status), **(properties or {})}, b"", body
+        )
+    before, after = _reply_of(type, status)
+    return before + _i64.pack(consumer_id) + after
+
+
+@lru_cache(maxsize=1024)
+def _reply_of(type: int, status: int) -> tuple[bytes, bytes]:
+    """What stands before and after the consumer id of a plain reply."""
+    packet = encode_packet(type, properties={"JMQStatus": int(status)})
+    return packet[: FIXED_SIZE - _i64.size], packet[FIXED_SIZE:]

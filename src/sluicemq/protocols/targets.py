@@ -1,0 +1,140 @@
+"""Where a client connects to, as text: what the protocols' own forms of it have in common.
+
+Hosts are `name[:port]`, `address[:port]` or `[IPv6 address][:port]`, with commas between those that
+stand for each other. Options are names with values; a name does not depend on letter case, nor on
+`_`, `-` and blanks between its words.
+
+All raise ConfigurationError, which never shows a password.
+"""
+
+from __future__ import annotations
+
+import re
+import ssl
+from collections.abc import Callable, Mapping
+from typing import Any, Final
+from urllib.parse import unquote
+
+from sluicemq.model.errors import ConfigurationError
+
+Hosts = tuple[tuple[str, int], ...]
+Known = Mapping[str, tuple[str, Callable[[str, str], Any]]]
+"""By the plain name of an option: the field that it sets, and who reads it, given name and text."""
+
+_SPAN: Final = re.compile(r"(\d{1,3}):(\d{1,2}):(\d{1,2}(?:\.\d{1,7})?)\Z")
+_NUMBER: Final = re.compile(r"\d{1,9}(?:\.\d{1,9})?\Z", re.ASCII)
+_INTEGER: Final = re.compile(r"\d{1,9}\Z", re.ASCII)
+
+
+def hosts(text: str, port: int) -> Hosts:
+    """A list of hosts; `port` for those that name none."""
+    found = []
+    for item in text.split(","):
+        host, given = item.strip(), str(port)
+        if host.startswith("["):
+            host, bracket, rest = host[1:].partition("]")
+            if not bracket or (rest and not rest.startswith(":")):
+                raise ConfigurationError(f"{item!r}: an IPv6 address is written [address]:port")
+            given = rest[1:] or given
+        elif host.count(":") == 1:
+            host, _, given = host.partition(":")
+        if not host:
+            raise ConfigurationError("a host has no name")
+        number = integer("port", given)
+        if not 0 < number < 65_536:
+            raise ConfigurationError(f"{given} is no port")
+        found.append((host, number))
+    return tuple(found)
+
+
+def credentials(location: str) -> tuple[str, str, str]:
+    """User and password, "" without, and the rest of `user:password@rest`."""
+    userinfo, at, rest = location.rpartition("@")
+    user, _, password = userinfo.partition(":")
+    return (unquote(user), unquote(password), rest) if at else ("", "", rest)
+
+
+def socket_path(location: str) -> str:
+    """The path of a Unix socket in a URL."""
+    path = unquote(location)
+    if not path.startswith("/"):
+        raise ConfigurationError("the path of a Unix socket begins with /")
+    return path
+
+
+def query(text: str) -> dict[str, str]:
+    """The options of a URL: what stands behind its `?`."""
+    options: dict[str, str] = {}
+    for item in filter(None, text.split("&")):
+        name, _, value = item.partition("=")
+        options[unquote(name)] = unquote(value)
+    return options
+
+
+def plain(name: str) -> str:
+    """What names of an option that mean the same have in common."""
+    return name.lower().translate(str.maketrans("", "", " _-"))
+
+
+def read(options: Mapping[str, str], known: Known) -> dict[str, Any]:
+    """The fields that options set, with their values. A field `timeout` is longer than 0."""
+    values: dict[str, Any] = {}
+    for name, given in options.items():
+        field, reader = known.get(plain(name), ("", text))
+        if not field:
+            raise ConfigurationError(f"there is no option {name!r}")
+        values[field] = reader(name, given)
+    if values.get("timeout", 1) <= 0:
+        raise ConfigurationError("timeout is longer than 0")
+    return values
+
+
+def number(name: str, given: str) -> float:
+    """A reader of `Known`."""
+    if not _NUMBER.match(given):
+        raise ConfigurationError(f"{name}: {given!r} is not a number")
+    return float(given)
+
+
+def integer(name: str, given: str) -> int:
+    """A reader of `Known`."""
+    if not _INTEGER.match(given):
+        raise ConfigurationError(f"{name}: {given!r} is not a whole number")
+    return int(given)
+
+
+def truth(name: str, given: str) -> bool:
+    """A reader of `Known`."""
+    if given.lower() not in ("true", "false"):
+        raise ConfigurationError(f"{name} is true or false, not {given!r}")
+    return given.lower() == "true"
+
+
+def seconds(name: str, given: str) -> float:
+    """A reader of `Known`: a number, or hh:mm:ss."""
+    span = _SPAN.match(given)
+    if span is None:
+        return number(name, given)
+    hours, minutes, rest = span.groups()
+    return int(hours) * 3600 + int(minutes) * 60 + float(rest)
+
+
+def text(name: str, given: str) -> str:
+    """A reader of `Known`."""
+    return given
+
+
+def tls_context(ca: str, *, insecure: bool, named: bool) -> ssl.SSLContext:
+    """Trusts the certificates in the file `ca` ("" = the system's), or anybody if `insecure`.
+
+    `named`: there is a host name that the broker's certificate has to state.
+    """
+    try:
+        context = ssl.create_default_context(cafile=ca or None)
+    except OSError as error:
+        raise ConfigurationError(f"ca: {ca} cannot be used: {error}") from None
+    if insecure or not named:
+        context.check_hostname = False
+    if insecure:
+        context.verify_mode = ssl.CERT_NONE
+    return context

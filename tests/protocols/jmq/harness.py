@@ -1,0 +1,367 @@
+"""What several of these test files need: JMQ connections to a broker, packet by packet."""
+
+from __future__ import annotations
+
+from base64 import b64encode
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import Any
+
+from sluicemq.broker import Broker, BrokerSettings, Destination
+from sluicemq.broker.restore import restore, snapshot
+from sluicemq.journal import FileJournal
+from sluicemq.model.access import EVERYBODY
+from sluicemq.model.destination import Address, Kind
+from sluicemq.model.message import Property
+from sluicemq.protocols.access import Access, Open
+from sluicemq.protocols.java import Long
+from sluicemq.protocols.jmq.coordinator import Coordinator
+from sluicemq.protocols.jmq.header import QUEUE_CLASS, TOPIC_CLASS, encode_header
+from sluicemq.protocols.jmq.ids import Xid, encode_blocks, encode_xid
+from sluicemq.protocols.jmq.options import Options
+from sluicemq.protocols.jmq.packets import A, AckMode, DestType, P, PacketType, Q, Status
+from sluicemq.protocols.jmq.session import JmqSession
+from sluicemq.protocols.jmq.wire import Decoder, Packet, encode_packet
+from sluicemq.protocols.link import Link
+from tests.journal.support import crash
+from tests.protocols.harness import RecordedLink, RoomHarness, RoomPeer
+
+Properties = Mapping[str, object]
+
+
+def string(text: str) -> bytes:
+    """As AUTHENTICATE has them."""
+    raw = text.encode()
+    return len(raw).to_bytes(2, "big") + raw
+
+
+def login(user: str, password: str) -> bytes:
+    """The body of AUTHENTICATE."""
+    return string(user) + string(b64encode(password.encode()).decode())
+
+
+def status(packet: Packet) -> Property:
+    return packet.properties["JMQStatus"]
+
+
+def xid(name: str, branch: str = "") -> bytes:
+    return encode_xid(Xid(77, name.encode(), branch.encode()))
+
+
+class Harness(RoomHarness):
+    def __init__(
+        self, settings: BrokerSettings | None = None, access: Access | None = None
+    ) -> None:
+        super().__init__(settings)
+        self.access = access or Open(EVERYBODY)
+        self.coordinator = Coordinator(self.broker)
+        self.sent = 0
+
+    def open(self, link: Link) -> JmqSession:
+        return JmqSession(link, self.broker, self.coordinator, self.access)
+
+    def arrive(self, options: Options | None = None, access: Access | None = None) -> Peer:
+        """A client that has not said HELLO, and will be asked for its password if it does."""
+        if options is None:
+            options = Options(authentication="basic")
+        link = RecordedLink(self)
+        session = JmqSession(link, self.broker, self.coordinator, access or self.access, options)
+        return Peer(self, link, session)
+
+    def connect(
+        self,
+        options: Options | None = None,
+        client_id: str = "",
+        access: Access | None = None,
+        **hello: object,
+    ) -> Peer:
+        """A client that has logged in, and said START."""
+        peer = self.arrive(options, access)
+        peer.hello(**hello)
+        answer = peer.ask(PacketType.AUTHENTICATE, {}, login("anna", "secret"))
+        assert status(answer) == Status.OK, answer.properties
+        if client_id:
+            peer.ask(PacketType.SET_CLIENTID, {"JMQClientID": client_id}, expect=Status.OK)
+        peer.say(PacketType.START)
+        return peer
+
+    def queue(self, name: str) -> Destination:
+        found = self.broker.find(Address(Kind.QUEUE, name))
+        assert found is not None
+        return found
+
+    def topic(self, name: str) -> Destination:
+        found = self.broker.find(Address(Kind.TOPIC, name))
+        assert found is not None
+        return found
+
+    def next_sysid(self) -> bytes:
+        """An id that no other message has."""
+        self.sent += 1
+        return encode_sysid(self.clock.wall, self.sent)
+
+
+class DiskHarness(Harness):
+    """One whose journal is in a directory, and can be opened again."""
+
+    def __init__(self, directory: Path) -> None:
+        super().__init__()
+        self.directory = directory
+        self.journal = FileJournal.open(directory, notify=_ignore)
+        self.broker = Broker(self.journal, self.clock)
+        self.broker.wake = self._wake
+        self.journal.snapshot_source = lambda: snapshot(self.broker)
+        restore(self.broker, self.journal.recovery)
+        self.coordinator = Coordinator(self.broker)
+
+    def turn(self, milliseconds: int = 0) -> None:
+        super().turn(milliseconds)
+        self.journal.sync()
+        super().turn()
+        self.journal.sync()
+        super().turn()
+
+    def restart(self) -> DiskHarness:
+        """The process is killed, and there is another."""
+        crash(self.journal)
+        return DiskHarness(self.directory)
+
+
+def _ignore(callback: Callable[[], None]) -> None:
+    """`sync` does what is to be done."""
+
+
+def encode_sysid(timestamp: int, sequence: int, port: int = 1234) -> bytes:
+    return b"".join(
+        (
+            timestamp.to_bytes(8, "big"),
+            bytes(10) + b"\xff\xff\x7f\0\0\x01",
+            port.to_bytes(4, "big"),
+            sequence.to_bytes(4, "big"),
+        )
+    )
+
+
+class Peer(RoomPeer):
+    """A client's end of a connection."""
+
+    harness: Harness
+
+    def __init__(self, harness: Harness, link: RecordedLink, session: JmqSession) -> None:
+        super().__init__(harness, link, session)
+        self.decoder = Decoder()
+        self.numbers = 0
+        self.inbox: list[Packet] = []
+        """What has come and has not been asked for yet."""
+
+    # --- packets -----------------------------------------------------------------------------
+
+    def receive(self) -> list[Packet]:
+        """What has come since the last call."""
+        for packet in self.decoder.feed(self.link.taken()):
+            assert isinstance(packet, Packet)
+            self.inbox.append(packet)
+        assert self.decoder.error is None
+        assert not self.decoder.incomplete
+        packets, self.inbox = self.inbox, []
+        return packets
+
+    def say(
+        self,
+        kind: int,
+        properties: Properties | None = None,
+        body: bytes = b"",
+        flags: int = 0,
+        header: bytes = b"",
+    ) -> list[Packet]:
+        """A packet to which no answer is wanted; what has come."""
+        self.put(encode_packet(kind, flags, 0, properties, header, body))
+        packets = self.receive()
+        self.inbox = packets
+        return packets
+
+    def request(
+        self,
+        kind: int,
+        properties: Properties | None = None,
+        body: bytes = b"",
+        flags: int = 0,
+        header: bytes = b"",
+    ) -> tuple[int, bytes]:
+        """A packet to which an answer is wanted, and the consumer id of that."""
+        self.numbers += 1
+        return self.numbers, encode_packet(kind, flags | A, self.numbers, properties, header, body)
+
+    def ask(
+        self,
+        kind: int,
+        properties: Properties | None = None,
+        body: bytes = b"",
+        flags: int = 0,
+        header: bytes = b"",
+        expect: int | None = None,
+    ) -> Packet:
+        """A request and its answer; what comes with that stays in the inbox."""
+        number, data = self.request(kind, properties, body, flags, header)
+        self.put(data)
+        packets = self.receive()
+        [answer] = [p for p in packets if p.consumer_id == number and p.type == kind + 1]
+        self.inbox = [p for p in packets if p is not answer]
+        if expect is not None:
+            assert status(answer) == expect, answer.properties
+        return answer
+
+    def refusal(self, kind: int, properties: Properties | None = None, body: bytes = b"") -> int:
+        """The status of the answer to a request."""
+        found = status(self.ask(kind, properties, body))
+        assert isinstance(found, int)
+        return found
+
+    # --- connections and sessions ------------------------------------------------------------
+
+    def hello(self, **properties: object) -> Packet:
+        """HELLO and the answer to it; AUTHENTICATE_REQUEST is taken, too."""
+        given: dict[str, object] = {"JMQProtocolLevel": 500, "JMQVersion": "1", **properties}
+        answer = self.ask(PacketType.HELLO, given)
+        self.challenge = [p for p in self.inbox if p.type == PacketType.AUTHENTICATE_REQUEST]
+        self.inbox = [p for p in self.inbox if p.type != PacketType.AUTHENTICATE_REQUEST]
+        return answer
+
+    def session_of(self, mode: AckMode = AckMode.CLIENT) -> int:
+        answer = self.ask(PacketType.CREATE_SESSION, {"JMQAckMode": int(mode)}, expect=Status.OK)
+        return _int(answer.properties["JMQSessionID"])
+
+    # --- destinations ------------------------------------------------------------------------
+
+    def place(self, name: str, topic: bool = False, temporary: bool = False) -> dict[str, object]:
+        bits = DestType.TOPIC if topic else DestType.QUEUE
+        return {
+            "JMQDestination": name,
+            "JMQDestType": bits | (DestType.TEMP if temporary else 0),
+        }
+
+    def create(self, name: str, topic: bool = False, temporary: bool = False) -> int:
+        """The status of the answer."""
+        where = self.place(name, topic, temporary)
+        found = status(self.ask(PacketType.CREATE_DESTINATION, where))
+        assert isinstance(found, int)
+        return found
+
+    # --- sending -----------------------------------------------------------------------------
+
+    def message(
+        self,
+        name: str,
+        body: bytes | str = b"",
+        topic: bool = False,
+        flags: int = P,
+        kind: int = PacketType.TEXT_MESSAGE,
+        consumer_id: int = 0,
+        properties: Properties | None = None,
+        sysid: bytes = b"",
+        priority: int = 4,
+        expiration: int = 0,
+        **header: Any,
+    ) -> bytes:
+        """The packet of a message."""
+        return encode_packet(
+            kind,
+            flags | (0 if topic else Q),
+            consumer_id,
+            properties,
+            encode_header(name, destination_class=TOPIC_CLASS if topic else QUEUE_CLASS, **header),
+            body.encode() if isinstance(body, str) else body,
+            priority,
+            expiration,
+            sysid or self.harness.next_sysid(),
+        )
+
+    def send(self, name: str, *bodies: str, expect: int = Status.OK, **how: Any) -> None:
+        """Messages of which each is answered."""
+        flags = how.pop("flags", P) | A
+        for body in bodies:
+            self.numbers += 1
+            self.put(self.message(name, body, flags=flags, consumer_id=self.numbers, **how))
+            packets = self.receive()
+            [answer] = [p for p in packets if p.consumer_id == self.numbers and p.type == 9]
+            assert status(answer) == expect, answer.properties
+            self.inbox = [p for p in packets if p is not answer]
+
+    # --- consuming ---------------------------------------------------------------------------
+
+    def consume(
+        self, name: str, session: int, topic: bool = False, size: int | None = 1000, **how: object
+    ) -> int:
+        """The number of the consumer."""
+        properties = {**self.place(name, topic), "JMQSessionID": Long(session), **how}
+        if size is not None:
+            properties["JMQSize"] = size
+        answer = self.ask(PacketType.ADD_CONSUMER, properties, expect=Status.OK)
+        return _int(answer.properties["JMQConsumerID"])
+
+    def delivered(self) -> list[Packet]:
+        """Messages that have come; nothing else may have."""
+        packets = self.receive()
+        assert all(packet.is_message for packet in packets), packets
+        return packets
+
+    def texts(self) -> list[str]:
+        """Of messages that have come."""
+        return [packet.body.decode() for packet in self.delivered()]
+
+    def acknowledge(
+        self,
+        *messages: Packet,
+        expect: int = Status.OK,
+        transaction: int = 0,
+        **properties: object,
+    ) -> None:
+        self.ask(
+            PacketType.ACKNOWLEDGE,
+            properties,
+            blocks(*messages),
+            header=encode_header(transaction_id=transaction),
+            expect=expect,
+        )
+
+    def close_consumer(self, consumer: int, last: Packet | None = None) -> None:
+        properties: dict[str, object] = {"JMQConsumerID": Long(consumer), "JMQBlock": True}
+        if last is None:
+            properties |= {"JMQBodyType": 0, "JMQRedeliverAll": True}
+        else:
+            properties["JMQBodyType"] = 3
+        body = last.sysid if last else b""
+        self.ask(PacketType.DELETE_CONSUMER, properties, body, expect=Status.OK)
+
+    def resume(self, consumer: int, size: int) -> None:
+        self.say(PacketType.RESUME_FLOW, {"JMQConsumerID": Long(consumer), "JMQSize": size})
+
+    def redeliver(self, *messages: Packet, attempted: bool, transaction: int = 0) -> None:
+        properties: dict[str, object] = {"JMQSetRedelivered": attempted}
+        if transaction:
+            properties["JMQTransactionID"] = Long(transaction)
+        header = encode_header(transaction_id=transaction)
+        self.say(PacketType.REDELIVER, properties, blocks(*messages), header=header)
+
+    # --- transactions ------------------------------------------------------------------------
+
+    def begin(self, session: int = 0) -> int:
+        """The number of a local transaction."""
+        answer = self.ask(
+            PacketType.START_TRANSACTION, {"JMQSessionID": Long(session)}, expect=Status.OK
+        )
+        return _int(answer.properties["JMQTransactionID"])
+
+    def commit(self, transaction: int, expect: int = Status.OK) -> None:
+        properties = {"JMQTransactionID": Long(transaction)}
+        self.ask(PacketType.COMMIT_TRANSACTION, properties, expect=expect)
+
+
+def blocks(*messages: Packet) -> bytes:
+    """The body of an acknowledgement of these deliveries."""
+    return encode_blocks([(message.consumer_id, message.sysid) for message in messages])
+
+
+def _int(value: Property) -> int:
+    assert isinstance(value, int)
+    return value

@@ -1,0 +1,335 @@
+"""A JMQ client that says packets, over a real connection: what it sends is what it is told to.
+
+Requests are numbered as the Java client numbers them, and wait for their reply; messages that come
+meanwhile are kept in `messages`.
+"""
+
+from __future__ import annotations
+
+import base64
+import socket
+import ssl
+import time
+from collections import defaultdict, deque
+from collections.abc import Iterable, Mapping
+from types import TracebackType
+from typing import Final, Self
+
+from sluicemq.model.errors import ConnectionLost, RequestTimeout
+from sluicemq.protocols.java import Long, encode_utf
+from sluicemq.protocols.jmq import packets
+from sluicemq.protocols.jmq.header import QUEUE_CLASS, TOPIC_CLASS, encode_header
+from sluicemq.protocols.jmq.ids import Xid, encode_blocks, encode_sysid, encode_xid
+from sluicemq.protocols.jmq.packets import DestType, PacketType, Status
+from sluicemq.protocols.jmq.wire import Decoder, Oversized, Packet, encode_packet
+
+PATIENCE: Final = 20.0
+"""Seconds for an answer; not what a broker should need."""
+PREFETCH: Final = 200
+"""Messages that a consumer may be sent before it asks for more."""
+ADDRESS: Final = bytes(10) + b"\xff\xff\x7f\x00\x00\x01"
+
+
+def login_body(user: str, secret: str) -> bytes:
+    """What AUTHENTICATE carries; `secret` is in its final form."""
+    fields = [encode_utf(user), encode_utf(secret)]
+    return b"".join(len(field).to_bytes(2, "big") + field for field in fields)
+
+
+def basic(user: str, password: str) -> bytes:
+    """The body of a basic login as the Java client makes it: 57 bytes of the password at most."""
+    return login_body(user, base64.b64encode(password.encode()[:57]).decode())
+
+
+def ask_port_mapper(port: int, line: bytes = b"101\n", host: str = "127.0.0.1") -> list[str]:
+    """The lines that the port mapper answers, until it closes."""
+    with socket.create_connection((host, port), PATIENCE) as asking:
+        asking.sendall(line)
+        said = bytearray()
+        while data := asking.recv(4096):
+            said += data
+    return said.decode().splitlines()
+
+
+class RawJmq:
+    """One connection. ConnectionLost when it breaks, RequestTimeout when no answer comes."""
+
+    def __init__(self, port: int, tls: ssl.SSLContext | None = None) -> None:
+        """Connect, and say nothing yet."""
+        plain = socket.create_connection(("127.0.0.1", port), PATIENCE)
+        plain.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+        self.socket = tls.wrap_socket(plain, server_hostname="localhost") if tls else plain
+        self.messages: deque[Packet] = deque()
+        self.others: deque[Packet] = deque()
+        """What else has come without having been waited for."""
+        self._decoder = Decoder()
+        self._number = 0
+        self._sequence = 0
+        self._replies: defaultdict[int, deque[Packet]] = defaultdict(deque)
+        self.session = 0
+
+    @classmethod
+    def login(cls, port: int, user: str = "guest", password: str = "guest") -> Self:
+        """Connect, log in with a password, and make a session that acknowledges by itself."""
+        client = cls(port)
+        try:
+            client.hello()
+            reply = client.authenticate(basic(user, password))
+            assert status_of(reply) == Status.OK, reply.properties
+            client.session = client.create_session()
+        except BaseException:
+            client.close()
+            raise
+        return client
+
+    # --- packets -----------------------------------------------------------------------------
+
+    def say(
+        self,
+        kind: int,
+        properties: Mapping[str, object] | None = None,
+        body: bytes = b"",
+        header: bytes = b"",
+    ) -> None:
+        """A packet that wants no reply."""
+        self.put(encode_packet(kind, 0, 0, properties, header, body))
+
+    def ask(
+        self,
+        kind: int,
+        properties: Mapping[str, object] | None = None,
+        body: bytes = b"",
+        header: bytes = b"",
+    ) -> Packet:
+        """A request, and its reply."""
+        self._number += 1
+        self.put(encode_packet(kind, packets.A, self._number, properties, header, body))
+        return self.reply_to(self._number)
+
+    def put(self, data: bytes) -> None:
+        """Bytes as they are."""
+        try:
+            self.socket.sendall(data)
+        except TimeoutError:
+            raise RequestTimeout("nothing is taken any more") from None
+        except OSError as error:
+            raise ConnectionLost(str(error)) from error
+
+    def reply_to(self, number: int) -> Packet:
+        """Wait for the reply with that consumer id."""
+        until = time.monotonic() + PATIENCE
+        while number not in self._replies:
+            self.read(until)
+        waiting = self._replies[number]
+        reply = waiting.popleft()
+        if not waiting:
+            del self._replies[number]
+        return reply
+
+    def read(self, until: float) -> None:
+        """Take what comes, waiting for it no longer than that (monotonic seconds)."""
+        left = until - time.monotonic()
+        try:
+            self.socket.settimeout(max(0.0001, left))
+            data = self.socket.recv(1 << 18)
+        except TimeoutError:
+            raise RequestTimeout("nothing came") from None
+        except OSError as error:
+            raise ConnectionLost(str(error)) from error
+        finally:
+            self.socket.settimeout(PATIENCE)
+        if not data:
+            raise ConnectionLost("the broker has closed the connection")
+        for packet in self._decoder.feed(data):
+            assert not isinstance(packet, Oversized)
+            if packet.is_message:
+                self.messages.append(packet)
+            elif packet.type % 2 or packet.type == PacketType.AUTHENTICATE_REQUEST:
+                self._replies[packet.consumer_id].append(packet)
+            else:
+                self.others.append(packet)
+        assert self._decoder.error is None, self._decoder.error
+
+    def at_end(self) -> bool:
+        """Whether the broker closes the connection, whatever it says before."""
+        try:
+            while True:
+                self.read(time.monotonic() + PATIENCE)
+        except ConnectionLost:
+            return True
+        except RequestTimeout:
+            return False
+
+    # --- a connection and a session ----------------------------------------------------------
+
+    def hello(self, **more: object) -> tuple[Packet, Packet]:
+        """HELLO; returns HELLO_REPLY and AUTHENTICATE_REQUEST."""
+        reply = self.ask(
+            PacketType.HELLO,
+            {
+                "JMQProtocolLevel": 500,
+                "JMQVersion": "6.9.0",
+                "JMQUserAgent": "raw",
+                "JMQReconnectable": False,
+                **more,
+            },
+        )
+        assert reply.type == PacketType.HELLO_REPLY
+        number = self._number
+        if status_of(reply) != Status.OK:
+            return reply, reply
+        return reply, self.reply_to(number)
+
+    def authenticate(self, body: bytes, kind: str = "basic") -> Packet:
+        """AUTHENTICATE; returns its reply."""
+        return self.ask(PacketType.AUTHENTICATE, {"JMQAuthType": kind}, body)
+
+    def create_session(self, mode: int | None = 1) -> int:
+        """Returns its id. `mode` None: a transacted one."""
+        properties = None if mode is None else {"JMQAckMode": mode}
+        reply = self.ask(PacketType.CREATE_SESSION, properties)
+        assert status_of(reply) == Status.OK, reply.properties
+        return number_of(reply, "JMQSessionID")
+
+    def produce(self, name: str, kind: int = DestType.QUEUE) -> Packet:
+        """CREATE_DESTINATION and ADD_PRODUCER, as the Java client does; the last reply."""
+        where = {"JMQDestination": name, "JMQDestType": kind}
+        reply = self.ask(PacketType.CREATE_DESTINATION, where)
+        if status_of(reply) not in (Status.OK, Status.CONFLICT):
+            return reply
+        return self.ask(PacketType.ADD_PRODUCER, {**where, "JMQSessionID": Long(self.session)})
+
+    def consume(self, name: str, kind: int = DestType.QUEUE, **more: object) -> Packet:
+        """CREATE_DESTINATION, ADD_CONSUMER and START; the reply to the second."""
+        where = {"JMQDestination": name, "JMQDestType": kind}
+        reply = self.ask(PacketType.CREATE_DESTINATION, where)
+        if status_of(reply) not in (Status.OK, Status.CONFLICT):
+            return reply
+        properties = {
+            **where,
+            "JMQSessionID": Long(self.session),
+            "JMQNoLocal": False,
+            "JMQReconnect": False,
+            "JMQShare": False,
+            "JMQAckMode": 1,
+            "JMQSize": PREFETCH,
+            **more,
+        }
+        reply = self.ask(PacketType.ADD_CONSUMER, properties)
+        self.say(PacketType.START)
+        return reply
+
+    # --- messages ----------------------------------------------------------------------------
+
+    def message(
+        self,
+        name: str,
+        body: bytes,
+        *,
+        number: int = 0,
+        kind: int = DestType.QUEUE,
+        persistent: bool = True,
+        transaction: int = 0,
+        properties: Mapping[str, object] | None = None,
+    ) -> bytes:
+        """A BYTES_MESSAGE; with a `number` a reply to that number is wanted."""
+        self._sequence += 1
+        flags = packets.A if number else 0
+        flags |= packets.P if persistent else 0
+        flags |= packets.Q if kind & DestType.QUEUE else 0
+        header = encode_header(
+            name,
+            destination_class=QUEUE_CLASS if kind & DestType.QUEUE else TOPIC_CLASS,
+            transaction_id=transaction,
+        )
+        port = self.socket.getsockname()[1]
+        sysid = encode_sysid(time.time_ns() // 1_000_000, ADDRESS, port, self._sequence)
+        return encode_packet(
+            PacketType.BYTES_MESSAGE, flags, number, properties, header, body, 4, sysid=sysid
+        )
+
+    def send_all(self, name: str, bodies: Iterable[bytes], transaction: int = 0) -> list[int]:
+        """Persistent messages, none of which is waited for; the numbers of their replies."""
+        numbers, said = [], []
+        for body in bodies:
+            self._number += 1
+            numbers.append(self._number)
+            said.append(self.message(name, body, number=self._number, transaction=transaction))
+        self.put(b"".join(said))
+        return numbers
+
+    def send(self, name: str, body: bytes, *, transaction: int = 0) -> int:
+        """A persistent message to a queue; the status of its reply."""
+        (number,) = self.send_all(name, [body], transaction)
+        return status_of(self.reply_to(number))
+
+    def receive(self, seconds: float = PATIENCE) -> Packet:
+        """The next message; the broker may go on if it has paused with it. RequestTimeout when none
+        comes."""
+        until = time.monotonic() + seconds
+        while not self.messages:
+            self.read(until)
+        message = self.messages.popleft()
+        if message.flags & packets.C:
+            flow = {"JMQConsumerID": Long(message.consumer_id), "JMQSize": PREFETCH}
+            self.say(PacketType.RESUME_FLOW, flow)
+        return message
+
+    def acknowledge(self, *received: Packet, transaction: int = 0) -> int:
+        """With a reply, whose status is returned."""
+        header = encode_header(transaction_id=transaction)
+        return status_of(self.ask(PacketType.ACKNOWLEDGE, None, blocks_of(received), header))
+
+    # --- transactions ------------------------------------------------------------------------
+
+    def transact(
+        self, kind: int, xid: Xid | None = None, transaction: int = 0, flags: int | None = None
+    ) -> Packet:
+        """A request about a transaction, and its reply."""
+        properties: dict[str, object] = {}
+        if transaction:
+            properties["JMQTransactionID"] = Long(transaction)
+        if flags is not None:
+            properties["JMQXAFlags"] = flags
+        if kind == PacketType.START_TRANSACTION and xid is None:
+            properties["JMQSessionID"] = Long(self.session)
+        return self.ask(kind, properties, encode_xid(xid) if xid is not None else b"")
+
+    def say_transaction(self, kind: int, xid: Xid) -> None:
+        """A request about a transaction whose reply is not waited for."""
+        self._number += 1
+        body = encode_xid(xid)
+        self.put(encode_packet(kind, packets.A, self._number, {"JMQXAFlags": 0}, body=body))
+
+    # --- the end -----------------------------------------------------------------------------
+
+    def close(self) -> None:
+        self.socket.close()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        at: TracebackType | None,
+    ) -> None:
+        self.close()
+
+
+def status_of(packet: Packet) -> int:
+    """JMQStatus of a reply."""
+    return number_of(packet, "JMQStatus")
+
+
+def number_of(packet: Packet, name: str) -> int:
+    """A property that is a number. AssertionError if it is none."""
+    value = packet.properties.get(name)
+    assert isinstance(value, int), packet.properties
+    return value
+
+
+def blocks_of(received: Iterable[Packet]) -> bytes:
+    """The body of an ACKNOWLEDGE for these messages."""
+    return encode_blocks([(packet.consumer_id, packet.sysid) for packet in received])

@@ -1,0 +1,678 @@
+"""How every status of every reply can be provoked; test_statuses.py says which there are."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from functools import partial
+from typing import Any
+
+from sluicemq.broker import BrokerSettings
+from sluicemq.model.destination import DestinationSettings
+from sluicemq.protocols.access import Access
+from sluicemq.protocols.java import Long
+from sluicemq.protocols.jmq.coordinator import Coordinator, Store
+from sluicemq.protocols.jmq.header import encode_header
+from sluicemq.protocols.jmq.ids import encode_blocks
+from sluicemq.protocols.jmq.options import Options
+from sluicemq.protocols.jmq.packets import A, I, P, PacketType, Status, XaFlag
+from sluicemq.protocols.jmq.wire import Packet
+from tests.protocols.harness import RecordedAccess
+from tests.protocols.jmq.harness import Harness, Peer, blocks, encode_sysid, login, status, xid
+
+H = PacketType
+
+Scenario = Callable[[], Packet]
+SCENARIOS: dict[tuple[PacketType, int], Scenario] = {}
+
+
+def provokes(kind: PacketType, expected: int) -> Callable[[Scenario], Scenario]:
+    def register(scenario: Scenario) -> Scenario:
+        assert (kind, expected) not in SCENARIOS
+        SCENARIOS[kind, expected] = scenario
+        return scenario
+
+    return register
+
+
+def connected(
+    options: Options | None = None,
+    settings: BrokerSettings | None = None,
+    access: Access | None = None,
+    client_id: str = "",
+) -> Peer:
+    return Harness(settings).connect(options, client_id, access)
+
+
+def send(peer: Peer, name: str = "q", flags: int = P | A, **header: Any) -> Packet:
+    peer.put(peer.message(name, b"body", flags=flags, consumer_id=99, **header))
+    [answer] = [packet for packet in peer.receive() if packet.consumer_id == 99]
+    return answer
+
+
+def held(peer: Peer) -> Packet:
+    """A message that a consumer holds."""
+    peer.consume("q", peer.session_of())
+    peer.send("q", "body")
+    [message] = peer.delivered()
+    return message
+
+
+def step(peer: Peer, kind: PacketType, flags: int = 0, bits: int = 0) -> Packet:
+    return peer.ask(kind, {"JMQXAFlags": flags}, xid("x"), flags=bits)
+
+
+def timed_out() -> tuple[Peer, int]:
+    """A distributed transaction that has taken too long."""
+    peer = connected(Options(transaction_timeout=10))
+    number = step(peer, H.START_TRANSACTION).properties["JMQTransactionID"]
+    assert isinstance(number, int)
+    peer.send("q", "x", transaction_id=number)
+    peer.harness.turn(10)
+    return peer, number
+
+
+# --- SEND --------------------------------------------------------------------------------------
+
+
+@provokes(H.SEND_REPLY, 200)
+def _() -> Packet:
+    return send(connected())
+
+
+@provokes(H.SEND_REPLY, 304)
+def _() -> Packet:
+    peer = connected()
+    sysid = encode_sysid(1, 1)
+    send(peer, sysid=sysid)
+    return send(peer, flags=P | A | I, sysid=sysid)
+
+
+@provokes(H.SEND_REPLY, 403)
+def _() -> Packet:
+    return send(connected(access=RecordedAccess()))
+
+
+@provokes(H.SEND_REPLY, 404)
+def _() -> Packet:
+    return send(connected(), "temporary_destination://queue/1")
+
+
+@provokes(H.SEND_REPLY, 408)
+def _() -> Packet:
+    peer, number = timed_out()
+    return send(peer, transaction_id=number)
+
+
+@provokes(H.SEND_REPLY, 410)
+def _() -> Packet:
+    return send(connected(), transaction_id=5)
+
+
+@provokes(H.SEND_REPLY, 412)
+def _() -> Packet:
+    peer = connected()
+    number = step(peer, H.START_TRANSACTION).properties["JMQTransactionID"]
+    step(peer, H.END_TRANSACTION, XaFlag.SUCCESS)
+    return send(peer, transaction_id=number)
+
+
+@provokes(H.SEND_REPLY, 414)
+def _() -> Packet:
+    peer = connected()
+    peer.harness.limit("q", DestinationSettings(max_messages=1))
+    send(peer)
+    return send(peer)
+
+
+@provokes(H.SEND_REPLY, 423)
+def _() -> Packet:
+    peer = connected()
+    peer.harness.limit("q", DestinationSettings(max_message_bytes=1))
+    return send(peer)
+
+
+@provokes(H.SEND_REPLY, 500)
+def _() -> Packet:
+    peer = Harness().arrive()
+    peer.hello()
+    return send(peer)
+
+
+# --- ACKNOWLEDGE -------------------------------------------------------------------------------
+
+
+def acknowledge(peer: Peer, body: bytes, transaction: int = 0, **properties: object) -> Packet:
+    header = encode_header(transaction_id=transaction)
+    return peer.ask(H.ACKNOWLEDGE, properties, body, header=header)
+
+
+@provokes(H.ACKNOWLEDGE_REPLY, 200)
+def _() -> Packet:
+    peer = connected()
+    return acknowledge(peer, blocks(held(peer)))
+
+
+@provokes(H.ACKNOWLEDGE_REPLY, 400)
+def _() -> Packet:
+    peer = connected()
+    return acknowledge(peer, blocks(held(peer)), JMQValidate=True)
+
+
+@provokes(H.ACKNOWLEDGE_REPLY, 404)
+def _() -> Packet:
+    return acknowledge(connected(), encode_blocks([(5, encode_sysid(1, 1))]))
+
+
+@provokes(H.ACKNOWLEDGE_REPLY, 405)
+def _() -> Packet:
+    peer = connected()
+    session = peer.ask(H.CREATE_SESSION, {"JMQAckMode": 32768}).properties["JMQSessionID"]
+    assert isinstance(session, int)
+    peer.consume("q", session)
+    peer.send("q", "x")
+    return acknowledge(peer, blocks(*peer.delivered()))
+
+
+@provokes(H.ACKNOWLEDGE_REPLY, 408)
+def _() -> Packet:
+    peer, number = timed_out()
+    return acknowledge(peer, blocks(held(peer)), number)
+
+
+@provokes(H.ACKNOWLEDGE_REPLY, 410)
+def _() -> Packet:
+    peer = connected()
+    return acknowledge(peer, blocks(held(peer)), 5)
+
+
+@provokes(H.ACKNOWLEDGE_REPLY, 412)
+def _() -> Packet:
+    peer = connected()
+    number = step(peer, H.START_TRANSACTION).properties["JMQTransactionID"]
+    assert isinstance(number, int)
+    step(peer, H.END_TRANSACTION, XaFlag.SUCCESS)
+    return acknowledge(peer, blocks(held(peer)), number)
+
+
+# --- consumers and producers -------------------------------------------------------------------
+
+
+@provokes(H.ADD_CONSUMER_REPLY, 200)
+def _() -> Packet:
+    peer = connected()
+    return peer.ask(H.ADD_CONSUMER, peer.place("q"))
+
+
+@provokes(H.ADD_CONSUMER_REPLY, 400)
+def _() -> Packet:
+    peer = connected()
+    return peer.ask(H.ADD_CONSUMER, {**peer.place("q"), "JMQSelector": "="})
+
+
+@provokes(H.ADD_CONSUMER_REPLY, 403)
+def _() -> Packet:
+    peer = connected(access=RecordedAccess())
+    return peer.ask(H.ADD_CONSUMER, peer.place("q"))
+
+
+@provokes(H.ADD_CONSUMER_REPLY, 404)
+def _() -> Packet:
+    peer = connected(settings=BrokerSettings(auto_create_queues=False))
+    return peer.ask(H.ADD_CONSUMER, peer.place("q"))
+
+
+@provokes(H.ADD_CONSUMER_REPLY, 405)
+def _() -> Packet:
+    peer = connected()
+    name = "temporary_destination://queue/1"
+    peer.harness.connect().create(name, temporary=True)
+    return peer.ask(H.ADD_CONSUMER, peer.place(name))
+
+
+@provokes(H.ADD_CONSUMER_REPLY, 409)
+def _() -> Packet:
+    peer = connected()
+    peer.harness.limit("q", DestinationSettings(max_consumers=1))
+    peer.ask(H.ADD_CONSUMER, peer.place("q"))
+    return peer.ask(H.ADD_CONSUMER, peer.place("q"))
+
+
+@provokes(H.ADD_CONSUMER_REPLY, 412)
+def _() -> Packet:
+    peer = connected()
+    return peer.ask(H.ADD_CONSUMER, {**peer.place("t", True), "JMQDurableName": "d"})
+
+
+@provokes(H.ADD_PRODUCER_REPLY, 200)
+def _() -> Packet:
+    peer = connected()
+    return peer.ask(H.ADD_PRODUCER, peer.place("q"))
+
+
+@provokes(H.ADD_PRODUCER_REPLY, 403)
+def _() -> Packet:
+    peer = connected(access=RecordedAccess())
+    return peer.ask(H.ADD_PRODUCER, peer.place("q"))
+
+
+@provokes(H.ADD_PRODUCER_REPLY, 404)
+def _() -> Packet:
+    peer = connected(settings=BrokerSettings(auto_create_queues=False))
+    return peer.ask(H.ADD_PRODUCER, peer.place("q"))
+
+
+@provokes(H.ADD_PRODUCER_REPLY, 409)
+def _() -> Packet:
+    peer = connected()
+    return peer.ask(H.ADD_PRODUCER, peer.place("mq.sys.dmq"))
+
+
+def durable() -> Peer:
+    peer = connected(client_id="me")
+    where = {**peer.place("t", True), "JMQDurableName": "d"}
+    peer.ask(H.ADD_CONSUMER, where, expect=Status.OK)
+    return peer
+
+
+@provokes(H.DELETE_CONSUMER_REPLY, 200)
+def _() -> Packet:
+    peer = connected()
+    answer = peer.ask(H.ADD_CONSUMER, peer.place("q"))
+    number = {"JMQConsumerID": Long(int(str(answer.properties["JMQConsumerID"])))}
+    return peer.ask(H.DELETE_CONSUMER, number)
+
+
+@provokes(H.DELETE_CONSUMER_REPLY, 403)
+def _() -> Packet:
+    harness = durable().harness
+    stranger = harness.connect(access=RecordedAccess())
+    return stranger.ask(H.DELETE_CONSUMER, {"JMQDurableName": "d", "JMQClientID": "me"})
+
+
+@provokes(H.DELETE_CONSUMER_REPLY, 404)
+def _() -> Packet:
+    return connected().ask(H.DELETE_CONSUMER, {"JMQConsumerID": Long(5)})
+
+
+@provokes(H.DELETE_CONSUMER_REPLY, 409)
+def _() -> Packet:
+    return durable().ask(H.DELETE_CONSUMER, {"JMQDurableName": "d"})
+
+
+@provokes(H.DELETE_PRODUCER_REPLY, 200)
+def _() -> Packet:
+    peer = connected()
+    answer = peer.ask(H.ADD_PRODUCER, peer.place("q"))
+    number = {"JMQProducerID": Long(int(str(answer.properties["JMQProducerID"])))}
+    return peer.ask(H.DELETE_PRODUCER, number)
+
+
+@provokes(H.DELETE_PRODUCER_REPLY, 404)
+def _() -> Packet:
+    return connected().ask(H.DELETE_PRODUCER, {"JMQProducerID": Long(5)})
+
+
+# --- HELLO and AUTHENTICATE --------------------------------------------------------------------
+
+
+@provokes(H.AUTHENTICATE_REPLY, 200)
+def _() -> Packet:
+    peer = Harness().arrive()
+    peer.hello()
+    return peer.ask(H.AUTHENTICATE, {}, login("a", "b"))
+
+
+@provokes(H.HELLO_REPLY, 200)
+def _() -> Packet:
+    return Harness().arrive().hello()
+
+
+class Elsewhere(Coordinator):
+    """Of a broker that knows what has become of other brokers' stores."""
+
+    def store(self, session: int) -> Store:
+        if session == 1:
+            return Store(Status.MOVED_PERMANENTLY, "mq://there:7676/")
+        return Store(Status.TIMEOUT)
+
+
+def of_a_cluster(session: int) -> Packet:
+    harness = Harness()
+    harness.coordinator = Elsewhere(harness.broker)
+    peer = harness.arrive()
+    answer = peer.hello(JMQStoreSession=Long(session))
+    assert len(peer.challenge) == 1  # it may go on
+    return answer
+
+
+@provokes(H.HELLO_REPLY, 301)
+def _() -> Packet:
+    answer = of_a_cluster(1)
+    assert answer.properties["JMQStoreOwner"] == "mq://there:7676/"
+    return answer
+
+
+@provokes(H.HELLO_REPLY, 408)
+def _() -> Packet:
+    return of_a_cluster(2)
+
+
+@provokes(H.HELLO_REPLY, 400)
+def _() -> Packet:
+    return Harness().arrive().hello(JMQClusterID="x")
+
+
+@provokes(H.HELLO_REPLY, 404)
+def _() -> Packet:
+    return Harness().arrive().hello(JMQStoreSession=Long(5))
+
+
+@provokes(H.HELLO_REPLY, 500)
+def _() -> Packet:
+    return connected().ask(H.HELLO, {"JMQProtocolLevel": 500})
+
+
+@provokes(H.HELLO_REPLY, 505)
+def _() -> Packet:
+    return Harness().arrive().hello(JMQProtocolLevel=1)
+
+
+# --- destinations ------------------------------------------------------------------------------
+
+
+@provokes(H.CREATE_DESTINATION_REPLY, 200)
+def _() -> Packet:
+    peer = connected()
+    return peer.ask(H.CREATE_DESTINATION, peer.place("q"))
+
+
+@provokes(H.CREATE_DESTINATION_REPLY, 403)
+def _() -> Packet:
+    peer = connected(access=RecordedAccess())
+    return peer.ask(H.CREATE_DESTINATION, peer.place("q"))
+
+
+@provokes(H.CREATE_DESTINATION_REPLY, 409)
+def _() -> Packet:
+    peer = connected()
+    where = peer.place("temporary_destination://queue/1", temporary=True)
+    peer.ask(H.CREATE_DESTINATION, where)
+    return peer.ask(H.CREATE_DESTINATION, where)
+
+
+@provokes(H.DESTROY_DESTINATION_REPLY, 200)
+def _() -> Packet:
+    peer = connected()
+    peer.create("q")
+    return peer.ask(H.DESTROY_DESTINATION, peer.place("q"))
+
+
+@provokes(H.DESTROY_DESTINATION_REPLY, 403)
+def _() -> Packet:
+    peer = connected(access=RecordedAccess("*: produce"))
+    peer.create("q")
+    return peer.ask(H.DESTROY_DESTINATION, peer.place("q"))
+
+
+@provokes(H.DESTROY_DESTINATION_REPLY, 404)
+def _() -> Packet:
+    peer = connected()
+    return peer.ask(H.DESTROY_DESTINATION, peer.place("q"))
+
+
+@provokes(H.DESTROY_DESTINATION_REPLY, 409)
+def _() -> Packet:
+    peer = connected()
+    peer.consume("q", peer.session_of())
+    return peer.ask(H.DESTROY_DESTINATION, peer.place("q"))
+
+
+def looked_at(kind: PacketType, found: bool = True, **more: object) -> Packet:
+    access = RecordedAccess("q: browse")
+    harness = Harness()
+    if found:
+        harness.broker.queue("q")
+        harness.broker.queue("r")
+    peer = harness.connect(access=access)
+    return peer.ask(kind, {**peer.place("q"), **more})
+
+
+for _kind, _reply in (
+    (H.BROWSE, H.BROWSE_REPLY),
+    (H.VERIFY_DESTINATION, H.VERIFY_DESTINATION_REPLY),
+):
+    provokes(_reply, 200)(partial(looked_at, _kind))
+    provokes(_reply, 400)(partial(looked_at, _kind, JMQSelector="="))
+    provokes(_reply, 403)(partial(looked_at, _kind, JMQDestination="r"))
+    provokes(_reply, 404)(partial(looked_at, _kind, found=False))
+
+
+@provokes(H.DELIVER_REPLY, 200)
+def _() -> Packet:
+    peer = connected()
+    peer.send("q", "x")
+    answer = peer.ask(H.BROWSE, peer.place("q"))
+    number = {"JMQConsumerID": answer.properties["JMQConsumerID"]}
+    return peer.ask(H.DELIVER, number, answer.body)
+
+
+@provokes(H.DELIVER_REPLY, 404)
+def _() -> Packet:
+    return connected().ask(H.DELIVER, {"JMQConsumerID": Long(5)}, encode_sysid(1, 1))
+
+
+# --- sessions and the like ---------------------------------------------------------------------
+
+
+@provokes(H.CREATE_SESSION_REPLY, 200)
+def _() -> Packet:
+    return connected().ask(H.CREATE_SESSION)
+
+
+@provokes(H.CREATE_SESSION_REPLY, 400)
+def _() -> Packet:
+    return connected().ask(H.CREATE_SESSION, {"JMQAckMode": 9})
+
+
+@provokes(H.CREATE_SESSION_REPLY, 405)
+def _() -> Packet:
+    peer = connected(Options(most=1))
+    peer.session_of()
+    return peer.ask(H.CREATE_SESSION)
+
+
+@provokes(H.DESTROY_SESSION_REPLY, 200)
+def _() -> Packet:
+    peer = connected()
+    return peer.ask(H.DESTROY_SESSION, {"JMQSessionID": Long(peer.session_of())})
+
+
+@provokes(H.GENERATE_UID_REPLY, 200)
+def _() -> Packet:
+    return connected().ask(H.GENERATE_UID)
+
+
+@provokes(H.GET_LICENSE_REPLY, 200)
+def _() -> Packet:
+    return connected().ask(H.GET_LICENSE)
+
+
+@provokes(H.GOODBYE_REPLY, 200)
+def _() -> Packet:
+    return connected().ask(H.GOODBYE)
+
+
+@provokes(H.PING_REPLY, 200)
+def _() -> Packet:
+    return connected().ask(H.PING)
+
+
+@provokes(H.STOP_REPLY, 200)
+def _() -> Packet:
+    return connected().ask(H.STOP)
+
+
+@provokes(H.SET_CLIENTID_REPLY, 200)
+def _() -> Packet:
+    return connected().ask(H.SET_CLIENTID, {"JMQClientID": "x"})
+
+
+@provokes(H.SET_CLIENTID_REPLY, 400)
+def _() -> Packet:
+    return connected().ask(H.SET_CLIENTID, {"JMQClientID": ""})
+
+
+@provokes(H.SET_CLIENTID_REPLY, 409)
+def _() -> Packet:
+    peer = connected(client_id="x")
+    return peer.harness.connect().ask(H.SET_CLIENTID, {"JMQClientID": "x"})
+
+
+# --- transactions ------------------------------------------------------------------------------
+
+
+@provokes(H.START_TRANSACTION_REPLY, 200)
+def _() -> Packet:
+    return connected().ask(H.START_TRANSACTION)
+
+
+@provokes(H.START_TRANSACTION_REPLY, 304)
+def _() -> Packet:
+    peer = connected()
+    step(peer, H.START_TRANSACTION)
+    return step(peer, H.START_TRANSACTION, bits=I)
+
+
+@provokes(H.START_TRANSACTION_REPLY, 500)
+def _() -> Packet:
+    return step(complete(H.PREPARE_TRANSACTION), H.START_TRANSACTION)
+
+
+@provokes(H.START_TRANSACTION_REPLY, 501)
+def _() -> Packet:
+    return connected().ask(H.START_TRANSACTION, {"JMQAutoRollback": 3})
+
+
+def complete(*then: PacketType) -> Peer:
+    """A connection with a distributed transaction that has been ended, and so on."""
+    peer = connected()
+    step(peer, H.START_TRANSACTION)
+    step(peer, H.END_TRANSACTION, XaFlag.SUCCESS)
+    for kind in then:
+        assert status(step(peer, kind)) == Status.OK
+    return peer
+
+
+@provokes(H.END_TRANSACTION_REPLY, 200)
+def _() -> Packet:
+    return step(complete(), H.END_TRANSACTION, XaFlag.SUCCESS)
+
+
+@provokes(H.END_TRANSACTION_REPLY, 304)
+def _() -> Packet:
+    return step(complete(), H.END_TRANSACTION, XaFlag.SUCCESS, I)
+
+
+@provokes(H.END_TRANSACTION_REPLY, 412)
+def _() -> Packet:
+    return step(complete(H.PREPARE_TRANSACTION), H.END_TRANSACTION, XaFlag.SUCCESS)
+
+
+@provokes(H.PREPARE_TRANSACTION_REPLY, 200)
+def _() -> Packet:
+    return step(complete(), H.PREPARE_TRANSACTION)
+
+
+@provokes(H.PREPARE_TRANSACTION_REPLY, 304)
+def _() -> Packet:
+    return step(complete(H.PREPARE_TRANSACTION), H.PREPARE_TRANSACTION, bits=I)
+
+
+@provokes(H.PREPARE_TRANSACTION_REPLY, 412)
+def _() -> Packet:
+    peer = connected()
+    step(peer, H.START_TRANSACTION)
+    return step(peer, H.PREPARE_TRANSACTION)
+
+
+@provokes(H.COMMIT_TRANSACTION_REPLY, 200)
+def _() -> Packet:
+    return step(complete(H.PREPARE_TRANSACTION), H.COMMIT_TRANSACTION)
+
+
+@provokes(H.COMMIT_TRANSACTION_REPLY, 412)
+def _() -> Packet:
+    return step(complete(), H.COMMIT_TRANSACTION)
+
+
+@provokes(H.ROLLBACK_TRANSACTION_REPLY, 200)
+def _() -> Packet:
+    return step(complete(), H.ROLLBACK_TRANSACTION)
+
+
+@provokes(H.ROLLBACK_TRANSACTION_REPLY, 412)
+def _() -> Packet:
+    peer = connected()
+    step(peer, H.START_TRANSACTION)
+    return step(peer, H.ROLLBACK_TRANSACTION)
+
+
+def without_a_xid(kind: PacketType) -> Packet:
+    return connected().ask(kind, None, b"x")
+
+
+def unknown(kind: PacketType) -> Packet:
+    return step(connected(), kind)
+
+
+def too_late(kind: PacketType, flags: int) -> Packet:
+    peer, _ = timed_out()
+    return step(peer, kind, flags)
+
+
+for _kind in (
+    H.END_TRANSACTION,
+    H.PREPARE_TRANSACTION,
+    H.COMMIT_TRANSACTION,
+    H.ROLLBACK_TRANSACTION,
+):
+    _reply = PacketType(_kind + 1)
+    provokes(_reply, 400)(partial(without_a_xid, _kind))
+    provokes(_reply, 404)(partial(unknown, _kind))
+    if _kind != H.ROLLBACK_TRANSACTION:
+        _flags = XaFlag.SUCCESS if _kind == H.END_TRANSACTION else 0
+        provokes(_reply, 408)(partial(too_late, _kind, _flags))
+
+
+@provokes(H.RECOVER_TRANSACTION_REPLY, 200)
+def _() -> Packet:
+    flags = {"JMQXAFlags": XaFlag.STARTRSCAN}
+    return complete(H.PREPARE_TRANSACTION).ask(H.RECOVER_TRANSACTION, flags)
+
+
+@provokes(H.RECOVER_TRANSACTION_REPLY, 400)
+def _() -> Packet:
+    return connected().ask(H.RECOVER_TRANSACTION, {"JMQTransactionID": "x"})
+
+
+@provokes(H.RECOVER_TRANSACTION_REPLY, 404)
+def _() -> Packet:
+    return connected().ask(H.RECOVER_TRANSACTION, {"JMQTransactionID": Long(5)})
+
+
+@provokes(H.VERIFY_TRANSACTION_REPLY, 200)
+def _() -> Packet:
+    peer = complete(H.PREPARE_TRANSACTION)
+    return peer.ask(H.VERIFY_TRANSACTION, {"JMQTransactionID": Long(0)}, xid("x"))
+
+
+@provokes(H.VERIFY_TRANSACTION_REPLY, 404)
+def _() -> Packet:
+    return connected().ask(H.VERIFY_TRANSACTION, {"JMQTransactionID": Long(5)})
+
+
+# --- errors ------------------------------------------------------------------------------------
+
+
+def too_early(kind: int) -> Packet:
+    return Harness().arrive().ask(kind)

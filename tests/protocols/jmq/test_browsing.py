@@ -1,0 +1,297 @@
+"""Looking at a queue without taking anything."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from sluicemq.broker import Broker, ManualClock
+from sluicemq.journal.memory import MemoryJournal
+from sluicemq.model.destination import Address, Kind
+from sluicemq.model.message import Message
+from sluicemq.protocols.java import Long, loads_map
+from sluicemq.protocols.jmq import browsing
+from sluicemq.protocols.jmq.browsing import View
+from sluicemq.protocols.jmq.options import Options
+from sluicemq.protocols.jmq.packets import L, P, PacketType, R, Status
+from sluicemq.protocols.jmq.session import JmqSession
+from sluicemq.protocols.jmq.wire import Packet
+from tests.protocols.harness import RecordedAccess
+from tests.protocols.jmq.harness import DiskHarness, Harness, Peer, encode_sysid, status
+
+H = PacketType
+
+
+@pytest.fixture
+def harness() -> Harness:
+    return Harness()
+
+
+@pytest.fixture
+def peer(harness: Harness) -> Peer:
+    return harness.connect()
+
+
+def browse(peer: Peer, name: str = "q", **more: object) -> tuple[int, list[bytes]]:
+    """The number to ask with, and the ids."""
+    answer = peer.ask(H.BROWSE, {**peer.place(name), **more}, expect=Status.OK)
+    number = answer.properties["JMQConsumerID"]
+    assert isinstance(number, int)
+    return number, [answer.body[at : at + 32] for at in range(0, len(answer.body), 32)]
+
+
+def fetch(peer: Peer, number: int, ids: list[bytes]) -> list[Packet]:
+    """What DELIVER brings; the last has the bit."""
+    properties = {"JMQConsumerID": Long(number)}
+    peer.ask(H.DELIVER, properties, b"".join(ids), expect=Status.OK)
+    messages = peer.delivered()
+    assert {m.consumer_id for m in messages} == {number}
+    assert [bool(m.flags & L) for m in messages] == [False] * (len(messages) - 1) + [True]
+    return messages
+
+
+def test_a_queue_is_browsed(harness: Harness, peer: Peer) -> None:
+    peer.send("q", *"abc")
+    answer = peer.ask(H.VERIFY_DESTINATION, peer.place("q"), expect=Status.OK)
+    assert answer.properties["JMQDestType"] == 0x21
+    number, ids = browse(peer)
+    assert len(ids) == 3
+    messages = fetch(peer, number, ids)
+    assert [m.body for m in messages] == [b"a", b"b", b"c"]
+    assert [m.sysid for m in messages] == ids
+    assert not any(m.flags & R for m in messages)
+    assert harness.queue("q").waiting == 3
+    assert [m.body for m in fetch(peer, number, ids[1:])] == [b"b", b"c"]
+    assert [m.body for m in fetch(peer, number, [ids[2], ids[0]])] == [b"c", b"a"]
+
+
+def test_it_works_on_a_connection_that_is_stopped(peer: Peer) -> None:
+    peer.send("q", "a")
+    peer.ask(H.STOP, expect=Status.OK)
+    assert [m.body for m in fetch(peer, *browse(peer))] == [b"a"]
+
+
+def test_what_is_to_be_seen(harness: Harness, peer: Peer) -> None:
+    """In flight, yes; expired, delayed or not committed, no; persistent or not makes no odds."""
+    peer.consume("q", peer.session_of(), size=1)
+    peer.send("q", "flight")
+    [flight] = peer.delivered()
+    peer.send("q", "late", expiration=harness.clock.wall + 10)
+    harness.clock.advance(20)
+    peer.send("q", "future", delivery_time=harness.clock.wall + 1000)
+    peer.send("q", "open", transaction_id=peer.begin())
+    peer.put(peer.message("q", b"memory", flags=0))
+    peer.send("q", "first", priority=9)
+    number, ids = browse(peer)
+    assert ids[1] == flight.sysid
+    assert [m.body for m in fetch(peer, number, ids)] == [b"first", b"flight", b"memory"]
+
+
+def test_selectors(peer: Peer) -> None:
+    for number in range(5):
+        peer.send("q", str(number), properties={"n": number})
+    number, ids = browse(peer, JMQSelector="n > 2")
+    assert [m.body for m in fetch(peer, number, ids)] == [b"3", b"4"]
+    for kind in (H.BROWSE, H.VERIFY_DESTINATION):
+        broken = {**peer.place("q"), "JMQSelector": "n >"}
+        assert peer.refusal(kind, broken) == Status.BAD_REQUEST
+
+
+def test_what_has_gone_is_left_out(harness: Harness, peer: Peer) -> None:
+    peer.send("q", *"abcd")
+    peer.put(peer.message("q", b"e", flags=0))
+    number, ids = browse(peer)
+    consumer = peer.consume("q", peer.session_of())
+    messages = peer.delivered()
+    peer.acknowledge(messages[1], messages[3], messages[4])
+    assert [m.body for m in fetch(peer, number, ids)] == [b"a", b"c"]
+    peer.acknowledge(messages[0], messages[2])
+    properties = {"JMQConsumerID": Long(number)}
+    assert peer.refusal(H.DELIVER, properties, b"".join(ids)) == Status.NOT_FOUND
+    assert peer.refusal(H.DELIVER, properties) == Status.NOT_FOUND
+    assert peer.refusal(H.DELIVER, properties, b"x") == Status.BAD_REQUEST
+    assert peer.receive() == []
+    assert consumer
+
+
+def test_ids_that_were_not_listed(harness: Harness, peer: Peer) -> None:
+    peer.send("q", "a")
+    other = harness.connect()
+    number, ids = browse(peer)
+    properties = {"JMQConsumerID": Long(number)}
+    assert other.refusal(H.DELIVER, properties, ids[0]) == Status.NOT_FOUND
+    assert peer.refusal(H.DELIVER, properties, encode_sysid(1, 1)) == Status.NOT_FOUND
+    # a client that has a number of its own
+    assert [m.body for m in fetch(peer, 77, ids)] == [b"a"]
+
+
+def test_a_queue_that_is_not_there(harness: Harness, peer: Peer) -> None:
+    for kind in (H.BROWSE, H.VERIFY_DESTINATION):
+        answer = peer.ask(kind, peer.place("q"))
+        assert status(answer) == Status.NOT_FOUND
+        assert answer.properties["JMQCanCreate"] is True
+        answer = peer.ask(kind, peer.place("temporary_destination://queue/1"))
+        assert answer.properties["JMQCanCreate"] is False
+    assert harness.find("q") is None
+    peer.create("q")
+    assert browse(peer)[1] == []
+    assert peer.refusal(H.BROWSE, peer.place("t", True)) == Status.BAD_REQUEST
+
+
+def test_permissions(harness: Harness) -> None:
+    harness.broker.queue("theirs")
+    peer = harness.connect(access=RecordedAccess("mine: browse produce", "theirs: consume"))
+    peer.send("mine", "a")
+    assert len(browse(peer, "mine")[1]) == 1
+    assert peer.refusal(H.BROWSE, peer.place("theirs")) == Status.FORBIDDEN
+    assert peer.refusal(H.VERIFY_DESTINATION, peer.place("theirs")) == Status.FORBIDDEN
+
+
+def test_figures(peer: Peer) -> None:
+    peer.send("q", "abc")
+    answer = peer.ask(H.BROWSE, {**peer.place("q"), "JMQMetrics": True}, expect=Status.OK)
+    assert answer.properties["JMQMetrics"] is True
+    figures = loads_map(answer.body)
+    assert figures["numMsgsIn"] == 1
+    assert figures["totalMsgBytes"] == 3
+
+
+def test_a_message_of_another_protocol(harness: Harness, peer: Peer) -> None:
+    peer.create("q")
+    queue = harness.queue("q")
+    harness.broker.publish(queue, Message(Address(Kind.QUEUE, "q"), b"\xff"))
+    harness.turn()
+    number, ids = browse(peer)
+    [message] = fetch(peer, number, ids)
+    assert (message.body, message.sysid) == (b"\xff", ids[0])
+
+
+def test_a_long_queue_is_browsed_in_slices(
+    harness: Harness, peer: Peer, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(browsing, "SLICE", 10)
+    for number in range(95):
+        peer.put(peer.message("q", str(number).encode(), flags=P if number % 2 else 0))
+    peer.session.receive(peer.request(H.BROWSE, peer.place("q"))[1])
+    assert peer.receive() == []  # others have their turn
+    peer.say(H.PING)
+    for _ in range(20):
+        harness.turn()
+    [answer] = peer.receive()
+    ids = answer.body
+    assert len(ids) == 95 * 32
+    asked = {"JMQConsumerID": answer.properties["JMQConsumerID"]}
+    peer.session.receive(peer.request(H.DELIVER, asked, ids)[1])
+    for _ in range(20):
+        harness.turn()
+    reply, *messages = peer.receive()
+    assert reply.type == H.DELIVER_REPLY
+    assert [int(m.body) for m in messages] == list(range(95))
+    assert [bool(m.flags & L) for m in messages] == [False] * 94 + [True]
+
+
+def test_who_does_not_read_is_not_sent_more(
+    harness: Harness, peer: Peer, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(browsing, "SLICE_BYTES", 100)
+    peer.send("q", *["x" * 60] * 10)
+    number, ids = browse(peer)
+    peer.session.congest()
+    peer.put(peer.request(H.DELIVER, {"JMQConsumerID": Long(number)}, b"".join(ids))[1])
+    assert peer.receive() == []
+    peer.session.relieve()
+    harness.turn()
+    assert 0 < len(peer.receive()) < 11
+    peer.session.congest()
+    harness.turn()
+    assert peer.receive() == []
+    peer.session.relieve()
+    for _ in range(10):
+        harness.turn()
+    assert peer.receive()[-1].flags & L
+
+
+def test_a_connection_that_goes_meanwhile(
+    harness: Harness, peer: Peer, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(browsing, "SLICE", 2)
+    peer.send("q", *"abcdefgh")
+    peer.session.receive(peer.request(H.BROWSE, peer.place("q"))[1])
+    peer.session.receive(peer.request(H.GOODBYE)[1])
+    for _ in range(5):
+        harness.turn()
+    assert [p.type for p in peer.receive()] == [H.GOODBYE_REPLY]
+    assert isinstance(peer.session, JmqSession)
+    assert not peer.session._browsing._waiting
+
+
+def test_requests_wait_their_turn(
+    harness: Harness, peer: Peer, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(browsing, "SLICE", 2)
+    monkeypatch.setattr(browsing, "MOST_WAITING", 3)
+    peer.send("q", *"abcdef")
+    requests = [peer.request(H.BROWSE, peer.place("q")) for _ in range(5)]
+    peer.session.receive(b"".join(data for _, data in requests))
+    for _ in range(30):
+        harness.turn()
+    answers = peer.receive()
+    assert [status(a) for a in answers] == [503, 503, 200, 200, 200]
+    assert [a.consumer_id for a in answers[2:]] == [number for number, _ in requests[:3]]
+
+
+def test_only_so_much_is_listed_and_remembered(harness: Harness) -> None:
+    peer = harness.connect(Options(browsed=2))
+    peer.send("q", *"abc")
+    number, ids = browse(peer)
+    assert len(ids) == 2
+    for _ in range(8):
+        browse(peer)
+    properties = {"JMQConsumerID": Long(number)}
+    # the view is forgotten, but the ids are in later ones
+    peer.ask(H.DELIVER, properties, ids[0], expect=Status.OK)
+
+
+def test_what_is_on_disk_alone(tmp_path: Path) -> None:
+    harness = DiskHarness(tmp_path)
+    peer = harness.connect()
+    peer.send("q", *"abc")
+    harness = harness.restart()
+    peer = harness.connect()
+    number, ids = browse(peer)
+    assert [m.body for m in fetch(peer, number, ids)] == [b"a", b"b", b"c"]
+
+
+@given(st.lists(st.integers(0, 30), unique=True, min_size=1), st.lists(st.integers(0, 40)))
+def test_a_view_finds_what_it_has(numbers: list[int], wanted: list[int]) -> None:
+    """Whatever the order."""
+    broker = Broker(MemoryJournal(), ManualClock())
+    view = View()
+    for number in numbers:
+        message = Message(Address(Kind.QUEUE, "q"), b"%d" % number)
+        message.references = 1
+        view.add(number.to_bytes(16, "big") * 2, number, message)
+    for number in wanted:
+        found = view.find(broker, number.to_bytes(16, "big") * 2)
+        if number in numbers:
+            assert found is not None
+            assert found.body == b"%d" % number
+        else:
+            assert found is None
+
+
+def test_an_id_that_begins_within_another_is_not_found() -> None:
+    broker = Broker(MemoryJournal(), ManualClock())
+    view = View()
+    low, high = b"a" * 16, b"b" * 16
+    for number, sysid in enumerate((low + high, low + high, high + low)):
+        message = Message(Address(Kind.QUEUE, "q"), b"%d" % number)
+        message.references = 1
+        view.add(sysid, number, message)
+    found = view.find(broker, high + low)
+    assert found is not None
+    assert found.body == b"2"
+    assert view.find(broker, high + high) is None

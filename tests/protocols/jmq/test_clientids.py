@@ -1,0 +1,104 @@
+"""Who may have which client id."""
+
+from __future__ import annotations
+
+import pytest
+
+from sluicemq.model.access import Identity
+from sluicemq.protocols.access import Open
+from sluicemq.protocols.jmq.clientids import ClientIds, expanded
+from sluicemq.protocols.jmq.packets import PacketType, Status
+from sluicemq.protocols.jmq.statuses import Refused
+from tests.protocols.jmq.harness import Harness, Peer
+
+SET = PacketType.SET_CLIENTID
+
+Way = tuple[bool, str]
+ALONE: Way = (False, "")
+SHARED: Way = (True, "")
+IN_A: Way = (True, "a")
+IN_B: Way = (True, "b")
+
+
+@pytest.mark.parametrize(
+    ("first", "second", "allowed"),
+    [
+        (ALONE, ALONE, False),
+        (ALONE, SHARED, False),
+        (SHARED, ALONE, False),
+        (SHARED, SHARED, True),
+        (SHARED, IN_A, False),
+        (IN_A, SHARED, True),
+        (IN_A, IN_A, False),
+        (IN_A, IN_B, True),
+        (IN_A, ALONE, False),
+        ((False, "a"), (False, "b"), False),  # without JMQShare a namespace says nothing
+    ],
+)
+def test_two_connections(first: Way, second: Way, allowed: bool) -> None:
+    ids = ClientIds()
+    ids.take(1, "x", shared=first[0], namespace=first[1])
+    if allowed:
+        ids.take(2, "x", shared=second[0], namespace=second[1])
+    else:
+        with pytest.raises(Refused) as refused:
+            ids.take(2, "x", shared=second[0], namespace=second[1])
+        assert refused.value.status == Status.CONFLICT
+        ids.release(1)
+        ids.take(2, "x", shared=second[0], namespace=second[1])
+
+
+def test_a_connection_has_one(harness: Harness) -> None:
+    ids = harness.coordinator.client_ids
+    ids.take(1, "x", shared=False, namespace="")
+    ids.take(1, "x", shared=False, namespace="")
+    ids.take(1, "y", shared=False, namespace="")
+    ids.take(2, "x", shared=False, namespace="")
+    with pytest.raises(Refused):
+        ids.take(1, "x", shared=False, namespace="")
+    with pytest.raises(Refused):
+        ids.take(2, "y", shared=False, namespace="")  # the refused one did not lose its own
+    ids.release(1)
+    ids.release(1)
+    ids.take(2, "y", shared=False, namespace="")
+
+
+@pytest.fixture
+def harness() -> Harness:
+    return Harness()
+
+
+@pytest.fixture
+def peer(harness: Harness) -> Peer:
+    return harness.connect()
+
+
+def test_set_and_unset(harness: Harness, peer: Peer) -> None:
+    other = harness.connect()
+    assert peer.refusal(SET, {"JMQClientID": "x"}) == Status.OK
+    assert other.refusal(SET, {"JMQClientID": "x"}) == Status.CONFLICT
+    assert peer.refusal(SET, {}) == Status.OK
+    assert other.refusal(SET, {"JMQClientID": "x"}) == Status.OK
+    other.drop()
+    assert peer.refusal(SET, {"JMQClientID": "x", "JMQShare": True}) == Status.OK
+    third = harness.connect()
+    assert third.refusal(SET, {"JMQClientID": "x", "JMQShare": True}) == Status.OK
+
+
+@pytest.mark.parametrize("bad", ["", "  ", "a${%%}b", "${u:x}y", "x" * 1025])
+def test_what_is_no_client_id(peer: Peer, bad: str) -> None:
+    assert peer.refusal(SET, {"JMQClientID": bad}) == Status.BAD_REQUEST
+
+
+def test_what_is_no_client_id_at_all(peer: Peer) -> None:
+    assert peer.refusal(SET, {"JMQClientID": 5}) == Status.BAD_REQUEST
+    assert peer.refusal(SET, {"JMQClientID": "x", "JMQShare": 1}) == Status.BAD_REQUEST
+
+
+def test_a_client_id_may_begin_with_the_user(harness: Harness) -> None:
+    assert expanded("${u}-1", "anna") == "anna-1"
+    assert expanded("a${u}", "anna") == "a${u}"
+    anna = Open(Identity("anna", superuser=True))
+    peer = harness.connect(access=anna)
+    assert peer.refusal(SET, {"JMQClientID": "${u}-1"}) == Status.OK
+    assert harness.connect().refusal(SET, {"JMQClientID": "anna-1"}) == Status.CONFLICT

@@ -1,0 +1,415 @@
+"""What a consumer is sent, what becomes of what is acknowledged, and of a connection's consumers
+when it ends."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from sluicemq.model.destination import Address, DestinationSettings, Kind
+from sluicemq.model.message import Message
+from sluicemq.protocols.java import Long
+from sluicemq.protocols.jmq.ids import encode_blocks
+from sluicemq.protocols.jmq.packets import AckMode, P, PacketType, R, Status
+from tests.protocols.jmq.harness import Harness, Peer, blocks, encode_sysid, status
+
+H = PacketType
+
+
+@pytest.fixture
+def harness() -> Harness:
+    return Harness()
+
+
+@pytest.fixture
+def peer(harness: Harness) -> Peer:
+    return harness.connect()
+
+
+def counts(peer: Peer) -> list[int]:
+    """Delivery counts of what has come."""
+    return [packet.variable.delivery_count for packet in peer.delivered()]
+
+
+# --- delivering ----------------------------------------------------------------------------------
+
+
+def test_a_message_is_sent_received_and_acknowledged(harness: Harness, peer: Peer) -> None:
+    consumer = peer.consume("q", peer.session_of())
+    peer.send("q", "hello")
+    [message] = peer.delivered()
+    assert message.consumer_id == consumer
+    assert message.body == b"hello"
+    assert message.variable.delivery_count == 1
+    assert not message.flags & R
+    assert harness.queue("q").unacked == 1
+    peer.acknowledge(message)
+    assert harness.queue("q").unacked == harness.queue("q").waiting == 0
+
+
+def test_the_reply_comes_before_the_messages(peer: Peer) -> None:
+    peer.send("q", "a", "b")
+    session = peer.session_of()
+    properties = {**peer.place("q"), "JMQSessionID": Long(session), "JMQSize": 10}
+    peer.put(peer.request(H.ADD_CONSUMER, properties)[1])
+    assert [p.type for p in peer.receive()] == [H.ADD_CONSUMER_REPLY, 1, 1]
+
+
+def test_nothing_is_delivered_before_start(harness: Harness) -> None:
+    peer = harness.arrive()
+    peer.hello()
+    peer.ask(H.AUTHENTICATE, {}, b"\0\0\0\0", expect=Status.OK)
+    consumer = peer.consume("q", peer.session_of())
+    peer.send("q", "x")
+    assert peer.texts() == []
+    other = harness.connect()
+    other.consume("q", other.session_of())
+    assert other.texts() == ["x"]  # it was not kept from those who do take messages
+    other.send("q", "y")
+    assert other.texts() == ["y"]
+    peer.say(H.START)
+    peer.send("q", "z", "w")
+    assert len(peer.texts() + other.texts()) == 2
+    assert consumer
+
+
+def test_stop_and_start_of_the_connection(peer: Peer) -> None:
+    peer.consume("q", peer.session_of())
+    peer.ask(H.STOP, expect=Status.OK)
+    peer.send("q", "a", "b")
+    assert peer.texts() == []
+    peer.say(H.START)
+    assert peer.texts() == ["a", "b"]
+
+
+def test_stop_and_start_of_a_session(peer: Peer) -> None:
+    one, two = peer.session_of(), peer.session_of()
+    peer.consume("a", one)
+    peer.consume("b", two)
+    peer.ask(H.STOP, {"JMQSessionID": Long(one)}, expect=Status.OK)
+    peer.send("a", "held")
+    peer.send("b", "through")
+    assert peer.texts() == ["through"]
+    # both have to be started
+    peer.ask(H.STOP, expect=Status.OK)
+    peer.say(H.START, {"JMQSessionID": Long(one)})
+    assert peer.texts() == []
+    peer.say(H.START)
+    assert peer.texts() == ["held"]
+    assert peer.refusal(H.STOP, {"JMQSessionID": Long(77)}) == Status.NOT_FOUND
+
+
+def test_a_client_that_does_not_read_is_sent_nothing(peer: Peer) -> None:
+    peer.consume("q", peer.session_of())
+    peer.session.congest()
+    peer.send("q", "a")
+    assert peer.texts() == []
+    peer.session.relieve()
+    peer.harness.turn()
+    assert peer.texts() == ["a"]
+
+
+def test_messages_are_passed_on_as_they_came(harness: Harness, peer: Peer) -> None:
+    peer.consume("q", peer.session_of())
+    how: dict[str, Any] = {
+        "kind": PacketType.MAP_MESSAGE,
+        "properties": {"a": Long(1), "b": True, "c": 1.5},
+        "priority": 7,
+        "correlation_id": "corr",
+        "reply_to": "answers",
+        "type": "T",
+        "producer_id": 99,
+        "sysid": encode_sysid(5, -1 & 0xFFFF_FFFF),
+    }
+    peer.put(peer.message("q", b"\1\2", **how))
+    [message] = peer.delivered()
+    assert message.body == b"\1\2"
+    assert message.type == PacketType.MAP_MESSAGE
+    assert message.properties == {"a": 1, "b": True, "c": 1.5}
+    assert message.priority == 7
+    assert message.sysid == how["sysid"]
+    header = message.variable
+    assert (header.correlation_id, header.reply_to, header.type) == ("corr", "answers", "T")
+    assert header.producer_id == 99
+
+
+def test_a_message_of_another_protocol(harness: Harness, peer: Peer) -> None:
+    peer.consume("q", peer.session_of())
+    harness.broker.publish(harness.queue("q"), Message(Address(Kind.QUEUE, "q"), b"\xff\0"))
+    harness.turn()
+    [message] = peer.delivered()
+    assert message.body == b"\xff\0"
+    peer.acknowledge(message)
+    assert harness.bodies("q") == []
+
+
+# --- acknowledging -------------------------------------------------------------------------------
+
+
+def test_many_at_once(harness: Harness, peer: Peer) -> None:
+    peer.consume("q", peer.session_of())
+    peer.send("q", *"abc")
+    peer.acknowledge(*peer.delivered())
+    assert harness.bodies("q") == []
+
+
+def test_an_acknowledgement_is_answered_when_it_counts(harness: Harness, peer: Peer) -> None:
+    """And that is when the journal has it; of what it does not have, at once."""
+    peer.consume("q", peer.session_of())
+    peer.send("q", "a")
+    [message] = peer.delivered()
+    peer.session.receive(peer.request(H.ACKNOWLEDGE, None, blocks(message))[1])
+    assert peer.receive() == []
+    harness.turn()
+    [answer] = peer.receive()
+    assert (answer.type, status(answer)) == (H.ACKNOWLEDGE_REPLY, Status.OK)
+    peer.put(peer.message("q", b"b", flags=0))
+    [message] = peer.delivered()
+    peer.session.receive(peer.request(H.ACKNOWLEDGE, None, blocks(message))[1])
+    assert len(peer.receive()) == 1
+
+
+def test_old_clients_name_consumers_with_32_bits(harness: Harness, peer: Peer) -> None:
+    peer.consume("q", peer.session_of())
+    peer.send("q", "a")
+    [message] = peer.delivered()
+    body = encode_blocks([(message.consumer_id & 0x7FFF_FFFF, message.sysid)], 36)
+    assert peer.refusal(H.ACKNOWLEDGE, {"JMQBodyType": 1}, body) == Status.NOT_FOUND
+    body = blocks(message)
+    assert peer.refusal(H.ACKNOWLEDGE, {"JMQBodyType": 2}, body) == Status.OK
+
+
+def test_what_a_client_does_not_hold(harness: Harness, peer: Peer) -> None:
+    """Nothing becomes of it, and the client is told only if there is no such consumer."""
+    mine = peer.consume("q", peer.session_of())
+    other = harness.connect()
+    theirs = other.consume("q", other.session_of())
+    peer.send("q", "a", "b")
+    [at_peer], [at_other] = peer.delivered(), other.delivered()
+    sysid = at_other.sysid
+    forged = encode_blocks([(mine, sysid), (mine, encode_sysid(1, 1))])
+    assert peer.refusal(H.ACKNOWLEDGE, None, forged) == Status.OK
+    assert peer.refusal(H.ACKNOWLEDGE, None, encode_blocks([(theirs, sysid)])) == Status.NOT_FOUND
+    assert peer.refusal(H.ACKNOWLEDGE, None, b"x" * 39) == Status.ERROR
+    assert harness.queue("q").unacked == 2
+    peer.acknowledge(at_peer)
+    peer.acknowledge(at_peer)
+    other.acknowledge(at_other)
+    assert harness.bodies("q") == []
+
+
+def test_what_others_settle_is_not_held_any_more(harness: Harness, peer: Peer) -> None:
+    peer.consume("q", peer.session_of())
+    peer.send("q", "a")
+    [message] = peer.delivered()
+    harness.broker.purge(harness.queue("q"), unacked=True)
+    other = harness.connect()
+    other.send("q", "b")
+    peer.acknowledge(message)
+    assert harness.bodies("q") == [b"b"]
+
+
+def test_the_memory_of_what_was_taken_away_is_bounded(harness: Harness, peer: Peer) -> None:
+    number = peer.consume("q", peer.session_of())
+    for _ in range(50):
+        peer.send("q", *"abcdefgh")
+        harness.broker.purge(harness.queue("q"), unacked=True)
+        peer.resume(number, 1000)
+    peer.receive()
+    consumer = harness.coordinator.connections.popitem()[1]._connection.consumers[number]
+    assert len(consumer.held) < 100
+
+
+def test_a_session_that_does_not_acknowledge(harness: Harness, peer: Peer) -> None:
+    peer.consume("q", peer.session_of(AckMode.NO_ACK))
+    peer.send("q", "a")
+    [message] = peer.delivered()
+    assert harness.queue("q").unacked == 0
+    assert peer.refusal(H.ACKNOWLEDGE, None, blocks(message)) == Status.NOT_ALLOWED
+    peer.drop()
+    assert harness.bodies("q") == []
+
+
+def test_without_acknowledgements_a_message_is_gone_when_it_has_left(harness: Harness) -> None:
+    peer = harness.connect()
+    peer.consume("q", peer.session_of(AckMode.NO_ACK))
+    peer.link.stalled = True
+    other = harness.connect()
+    other.send("q", "a")
+    assert harness.queue("q").unacked == 1
+    peer.drop()
+    assert harness.bodies("q") == [b"a"]
+
+
+def test_two_messages_of_one_id(harness: Harness, peer: Peer) -> None:
+    peer.consume("q", peer.session_of())
+    peer.send("q", "a", "b", sysid=encode_sysid(1, 1))
+    one, two = peer.delivered()
+    peer.acknowledge(one)
+    assert harness.queue("q").unacked == 1
+    peer.acknowledge(two)
+    assert harness.queue("q").unacked == 0
+
+
+# --- what cannot be consumed ---------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(("reason", "shown"), [(0, "UNDELIVERABLE"), (1, "EXPIRED")])
+def test_a_dead_message(harness: Harness, peer: Peer, reason: int, shown: str) -> None:
+    session = peer.session_of()
+    peer.consume("q", session)
+    peer.send("q", "a")
+    [message] = peer.delivered()
+    properties = {"JMQAckType": 2, "JMQDeadReason": reason}
+    peer.say(H.ACKNOWLEDGE, properties, blocks(message))
+    assert harness.bodies("q") == []
+    peer.consume("mq.sys.dmq", session)
+    [dead] = peer.delivered()
+    assert dead.sysid == message.sysid
+    assert dead.variable.destination == "q"
+    assert dead.properties["JMS_SUN_DMQ_UNDELIVERED_REASON"] == shown
+    assert dead.properties["JMS_SUN_DMQ_DELIVERY_COUNT"] == 1
+    assert dead.properties["JMS_SUN_DMQ_BODY_TRUNCATED"] is False
+
+
+def test_a_message_may_say_what_becomes_of_it(harness: Harness, peer: Peer) -> None:
+    peer.consume("q", peer.session_of())
+    peer.send("q", "a", properties={"JMS_SUN_PRESERVE_UNDELIVERED": False})
+    peer.send("q", "b", properties={"JMS_SUN_TRUNCATE_MSG_BODY": True})
+    peer.say(H.ACKNOWLEDGE, {"JMQAckType": 2}, blocks(*peer.delivered()))
+    peer.consume("mq.sys.dmq", peer.session_of())
+    [dead] = peer.delivered()
+    assert dead.body == b""
+    assert dead.properties["JMS_SUN_DMQ_BODY_TRUNCATED"] is True
+
+
+def test_an_undeliverable_message_goes_to_another_consumer(harness: Harness, peer: Peer) -> None:
+    peer.consume("q", peer.session_of(), size=1)
+    other = harness.connect()
+    other.consume("q", other.session_of(), size=1)
+    peer.send("q", "a", "b")
+    [message], [_] = peer.delivered(), other.delivered()
+    other.resume(0, 1)  # there is no such consumer
+    for number in list(harness.coordinator.connections.values())[1]._connection.consumers:
+        other.resume(number, 1)
+    peer.say(H.ACKNOWLEDGE, {"JMQAckType": 1}, blocks(message))
+    harness.turn()
+    [again] = other.delivered()
+    assert again.sysid == message.sysid
+    assert again.flags & R
+
+
+def test_an_undeliverable_message_does_not_come_for_ever(harness: Harness, peer: Peer) -> None:
+    peer.consume("q", peer.session_of())
+    peer.send("q", "a")
+    [message] = peer.delivered()
+    peer.acknowledge(message, JMQAckType=1)
+    assert peer.delivered() == []
+    assert harness.bodies("mq.sys.dmq") == [b"a"]
+
+
+def test_an_undeliverable_message_is_not_sent_around_for_ever(harness: Harness, peer: Peer) -> None:
+    readers = [peer, harness.connect()]
+    for reader in readers:
+        reader.consume("q", reader.session_of())
+    peer.send("q", "a")
+    deliveries = 0
+    for _ in range(30):
+        for reader in readers:
+            for message in reader.delivered():
+                deliveries += 1
+                reader.say(H.ACKNOWLEDGE, {"JMQAckType": 1}, blocks(message))
+    assert deliveries == 20
+    assert harness.bodies("mq.sys.dmq") == [b"a"]
+
+
+def test_there_is_no_other_way_to_acknowledge(peer: Peer) -> None:
+    peer.consume("q", peer.session_of())
+    peer.send("q", "a")
+    message = peer.delivered()
+    assert peer.refusal(H.ACKNOWLEDGE, {"JMQAckType": 3}, blocks(*message)) == Status.BAD_REQUEST
+
+
+# --- the end of a connection ---------------------------------------------------------------------
+
+
+def test_what_a_lost_connection_held_comes_again(harness: Harness, peer: Peer) -> None:
+    peer.consume("q", peer.session_of(), size=3)
+    peer.send("q", *"abcd")
+    peer.delivered()
+    peer.drop()
+    other = harness.connect()
+    other.consume("q", other.session_of())
+    messages = other.delivered()
+    assert [m.body for m in messages] == [b"a", b"b", b"c", b"d"]
+    assert [bool(m.flags & R) for m in messages] == [True, True, True, False]
+
+
+def test_only_what_was_surely_tried_can_be_given_up(harness: Harness, peer: Peer) -> None:
+    settings = DestinationSettings(max_attempts=1, dead_letter=True, dead_letter_queue="dead")
+    harness.limit("q", settings)
+    peer.consume("q", peer.session_of())
+    peer.send("q", *"abc")
+    peer.delivered()
+    peer.drop()
+    assert harness.bodies("dead") == [b"a"]
+    assert harness.bodies("q") == [b"b", b"c"]
+
+
+def test_what_was_not_written_is_not_counted(harness: Harness) -> None:
+    peer = harness.connect(JMQSize=1)
+    peer.send("q", *"abc")
+    peer.consume("q", peer.session_of())
+    assert peer.texts() == ["a"]
+    assert harness.queue("q").unacked == 3
+    peer.drop()
+    other = harness.connect()
+    other.consume("q", other.session_of())
+    assert counts(other) == [2, 1, 1]
+
+
+def test_a_queue_that_is_removed_and_comes_back(harness: Harness, peer: Peer) -> None:
+    peer.consume("q", peer.session_of())
+    peer.send("q", "a")
+    [lost] = peer.delivered()
+    harness.broker.remove(harness.queue("q"), force=True)
+    peer.acknowledge(lost)
+    peer.send("q", "b")
+    [message] = peer.delivered()
+    peer.acknowledge(message)
+    assert harness.bodies("q") == []
+
+
+def test_expired_messages_are_not_delivered(harness: Harness, peer: Peer) -> None:
+    peer.send("q", "a", expiration=harness.clock.wall + 1000)
+    peer.send("q", "b", flags=P)
+    harness.turn(2000)
+    peer.consume("q", peer.session_of())
+    assert peer.texts() == ["b"]
+    assert harness.bodies("mq.sys.dmq") == [b"a"]
+
+
+def test_delayed_messages_wait(harness: Harness, peer: Peer) -> None:
+    peer.consume("q", peer.session_of())
+    peer.send("q", "a", delivery_time=harness.clock.wall + 1000)
+    assert peer.texts() == []
+    harness.turn(1000)
+    assert peer.texts() == ["a"]
+
+
+def test_unknown_and_lost_sessions(peer: Peer) -> None:
+    where = {**peer.place("q"), "JMQSessionID": Long(5)}
+    assert peer.refusal(H.ADD_CONSUMER, where) == Status.NOT_FOUND
+    assert peer.refusal(H.DESTROY_SESSION, {"JMQSessionID": Long(5)}) == Status.NOT_FOUND
+    assert peer.refusal(H.CREATE_SESSION, {"JMQAckMode": 4}) == Status.BAD_REQUEST
+
+
+def test_a_consumer_without_a_session_is_the_connections(harness: Harness, peer: Peer) -> None:
+    answer = peer.ask(H.ADD_CONSUMER, {**peer.place("q"), "JMQSize": 10}, expect=Status.OK)
+    peer.send("q", "a")
+    [message] = peer.delivered()
+    assert message.consumer_id == answer.properties["JMQConsumerID"]
+    peer.acknowledge(message)
+    assert harness.bodies("q") == []
+    assert status(answer) == Status.OK

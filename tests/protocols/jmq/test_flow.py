@@ -1,0 +1,222 @@
+"""How much is sent before somebody asks for more."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from sluicemq.protocols.java import Long
+from sluicemq.protocols.jmq.options import Options
+from sluicemq.protocols.jmq.packets import C, F, PacketType, Status
+from tests.protocols.jmq.harness import Harness, Peer
+
+H = PacketType
+
+
+@pytest.fixture
+def harness() -> Harness:
+    return Harness()
+
+
+@pytest.fixture
+def peer(harness: Harness) -> Peer:
+    return harness.connect()
+
+
+def counts(peer: Peer) -> list[int]:
+    """Delivery counts of what has come."""
+    return [packet.variable.delivery_count for packet in peer.delivered()]
+
+
+# --- flow control --------------------------------------------------------------------------------
+
+
+def test_a_consumer_is_sent_as_much_as_it_asked_for(peer: Peer) -> None:
+    consumer = peer.consume("q", peer.session_of(), size=3)
+    peer.send("q", *"abcdefg")
+    messages = peer.delivered()
+    assert [m.body for m in messages] == [b"a", b"b", b"c"]
+    assert [bool(m.flags & C) for m in messages] == [False, False, True]
+    peer.acknowledge(*messages)
+    assert peer.texts() == []  # acknowledging is not asking for more
+    peer.resume(consumer, 2)
+    messages = peer.delivered()
+    assert [m.body for m in messages] == [b"d", b"e"]
+    assert [bool(m.flags & C) for m in messages] == [False, True]
+    peer.resume(consumer, 0)
+    assert peer.texts() == []
+    peer.resume(consumer, -1)
+    assert peer.texts() == ["f", "g"]
+
+
+def test_a_resume_says_how_much_it_is_from_now_on(peer: Peer) -> None:
+    consumer = peer.consume("q", peer.session_of(), size=10)
+    peer.resume(consumer, 2)
+    peer.send("q", *"abc")
+    messages = peer.delivered()
+    assert [m.body for m in messages] == [b"a", b"b"]
+    assert messages[1].flags & C
+
+
+def test_no_more_than_the_broker_allows(harness: Harness) -> None:
+    peer = harness.connect(Options(prefetch=2))
+    session = peer.session_of()
+    properties = {**peer.place("q"), "JMQSessionID": Long(session)}
+    answer = peer.ask(H.ADD_CONSUMER, {**properties, "JMQSize": 100}, expect=Status.OK)
+    assert answer.properties["JMQSize"] == 2
+    peer.send("q", *"abc")
+    assert peer.texts() == ["a", "b"]
+    consumer = answer.properties["JMQConsumerID"]
+    assert isinstance(consumer, int)
+    peer.send("q", *"def")
+    peer.resume(consumer, 100)
+    assert peer.texts() == ["c", "d"]
+
+
+def test_an_unlimited_consumer_is_limited_by_the_broker(harness: Harness) -> None:
+    peer = harness.connect(Options(prefetch=2))
+    peer.consume("q", peer.session_of(), size=-1)
+    peer.send("q", *"abc")
+    assert peer.texts() == ["a", "b"]
+
+
+def test_a_client_that_knows_no_flow_of_consumers(harness: Harness) -> None:
+    peer = harness.connect(Options(prefetch=2))
+    peer.consume("q", peer.session_of(), size=None)
+    peer.send("q", *"abc")
+    messages = peer.delivered()
+    assert len(messages) == 3
+    assert not any(m.flags & C for m in messages)
+
+
+def test_messages_it_does_not_take_go_to_others(harness: Harness, peer: Peer) -> None:
+    peer.consume("q", peer.session_of(), size=1)
+    other = harness.connect()
+    other.consume("q", other.session_of())
+    peer.send("q", *"abcd")
+    assert peer.texts() + other.texts() == ["a", *"bcd"]
+
+
+@pytest.mark.parametrize("name", ["JMQSize", "JMQRBufferSize"])
+def test_the_flow_of_a_connection(harness: Harness, name: str) -> None:
+    wish: dict[str, Any] = {name: 3}
+    peer = harness.connect(**wish)
+    session = peer.session_of()
+    peer.consume("a", session)
+    peer.consume("b", session, size=2)
+    peer.send("a", "1")
+    peer.send("b", "2", "3", "4")
+    peer.send("a", "5", "6")
+    messages = peer.delivered()
+    assert [m.body for m in messages] == [b"1", b"2", b"3"]
+    assert [m.flags & (C | F) for m in messages] == [0, 0, C | F]
+    peer.say(H.RESUME_FLOW)  # as the Java client says it: without properties
+    assert peer.texts() == ["5", "6"]
+    peer.send("a", "7", "8")
+    messages = peer.delivered()
+    assert [m.body for m in messages] == [b"7"]
+    assert messages[0].flags & F
+    peer.say(H.RESUME_FLOW, {"JMQSize": 1})
+    [message] = peer.delivered()
+    assert message.flags & F
+    peer.send("a", "9", "0")
+    assert peer.texts() == []
+    peer.say(H.RESUME_FLOW, {"JMQSize": -1})
+    assert peer.texts() == ["9", "0"]
+
+
+def test_a_backlog_flows_in_portions(harness: Harness) -> None:
+    """More is handed over in one turn than may be written."""
+    peer = harness.connect(JMQSize=3)
+    peer.send("q", *"abcdefgh")
+    peer.consume("q", peer.session_of())
+    got = []
+    for size in (3, 3, 2):
+        messages = peer.delivered()
+        assert len(messages) == size
+        assert bool(messages[-1].flags & F) == (size == 3)
+        got += messages
+        peer.say(H.RESUME_FLOW)
+    assert b"".join(m.body for m in got) == b"abcdefgh"
+    peer.acknowledge(*got)
+    assert harness.queue("q").unacked == 0
+
+
+@pytest.mark.parametrize("transacted", [False, True])
+def test_who_acknowledges_nothing_is_not_sent_everything(
+    harness: Harness, transacted: bool
+) -> None:
+    peer = harness.connect(Options(held=5))
+    consumer = peer.consume("q", peer.session_of(), size=3)
+    transaction = peer.begin() if transacted else 0
+    peer.send("q", *"abcdefgh")
+    messages = peer.delivered()
+    peer.resume(consumer, 3)
+    messages += peer.delivered()
+    assert [m.body for m in messages] == [b"a", b"b", b"c", b"d", b"e", b"f"]
+    peer.resume(consumer, 3)
+    assert peer.delivered() == []
+    peer.acknowledge(messages[0], transaction=transaction)
+    assert peer.delivered() == []
+    peer.acknowledge(messages[1], transaction=transaction)
+    assert peer.texts() == ["g", "h"]
+
+
+def test_so_it_is_when_the_flow_of_the_connection_goes_on(harness: Harness) -> None:
+    peer = harness.connect(Options(held=2), JMQSize=2)
+    peer.send("q", *"abcd")
+    peer.consume("q", peer.session_of())
+    messages = peer.delivered()
+    peer.say(H.RESUME_FLOW)
+    assert peer.delivered() == []
+    peer.acknowledge(messages[0])
+    messages = peer.delivered()
+    assert [m.body for m in messages] == [b"c", b"d"]
+    peer.say(H.RESUME_FLOW)
+    peer.send("q", "e")
+    assert peer.delivered() == []
+    peer.acknowledge(*messages)
+    assert peer.texts() == ["e"]
+
+
+def test_what_has_gone_before_it_was_written(harness: Harness) -> None:
+    peer = harness.connect(JMQSize=1)
+    peer.send("q", *"abc")
+    peer.consume("q", peer.session_of())
+    [message] = peer.delivered()
+    harness.broker.purge(harness.queue("q"), unacked=True)
+    peer.acknowledge(message)
+    peer.say(H.RESUME_FLOW)
+    assert peer.delivered() == []
+    peer.send("q", "d")
+    assert peer.texts() == ["d"]
+
+
+def test_the_flow_of_the_connection_can_be_ignored(harness: Harness) -> None:
+    peer = harness.connect(Options(connection_flow=False), JMQSize=1)
+    peer.consume("q", peer.session_of())
+    peer.send("q", "a", "b")
+    peer.say(H.RESUME_FLOW, {"JMQSize": 1})
+    peer.send("q", "c", "d")
+    assert peer.texts() == ["a", "b", "c", "d"]
+
+
+def test_safe_mode_is_one_at_a_time(harness: Harness) -> None:
+    peer = harness.connect(JMQSafeMode=True)
+    session = peer.session_of()
+    peer.send("a", "1", "2")
+    peer.send("b", "3")
+    peer.consume("a", session)
+    peer.consume("b", session)
+    got = []
+    for _ in range(3):
+        [message] = peer.delivered()
+        got.append(message.body)
+        peer.acknowledge(message)
+    assert sorted(got) == [b"1", b"2", b"3"]
+    peer.send("a", "4", "5")
+    [message] = peer.delivered()
+    peer.redeliver(message, attempted=True)
+    [again] = peer.delivered()
+    assert again.sysid == message.sysid

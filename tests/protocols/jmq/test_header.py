@@ -1,0 +1,196 @@
+from __future__ import annotations
+
+from struct import pack
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from sluicemq.model.destination import Address, Kind
+from sluicemq.model.errors import ProtocolError
+from sluicemq.protocols.jmq import header
+from sluicemq.protocols.jmq.header import VariableHeader, decode_header, encode_header
+
+NAMES = (
+    "destination",
+    "message_id",
+    "correlation_id",
+    "reply_to",
+    "type",
+    "destination_class",
+    "reply_to_class",
+)
+NUMBERS = ("transaction_id", "producer_id", "delivery_time", "delivery_count")
+
+
+def record(number: int, value: bytes) -> bytes:
+    return pack(">hh", number, len(value)) + value
+
+
+def said(read: VariableHeader) -> dict[str, object]:
+    return {name: getattr(read, name) for name in (*NAMES, *NUMBERS) if getattr(read, name)}
+
+
+def test_what_a_java_client_sends() -> None:
+    raw = (
+        record(9, pack(">q", 8950519415725204480))
+        + record(10, pack(">q", 1795239283615))
+        + record(1, b"dq")
+        + record(6, b"com.sun.messaging.BasicQueue")
+        + bytes(4)
+    )
+    assert said(decode_header(raw)) == {
+        "producer_id": 8950519415725204480,
+        "delivery_time": 1795239283615,
+        "destination": "dq",
+        "destination_class": "com.sun.messaging.BasicQueue",
+    }
+    assert decode_header(raw).queue == Address(Kind.QUEUE, "dq")
+    assert decode_header(raw).topic == Address(Kind.TOPIC, "dq")
+
+
+def test_nothing() -> None:
+    for raw in (b"", b"\0\0", b"\0\0\0\0", b"\0", b"\0\0\xff\xff"):
+        assert said(decode_header(raw)) == {}
+    assert encode_header() == b""
+
+
+texts = st.text(st.characters(codec="utf-8"), max_size=10)
+numbers = st.integers(-(2**63), 2**63 - 1)
+
+
+@given(
+    st.fixed_dictionaries({}, optional=dict.fromkeys(NAMES, texts)),
+    st.fixed_dictionaries(
+        {},
+        optional={
+            **dict.fromkeys(NUMBERS[:3], numbers),
+            "delivery_count": st.integers(-(2**31), 2**31 - 1),
+        },
+    ),
+)
+def test_what_is_written_is_read(names: dict[str, str], given: dict[str, int]) -> None:
+    raw = encode_header(**names, **given)  # type: ignore[arg-type]
+    assert len(raw) % 4 == 0
+    read = decode_header(raw)
+    for name in NAMES:
+        assert getattr(read, name) == names.get(name)
+    for name in NUMBERS:
+        assert getattr(read, name) == given.get(name, 0)
+    if not names and not any(given.values()) and "delivery_count" not in given:
+        assert raw == b""
+    else:
+        assert raw.endswith(b"\0\0\0")
+
+
+@given(st.lists(st.tuples(st.integers(0, 20), st.binary(max_size=9)), max_size=6), st.booleans())
+def test_the_stored_header_begins_with_the_count_and_says_the_same(
+    records: list[tuple[int, bytes]], ended: bool
+) -> None:
+    raw = b"".join(record(number, value) for number, value in records) + bytes(4 * ended)
+    try:
+        read = decode_header(raw)
+    except ProtocolError:
+        return
+    stored = read.stored
+    assert stored.startswith(b"\0\x0b\0\4\0\0\0\0")
+    assert len(stored) % 4 == 0
+    again = decode_header(stored)
+    for name in NAMES:
+        assert getattr(again, name) == getattr(read, name)
+    assert (again.producer_id, again.delivery_time) == (read.producer_id, read.delivery_time)
+    assert (again.transaction_id, again.delivery_count) == (0, 0)
+    assert again.stored == stored
+
+
+def test_records_without_a_meaning_are_passed_on() -> None:
+    raw = record(12, b"new") + record(-5, b"") + record(8, bytes(8)) + record(1, b"q")
+    read = decode_header(raw)
+    assert read.destination == "q"
+    assert record(12, b"new") + record(-5, b"") + record(1, b"q") in read.stored
+
+
+def test_what_follows_the_end_is_ignored() -> None:
+    for rest in (b"\0\0" + record(5, b"type"), b"\1"):  # of a single byte nothing can be told
+        assert said(decode_header(record(1, b"q") + rest)) == {"destination": "q"}
+
+
+@pytest.mark.parametrize(
+    "raw",
+    [
+        b"\0\1",
+        b"\0\1\0",
+        b"\0\1\0\2q",
+        b"\0\1\x7f\xffq",
+        b"\0\1\xff\xffq",
+        b"\0\1\x80\0",
+        record(1, b"\xff"),
+        record(7, b"\xc0"),
+        record(8, bytes(7)),
+        record(9, bytes(4)),
+        record(10, b""),
+        record(11, bytes(8)),
+    ],
+)
+def test_a_header_that_lies_is_refused(raw: bytes) -> None:
+    with pytest.raises(ProtocolError):
+        decode_header(raw)
+
+
+def test_the_longest_string() -> None:
+    longest = "q" * 32_767
+    assert decode_header(encode_header(longest)).destination == longest
+    with pytest.raises(ProtocolError):
+        encode_header(longest + "q")
+    with pytest.raises(ProtocolError):
+        encode_header("é" * 16_384)
+
+
+def test_a_large_header_is_not_remembered() -> None:
+    raw = encode_header("q" * 1000)
+    assert decode_header(raw) is not decode_header(raw)
+    small = encode_header("q")
+    assert decode_header(small) is decode_header(small)
+
+
+def test_names_that_are_no_text_in_java_are_written_all_the_same() -> None:
+    assert b"\xff\xfe" in encode_header("a\udcff\udcfe")
+    assert b"a?" in encode_header("a\ud800")
+    assert "\U0001f600".encode() in encode_header("\U0001f600")
+
+
+QUEUE = Address(Kind.QUEUE, "a")
+TOPIC = Address(Kind.TOPIC, "a")
+
+
+@pytest.mark.parametrize(
+    ("name", "hint", "in_queue", "address"),
+    [
+        ("a", header.QUEUE_CLASS, False, QUEUE),
+        ("a", header.TOPIC_CLASS, True, TOPIC),
+        ("a", "com.sun.messaging.Topic", True, TOPIC),
+        ("a", "com.sun.messaging.jmq.jmsclient.TemporaryQueueImpl", False, QUEUE),
+        ("a", "com.sun.messaging.jmq.jmsclient.TemporaryTopicImpl", True, TOPIC),
+        ("a", "com.Topic.example.MyQueue", False, QUEUE),
+        ("a", None, True, QUEUE),
+        ("a", None, False, TOPIC),
+        ("a", "something", False, TOPIC),
+        (None, header.QUEUE_CLASS, True, None),
+        ("", None, True, None),
+    ],
+)
+def test_where_answers_go(
+    name: str | None, hint: str | None, in_queue: bool, address: Address | None
+) -> None:
+    read = decode_header(encode_header("q", reply_to=name, reply_to_class=hint))
+    assert read.reply_address(in_queue) == address
+
+
+def test_the_name_of_a_temporary_destination_tells_its_kind() -> None:
+    for prefix, kind in (
+        (header.TEMPORARY_QUEUE, Kind.QUEUE),
+        (header.TEMPORARY_TOPIC, Kind.TOPIC),
+    ):
+        read = decode_header(encode_header("q", reply_to=f"{prefix}1.2.3.4/5/6"))
+        for in_queue in (True, False):
+            assert read.reply_address(in_queue) == Address(kind, f"{prefix}1.2.3.4/5/6")

@@ -1,0 +1,487 @@
+from __future__ import annotations
+
+import zlib
+from struct import pack, unpack_from
+
+import pytest
+
+from sluicemq.broker.deadletter import dead_letter_of
+from sluicemq.model.destination import Address, Kind
+from sluicemq.model.errors import ProtocolError
+from sluicemq.model.message import BodyKind, Durability, Message, Origin, Property
+from sluicemq.protocols import java
+from sluicemq.protocols.java import Byte, Long
+from sluicemq.protocols.jmq import packets
+from sluicemq.protocols.jmq.header import QUEUE_CLASS, TOPIC_CLASS, encode_header
+from sluicemq.protocols.jmq.ids import encode_sysid, make_sysid, sysid_text
+from sluicemq.protocols.jmq.mapping import LAST_TIME, deliver_chunks, message_of, sysid_of
+from sluicemq.protocols.jmq.packets import PacketType
+from sluicemq.protocols.jmq.wire import Decoder, Packet, encode_packet
+
+IDENTITY = bytes(range(8))
+ADDRESS = bytes.fromhex("ff000000de6e438d7202ffff7f000001")
+SYSID = encode_sysid(1795239283638, ADDRESS, 32894, 41)
+QUEUE = Address(Kind.QUEUE, "q")
+CLASSIC = packets.Q | packets.P | packets.A
+
+
+def parsed(data: bytes) -> Packet:
+    decoder = Decoder()
+    [packet] = decoder.feed(data)
+    assert decoder.error is None
+    assert isinstance(packet, Packet)
+    return packet
+
+
+def sent(
+    kind: int = 1,
+    flags: int = CLASSIC,
+    header: bytes | None = None,
+    properties: dict[str, object] | None = None,
+    body: bytes = b"later",
+    priority: int = 4,
+    expiration: int = 0,
+    sysid: bytes = SYSID,
+) -> Packet:
+    """A message as a client sends it."""
+    if header is None:
+        header = encode_header("dq", destination_class=QUEUE_CLASS, producer_id=7)
+    return parsed(
+        encode_packet(kind, flags, 10, properties, header, body, priority, expiration, sysid)
+    )
+
+
+def delivered(message: Message, flags: int = 0, count: int = 1, consumer: int = 99) -> Packet:
+    chunks = deliver_chunks(message, consumer, flags, count, IDENTITY)
+    assert chunks[0][20:52] == sysid_of(message, IDENTITY)
+    packet = parsed(b"".join(chunks))
+    assert packet.version == 301
+    assert packet.consumer_id == consumer
+    assert packet.variable.delivery_count == count
+    return packet
+
+
+# --- coming in -----------------------------------------------------------------------------------
+
+
+def test_a_message_of_the_java_client() -> None:
+    header = encode_header(
+        "dq",
+        "correlated",
+        "answers",
+        "my-type",
+        QUEUE_CLASS,
+        TOPIC_CLASS,
+        transaction_id=3,
+        producer_id=7,
+        delivery_time=1795239283900,
+    )
+    message = message_of(
+        sent(header=header, properties={"n": Long(5)}, expiration=1795239284000), "somebody"
+    )
+    assert message.destination == Address(Kind.QUEUE, "dq")
+    assert message.body == b"later"
+    assert message.kind is BodyKind.TEXT
+    assert message.origin is Origin.JMQ
+    assert message.durability is Durability.SYNC
+    assert message.priority == 4
+    assert message.timestamp == 1795239283638
+    assert message.expiration == 1795239284000
+    assert message.deliver_at == 1795239283900
+    assert message.message_id == "ID:41-127.0.0.1(de:6e:43:8d:72:2)-32894-1795239283638"
+    assert message.message_id == sysid_text(SYSID)
+    assert message.correlation_id == "correlated"
+    assert message.reply_to == Address(Kind.TOPIC, "answers")
+    assert message.type == "my-type"
+    assert message.properties == {"n": 5}
+    assert message.sender == "somebody"
+
+
+def test_what_is_absent() -> None:
+    message = message_of(sent(6, 0, encode_header("t"), body=b""))
+    assert message.destination == Address(Kind.TOPIC, "t")
+    assert message.kind is BodyKind.NONE
+    assert message.durability is Durability.NONE
+    assert message.properties is None
+    assert message.reply_to is None
+    assert message.correlation_id == message.type == ""
+    assert message.expiration == message.deliver_at == 0
+
+
+def test_durability_is_what_is_asked_for() -> None:
+    for flags, durability in ((packets.P, Durability.LAZY), (0, Durability.SYNC)):
+        message = message_of(sent(flags=flags), None, Durability.LAZY, Durability.SYNC)
+        assert message.durability is durability
+
+
+@pytest.mark.parametrize(
+    ("kind", "expected"),
+    [
+        (PacketType.TEXT_MESSAGE, BodyKind.TEXT),
+        (PacketType.BYTES_MESSAGE, BodyKind.BYTES),
+        (PacketType.MAP_MESSAGE, BodyKind.MAP),
+        (PacketType.STREAM_MESSAGE, BodyKind.STREAM),
+        (PacketType.OBJECT_MESSAGE, BodyKind.OBJECT),
+        (PacketType.MESSAGE, BodyKind.NONE),
+    ],
+)
+def test_all_kinds_go_out_as_they_came(kind: PacketType, expected: BodyKind) -> None:
+    message = message_of(sent(kind, body=b"\xac\xed anything"))
+    assert message.kind is expected
+    packet = delivered(message)
+    assert packet.type == kind
+    assert packet.body == b"\xac\xed anything"
+
+
+def test_the_clients_own_id_replaces_the_one_of_the_packet() -> None:
+    message = message_of(sent(header=encode_header("q", message_id="ID:mine")))
+    assert message.message_id == "ID:mine"
+    assert delivered(message).sysid == SYSID
+
+
+def test_times_and_priorities_out_of_range() -> None:
+    wild = sent(
+        header=encode_header("q", delivery_time=2**63 - 1),
+        priority=255,
+        expiration=2**63 - 1,
+        sysid=encode_sysid(-1, ADDRESS, 0, 0),
+    )
+    message = message_of(wild)
+    assert message.deliver_at == message.expiration == LAST_TIME
+    assert message.timestamp == 0
+    assert message.priority == 9
+    message = message_of(sent(header=encode_header("q", delivery_time=-5), expiration=-5))
+    assert message.deliver_at == message.expiration == 0
+    packet = delivered(message)
+    assert packet.expiration == packet.variable.delivery_time == -5
+
+
+@pytest.mark.parametrize("header", [b"", encode_header(""), b"\0\1\0\7q", encode_header(type="t")])
+def test_a_message_has_a_destination(header: bytes) -> None:
+    with pytest.raises(ProtocolError):
+        message_of(sent(header=header))
+
+
+def test_a_broken_block_is_refused() -> None:
+    packet = sent(properties={"a": "b"})
+    packet.block = packet.block[:-1]
+    with pytest.raises(ProtocolError):
+        message_of(packet)
+
+
+# --- going out as it came ------------------------------------------------------------------------
+
+
+def test_a_delivery_keeps_all_but_what_belongs_to_the_delivery() -> None:
+    header = encode_header(
+        "dq", "c", "r", "t", QUEUE_CLASS, TOPIC_CLASS, 3, 7, 1795239283900, message_id="m"
+    )
+    properties: dict[str, object] = {"a": Byte(1), "b": Long(2)}
+    packet = sent(
+        2,
+        CLASSIC | packets.Z | packets.R | packets.C | packets.F | packets.L | packets.I,
+        header,
+        properties,
+        b"body",
+        7,
+        8,
+    )
+    there = delivered(message_of(packet), packets.R | packets.C, 3)
+    assert there.flags == CLASSIC | packets.Z | packets.R | packets.C
+    assert there.block == packet.block
+    assert there.body == packet.body
+    assert there.sysid == packet.sysid
+    assert (there.type, there.priority, there.expiration) == (2, 7, 8)
+    for name in (
+        "destination",
+        "message_id",
+        "correlation_id",
+        "reply_to",
+        "type",
+        "destination_class",
+        "reply_to_class",
+        "producer_id",
+        "delivery_time",
+    ):
+        assert getattr(there.variable, name) == getattr(packet.variable, name) is not None
+    assert there.variable.transaction_id == 0
+    assert len(there.header) % 4 == 0
+    # what the client put into its header is still there, byte for byte
+    assert packet.header[12:].rstrip(b"\0") in there.header
+
+
+def test_flags_are_those_of_each_delivery() -> None:
+    message = message_of(sent())
+    assert delivered(message).flags == CLASSIC
+    assert delivered(message, packets.R | packets.F).flags == CLASSIC | packets.R | packets.F
+    assert delivered(message, packets.L, 7).flags == CLASSIC | packets.L
+    assert delivered(message).flags == CLASSIC
+
+
+def test_a_delivery_can_be_sent_on() -> None:
+    first = delivered(message_of(sent(properties={"a": 1})), packets.R | packets.C, 5)
+    again = delivered(message_of(first), 0, 1)
+    assert again.header.count(b"\0\x0b\0\4") == 1
+    assert again.flags == CLASSIC
+    assert again.properties == {"a": 1}
+
+
+def test_old_packets_become_new_ones() -> None:
+    table = java.dumps_map({"n": Long(5), "s": "text"}, hashtable=True)
+    header = encode_header("q", "c")
+    oldest = parsed(
+        pack(">Ihhi", packets.MAGIC, 103, 1, 72 + len(header) + len(table) + 4)
+        + pack(">iq", 77, 0)
+        + SYSID
+        + pack(">ii", 72 + len(header), len(table))
+        + bytes([9, 0, 0xFF, CLASSIC])
+        + pack(">i", -6)
+        + header
+        + table
+        + b"body"
+    )
+    old = bytearray(
+        encode_packet(1, CLASSIC, header=header, body=table + b"body", priority=9, sysid=SYSID)
+    )
+    old[4:6] = pack(">h", 200)
+    old[56:60] = pack(">i", len(table))
+    for packet in (oldest, parsed(bytes(old))):
+        message = message_of(packet)
+        assert message.properties == {"n": 5, "s": "text"}
+        assert message.message_id == sysid_text(SYSID)
+        there = delivered(message)
+        assert there.properties == message.properties
+        assert b"\0\1n\0\5" in there.block
+        assert there.sysid == SYSID
+        assert there.body == b"body"
+        assert there.flags == CLASSIC
+        assert there.priority == 9
+        assert there.variable.destination == "q"
+        assert there.variable.correlation_id == "c"
+
+
+# --- dead letters --------------------------------------------------------------------------------
+
+
+def dead(message: Message, reason: str = "expired") -> Message:
+    letter = dead_letter_of(message, "dq", reason, 2, 1795239285147)
+    letter.destination = Address(Kind.QUEUE, "mq.sys.dmq")
+    return letter
+
+
+def test_a_dead_letter_tells_its_story() -> None:
+    packet = sent(flags=packets.P, properties={"b": Byte(1), "n": Long(5)}, expiration=88)
+    there = delivered(dead(message_of(packet)))
+    assert there.sysid == SYSID
+    assert there.flags == packets.Q | packets.P
+    assert there.expiration == 88
+    assert there.variable.destination == "dq"
+    assert there.body == b"later"
+    assert there.properties == {
+        "b": 1,
+        "n": 5,
+        "deadLetterReason": "expired",
+        "originalQueue": "dq",
+        "deliveryAttempts": 2,
+        "failedAt": "2026-11-21T05:34:45.147+00:00",
+        "JMS_SUN_DMQ_UNDELIVERED_TIMESTAMP": 1795239285147,
+        "JMS_SUN_DMQ_UNDELIVERED_REASON": "EXPIRED",
+        "JMS_SUN_DMQ_DELIVERY_COUNT": 2,
+        "JMS_SUN_DMQ_BODY_TRUNCATED": False,
+        "JMS_SUN_DMQ_PRODUCING_BROKER": "SluiceMQ",
+        "JMS_SUN_DMQ_DEAD_BROKER": "SluiceMQ",
+    }
+    # the sender's own as they were, a Long as a Long
+    assert packet.block[8:] in there.block
+    assert b"UNDELIVERED_TIMESTAMP\0\5" in there.block
+
+
+@pytest.mark.parametrize(
+    ("reason", "said"),
+    [
+        ("expired", "EXPIRED"),
+        ("max-attempts", "UNDELIVERABLE"),
+        ("overflow", "OLDEST"),
+        ("client", "UNDELIVERABLE"),
+        ("something", "ERROR"),
+    ],
+)
+def test_reasons(reason: str, said: str) -> None:
+    there = delivered(dead(message_of(sent()), reason))
+    assert there.properties["JMS_SUN_DMQ_UNDELIVERED_REASON"] == said
+
+
+def test_a_dead_letter_may_have_lost_its_body_and_say_so_itself() -> None:
+    letter = dead(message_of(sent()))
+    letter.body = b""
+    assert letter.properties is not None
+    letter.properties["JMS_SUN_DMQ_BODY_TRUNCATED"] = True
+    letter.properties["JMS_SUN_DMQ_UNDELIVERED_REASON"] = "LOW_PRIORITY"
+    letter.properties["JMS_SUN_DMQ_UNDELIVERED_COMMENT"] = "why"
+    there = delivered(letter)
+    assert there.body == b""
+    assert there.properties["JMS_SUN_DMQ_BODY_TRUNCATED"] is True
+    assert there.properties["JMS_SUN_DMQ_UNDELIVERED_REASON"] == "LOW_PRIORITY"
+    assert there.properties["JMS_SUN_DMQ_UNDELIVERED_COMMENT"] == "why"
+
+
+def test_a_dead_letter_that_was_dead_before_is_told_anew() -> None:
+    first = delivered(dead(message_of(sent())))
+    second = delivered(dead(message_of(first), "overflow"))
+    assert second.properties["deadLetterReason"] == "overflow"
+    assert second.properties["JMS_SUN_DMQ_UNDELIVERED_REASON"] == "OLDEST"
+
+
+def test_a_dead_letter_of_another_protocol() -> None:
+    letter = dead(foreign(b"text"))
+    letter.sequence = 5
+    there = delivered(letter)
+    assert there.variable.destination == "mq.sys.dmq"
+    assert there.properties["JMS_SUN_DMQ_DELIVERY_COUNT"] == 2
+    assert there.properties["originalQueue"] == "dq"
+
+
+# --- messages of other protocols -----------------------------------------------------------------
+
+
+def foreign(
+    body: bytes,
+    kind: BodyKind = BodyKind.TEXT,
+    origin: Origin = Origin.VIBEMQ,
+    properties: dict[str, Property] | None = None,
+    address: Address = QUEUE,
+) -> Message:
+    message = Message(
+        address, body, kind, origin, timestamp=1795239283638, properties=properties, native=b"own"
+    )
+    message.sequence = 12
+    return message
+
+
+@pytest.mark.parametrize(
+    ("kind", "body", "origin", "shown"),
+    [
+        (BodyKind.TEXT, "é".encode(), Origin.VIBEMQ, PacketType.TEXT_MESSAGE),
+        (BodyKind.TEXT, b"\xff", Origin.VIBEMQ, PacketType.BYTES_MESSAGE),
+        (BodyKind.JSON, b'{"a":1}', Origin.VIBEMQ, PacketType.TEXT_MESSAGE),
+        (BodyKind.BYTES, b"bytes", Origin.VIBEMQ, PacketType.BYTES_MESSAGE),
+        (BodyKind.BYTES, b"\xff", Origin.PHPMQ, PacketType.BYTES_MESSAGE),
+        (BodyKind.BYTES, b"text", Origin.PHPMQ, PacketType.TEXT_MESSAGE),
+        (BodyKind.BYTES, b"text", Origin.MSGLITE, PacketType.TEXT_MESSAGE),
+        (BodyKind.NONE, b"", Origin.VIBEMQ, PacketType.MESSAGE),
+        (BodyKind.MAP, java.dumps_map({}, True), Origin.INTERNAL, PacketType.MAP_MESSAGE),
+        (BodyKind.STREAM, java.dumps_stream([1]), Origin.INTERNAL, PacketType.STREAM_MESSAGE),
+        (BodyKind.OBJECT, java.dumps(5), Origin.INTERNAL, PacketType.OBJECT_MESSAGE),
+        (BodyKind.OBJECT, b"no stream", Origin.INTERNAL, PacketType.BYTES_MESSAGE),
+        (BodyKind.MAP, b"{}", Origin.INTERNAL, PacketType.BYTES_MESSAGE),
+    ],
+)
+def test_bodies_of_others(kind: BodyKind, body: bytes, origin: Origin, shown: PacketType) -> None:
+    there = delivered(foreign(body, kind, origin))
+    assert there.type == shown
+    assert there.body == body
+
+
+def test_headers_of_others() -> None:
+    message = foreign(b"x", address=Address(Kind.TOPIC, "t"))
+    message.reply_to = Address(Kind.QUEUE, "answers")
+    message.correlation_id = "c"
+    message.type = "type"
+    message.priority = 8
+    message.expiration = 77
+    message.deliver_at = 66
+    there = delivered(message, packets.R | packets.C, 2)
+    assert there.flags == packets.P | packets.R | packets.C
+    assert there.priority == 8
+    assert there.expiration == 77
+    assert there.timestamp == message.timestamp
+    assert there.sysid == make_sysid(IDENTITY, 12, message.timestamp)
+    said = there.variable
+    assert (said.destination, said.destination_class) == ("t", TOPIC_CLASS)
+    assert (said.reply_to, said.reply_to_class) == ("answers", QUEUE_CLASS)
+    assert (said.correlation_id, said.type, said.delivery_time) == ("c", "type", 66)
+    message = foreign(b"x")
+    message.durability = Durability.NONE
+    there = delivered(message)
+    assert there.flags == packets.Q
+    assert there.variable.destination_class == QUEUE_CLASS
+    assert there.variable.reply_to is there.variable.correlation_id is there.variable.type is None
+
+
+def test_properties_of_others() -> None:
+    there = delivered(
+        foreign(
+            b"x",
+            properties={
+                "content-type": "a/b",
+                "n": 5,
+                "long": 2**40,
+                "yes": True,
+                "ratio": 0.5,
+                "raw": b"\xff",
+                "none": None,
+                "long text": "x" * 65_536,
+                "long in bytes": "é" * 32_768,
+                "x" * 65_536: 1,
+                "": 1,
+                "longest": "x" * 65_535,
+                "JMS_SUN_COMPRESS": True,
+            },
+        )
+    )
+    assert there.properties == {
+        "content_HYPHEN_type": "a/b",
+        "n": 5,
+        "long": 2**40,
+        "yes": True,
+        "ratio": 0.5,
+        "raw": "/w==",
+        "longest": "x" * 65_535,
+    }
+
+
+def test_an_integer_of_others_that_java_has_no_type_for() -> None:
+    given: dict[str, Property] = {"huge": 2**64, "most": 2**63 - 1, "least": -(2**63)}
+    assert delivered(foreign(b"x", properties=given)).properties == {**given, "huge": hex(2**64)}
+    assert delivered(foreign(b"x", properties={"huge": 1 << 400_000})).properties == {}
+
+
+def test_what_is_too_long_for_a_header_is_left_out() -> None:
+    message = foreign(b"x")
+    message.correlation_id = message.type = "x" * 40_000
+    there = delivered(message)
+    assert there.variable.correlation_id is there.variable.type is None
+    with pytest.raises(ProtocolError):
+        deliver_chunks(foreign(b"", address=Address(Kind.QUEUE, "q" * 40_000)), 1, 0, 1, IDENTITY)
+
+
+def test_names_that_are_not_utf_8_go_out() -> None:
+    chunks = deliver_chunks(foreign(b"", address=Address(Kind.QUEUE, "\udcff")), 1, 0, 1, IDENTITY)
+    assert b"\0\1\0\7_xDCFF_" in b"".join(chunks)
+
+
+def test_a_message_without_the_packet_it_came_in_is_built_anew() -> None:
+    message = foreign(b"x", origin=Origin.JMQ)
+    message.native = b""
+    assert delivered(message).sysid == make_sysid(IDENTITY, 12, message.timestamp)
+
+
+def test_a_compressed_body_stays_compressed() -> None:
+    body = zlib.compress(b"a" * 100)
+    properties: dict[str, object] = {
+        "JMS_SUN_COMPRESS": True,
+        "JMS_SUN_UNCOMPRESSED_SIZE": 100,
+        "JMS_SUN_COMPRESSED_SIZE": len(body),
+    }
+    packet = sent(flags=CLASSIC | packets.Z, properties=properties, body=body)
+    message = message_of(packet)
+    assert java.expanded(message) == b"a" * 100
+    there = delivered(message)
+    assert there.body == body
+    assert there.flags == CLASSIC | packets.Z
+
+
+def test_where_a_stored_head_has_the_count() -> None:
+    native = message_of(sent()).native
+    assert unpack_from(">HHi", native, 72) == (11, 4, 0)
+    assert native[:8] == parsed(b"".join(deliver_chunks(message_of(sent()), 1, 0, 1, b""))).head[:8]

@@ -1,0 +1,251 @@
+"""What the topics mq.metrics.… say, and when."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from sluicemq.broker import Broker, Delivery, ManualClock
+from sluicemq.broker.consumer import Consumer, Window
+from sluicemq.journal.memory import MemoryJournal
+from sluicemq.model.destination import Address, DestinationSettings, Kind
+from sluicemq.model.message import Durability, Message
+from sluicemq.protocols.java import Long, loads_map
+from sluicemq.protocols.jmq.mapping import deliver_chunks
+from sluicemq.protocols.jmq.metrics import Metrics
+from sluicemq.protocols.jmq.packets import PacketType
+from sluicemq.protocols.jmq.wire import Decoder, Packet
+
+INTERVAL = 60_000
+
+
+class Process:
+    def memory(self) -> int:
+        return 123 << 20
+
+    def clients(self) -> int:
+        return 3
+
+
+class Monitor:
+    """A JMS client that is subscribed to a topic: the packets it would be sent."""
+
+    def __init__(self, house: House, topic: str, name: str = "m") -> None:
+        self.house = house
+        self.messages: list[Message] = []
+        subscription = house.broker.subscribe(house.broker.topic(topic), name)
+        self.consumer = house.broker.attach(subscription, self, Window(100, True))
+
+    def deliver(self, consumer: Consumer, deliveries: list[Delivery]) -> None:
+        for delivery in deliveries:
+            assert delivery.message is not None
+            self.messages.append(delivery.message)
+            delivery.subscription.settle(consumer, delivery.sequence)
+
+    def detached(self, consumer: Consumer) -> None:
+        raise AssertionError
+
+    def packets(self) -> list[Packet]:
+        """Those that have come since the last call."""
+        self.house.broker.flush()
+        decoder = Decoder()
+        found = []
+        for message in self.messages:
+            chunks = deliver_chunks(message, 7, 0, 1, self.house.broker.identity)
+            found += decoder.feed(b"".join(chunks))
+        self.messages.clear()
+        return [packet for packet in found if isinstance(packet, Packet)]
+
+    def values(self) -> dict[str, Any]:
+        """What the one message that has come says."""
+        (packet,) = self.packets()
+        assert packet.type == PacketType.MAP_MESSAGE
+        return loads_map(packet.body)
+
+
+class Idle:
+    """A consumer that gets nothing."""
+
+    def deliver(self, consumer: Consumer, deliveries: list[Delivery]) -> None:
+        raise AssertionError
+
+    def detached(self, consumer: Consumer) -> None:
+        raise AssertionError
+
+
+class House:
+    def __init__(self) -> None:
+        self.clock = ManualClock()
+        self.broker = Broker(MemoryJournal(), self.clock)
+        self.metrics = Metrics(self.broker, Process(), lambda: ("h", 7676), INTERVAL)
+
+    def seconds(self, count: int) -> None:
+        """Let the time go by as the server does."""
+        for _ in range(count):
+            self.clock.advance(1000)
+            self.metrics.publish()
+            self.broker.flush()
+
+    def send(self, name: str, body: bytes, kind: Kind = Kind.QUEUE) -> None:
+        destination = self.broker.resolve(Address(kind, name))
+        message = Message(destination.address, body, durability=Durability.NONE)
+        self.broker.publish(destination, message)
+        self.broker.flush()
+
+
+@pytest.fixture
+def house() -> House:
+    return House()
+
+
+def test_the_first_comes_at_once_and_then_one_in_each_interval(house: House) -> None:
+    monitor = Monitor(house, "mq.metrics.broker")
+    house.seconds(1)
+    assert len(monitor.packets()) == 1
+    house.seconds(59)
+    assert monitor.packets() == []
+    house.seconds(1)
+    assert len(monitor.packets()) == 1
+    house.seconds(180)
+    assert len(monitor.packets()) == 3
+
+
+def test_nothing_is_sent_while_nobody_is_subscribed(house: House) -> None:
+    topic = house.broker.topic("mq.metrics.broker")
+    house.seconds(5)
+    assert topic.statistics.published == 0
+    monitor = Monitor(house, "mq.metrics.broker")
+    house.seconds(1)
+    assert len(monitor.packets()) == 1
+    house.broker.detach(monitor.consumer)
+    house.seconds(5)
+    assert topic.statistics.published == 1
+    again = Monitor(house, "mq.metrics.broker", "another")
+    house.seconds(1)
+    assert len(again.packets()) == 1, "at once for who comes later, too"
+
+
+def test_each_message_says_what_it_is_and_where_it_comes_from(house: House) -> None:
+    monitor = Monitor(house, "mq.metrics.jvm")
+    house.seconds(1)
+    (packet,) = monitor.packets()
+    assert packet.properties == {
+        "type": "mq.metrics.jvm",
+        "timestamp": house.clock.wall,
+        "brokerAddress": "h:7676",
+        "brokerHost": "h",
+        "brokerPort": 7676,
+    }
+    assert packet.priority == 5
+    assert packet.variable.destination == "mq.metrics.jvm"
+    values = loads_map(packet.body)
+    assert values["totalMemory"] == 123 << 20
+    assert values["maxMemory"] == house.broker.settings.memory_limit
+    assert 0 < int(str(values["freeMemory"])) <= int(str(values["maxMemory"]))
+    assert all(type(value) is Long for value in values.values())
+    assert b"java.util.Hashtable" in packet.body
+
+
+def test_the_broker_as_a_whole(house: House) -> None:
+    house.send("a", b"12345")
+    house.send("b", b"123")
+    house.broker.topic("t")
+    monitor = Monitor(house, "mq.metrics.broker")
+    house.seconds(1)
+    values = monitor.values()
+    assert values == {
+        "numConnections": 3,
+        "numDestinations": 3,
+        "numMsgsIn": 2,
+        "numMsgsOut": 0,
+        "numMsgs": 2,
+        "msgBytesIn": 8,
+        "msgBytesOut": 0,
+        "totalMsgBytes": 8,
+        "numPktsIn": 0,
+        "numPktsOut": 0,
+        "pktBytesIn": 0,
+        "pktBytesOut": 0,
+    }
+
+
+def test_the_list_of_destinations(house: House) -> None:
+    house.send("q", b"")
+    house.broker.topic("t")
+    house.broker.declare(Address(Kind.QUEUE, "tmp"), owner=house)
+    monitor = Monitor(house, "mq.metrics.destination_list")
+    house.seconds(1)
+    assert monitor.values() == {
+        "mq.metrics.destination.queue.q": {"name": "q", "type": "queue", "isTemporary": False},
+        "mq.metrics.destination.topic.t": {"name": "t", "type": "topic", "isTemporary": False},
+        "mq.metrics.destination.queue.tmp": {
+            "name": "tmp",
+            "type": "queue",
+            "isTemporary": True,
+        },
+    }
+
+
+def test_one_queue_with_its_highest_values_and_means(house: House) -> None:
+    house.send("orders", b"1234")
+    monitor = Monitor(house, "mq.metrics.destination.queue.orders")
+    house.seconds(1)
+    first = monitor.values()
+    assert (first["numMsgs"], first["peakNumMsgs"], first["avgNumMsgs"]) == (1, 1, 1)
+    for _ in range(9):
+        house.send("orders", b"1234")
+    house.seconds(30)
+    house.broker.purge(house.broker.queue("orders"))
+    house.seconds(30)
+    values = monitor.values()
+    assert (values["numMsgs"], values["peakNumMsgs"], values["avgNumMsgs"]) == (0, 10, 4)
+    assert (values["totalMsgBytes"], values["peakTotalMsgBytes"]) == (0, 40)
+    assert (values["numMsgsIn"], values["msgBytesIn"]) == (10, 40)
+    assert values["numConsumers"] == values["peakNumConsumers"] == 0
+    for name in ("diskReserved", "diskUsed", "diskUtilizationRatio", "peakMsgBytes"):
+        assert values[name] == 0
+    for name in ("numRolledbackMsgs", "numPurgedMsgs", "numAckedMsgs", "numExpiredMsgs"):
+        assert name in values
+
+
+def test_consumers_that_stand_by_are_told_apart(house: House) -> None:
+    settings = DestinationSettings(active_consumers=1)
+    queue = house.broker.declare(Address(Kind.QUEUE, "orders"), settings)
+    for _ in range(3):
+        house.broker.attach(queue.queue, Idle(), Window(1, True))
+    monitor = Monitor(house, "mq.metrics.destination.queue.orders")
+    house.seconds(1)
+    values = monitor.values()
+    assert values["numConsumers"] == 3
+    assert (values["numActiveConsumers"], values["numBackupConsumers"]) == (1, 2)
+    assert values["peakNumActiveConsumers"] == values["avgNumActiveConsumers"] == 1
+
+
+def test_what_does_not_exist_is_told_of_as_soon_as_it_does(house: House) -> None:
+    monitor = Monitor(house, "mq.metrics.destination.topic.later")
+    house.seconds(5)
+    assert monitor.packets() == []
+    house.broker.topic("later")
+    house.seconds(1)
+    assert monitor.values()["numMsgs"] == 0
+
+
+def test_other_names_with_the_prefix_are_nobodys(house: House) -> None:
+    monitor = Monitor(house, "mq.metrics.nonsense")
+    house.seconds(100)
+    assert monitor.packets() == []
+
+
+def test_an_interval_of_0_sends_nothing(house: House) -> None:
+    house.metrics = Metrics(house.broker, Process(), lambda: ("h", 1), 0)
+    monitor = Monitor(house, "mq.metrics.broker")
+    house.seconds(100)
+    assert monitor.packets() == []
+
+
+def test_a_broker_that_stops_says_no_more(house: House) -> None:
+    monitor = Monitor(house, "mq.metrics.broker")
+    house.broker.stopping = True
+    house.seconds(1)
+    assert monitor.packets() == []

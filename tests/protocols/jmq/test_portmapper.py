@@ -1,0 +1,121 @@
+"""The port mapper: what it says, when, and to whom."""
+
+from __future__ import annotations
+
+import pytest
+
+from sluicemq.protocols.jmq.portmapper import (
+    MAX_LINE,
+    PortMapperSession,
+    Service,
+    answer,
+)
+from sluicemq.protocols.link import Link, Session
+from tests.protocols.harness import RecordedLink, RoomHarness, RoomPeer
+
+ROWS = b"101 refbroker 301\njms tcp NORMAL 43973\n.\n"
+
+
+class PortMapperHarness(RoomHarness):
+    """Connections that have half a second for their line."""
+
+    patience = 0.5
+
+    def open(self, link: Link) -> Session:
+        return PortMapperSession(
+            link,
+            lambda: answer("refbroker", [Service("jms", "tcp", "NORMAL", 43973)]),
+            self.patience,
+        )
+
+    def connect(self) -> RoomPeer:
+        link = RecordedLink(self)
+        return RoomPeer(self, link, self.open(link))
+
+
+@pytest.fixture
+def harness() -> PortMapperHarness:
+    return PortMapperHarness()
+
+
+def test_every_row_is_one_line_of_fields_joined_by_single_blanks() -> None:
+    services = [
+        Service("portmapper", "tcp", "PORTMAPPER", 7676),
+        Service("jms", "tcp", "NORMAL", 7676),
+        Service("ssljms", "tls", "NORMAL", 7677),
+    ]
+    assert answer("sluicemq", services) == (
+        b"101 sluicemq 301\n"
+        b"portmapper tcp PORTMAPPER 7676\n"
+        b"jms tcp NORMAL 7676\n"
+        b"ssljms tls NORMAL 7677\n"
+        b".\n"
+    )
+
+
+def test_without_services_there_is_only_the_frame() -> None:
+    assert answer("x", []) == b"101 x 301\n.\n"
+
+
+@pytest.mark.parametrize(
+    "line", [b"101\n", b"101\r\n", b"101\r", b"\n", b"x\n", b"1\nand more", b"9" * MAX_LINE]
+)
+def test_whatever_the_line_says_it_is_answered_and_the_end_follows(
+    harness: PortMapperHarness, line: bytes
+) -> None:
+    peer = harness.connect()
+    peer.put(line)
+    assert peer.link.taken() == ROWS
+    assert peer.link.closed_because == ""
+
+
+def test_half_a_line_is_waited_for_but_not_for_ever(harness: PortMapperHarness) -> None:
+    peer = harness.connect()
+    peer.put(b"10")
+    peer.put(b"1" * (MAX_LINE - 3))
+    harness.turn(499)
+    assert peer.link.taken() == b""
+    harness.turn(1)
+    assert peer.link.taken() == ROWS
+    assert not peer.link.open
+
+
+def test_a_line_that_comes_in_pieces_is_answered_once(harness: PortMapperHarness) -> None:
+    peer = harness.connect()
+    for byte in b"101":
+        peer.put(bytes([byte]))
+    assert peer.link.open
+    peer.put(b"\n")
+    assert peer.link.taken() == ROWS
+    harness.turn(1000)
+    assert peer.link.taken() == b""
+
+
+def test_the_end_of_input_is_the_end_of_the_line(harness: PortMapperHarness) -> None:
+    peer = harness.connect()
+    peer.session.end_of_input()
+    assert peer.link.taken() == ROWS
+    assert not peer.link.open
+
+
+def test_patience_of_0_waits_for_ever(harness: PortMapperHarness) -> None:
+    harness.patience = 0.0
+    peer = harness.connect()
+    harness.turn(3_600_000)
+    assert peer.link.open
+    peer.put(b"\n")
+    assert peer.link.taken() == ROWS
+
+
+def test_a_client_that_has_gone_is_not_answered(harness: PortMapperHarness) -> None:
+    peer = harness.connect()
+    peer.drop()
+    assert all(timer.cancelled for timer in harness.timers)
+
+
+def test_a_stop_closes_without_an_answer(harness: PortMapperHarness) -> None:
+    peer = harness.connect()
+    peer.session.shutdown()
+    harness.turn(1000)
+    assert peer.link.taken() == b""
+    assert not peer.link.open

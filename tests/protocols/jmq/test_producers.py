@@ -1,0 +1,357 @@
+"""What is sent, when it is answered, and what is refused."""
+
+from __future__ import annotations
+
+import pytest
+
+from sluicemq.broker import BrokerSettings
+from sluicemq.model.destination import Address, DestinationSettings, Kind, Overflow
+from sluicemq.model.message import Durability
+from sluicemq.protocols.java import Long
+from sluicemq.protocols.jmq.options import Options
+from sluicemq.protocols.jmq.packets import A, C, DestType, F, I, P, PacketType, Status
+from sluicemq.protocols.jmq.wire import Packet
+from tests.protocols.harness import RecordedAccess
+from tests.protocols.jmq.harness import Harness, Peer, encode_sysid, status
+
+H = PacketType
+
+
+@pytest.fixture
+def harness() -> Harness:
+    return Harness()
+
+
+@pytest.fixture
+def peer(harness: Harness) -> Peer:
+    return harness.connect()
+
+
+def produce(peer: Peer, name: str, topic: bool = False) -> int:
+    answer = peer.ask(H.ADD_PRODUCER, peer.place(name, topic), expect=Status.OK)
+    number = answer.properties["JMQProducerID"]
+    assert isinstance(number, int)
+    return number
+
+
+# --- answers -------------------------------------------------------------------------------------
+
+
+def test_a_persistent_message_is_answered_when_it_is_on_disk(harness: Harness, peer: Peer) -> None:
+    peer.session.receive(peer.message("q", b"x", flags=P | A, consumer_id=5))
+    assert peer.receive() == []
+    assert harness.queue("q").waiting == 1
+    harness.turn()
+    [answer] = peer.receive()
+    assert (answer.type, answer.consumer_id, status(answer)) == (H.SEND_REPLY, 5, Status.OK)
+
+
+def test_answers_of_one_read_come_together(harness: Harness, peer: Peer) -> None:
+    data = b"".join(
+        peer.message("q", b"x", flags=P | A, consumer_id=number) for number in range(1, 5)
+    )
+    peer.put(data)
+    assert [answer.consumer_id for answer in peer.receive()] == [1, 2, 3, 4]
+
+
+def test_who_wants_no_answer_gets_none(harness: Harness, peer: Peer) -> None:
+    peer.put(peer.message("q", b"x", flags=P))
+    peer.put(peer.message("q", b"y", flags=0))
+    assert peer.receive() == []
+    assert harness.bodies("q") == [b"x", b"y"]
+    peer.put(peer.message("mq.sys.dmq", b"z", flags=0))
+    assert peer.receive() == []
+    peer.put(peer.message("q", b"z", flags=A, consumer_id=-7))
+    [answer] = peer.receive()
+    assert (answer.consumer_id, status(answer)) == (-7, Status.OK)
+
+
+def test_durability(harness: Harness, peer: Peer) -> None:
+    peer.put(peer.message("q", b"x", flags=P) + peer.message("q", b"y", flags=0))
+    found = [d.message for d in harness.queue("q").queue.browse()]
+    assert [m.durability for m in found if m] == [Durability.SYNC, Durability.NONE]
+    eager = harness.connect(Options(durability=Durability.LAZY))
+    eager.put(eager.message("r", b"x", flags=P) + eager.message("r", b"y", flags=0))
+    found = [d.message for d in harness.queue("r").queue.browse()]
+    assert [m.durability for m in found if m] == [Durability.LAZY, Durability.LAZY]
+
+
+def test_a_slow_disk_is_not_overrun(harness: Harness, peer: Peer) -> None:
+    body = b"x" * (1 << 20)
+    for number in range(17):
+        peer.session.receive(peer.message("q", body, flags=P | A, consumer_id=number))
+    assert peer.link.paused
+    harness.turn()
+    assert not peer.link.paused
+
+
+# --- refusals ------------------------------------------------------------------------------------
+
+
+def test_where_nobody_may_send(peer: Peer) -> None:
+    assert peer.refusal(H.ADD_PRODUCER, peer.place("mq.sys.dmq")) == Status.CONFLICT
+    assert peer.refusal(H.ADD_PRODUCER, peer.place("mq.metrics.jvm", True)) == Status.CONFLICT
+    peer.send("mq.sys.dmq", "x", expect=Status.FORBIDDEN)
+    peer.send("", "x", expect=Status.BAD_REQUEST)
+    peer.send("a\nb", "x", expect=Status.BAD_REQUEST)
+    peer.send("n" * 1025, "x", expect=Status.BAD_REQUEST)
+    peer.send("n" * 1024, "x")
+    assert peer.refusal(H.ADD_PRODUCER, peer.place("a.*")) == Status.UNSUPPORTED_TYPE
+    assert peer.refusal(H.ADD_PRODUCER, {"JMQDestination": "q"}) == Status.BAD_REQUEST
+    assert peer.refusal(H.DELETE_PRODUCER, {"JMQProducerID": Long(5)}) == Status.NOT_FOUND
+
+
+@pytest.mark.parametrize("bits", [0, 3, DestType.TEMP])
+def test_neither_queue_nor_topic(peer: Peer, bits: int) -> None:
+    where = {"JMQDestination": "q", "JMQDestType": bits}
+    assert peer.refusal(H.ADD_PRODUCER, where) == Status.BAD_REQUEST
+
+
+def test_a_queue_that_may_not_be_created() -> None:
+    harness = Harness(BrokerSettings(auto_create_queues=False, auto_create_topics=False))
+    peer = harness.connect()
+    assert peer.refusal(H.ADD_PRODUCER, peer.place("q")) == Status.NOT_FOUND
+    peer.send("q", "x", expect=Status.NOT_FOUND)
+    harness.limit("q", DestinationSettings())
+    peer.send("q", "x")
+    assert peer.refusal(H.ADD_PRODUCER, peer.place("q")) == Status.OK
+
+
+def test_permissions(harness: Harness) -> None:
+    access = RecordedAccess("mine.*: produce", "theirs.*: consume")
+    peer = harness.connect(access=access)
+    assert peer.refusal(H.ADD_PRODUCER, peer.place("mine.a")) == Status.OK
+    assert peer.refusal(H.ADD_PRODUCER, peer.place("theirs.a")) == Status.FORBIDDEN
+    peer.send("mine.a", "x")
+    peer.send("theirs.a", "x", expect=Status.FORBIDDEN)
+    assert access.refusals == ["test anna produce theirs.a"] * 2
+    assert peer.refusal(H.ADD_PRODUCER, peer.place("mine.>", True)) == Status.OK
+    assert peer.refusal(H.ADD_PRODUCER, peer.place("*", True)) == Status.FORBIDDEN
+
+
+def test_limits(harness: Harness, peer: Peer) -> None:
+    harness.limit("q", DestinationSettings(max_messages=1, max_message_bytes=3))
+    peer.send("q", "long", expect=Status.ENTITY_TOO_LARGE)
+    peer.send("q", "one")
+    peer.send("q", "two", expect=Status.RESOURCE_FULL)
+    peer.put(peer.message("q", b"two", flags=0))
+    assert peer.receive() == []
+    assert harness.bodies("q") == [b"one"]
+
+
+def test_while_the_broker_stops(harness: Harness, peer: Peer) -> None:
+    harness.broker.stopping = True
+    peer.send("q", "x", expect=Status.UNAVAILABLE)
+
+
+def test_a_broken_header_is_refused(harness: Harness, peer: Peer) -> None:
+    good = peer.message("q", b"x", flags=P | A, consumer_id=3)
+    peer.put(good.replace(b"\0\x01\0\x01q", b"\0\x01\x7fNq"))
+    [answer] = peer.receive()
+    assert (answer.type, status(answer)) == (H.SEND_REPLY, Status.BAD_REQUEST)
+    assert harness.find("q") is None
+
+
+def test_a_destination_that_was_removed_comes_back(harness: Harness, peer: Peer) -> None:
+    peer.send("q", "a")
+    harness.broker.remove(harness.queue("q"), force=True)
+    peer.send("q", "b")
+    assert harness.bodies("q") == [b"b"]
+
+
+def test_only_so_many_headers_are_remembered(harness: Harness, peer: Peer) -> None:
+    for number in range(1100):
+        peer.put(peer.message("q", b"x", flags=0, correlation_id=str(number)))
+    [jmq] = harness.coordinator.connections.values()
+    assert len(jmq._producers._queues) == 1100 - 1024
+    assert len(harness.bodies("q")) == 1100
+
+
+# --- flow control --------------------------------------------------------------------------------
+
+
+def resumed(packets: list[Packet]) -> list[dict[str, object]]:
+    return [dict(p.properties) for p in packets if p.type == H.RESUME_FLOW]
+
+
+def test_a_producer_asks_whether_it_may_go_on(harness: Harness) -> None:
+    peer = harness.connect(Options(producer_flow=2))
+    answer = peer.ask(H.ADD_PRODUCER, peer.place("q"), expect=Status.OK)
+    assert answer.properties["JMQSize"] == 2
+    assert answer.properties["JMQDestinationID"] == "Q:q"
+    producer = answer.properties["JMQProducerID"]
+    assert isinstance(producer, int)
+    peer.put(peer.message("q", b"a", flags=0, producer_id=producer))
+    assert peer.receive() == []
+    peer.put(peer.message("q", b"b", flags=C, producer_id=producer))
+    [go] = resumed(peer.receive())
+    assert (go["JMQProducerID"], go["JMQSize"]) == (producer, 2)
+
+
+def test_it_goes_on_when_its_message_is_on_disk(harness: Harness, peer: Peer) -> None:
+    producer = produce(peer, "q")
+    peer.session.receive(peer.message("q", b"a", flags=C | P, producer_id=producer))
+    assert peer.receive() == []
+    harness.turn()
+    assert len(resumed(peer.receive())) == 1
+
+
+def test_it_goes_on_when_its_message_was_refused(harness: Harness) -> None:
+    peer = harness.connect(Options(packet=5_000))
+    producer = produce(peer, "q")
+    harness.limit("q", DestinationSettings(max_messages=1))
+    peer.send("q", "one")
+    peer.put(peer.message("q", b"two", flags=C, producer_id=producer))
+    assert [go["JMQProducerID"] for go in resumed(peer.receive())] == [producer]
+    peer.put(peer.message("q", b"x" * 9_000, flags=C, producer_id=producer))
+    assert [go["JMQProducerID"] for go in resumed(peer.receive())] == [producer]
+
+
+def test_a_connection_asks_whether_it_may_go_on(peer: Peer) -> None:
+    peer.put(peer.message("q", b"a", flags=F))
+    assert resumed(peer.receive()) == [{"JMQSize": -1}]
+
+
+def test_without_flow_of_producers(harness: Harness) -> None:
+    peer = harness.connect(Options(producer_flow=0))
+    answer = peer.ask(H.ADD_PRODUCER, peer.place("q"), expect=Status.OK)
+    assert answer.properties["JMQSize"] == -1
+
+
+def test_a_full_queue_makes_its_producers_wait(harness: Harness, peer: Peer) -> None:
+    harness.limit("q", DestinationSettings(max_messages=1, overflow=Overflow.BLOCK))
+    producer = produce(peer, "q")
+    peer.send("q", "a")
+    peer.put(peer.message("q", b"b", flags=P | A | C, consumer_id=9, producer_id=producer))
+    assert peer.receive() == []
+    assert harness.bodies("q") == [b"a"]
+    peer.consume("q", peer.session_of(), size=1)  # makes room
+    message, *packets = peer.receive()
+    assert message.body == b"a"
+    assert [p.consumer_id for p in packets if p.type == H.SEND_REPLY] == [9]
+    assert len(resumed(packets)) == 1
+    peer.acknowledge(message)
+    assert harness.bodies("q") == [b"b"]
+
+
+def test_a_full_queue_that_is_removed(harness: Harness, peer: Peer) -> None:
+    harness.limit("q", DestinationSettings(max_messages=1, overflow=Overflow.BLOCK))
+    peer.send("q", "a")
+    peer.put(peer.message("q", b"b", flags=P | A, consumer_id=9))
+    harness.broker.settings = BrokerSettings(auto_create_queues=False)
+    harness.broker.remove(harness.queue("q"), force=True)
+    [answer] = peer.receive()
+    assert (answer.consumer_id, status(answer)) == (9, Status.NOT_FOUND)
+
+
+def test_what_waits_for_room_when_the_connection_goes(harness: Harness, peer: Peer) -> None:
+    """Who waits for an answer has been promised nothing; who does not has been promised it all."""
+    harness.limit("q", DestinationSettings(max_messages=1, overflow=Overflow.BLOCK))
+    peer.send("q", "a")
+    peer.put(peer.message("q", b"b", flags=P | A, consumer_id=9))
+    peer.put(peer.message("q", b"c", flags=0))
+    peer.drop()
+    harness.broker.purge(harness.queue("q"))
+    harness.turn()
+    assert harness.bodies("q") == [b"c"]
+
+
+# --- sent again ----------------------------------------------------------------------------------
+
+
+def test_a_message_that_is_there_is_not_taken_twice(harness: Harness, peer: Peer) -> None:
+    peer.send("q", *"abc")
+    sysid = encode_sysid(1, 1)
+    peer.send("q", "x", sysid=sysid, flags=P | I)
+    peer.send("q", "x", sysid=sysid, flags=P | I, expect=Status.NOT_MODIFIED)
+    peer.send("q", "y", flags=P | I)
+    assert harness.bodies("q") == [b"a", b"b", b"c", b"x", b"y"]
+    peer.send("q", "x", sysid=sysid)  # without the bit it is believed
+
+
+def test_a_message_in_flight_is_there(harness: Harness, peer: Peer) -> None:
+    peer.consume("q", peer.session_of())
+    sysid = encode_sysid(1, 1)
+    peer.send("q", "x", sysid=sysid)
+    peer.send("q", "x", sysid=sysid, flags=P | I, expect=Status.NOT_MODIFIED)
+    assert len(peer.delivered()) == 1
+
+
+def test_a_message_of_a_durable_subscription_is_there(harness: Harness) -> None:
+    peer = harness.connect(client_id="me")
+    peer.consume("t", peer.session_of(), topic=True, JMQDurableName="d")
+    sysid = encode_sysid(1, 1)
+    peer.send("t", "x", topic=True, sysid=sysid)
+    peer.send("t", "x", topic=True, sysid=sysid, flags=P | I, expect=Status.NOT_MODIFIED)
+
+
+def test_the_search_is_bounded(harness: Harness, peer: Peer) -> None:
+    sysid = encode_sysid(1, 1)
+    peer.send("q", "x", sysid=sysid)
+    for _ in range(100):
+        peer.put(peer.message("q", b"y", flags=P | I))
+    peer.send("q", "x", sysid=sysid, flags=P | I)  # it has asked too often
+
+
+# --- topics --------------------------------------------------------------------------------------
+
+
+def test_queues_and_topics_are_apart(harness: Harness, peer: Peer) -> None:
+    session = peer.session_of()
+    peer.consume("x", session, topic=True)
+    peer.send("x", "to the queue")
+    assert peer.texts() == []
+    peer.send("x", "to the topic", topic=True)
+    assert peer.texts() == ["to the topic"]
+
+
+def test_a_wildcard_reaches_every_topic_that_matches(harness: Harness, peer: Peer) -> None:
+    for name in ("a.b", "a.c", "b.c"):
+        harness.broker.topic(name)
+    other = harness.connect()
+    session = other.session_of()
+    for name in ("a.b", "a.c", "b.c"):
+        other.consume(name, session, topic=True)
+    peer.send("a.*", "hello", topic=True, correlation_id="c")
+    messages = other.delivered()
+    assert [m.variable.destination for m in messages] == ["a.b", "a.c"]
+    assert {m.variable.correlation_id for m in messages} == {"c"}
+    assert len({m.sysid for m in messages}) == 2
+    assert [m.body for m in messages] == [b"hello"] * 2
+    other.acknowledge(*messages)
+    peer.send("x.*", "nobody", topic=True)
+    assert harness.broker.find(Address(Kind.TOPIC, "x.*")) is None
+
+
+def test_a_wildcard_and_a_full_topic(harness: Harness, peer: Peer) -> None:
+    settings = DestinationSettings(max_message_bytes=1)
+    harness.broker.declare(Address(Kind.TOPIC, "a.b"), settings)
+    harness.broker.topic("a.c")
+    other = harness.connect()
+    other.consume("a.c", other.session_of(), topic=True)
+    peer.send("a.*", "long", topic=True, expect=Status.ENTITY_TOO_LARGE)
+    assert other.texts() == ["long"]
+
+
+@pytest.mark.parametrize("name", ["a*", "a..*", "*.", ">.a"])
+def test_what_is_no_wildcard(peer: Peer, name: str) -> None:
+    peer.send(name, "x", topic=True, expect=Status.BAD_REQUEST)
+    assert peer.refusal(H.ADD_PRODUCER, peer.place(name, True)) == Status.BAD_REQUEST
+
+
+def test_replies_are_possible(harness: Harness, peer: Peer) -> None:
+    """A request from one connection is answered by another on the first one's temporary queue."""
+    answers = "temporary_destination://queue/127.0.0.1/1234/1"
+    assert peer.create(answers, temporary=True) == Status.OK
+    session = peer.session_of()
+    peer.consume(answers, session)
+    peer.send("requests", "ask", reply_to=answers)
+    server = harness.connect(access=RecordedAccess("requests: consume"))
+    server.consume("requests", server.session_of())
+    [request] = server.delivered()
+    assert request.variable.reply_to == answers
+    server.send(answers, "answer")  # takes no permission
+    assert peer.texts() == ["answer"]
+    peer.drop()
+    server.send(answers, "too late", expect=Status.NOT_FOUND)
+    assert server.refusal(H.ADD_PRODUCER, server.place(answers)) == Status.NOT_FOUND

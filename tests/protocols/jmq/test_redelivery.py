@@ -1,0 +1,243 @@
+"""What is sent again, and what a consumer that is closed leaves behind."""
+
+from __future__ import annotations
+
+import pytest
+
+from sluicemq.model.destination import DestinationSettings
+from sluicemq.protocols.java import Long
+from sluicemq.protocols.jmq.packets import AckMode, C, PacketType, R, Status
+from tests.protocols.jmq.harness import Harness, Peer, blocks
+
+H = PacketType
+
+
+@pytest.fixture
+def harness() -> Harness:
+    return Harness()
+
+
+@pytest.fixture
+def peer(harness: Harness) -> Peer:
+    return harness.connect()
+
+
+def counts(peer: Peer) -> list[int]:
+    """Delivery counts of what has come."""
+    return [packet.variable.delivery_count for packet in peer.delivered()]
+
+
+# --- REDELIVER -----------------------------------------------------------------------------------
+
+
+def test_recover_as_the_java_client_does_it(harness: Harness, peer: Peer) -> None:
+    """STOP, what was only prefetched, what the application has had, START (traced)."""
+    session = peer.session_of()
+    consumer = peer.consume("q", session, size=4)
+    peer.send("q", *"abcdef")
+    messages = peer.delivered()
+    where = {"JMQSessionID": Long(session)}
+    peer.ask(H.STOP, where, expect=Status.OK)
+    peer.redeliver(*messages[2:], attempted=False)
+    peer.redeliver(*messages[:2], attempted=True)
+    assert peer.receive() == []
+    peer.say(H.START, where)
+    assert peer.receive() == []  # its flow is paused: the client has to ask
+    peer.resume(consumer, 4)
+    again = peer.delivered()
+    assert [m.body for m in again] == [b"a", b"b", b"c", b"d"]
+    assert [bool(m.flags & R) for m in again] == [True, True, False, False]
+    assert [m.variable.delivery_count for m in again] == [2, 2, 1, 1]
+    assert again[3].flags & C
+    peer.acknowledge(*again)
+    peer.resume(consumer, 4)
+    assert peer.texts() == ["e", "f"]
+
+
+def test_what_is_redelivered_comes_before_what_is_new(harness: Harness, peer: Peer) -> None:
+    session = peer.session_of()
+    consumer = peer.consume("q", session, size=2)
+    peer.send("q", *"abcd")
+    messages = peer.delivered()
+    peer.resume(consumer, 3)
+    messages += peer.delivered()
+    peer.redeliver(*reversed(messages), attempted=True)
+    peer.send("q", "e")
+    peer.resume(consumer, 10)
+    assert [m.body for m in peer.delivered()] == [b"a", b"b", b"c", b"d", b"e"]
+
+
+def test_redelivery_keeps_to_priorities(peer: Peer) -> None:
+    consumer = peer.consume("q", peer.session_of(), size=3)
+    peer.send("q", "low")
+    peer.send("q", "high", priority=9)
+    peer.send("q", "low too")
+    peer.redeliver(*peer.delivered(), attempted=False)
+    peer.resume(consumer, 3)
+    assert peer.texts() == ["high", "low", "low too"]
+
+
+def test_messages_that_are_to_be_sent_again_are_not_given_to_others(
+    harness: Harness, peer: Peer
+) -> None:
+    consumer = peer.consume("q", peer.session_of(), size=1)
+    peer.send("q", "a")
+    [message] = peer.delivered()
+    peer.redeliver(message, attempted=True)
+    other = harness.connect()
+    other.consume("q", other.session_of())
+    assert other.texts() == []
+    # what is not held any more cannot be acknowledged
+    peer.acknowledge(message)
+    peer.resume(consumer, 1)
+    assert counts(peer) == [2]
+
+
+def test_redelivery_is_limited(harness: Harness, peer: Peer) -> None:
+    settings = DestinationSettings(max_attempts=2, dead_letter=True, dead_letter_queue="dead")
+    harness.limit("q", settings)
+    peer.consume("q", peer.session_of())
+    peer.send("q", "a")
+    for _ in range(2):
+        peer.redeliver(*peer.delivered(), attempted=True)
+    assert peer.delivered() == []
+    assert harness.bodies("dead") == [b"a"]
+
+
+def test_redelivery_of_what_is_not_held(harness: Harness, peer: Peer) -> None:
+    peer.consume("q", peer.session_of())
+    other = harness.connect()
+    other.consume("q", other.session_of())
+    peer.send("q", "a", "b")
+    mine, theirs = peer.delivered(), other.delivered()
+    peer.redeliver(*theirs, attempted=True)
+    assert peer.receive() == other.receive() == []
+    peer.say(H.REDELIVER, None, b"x")
+    peer.acknowledge(*mine)
+    other.acknowledge(*theirs)
+    assert harness.bodies("q") == []
+
+
+# --- DELETE_CONSUMER -----------------------------------------------------------------------------
+
+
+def test_what_the_application_has_had_stays_with_the_session(harness: Harness, peer: Peer) -> None:
+    consumer = peer.consume("q", peer.session_of(), size=4)
+    peer.send("q", *"abcd")
+    messages = peer.delivered()
+    peer.close_consumer(consumer, messages[1])
+    other = harness.connect()
+    other.consume("q", other.session_of())
+    rest = other.delivered()
+    assert [m.body for m in rest] == [b"c", b"d"]
+    assert [m.flags & R for m in rest] == [0, 0]
+    assert [m.variable.delivery_count for m in rest] == [1, 1]
+    peer.acknowledge(*messages[:2])
+    other.acknowledge(*rest)
+    assert harness.bodies("q") == []
+    peer.acknowledge(*messages[:2])  # the consumer was known here
+    assert peer.refusal(H.DELETE_CONSUMER, {"JMQConsumerID": Long(consumer)}) == 404
+
+
+def test_the_last_one_may_have_been_acknowledged(harness: Harness, peer: Peer) -> None:
+    consumer = peer.consume("q", peer.session_of(AckMode.AUTO), size=4)
+    peer.send("q", *"abcd")
+    messages = peer.delivered()
+    peer.acknowledge(messages[0])
+    peer.acknowledge(messages[1])
+    peer.close_consumer(consumer, messages[1])
+    assert harness.queue("q").unacked == 0
+    other = harness.connect()
+    other.consume("q", other.session_of())
+    assert counts(other) == [1, 1]
+
+
+def test_the_last_one_may_have_been_acknowledged_alone(harness: Harness, peer: Peer) -> None:
+    consumer = peer.consume("q", peer.session_of(), size=4)
+    peer.send("q", *"abcd")
+    messages = peer.delivered()
+    peer.acknowledge(messages[2])
+    peer.close_consumer(consumer, messages[2])
+    assert harness.queue("q").unacked == 2
+    assert harness.queue("q").waiting == 1
+    peer.acknowledge(*messages[:2])
+    assert harness.bodies("q") == [b"d"]
+
+
+def test_nothing_was_handed_out(harness: Harness, peer: Peer) -> None:
+    consumer = peer.consume("q", peer.session_of())
+    peer.send("q", *"ab")
+    peer.delivered()
+    peer.close_consumer(consumer)
+    assert harness.queue("q").unacked == 0
+    other = harness.connect()
+    other.consume("q", other.session_of())
+    assert counts(other) == [1, 1]
+
+
+def test_nothing_is_said_of_what_was_handed_out(harness: Harness, peer: Peer) -> None:
+    session = peer.session_of()
+    consumer = peer.consume("q", session)
+    peer.send("q", "a")
+    [message] = peer.delivered()
+    peer.ask(H.DELETE_CONSUMER, {"JMQConsumerID": Long(consumer)}, expect=Status.OK)
+    assert harness.queue("q").unacked == 1
+    peer.ask(H.DESTROY_SESSION, {"JMQSessionID": Long(session)}, expect=Status.OK)
+    other = harness.connect()
+    other.consume("q", other.session_of())
+    [again] = other.delivered()
+    assert again.flags & R
+    assert again.variable.delivery_count == 2
+    assert peer.refusal(H.ACKNOWLEDGE, None, blocks(message)) == Status.NOT_FOUND
+
+
+def test_a_closed_consumer_is_none_for_the_queue(harness: Harness, peer: Peer) -> None:
+    harness.limit("q", DestinationSettings(max_consumers=1))
+    session = peer.session_of()
+    consumer = peer.consume("q", session)
+    peer.send("q", "a")
+    [message] = peer.delivered()
+    where = {**peer.place("q"), "JMQSessionID": Long(session)}
+    assert peer.refusal(H.ADD_CONSUMER, where) == Status.CONFLICT
+    peer.close_consumer(consumer, message)
+    peer.consume("q", session)
+    assert harness.queue("q").unacked == 1
+
+
+def test_what_was_to_be_sent_again_goes_back_uncounted(harness: Harness, peer: Peer) -> None:
+    consumer = peer.consume("q", peer.session_of(), size=2)
+    peer.send("q", "a", "b")
+    messages = peer.delivered()
+    peer.redeliver(*messages, attempted=True)
+    peer.close_consumer(consumer, messages[1])
+    other = harness.connect()
+    other.consume("q", other.session_of())
+    assert counts(other) == [2, 2]
+
+
+def test_a_redelivered_message_is_the_last_one(harness: Harness, peer: Peer) -> None:
+    """What counts is the order in which the client was sent them."""
+    session = peer.session_of()
+    consumer = peer.consume("q", session, size=3)
+    peer.send("q", *"abc")
+    messages = peer.delivered()
+    peer.redeliver(messages[0], attempted=True)
+    peer.resume(consumer, 3)
+    [again] = peer.delivered()
+    peer.close_consumer(consumer, again)
+    assert harness.queue("q").unacked == 3
+
+
+def test_closed_consumers_are_forgotten(harness: Harness, peer: Peer) -> None:
+    session = peer.session_of()
+    for _ in range(1100):
+        number = peer.consume("q", session, size=1)
+        peer.send("q", "a")
+        [message] = peer.delivered()
+        peer.close_consumer(number, message)
+        peer.acknowledge(message)
+    [jmq] = harness.coordinator.connections.values()
+    assert jmq._connection.consumers == {}
+    [known] = jmq._connection.sessions.values()
+    assert known.consumers == {}
+    assert len(known.known) == 1000

@@ -1,0 +1,519 @@
+"""How a connection begins, what may be asked of it at all, and how it ends."""
+
+from __future__ import annotations
+
+from hashlib import md5
+
+import pytest
+
+from sluicemq.model.access import EVERYBODY, Identity
+from sluicemq.model.errors import AccessError, AuthenticationFailed
+from sluicemq.protocols.access import Admitted, Credentials, Open
+from sluicemq.protocols.java import Long, loads_map
+from sluicemq.protocols.jmq.options import Options
+from sluicemq.protocols.jmq.packets import A, P, PacketType, Status
+from sluicemq.protocols.jmq.wire import encode_packet
+from tests.protocols.jmq.harness import Harness, login, status, string
+
+H = PacketType
+
+
+# --- HELLO ---------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("asked", "spoken"), [(100, 100), (200, 200), (410, 410), (500, 500), (501, 500), (9999, 500)]
+)
+def test_every_level_from_100_on_is_answered(asked: int, spoken: int) -> None:
+    peer = Harness().arrive()
+    answer = peer.hello(JMQProtocolLevel=asked)
+    assert status(answer) == Status.OK
+    assert answer.properties["JMQProtocolLevel"] == spoken
+    [request] = peer.challenge
+    assert request.consumer_id == answer.consumer_id  # whoever waits for HELLO gets it
+    assert request.properties["JMQAuthType"] == "basic"
+    assert request.properties["JMQChallenge"] is True
+
+
+@pytest.mark.parametrize("level", [99, 0, -1, "500", True])
+def test_what_is_no_level_ends_the_connection(level: object) -> None:
+    peer = Harness().arrive()
+    answer = peer.hello(JMQProtocolLevel=level)
+    assert status(answer) == Status.BAD_VERSION
+    assert answer.properties["JMQProtocolLevel"] == 100
+    assert peer.challenge == []
+    assert not peer.link.open
+
+
+def test_hello_tells_about_the_broker() -> None:
+    harness = Harness()
+    options = Options(broker_list="mq://here:7676/", packet=70_000, service="ssljms")
+    first = harness.arrive(options).hello()
+    second = harness.arrive(options).hello()
+    told = first.properties
+    assert told["JMQService"] == "ssljms"
+    assert told["JMQBrokerList"] == "mq://here:7676/"
+    assert told["JMQMaxMsgBytes"] == 70_000
+    assert told["JMQHA"] is False
+    assert told["JMQBrokerSessionID"] == second.properties["JMQBrokerSessionID"] != 0
+    assert told["JMQConnectionID"] != second.properties["JMQConnectionID"]
+
+
+def test_hello_of_another_cluster() -> None:
+    harness = Harness()
+    assert status(harness.arrive().hello(JMQClusterID="x")) == Status.BAD_REQUEST
+    peer = harness.arrive(Options(cluster="ours"))
+    assert status(peer.hello(JMQClusterID="theirs")) == Status.BAD_REQUEST
+    assert not peer.link.open
+    answer = harness.arrive(Options(cluster="ours")).hello(JMQClusterID="ours")
+    assert status(answer) == Status.OK
+    assert answer.properties["JMQClusterID"] == "ours"
+    store = answer.properties["JMQStoreSession"]
+    again = harness.arrive(Options(cluster="ours")).hello(JMQStoreSession=store)
+    assert status(again) == Status.OK
+
+
+def test_a_store_that_is_not_here_is_no_reason_to_go() -> None:
+    peer = Harness().arrive()
+    assert status(peer.hello(JMQStoreSession=Long(5))) == Status.NOT_FOUND
+    assert len(peer.challenge) == 1
+    assert peer.refusal(H.AUTHENTICATE, {"JMQAuthType": "basic"}, login("a", "b")) == Status.OK
+
+
+def test_hello_is_said_once() -> None:
+    peer = Harness().connect()
+    assert peer.refusal(H.HELLO, {"JMQProtocolLevel": 500}) == Status.ERROR
+    assert peer.link.open
+
+
+# --- before the login ----------------------------------------------------------------------------
+
+
+def test_nothing_works_before_the_login() -> None:
+    peer = Harness().arrive()
+    for kind in (H.CREATE_SESSION, H.ADD_PRODUCER, H.BROWSE, H.COMMIT_TRANSACTION, 99):
+        assert peer.refusal(kind) == Status.ERROR
+    assert peer.refusal(H.AUTHENTICATE, {}, login("a", "b")) == Status.ERROR
+    peer.hello()
+    assert peer.refusal(H.CREATE_SESSION) == Status.ERROR
+    assert peer.refusal(H.PING) == Status.OK
+    peer.send("q", "x", expect=Status.ERROR)
+    assert peer.harness.find("q") is None
+    assert peer.refusal(H.AUTHENTICATE, {}, login("a", "b")) == Status.OK
+    assert peer.refusal(H.AUTHENTICATE, {}, login("a", "b")) == Status.ERROR
+    assert peer.refusal(H.CREATE_SESSION) == Status.OK
+
+
+def test_goodbye_before_the_login() -> None:
+    peer = Harness().arrive()
+    peer.say(H.GOODBYE)
+    assert not peer.link.open
+
+
+# --- logins --------------------------------------------------------------------------------------
+
+
+class Users(Open):
+    """Admits anna/secret, at once or later."""
+
+    def __init__(self, later: bool = False) -> None:
+        super().__init__()
+        self.guest = None
+        self.later = later
+        self.asked: list[Credentials] = []
+        self.waiting: list[tuple[Credentials, Admitted]] = []
+
+    def login(self, peer: str, credentials: Credentials, admitted: Admitted) -> None:
+        self.asked.append(credentials)
+        if self.later:
+            self.waiting.append((credentials, admitted))
+        else:
+            admitted(self.verdict(credentials))
+
+    def verdict(self, shown: Credentials) -> Identity | AccessError:
+        if (shown.user, shown.password) == ("anna", "secret") or shown.digest:
+            return EVERYBODY
+        return AuthenticationFailed("wrong")
+
+    def answer(self) -> None:
+        credentials, admitted = self.waiting.pop(0)
+        admitted(self.verdict(credentials))
+
+
+def test_a_wrong_password_is_413_and_the_end() -> None:
+    harness = Harness(access=Users())
+    peer = harness.arrive()
+    peer.hello()
+    answer = peer.ask(H.AUTHENTICATE, {"JMQAuthType": "basic"}, login("anna", "guess"))
+    assert status(answer) == Status.INVALID_LOGIN
+    assert answer.properties["JMQReason"] == "wrong"
+    peer.put(encode_packet(H.CREATE_SESSION, A, 5))
+    assert peer.receive() == []
+    assert peer.link.open
+    harness.turn(1000)
+    assert not peer.link.open
+
+
+@pytest.mark.parametrize(
+    "body",
+    [
+        b"",
+        b"\0",
+        b"\0\x05anna",
+        string("anna"),
+        string("anna") + b"\0\xff",
+        string("anna") + string("!!"),
+        string("anna") + string("//////8="),
+        b"\0\x01\xff" + string("YQ=="),
+    ],
+)
+def test_what_cannot_be_a_login_is_413(body: bytes) -> None:
+    users = Users()
+    peer = Harness(access=users).arrive()
+    peer.hello()
+    assert peer.refusal(H.AUTHENTICATE, {"JMQAuthType": "basic"}, body) == Status.INVALID_LOGIN
+    assert users.asked == []
+
+
+def test_the_other_way_of_logging_in_is_413() -> None:
+    peer = Harness(access=Users()).arrive()
+    peer.hello()
+    body = login("anna", "secret")
+    assert peer.refusal(H.AUTHENTICATE, {"JMQAuthType": "digest"}, body) == Status.INVALID_LOGIN
+
+
+def test_passwords_may_be_broken_into_lines() -> None:
+    users = Users()
+    peer = Harness(access=users).arrive()
+    peer.hello()
+    body = string("anna") + string("c2Vj\r\ncmV0\r\n")
+    assert peer.refusal(H.AUTHENTICATE, {"JMQAuthType": "basic"}, body) == Status.OK
+    assert users.asked == [Credentials("anna", "secret")]
+
+
+def test_digest() -> None:
+    users = Users()
+    harness = Harness(access=users)
+    options = Options(authentication="digest")
+    nonces = set()
+    for _ in range(2):
+        peer = harness.arrive(options)
+        peer.hello()
+        [request] = peer.challenge
+        assert request.properties["JMQAuthType"] == "digest"
+        nonce = request.body.decode()
+        shown = md5(nonce.encode()).hexdigest()
+        body = string("anna") + string(shown)
+        assert peer.refusal(H.AUTHENTICATE, {"JMQAuthType": "digest"}, body) == Status.OK
+        assert users.asked[-1] == Credentials("anna", digest=shown, nonce=nonce)
+        nonces.add(nonce)
+    assert len(nonces) == 2
+    assert "" not in nonces
+
+
+def test_without_users_everything_is_a_login() -> None:
+    peer = Harness().arrive(Options())
+    peer.hello()
+    assert peer.refusal(H.AUTHENTICATE, {"JMQAuthType": "digest"}, b"\xff") == Status.OK
+    assert peer.refusal(H.CREATE_SESSION) == Status.OK
+
+
+def test_packets_behind_a_login_wait_for_its_outcome() -> None:
+    users = Users(later=True)
+    harness = Harness(access=users)
+    peer = harness.arrive()
+    peer.hello()
+    requests = [
+        peer.request(H.AUTHENTICATE, {"JMQAuthType": "basic"}, login("anna", "secret")),
+        peer.request(H.CREATE_SESSION, {"JMQAckMode": 1}),
+    ]
+    peer.put(b"".join(data for _, data in requests))
+    late = peer.request(H.PING)
+    peer.put(late[1])
+    assert peer.receive() == []
+    assert peer.link.paused
+    users.answer()
+    harness.turn()
+    answers = peer.receive()
+    assert [p.consumer_id for p in answers] == [requests[0][0], requests[1][0], late[0]]
+    assert [status(p) for p in answers] == [200, 200, 200]
+    assert not peer.link.paused
+
+
+def test_an_outcome_comes_too_late() -> None:
+    users = Users(later=True)
+    harness = Harness(access=users)
+    peer = harness.arrive()
+    peer.hello()
+    peer.put(peer.request(H.AUTHENTICATE, {}, login("anna", "secret"))[1])
+    peer.drop()
+    users.answer()
+
+
+# --- reconnecting --------------------------------------------------------------------------------
+
+
+def test_who_comes_back_ends_the_connection_that_lingers() -> None:
+    harness = Harness()
+    old = harness.connect(JMQReconnectable=True, client_id="me")
+    session = old.session_of()
+    old.consume("q", session)
+    old.send("q", "x")
+    [held] = old.delivered()
+    [number] = harness.coordinator.connections
+    new = harness.connect(JMQConnectionID=Long(number), JMQReconnectable=True, client_id="me")
+    assert not old.link.open
+    new.consume("q", new.session_of())
+    assert new.delivered() == []  # it may not be able to acknowledge yet
+    harness.turn(100)
+    [again] = new.delivered()
+    assert again.sysid == held.sysid
+    new.ask(H.STOP, expect=Status.OK)
+    new.say(H.START)
+    new.send("q", "y")
+    assert new.texts() == ["y"]
+
+
+def test_a_client_that_has_reconnected_may_stop_at_once() -> None:
+    harness = Harness()
+    peer = harness.connect(JMQConnectionID=Long(5))
+    peer.consume("q", peer.session_of())
+    peer.send("q", "x")
+    peer.ask(H.STOP, expect=Status.OK)
+    harness.turn(1000)
+    assert peer.delivered() == []
+    peer.say(H.START)
+    assert peer.texts() == ["x"]
+
+
+def test_others_are_not_ended() -> None:
+    harness = Harness()
+    first = harness.connect(JMQReconnectable=False)
+    anna = Open(Identity("anna", superuser=True))
+    second = harness.connect(JMQReconnectable=True, access=anna)
+    for number in list(harness.coordinator.connections):
+        harness.connect(JMQConnectionID=Long(number))
+    assert first.link.open
+    assert second.link.open
+
+
+# --- packets -------------------------------------------------------------------------------------
+
+
+def test_what_has_no_meaning_is_501_if_an_answer_is_wanted() -> None:
+    peer = Harness().connect()
+    for kind in (7, 30, 74, 80, 1000, -1, 0x7FFE):
+        number, data = peer.request(kind)
+        peer.put(data)
+        [answer] = peer.receive()
+        assert (answer.type, answer.consumer_id) == (kind + 1, number)
+        assert status(answer) == Status.NOT_IMPLEMENTED
+        peer.put(encode_packet(kind))
+        assert peer.receive() == []
+    assert peer.link.open
+
+
+def test_what_has_no_answer_is_not_answered() -> None:
+    peer = Harness().connect()
+    for kind in (H.START, H.REDELIVER, H.RESUME_FLOW, H.FLOW_PAUSED, H.PING_REPLY, 0x7FFF):
+        peer.put(encode_packet(kind, A, 1, body=b"xyz"))
+    assert peer.receive() == []
+
+
+def test_what_is_no_packet_ends_the_connection_after_what_came_before() -> None:
+    peer = Harness().connect()
+    number, data = peer.request(H.PING)
+    peer.put(data + b"GET / HTTP/1.1\r\n\r\n" + data)
+    [answer] = peer.receive()
+    assert answer.consumer_id == number
+    assert not peer.link.open
+
+
+def test_a_packet_that_is_too_large_is_423() -> None:
+    harness = Harness()
+    peer = harness.connect(Options(packet=10_000))
+    peer.send("q", "x" * 20_000, expect=Status.ENTITY_TOO_LARGE)
+    peer.put(peer.message("q", b"y" * 20_000, flags=0))
+    assert peer.receive() == []
+    _, data = peer.request(H.CREATE_SESSION, body=bytes(20_000))
+    peer.put(data)
+    [answer] = peer.receive()
+    assert (answer.type, status(answer)) == (H.CREATE_SESSION_REPLY, Status.ENTITY_TOO_LARGE)
+    peer.send("q", "x" * 9_000)
+    assert [len(body) for body in harness.bodies("q")] == [9_000]
+
+
+def test_strangers_are_given_little_memory() -> None:
+    peer = Harness().arrive()
+    number, data = peer.request(H.HELLO, {"JMQProtocolLevel": 500}, bytes(70_000))
+    peer.put(data)
+    [answer] = peer.receive()
+    assert (answer.consumer_id, status(answer)) == (number, Status.ENTITY_TOO_LARGE)
+    peer.hello()
+    peer.ask(H.AUTHENTICATE, {}, login("a", "b"), expect=Status.OK)
+    peer.send("q", "x" * 70_000)
+
+
+def test_a_connection_has_only_so_much_of_everything() -> None:
+    peer = Harness().connect(Options(most=2))
+    for kind, properties, expected in (
+        (H.CREATE_SESSION, {}, Status.NOT_ALLOWED),
+        (H.ADD_PRODUCER, peer.place("q"), Status.NOT_ALLOWED),
+        (H.ADD_CONSUMER, peer.place("q"), Status.CONFLICT),
+        (H.START_TRANSACTION, {}, Status.ERROR),
+    ):
+        assert [peer.refusal(kind, properties) for _ in range(3)] == [200, 200, expected]
+
+
+def test_a_broken_property_block_is_400() -> None:
+    peer = Harness().connect()
+    good = encode_packet(H.CREATE_SESSION, A, 77, {"JMQAckMode": 1})
+    peer.put(good.replace(b"\0\x0aJMQAckMode\0\x04", b"\0\x0aJMQAckMode\0\x44"))
+    [answer] = peer.receive()
+    assert (answer.consumer_id, status(answer)) == (77, Status.BAD_REQUEST)
+    assert peer.link.open
+
+
+def test_generate_uid() -> None:
+    peer = Harness().connect()
+    answer = peer.ask(H.GENERATE_UID, expect=Status.OK)
+    assert answer.properties["JMQQuantity"] == 1
+    many = peer.ask(H.GENERATE_UID, {"JMQQuantity": 100}, expect=Status.OK)
+    ids = [many.body[at : at + 8] for at in range(0, 800, 8)] + [answer.body]
+    assert len(set(ids)) == 101
+    assert all(int.from_bytes(each, "big", signed=True) > 0 for each in ids)
+    for quantity in (0, -1, 10_001):
+        assert peer.refusal(H.GENERATE_UID, {"JMQQuantity": quantity}) == Status.BAD_REQUEST
+
+
+def test_get_license_and_info() -> None:
+    peer = Harness().connect(Options(broker_list="mq://here:7676/"))
+    peer.ask(H.GET_LICENSE, expect=Status.OK)
+    answer = peer.ask(H.INFO_REQUEST, {"JMQRequestType": 1}, expect=Status.OK)
+    assert answer.type == H.INFO
+    assert answer.properties["JMQBrokerList"] == "mq://here:7676/"
+    about = loads_map(answer.body)
+    assert about["State"] == 1
+    assert about["brokerURL"] == "mq://here:7676/"
+    cluster = loads_map(peer.ask(H.INFO_REQUEST, {"JMQRequestType": 2}, expect=Status.OK).body)
+    assert cluster[str(cluster["BrokerIDs"])] == about
+    assert peer.refusal(H.INFO_REQUEST, {"JMQRequestType": 3}) == Status.NOT_IMPLEMENTED
+    assert peer.refusal(H.INFO_REQUEST) == Status.BAD_REQUEST
+
+
+# --- ping ----------------------------------------------------------------------------------------
+
+
+def test_an_idle_client_is_pinged_and_given_up() -> None:
+    harness = Harness()
+    peer = harness.connect(Options(ping_interval=10.0))
+    harness.turn(10_000)  # it has been heard of in these
+    assert peer.receive() == []
+    for _ in range(6):
+        harness.turn(10_000)
+        [ping] = peer.receive()
+        assert (ping.type, ping.flags & A) == (H.PING, A)
+    harness.turn(10_000)
+    assert not peer.link.open
+
+
+def test_whoever_says_anything_is_alive() -> None:
+    harness = Harness()
+    peer = harness.connect(Options(ping_interval=10.0))
+    for _ in range(4):
+        for _ in range(5):
+            harness.turn(10_000)
+        peer.say(H.PING_REPLY, {"JMQStatus": 200})
+    for _ in range(7):
+        harness.turn(10_000)
+    assert peer.link.open  # all begins anew with each sign of life
+    harness.turn(10_000)
+    assert not peer.link.open
+
+
+def test_old_clients_are_not_pinged() -> None:
+    harness = Harness()
+    peer = harness.connect(Options(ping_interval=10.0), JMQProtocolLevel=360)
+    for _ in range(8):
+        harness.turn(10_000)
+    assert peer.receive() == []
+    assert not peer.link.open
+
+
+# --- the end -------------------------------------------------------------------------------------
+
+
+def test_goodbye_is_answered_when_everything_is_released() -> None:
+    harness = Harness()
+    peer = harness.connect(client_id="me")
+    peer.consume("q", peer.session_of())
+    other = harness.connect()
+    peer.ask(H.GOODBYE, {"JMQBlock": True}, expect=Status.OK)
+    assert not peer.link.open
+    assert harness.queue("q").consumers == 0
+    assert other.refusal(H.SET_CLIENTID, {"JMQClientID": "me"}) == Status.OK
+    assert len(harness.coordinator.connections) == 1
+
+
+def test_goodbye_without_a_wish_for_an_answer() -> None:
+    peer = Harness().connect()
+    peer.say(H.GOODBYE)
+    assert peer.receive() == []
+    assert not peer.link.open
+
+
+def test_what_was_sent_before_the_end_of_input_is_answered() -> None:
+    harness = Harness()
+    peer = harness.connect()
+    peer.session.receive(peer.message("q", b"x", flags=P | A, consumer_id=5))
+    peer.session.end_of_input()
+    assert peer.link.open  # it is not on disk
+    harness.turn()
+    [answer] = peer.receive()
+    assert (answer.type, status(answer)) == (H.SEND_REPLY, Status.OK)
+    assert not peer.link.open
+
+
+def test_the_broker_says_goodbye() -> None:
+    harness = Harness()
+    peer = harness.connect()
+    peer.session.shutdown()
+    [goodbye] = peer.receive()
+    assert goodbye.type == H.GOODBYE
+    assert goodbye.properties["JMQGoodbyeReason"] == 1
+    assert goodbye.properties["JMQExit"] is False
+    assert not peer.link.open
+    stranger = harness.arrive()
+    stranger.session.shutdown()
+    assert stranger.receive() == []
+    assert not stranger.link.open
+
+
+def test_a_connection_that_breaks_leaves_nothing_behind() -> None:
+    harness = Harness()
+    peer = harness.connect(client_id="me")
+    session = peer.session_of()
+    peer.create("temporary_destination://queue/1", temporary=True)
+    peer.consume("temporary_destination://queue/1", session)
+    peer.consume("t", session, topic=True)
+    peer.consume("t", session, topic=True, JMQDurableName="d")
+    peer.begin(session)
+    peer.drop()
+    assert harness.find("temporary_destination://queue/1") is None
+    topic = harness.topic("t")
+    assert [s.name for s in topic.subscriptions.values()] == ["durable:me/d"]
+    assert topic.consumers == 0
+    assert harness.broker.transactions.open == {}
+    assert harness.coordinator.connections == {}
+
+
+def test_who_does_not_read_is_not_read() -> None:
+    harness = Harness()
+    peer = harness.connect()
+    peer.session.congest()
+    ask = encode_packet(H.GENERATE_UID, A, 1, {"JMQQuantity": 10_000})
+    for _ in range(20):
+        peer.session.receive(ask)
+    assert peer.link.paused
+    peer.session.relieve()
+    assert not peer.link.paused

@@ -1,0 +1,513 @@
+"""Sessions against a model that knows what was sent, held and acknowledged, and against peers that
+send anything."""
+
+from __future__ import annotations
+
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, rule
+
+from sluicemq.protocols.java import Long
+from sluicemq.protocols.jmq.header import encode_header
+from sluicemq.protocols.jmq.options import Options
+from sluicemq.protocols.jmq.packets import AckMode, C, F, P, PacketType, R, Status
+from sluicemq.protocols.jmq.wire import Packet, encode_packet
+from tests.protocols.jmq.harness import Harness, Peer, blocks, status
+
+H = PacketType
+PREFETCH = 3
+FLOW = 4
+PEERS = 3
+peers = st.integers(0, PEERS - 1)
+some = st.integers(0, 7)
+numbers = st.lists(some, min_size=1, max_size=4)
+
+
+class Message:
+    """What the model knows of one: its place in the queue, how often it has been tried, and its
+    last delivery."""
+
+    def __init__(self, number: int) -> None:
+        self.number = number
+        self.place = 0
+        self.tried = 0
+        self.packet: Packet | None = None
+
+
+class Reader:
+    """A consumer of the model.
+
+    held     in the order of their delivery
+    again    to be sent again, by number
+    """
+
+    def __init__(self, number: int, credit: int) -> None:
+        self.number = number
+        self.credit = credit
+        self.held: list[Message] = []
+        self.again: dict[int, Message] = {}
+
+
+class Client:
+    """A connection of the model. Its transaction is always open."""
+
+    def __init__(self, peer: Peer) -> None:
+        self.peer = peer
+        self.session = peer.session_of(AckMode.NONE)
+        self.readers: list[Reader] = []
+        self.closed: list[Reader] = []
+        """Closed consumers that hold something."""
+        self.room = FLOW
+        self.started = True
+        self.stopped = False
+        self.transaction = peer.begin(self.session)
+        self.acked: list[tuple[Reader, Message]] = []
+        self.sent: list[Message] = []
+
+    @property
+    def open(self) -> bool:
+        return self.started and not self.stopped and self.room > 0
+
+
+class Model(RuleBasedStateMachine):
+    """Three connections, one queue.
+
+    What must hold whatever they do: a message is with at most one consumer; those that wait are
+    delivered in their order, those that are asked for again before them; nobody gets more than was
+    asked for, and the last of these carries the bit; delivery counts are right, and R is set from
+    the second on; what was acknowledged does not come back, and everything else is somewhere.
+    """
+
+    @initialize()
+    def start(self) -> None:
+        self.harness = Harness()
+        self.waiting: dict[int, Message] = {}
+        self.count = 0
+        self.places = 0
+        self.clients: list[Client] = []
+        for which in range(PEERS):
+            self.clients.append(self.connect())
+            self.add_consumer(which, PREFETCH)
+
+    def connect(self) -> Client:
+        return Client(self.harness.connect(Options(prefetch=PREFETCH), JMQSize=FLOW))
+
+    # --- what comes --------------------------------------------------------------------------
+
+    def collect(self) -> None:
+        """Check what has been delivered, on all connections."""
+        for client in self.clients:
+            for packet in client.peer.delivered():
+                [reader] = [r for r in client.readers if r.number == packet.consumer_id]
+                assert client.started
+                assert not client.stopped
+                assert client.room > 0
+                assert reader.credit > 0
+                client.room -= 1
+                reader.credit -= 1
+                assert bool(packet.flags & F) == (client.room == 0)
+                assert bool(packet.flags & C) == (reader.credit == 0)
+                number = int(packet.body)
+                if reader.again:
+                    message = reader.again.pop(number)
+                    places = [each.place for each in reader.again.values()]
+                    assert message.place < min(places, default=self.places + 1)
+                else:
+                    message = self.waiting.pop(number)
+                    message.tried += 1
+                assert packet.variable.delivery_count == message.tried
+                assert bool(packet.flags & R) == (message.tried > 1)
+                message.packet = packet
+                reader.held.append(message)
+                self.newly.append(message)
+        self.check_order()
+
+    def check_order(self) -> None:
+        """Nothing that waits has been passed over: it could have been delivered before."""
+        fresh = [m.place for m in self.newly if m.number in self.waited]
+        left = [m.place for m in self.left()]
+        if fresh and left:
+            assert max(fresh) < min(left), (fresh, left)
+
+    def left(self) -> list[Message]:
+        """What waits, but not with a connection that may not be sent it yet."""
+        numbers = set(self.waiting)
+        for session in self.harness.coordinator.connections.values():
+            for consumer in session._connection.consumers.values():
+                for delivery in consumer.pending:
+                    assert delivery.message is not None
+                    numbers.discard(int(delivery.message.body))
+        return [self.waiting[number] for number in numbers]
+
+    def enter(self, message: Message) -> None:
+        """It has come into the queue."""
+        self.places += 1
+        message.place = self.places
+        self.waiting[message.number] = message
+
+    def begin(self) -> None:
+        self.newly: list[Message] = []
+        self.waited = set(self.waiting)
+
+    def put(self, client: Client, data: bytes) -> None:
+        self.begin()
+        client.peer.put(data)
+        self.collect()
+
+    def give_back(self, messages: list[Message], uncounted: bool = False) -> None:
+        for message in messages:
+            if uncounted:
+                message.tried -= 1
+            self.waiting[message.number] = message
+
+    # --- sending -----------------------------------------------------------------------------
+
+    @rule(which=peers, count=st.integers(1, 5), persistent=st.booleans())
+    def send(self, which: int, count: int, persistent: bool) -> None:
+        client = self.clients[which]
+        data = b""
+        for _ in range(count):
+            self.count += 1
+            message = Message(self.count)
+            self.enter(message)
+            text = str(message.number)
+            data += client.peer.message("q", text, flags=P if persistent else 0)
+        self.begin()
+        self.waited |= set(self.waiting)
+        # what is not persistent is there at once, and may be delivered before what has to be
+        # written first: so only one kind at a time, and a turn between
+        client.peer.put(data)
+        self.collect()
+
+    @rule(which=peers)
+    def send_in_transaction(self, which: int) -> None:
+        client = self.clients[which]
+        self.count += 1
+        client.sent.append(Message(self.count))
+        client.peer.send("q", str(self.count), transaction_id=client.transaction)
+        self.begin()
+        self.collect()
+
+    # --- consumers ---------------------------------------------------------------------------
+
+    @rule(which=peers, credit=st.integers(0, PREFETCH))
+    def add_consumer(self, which: int, credit: int) -> None:
+        client = self.clients[which]
+        if len(client.readers) == 2:
+            return
+        self.begin()
+        number = client.peer.consume("q", client.session, size=credit)
+        client.readers.append(Reader(number, credit))
+        self.collect()
+
+    @rule(which=peers, place=some, size=st.integers(-1, 5))
+    def resume(self, which: int, place: int, size: int) -> None:
+        client = self.clients[which]
+        if client.readers:
+            reader = client.readers[place % len(client.readers)]
+            reader.credit = PREFETCH if size < 0 else min(size, PREFETCH)
+            properties = {"JMQConsumerID": Long(reader.number), "JMQSize": size}
+            self.put(client, encode_packet(H.RESUME_FLOW, properties=properties))
+
+    @rule()
+    def everybody_goes_on(self) -> None:
+        for which, client in enumerate(self.clients):
+            client.started, client.stopped = True, False
+            self.put(client, encode_packet(H.START))
+            properties: dict[str, object] = {"JMQSessionID": Long(client.session)}
+            self.put(client, encode_packet(H.START, properties=properties))
+            for place in range(len(client.readers)):
+                self.resume(which, place, PREFETCH)
+            self.resume_connection(which)
+
+    @rule(which=peers)
+    def resume_connection(self, which: int) -> None:
+        client = self.clients[which]
+        client.room = FLOW
+        self.put(client, encode_packet(H.RESUME_FLOW))
+
+    @rule(which=peers, whole=st.booleans(), stop=st.sampled_from([False, False, True]))
+    def start_or_stop(self, which: int, whole: bool, stop: bool) -> None:
+        client = self.clients[which]
+        if whole:
+            client.started = not stop
+        else:
+            client.stopped = stop
+        properties = {} if whole else {"JMQSessionID": Long(client.session)}
+        kind = H.STOP if stop else H.START
+        self.put(client, encode_packet(kind, properties=properties))
+
+    @rule(which=peers, place=some, last=some, nothing=st.booleans())
+    def close_consumer(self, which: int, place: int, last: int, nothing: bool) -> None:
+        client = self.clients[which]
+        if not client.readers:
+            return
+        reader = client.readers.pop(place % len(client.readers))
+        kept: list[Message] = []
+        packet = None
+        if reader.held and not nothing:
+            kept = reader.held[: last % len(reader.held) + 1]
+            packet = kept[-1].packet
+        self.give_back([m for m in reader.held if m not in kept], uncounted=True)
+        self.give_back(list(reader.again.values()), uncounted=True)
+        reader.held = kept
+        reader.again = {}
+        client.closed.append(reader)
+        self.begin()
+        client.peer.close_consumer(reader.number, packet)
+        self.waited = set(self.waiting)
+        self.collect()
+
+    # --- acknowledging -----------------------------------------------------------------------
+
+    def choose(self, client: Client, places: list[int]) -> list[tuple[Reader, Message]]:
+        """The first so many of each consumer, as applications acknowledge."""
+        chosen = []
+        for reader in client.readers + client.closed:
+            for message in reader.held[: places[0] % 3]:
+                chosen.append((reader, message))
+        return chosen
+
+    @rule(which=peers, places=numbers)
+    def acknowledge(self, which: int, places: list[int]) -> None:
+        client = self.clients[which]
+        chosen = self.choose(client, places)
+        for reader, message in chosen:
+            reader.held.remove(message)
+        self.put(client, encode_packet(H.ACKNOWLEDGE, body=packets(chosen)))
+
+    @rule(which=peers, places=numbers)
+    def acknowledge_in_transaction(self, which: int, places: list[int]) -> None:
+        client = self.clients[which]
+        chosen = self.choose(client, places)
+        for reader, message in chosen:
+            reader.held.remove(message)
+        client.acked += chosen
+        header = encode_header(transaction_id=client.transaction)
+        self.put(client, encode_packet(H.ACKNOWLEDGE, header=header, body=packets(chosen)))
+
+    @rule(which=peers, other=peers, places=numbers)
+    def acknowledge_what_others_hold(self, which: int, other: int, places: list[int]) -> None:
+        client = self.clients[which]
+        if which != other:
+            chosen = self.choose(self.clients[other], places)
+            self.put(client, encode_packet(H.ACKNOWLEDGE, body=packets(chosen)))
+
+    @rule(which=peers, commit=st.booleans())
+    def end_transaction(self, which: int, commit: bool) -> None:
+        client = self.clients[which]
+        if commit:
+            for message in client.sent:
+                self.enter(message)
+        else:
+            self.give_back([message for _, message in client.acked])
+        client.sent, client.acked = [], []
+        self.begin()
+        self.waited = set(self.waiting)
+        kind = H.COMMIT_TRANSACTION if commit else H.ROLLBACK_TRANSACTION
+        answer = client.peer.ask(kind, {"JMQTransactionID": Long(client.transaction)})
+        assert status(answer) == Status.OK
+        client.transaction = client.peer.begin(client.session)
+        self.collect()
+
+    # --- redelivery --------------------------------------------------------------------------
+
+    @rule(which=peers, places=numbers, attempted=st.booleans(), acked=st.booleans())
+    def redeliver(self, which: int, places: list[int], attempted: bool, acked: bool) -> None:
+        """Of what is held, and perhaps of what was acknowledged in the transaction."""
+        client = self.clients[which]
+        chosen = [
+            (reader, message)
+            for reader in client.readers + client.closed
+            for message in reader.held
+            if message.number % 8 in places
+        ]
+        for reader, message in chosen:
+            reader.held.remove(message)
+        transaction = 0
+        if acked:
+            transaction = client.transaction
+            taken = [each for each in client.acked if each[1].number % 8 in places]
+            client.acked = [each for each in client.acked if each not in taken]
+            chosen += taken
+        for reader, message in chosen:
+            if reader in client.closed:
+                self.give_back([message], uncounted=not attempted)
+            else:
+                message.tried += attempted
+                reader.again[message.number] = message
+        properties = {"JMQSetRedelivered": attempted}
+        header = encode_header(transaction_id=transaction)
+        self.begin()
+        self.waited = set(self.waiting)
+        client.peer.put(
+            encode_packet(H.REDELIVER, properties=properties, header=header, body=packets(chosen))
+        )
+        self.collect()
+
+    # --- the end -----------------------------------------------------------------------------
+
+    @rule(which=peers, how=st.sampled_from(["reset", "eof", "garbage", "goodbye", "session"]))
+    def reconnect(self, which: int, how: str) -> None:
+        client = self.clients[which]
+        self.give_back([message for _, message in client.acked])
+        for reader in client.readers + client.closed:
+            self.give_back(reader.held)
+            self.give_back(list(reader.again.values()), uncounted=True)
+        self.begin()
+        self.waited = set(self.waiting)
+        session = client.peer.session
+        if how == "session":
+            wish = {"JMQSessionID": Long(client.session)}
+            client.peer.ask(H.DESTROY_SESSION, wish, expect=Status.OK)
+        elif how == "eof":
+            session.end_of_input()
+        elif how == "garbage":
+            session.receive(b"garbage")
+        elif how == "goodbye":
+            session.receive(encode_packet(H.GOODBYE))
+        client.peer.drop()
+        self.clients[which] = self.connect()
+        self.collect()
+        self.add_consumer(which, PREFETCH)
+
+    # --- invariants --------------------------------------------------------------------------
+
+    @invariant()
+    def nobody_waits_for_what_is_there(self) -> None:
+        for client in self.clients:
+            for reader in client.readers:
+                if client.open and reader.credit > 0:
+                    assert not reader.again
+                    assert not self.left()
+
+    @invariant()
+    def everything_is_somewhere(self) -> None:
+        queue = self.harness.find("q")
+        if queue is None:
+            return
+        held = sum(
+            len(reader.held) + len(reader.again)
+            for client in self.clients
+            for reader in client.readers + client.closed
+        )
+        acked = sum(len(client.acked) for client in self.clients)
+        # what the engine has handed over and has not been written is not known here
+        assert queue.waiting + queue.unacked == len(self.waiting) + held + acked
+
+
+def packets(chosen: list[tuple[Reader, Message]]) -> bytes:
+    return blocks(*(message.packet for _, message in chosen if message.packet is not None))
+
+
+TestModel = Model.TestCase
+TestModel.settings = settings(max_examples=80, stateful_step_count=60, deadline=None)
+
+
+# --- anything ------------------------------------------------------------------------------------
+
+words = st.sampled_from(
+    [
+        "JMQDestination",
+        "JMQDestType",
+        "JMQSessionID",
+        "JMQConsumerID",
+        "JMQProducerID",
+        "JMQTransactionID",
+        "JMQXAFlags",
+        "JMQSize",
+        "JMQSelector",
+        "JMQDurableName",
+        "JMQJMSShare",
+        "JMQSharedSubscriptionName",
+        "JMQNoLocal",
+        "JMQAckType",
+        "JMQBodyType",
+        "JMQClientID",
+        "JMQShare",
+        "JMQSetRedelivered",
+        "JMQQuantity",
+        "JMQAckMode",
+        "JMQRedeliver",
+        "JMQRedeliverAll",
+        "JMQStartNextTransaction",
+        "JMQRequestType",
+    ]
+)
+values = st.one_of(
+    st.booleans(),
+    st.integers(-(2**31), 2**31 - 1),
+    st.sampled_from([0, 1, 2, 16, 17, 18, 0x200000, 0x1000000, 0x4000000, 0x40000000]),
+    st.integers(-(2**63), 2**63 - 1).map(Long),
+    st.sampled_from(["q", "t", "t.*", "temporary_destination://queue/1", "mq.sys.dmq", "a = 1"]),
+    st.text(max_size=5),
+    st.floats(),
+)
+KNOWN = 6
+"""Numbers that the broker has given are used for some of the values, in turn."""
+
+
+@given(
+    st.lists(
+        st.tuples(
+            st.one_of(st.sampled_from(list(PacketType)), st.integers(-5, 90)),
+            st.dictionaries(words, values, max_size=6),
+            st.one_of(st.binary(max_size=8), st.sampled_from([32, 40, 80, 136]).map(bytes)),
+            st.integers(0, 0xFFFF),
+            st.integers(0, KNOWN - 1),
+        ),
+        max_size=30,
+    )
+)
+@settings(max_examples=150, deadline=None)
+def test_a_client_that_says_anything(
+    script: list[tuple[int, dict[str, object], bytes, int, int]],
+) -> None:
+    """It is answered, and nobody else is the worse for it."""
+    harness = Harness()
+    other = harness.connect()
+    reader = other.consume("safe", other.session_of())
+    peer = harness.connect()
+    given_numbers = [0] * KNOWN
+    for number, (kind, properties, body, flags, known) in enumerate(script, 1):
+        if kind in (H.GOODBYE, H.HELLO):
+            continue
+        for name in ("JMQSessionID", "JMQConsumerID", "JMQProducerID", "JMQTransactionID"):
+            if name in properties and given_numbers[known]:
+                properties[name] = Long(given_numbers[known])
+        header = encode_header("q", transaction_id=given_numbers[known]) if flags & 1 else b""
+        peer.put(encode_packet(kind, flags, number, properties, header, body))
+        assert peer.link.open
+        for packet in peer.receive():
+            if packet.is_message or packet.type in (H.RESUME_FLOW, H.PING):
+                continue
+            assert packet.consumer_id <= number
+            assert isinstance(status(packet), int)
+            for name in ("JMQSessionID", "JMQConsumerID", "JMQProducerID", "JMQTransactionID"):
+                value = packet.properties.get(name)
+                if isinstance(value, int):
+                    given_numbers[number % KNOWN] = value
+    number, data = peer.request(H.PING)
+    peer.put(data)
+    assert number in [p.consumer_id for p in peer.receive() if p.type == H.PING_REPLY]
+    other.send("safe", "x")
+    [message] = other.delivered()
+    assert message.consumer_id == reader
+    other.acknowledge(message)
+    peer.drop()
+    assert harness.broker.transactions.open == {}
+    assert all(not d.temporary for d in harness.broker.destinations.values())
+    for destination in harness.broker.destinations.values():
+        if destination.name != "safe":
+            assert destination.consumers == 0
+            assert destination.unacked == sum(
+                len(t.acks) for t in harness.broker.transactions.prepared.values()
+            )
+
+
+@given(st.binary(max_size=300), st.booleans())
+def test_bytes_that_are_no_packets(data: bytes, logged_in: bool) -> None:
+    harness = Harness()
+    peer = harness.connect() if logged_in else harness.arrive()
+    peer.put(data)
+    peer.drop()

@@ -1,0 +1,109 @@
+"""Every status of every reply that the protocol specification has.
+
+TABLE is the specification's; each status is either provoked by a scenario (scenarios.py) or stands
+in IMPOSSIBLE, with the reason why one broker never answers it.
+"""
+
+from __future__ import annotations
+
+from functools import partial
+
+import pytest
+
+from sluicemq.model.destination import Address, Kind
+from sluicemq.protocols.jmq.packets import PacketType, Status
+from tests.protocols.jmq.harness import Harness, login, status
+from tests.protocols.jmq.scenarios import SCENARIOS, provokes, too_early
+from tests.protocols.jmq.test_session import Users
+
+H = PacketType
+
+TABLE: dict[PacketType, set[int]] = {
+    H.SEND_REPLY: {200, 304, 403, 404, 408, 410, 412, 414, 423, 500},
+    H.ACKNOWLEDGE_REPLY: {200, 400, 404, 405, 408, 410, 412, 500},
+    H.ADD_CONSUMER_REPLY: {200, 400, 403, 404, 405, 409, 412, 500},
+    H.ADD_PRODUCER_REPLY: {200, 403, 404, 409, 500},
+    H.AUTHENTICATE_REPLY: {200, 403, 500},
+    H.BROWSE_REPLY: {200, 400, 403, 404, 500},
+    H.CREATE_DESTINATION_REPLY: {200, 403, 409, 500},
+    H.CREATE_SESSION_REPLY: {200, 400, 405, 500},
+    H.DELETE_CONSUMER_REPLY: {200, 403, 404, 409, 412, 500},
+    H.DELETE_PRODUCER_REPLY: {200, 403, 404, 500},
+    H.DELIVER_REPLY: {200, 404, 500},
+    H.DESTROY_DESTINATION_REPLY: {200, 403, 404, 409, 500},
+    H.DESTROY_SESSION_REPLY: {200, 500},
+    H.GENERATE_UID_REPLY: {200, 500},
+    H.GET_LICENSE_REPLY: {200, 500},
+    H.GOODBYE_REPLY: {200},
+    H.HELLO_REPLY: {200, 301, 400, 404, 405, 408, 500, 503, 505},
+    H.PING_REPLY: {200, 500},
+    H.SET_CLIENTID_REPLY: {200, 400, 409, 500},
+    H.STOP_REPLY: {200},
+    H.VERIFY_DESTINATION_REPLY: {200, 400, 403, 404, 500},
+    H.START_TRANSACTION_REPLY: {200, 304, 409, 500, 501},
+    H.COMMIT_TRANSACTION_REPLY: {200, 400, 404, 408, 410, 412, 500},
+    H.ROLLBACK_TRANSACTION_REPLY: {200, 400, 404, 412, 500},
+    H.END_TRANSACTION_REPLY: {200, 304, 400, 404, 408, 412, 500},
+    H.PREPARE_TRANSACTION_REPLY: {200, 304, 400, 404, 408, 412, 500},
+    H.RECOVER_TRANSACTION_REPLY: {200, 400, 404, 500},
+    H.VERIFY_TRANSACTION_REPLY: {200, 404, 500},
+}
+
+IMPOSSIBLE: dict[tuple[PacketType, int], str] = {
+    (H.AUTHENTICATE_REPLY, 403): "a wrong login is 413, and connecting takes no permission",
+    (H.DELETE_CONSUMER_REPLY, 412): "a consumer stays when its destination goes",
+    (H.DELETE_PRODUCER_REPLY, 403): "only its own connection knows a producer",
+    (H.GET_LICENSE_REPLY, 500): "a question with one answer, for those who have logged in",
+    (H.HELLO_REPLY, 405): "there is no licence that a client could exceed",
+    (H.HELLO_REPLY, 503): "too many connections are refused before they are greeted",
+    (H.PING_REPLY, 500): "a broker that is not well does not answer at all",
+    (H.START_TRANSACTION_REPLY, 409): "the Java client would ask again for ever",
+    (H.COMMIT_TRANSACTION_REPLY, 410): "of a broker in another part of the transaction",
+}
+
+NOT_LOGGED_IN = {kind for kind in TABLE if kind not in (H.SEND_REPLY, H.HELLO_REPLY)}
+"""Requests that are answered 500 before the login, and how else would a broker be in error."""
+
+for _reply in NOT_LOGGED_IN:
+    if 500 in TABLE[_reply] and (_reply, 500) not in IMPOSSIBLE and (_reply, 500) not in SCENARIOS:
+        provokes(_reply, 500)(partial(too_early, _reply - 1))
+
+
+@pytest.mark.parametrize("case", sorted(SCENARIOS), ids=lambda case: f"{case[0].name}-{case[1]}")
+def test_status(case: tuple[PacketType, int]) -> None:
+    answer = SCENARIOS[case]()
+    assert (answer.type, status(answer)) == case
+    if case[1] >= 400:
+        assert answer.properties["JMQReason"]
+
+
+def test_no_status_is_left_out() -> None:
+    every = {(kind, status) for kind, statuses in TABLE.items() for status in statuses}
+    assert set(SCENARIOS) | set(IMPOSSIBLE) == every
+    assert not set(SCENARIOS) & set(IMPOSSIBLE)
+
+
+def test_a_wrong_login_is_413() -> None:
+    peer = Harness(access=Users()).arrive()
+    peer.hello()
+    assert peer.refusal(H.AUTHENTICATE, {}, login("a", "b")) == Status.INVALID_LOGIN
+
+
+def test_nothing_is_refused_without_a_status() -> None:
+    """Whatever is asked with no properties, no body, or only nonsense is answered."""
+    harness = Harness()
+    harness.broker.declare(Address(Kind.QUEUE, "q"))
+    for kind in range(10, 80):
+        if kind in (H.START, H.REDELIVER, H.RESUME_FLOW, H.FLOW_PAUSED, H.GOODBYE):
+            continue
+        for properties in ({}, {"JMQDestination": 5, "JMQDestType": "x", "JMQSessionID": "y"}):
+            for body in (b"", b"\xff" * 7, b"\xff" * 136):
+                peer = harness.connect()
+                number, data = peer.request(kind, properties, body)
+                peer.put(data)
+                if kind == H.PING_REPLY:
+                    continue
+                [answer] = [p for p in peer.receive() if p.consumer_id == number]
+                assert isinstance(status(answer), int)
+                assert peer.link.open
+                peer.drop()

@@ -1,0 +1,497 @@
+"""Topics: subscriptions of one consumer, durable and shared ones, wildcards, no-local."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from sluicemq.broker import BrokerSettings
+from sluicemq.model.destination import Address, DestinationSettings, Kind
+from sluicemq.protocols.java import Long
+from sluicemq.protocols.jmq.options import Options
+from sluicemq.protocols.jmq.packets import PacketType, Status, W
+from tests.protocols.harness import RecordedAccess
+from tests.protocols.jmq.harness import DiskHarness, Harness, Peer, status
+
+H = PacketType
+
+
+@pytest.fixture
+def harness() -> Harness:
+    return Harness()
+
+
+def subscribe(peer: Peer, topic: str, size: int = 1000, **how: Any) -> int:
+    return peer.consume(topic, peer.session_of(), topic=True, size=size, **how)
+
+
+def refused(peer: Peer, topic: str, **how: object) -> int:
+    where = {**peer.place(topic, True), "JMQSessionID": Long(peer.session_of()), **how}
+    return peer.refusal(H.ADD_CONSUMER, where)
+
+
+def publish(peer: Peer, topic: str, *texts: str, **how: Any) -> None:
+    peer.send(topic, *texts, topic=True, **how)
+
+
+# --- alone ---------------------------------------------------------------------------------------
+
+
+def test_every_subscriber_gets_every_message(harness: Harness) -> None:
+    peers = [harness.connect() for _ in range(3)]
+    for peer in peers:
+        subscribe(peer, "t")
+    publish(harness.connect(), "t", "a", "b")
+    assert [peer.texts() for peer in peers] == [["a", "b"]] * 3
+
+
+def test_a_subscription_ends_with_its_consumer(harness: Harness) -> None:
+    peer = harness.connect()
+    consumer = subscribe(peer, "t")
+    publish(peer, "t", "a")
+    [message] = peer.delivered()
+    peer.close_consumer(consumer, message)
+    assert harness.topic("t").subscriptions == {}
+    peer.acknowledge(message)  # nothing becomes of it
+    other = harness.connect()
+    subscribe(other, "t")
+    other.drop()
+    assert harness.topic("t").subscriptions == {}
+
+
+def test_a_topic_that_is_removed_and_comes_back(harness: Harness) -> None:
+    peer = harness.connect()
+    subscribe(peer, "t")
+    harness.broker.remove(harness.topic("t"), force=True)
+    publish(harness.connect(), "t", "a")
+    assert peer.texts() == ["a"]
+
+
+def test_a_subscription_that_is_removed_on_purpose_stays_away(harness: Harness) -> None:
+    peer = harness.connect(client_id="me")
+    subscribe(peer, "t", JMQDurableName="d")
+    [subscription] = harness.topic("t").subscriptions.values()
+    harness.broker.unsubscribe(subscription)
+    publish(peer, "t", "a")
+    assert peer.texts() == []
+    assert harness.topic("t").subscriptions == {}
+
+
+def test_no_local_is_of_this_connection(harness: Harness) -> None:
+    peer, other = harness.connect(), harness.connect()
+    subscribe(peer, "t", JMQNoLocal=True)
+    publish(peer, "t", "mine")
+    publish(other, "t", "theirs")
+    assert peer.texts() == ["theirs"]
+    where = {**peer.place("q"), "JMQNoLocal": True}
+    assert peer.refusal(H.ADD_CONSUMER, where) == Status.ERROR
+
+
+def test_no_local_of_connections_that_share_a_client_id(harness: Harness) -> None:
+    peers = [harness.connect() for _ in range(3)]
+    for peer in peers:
+        where = {"JMQClientID": "us", "JMQShare": True}
+        peer.ask(H.SET_CLIENTID, where, expect=Status.OK)
+    subscribe(peers[0], "t", JMQNoLocal=True)
+    subscribe(peers[1], "t", JMQDurableName="d", JMQNoLocal=True)
+    publish(peers[2], "t", "a")
+    assert peers[0].texts() == ["a"]  # another connection
+    assert peers[1].texts() == []  # the same client
+
+
+def test_no_local_of_a_durable_subscription_is_of_this_client_id(harness: Harness) -> None:
+    peer = harness.connect(client_id="me")
+    consumer = subscribe(peer, "t", JMQDurableName="d", JMQNoLocal=True)
+    publish(peer, "t", "mine")
+    peer.close_consumer(consumer)
+    peer.drop()
+    again = harness.connect(client_id="me")
+    publish(again, "t", "mine too")
+    publish(harness.connect(client_id="other"), "t", "theirs")
+    subscribe(again, "t", JMQDurableName="d", JMQNoLocal=True)
+    assert again.texts() == ["theirs"]
+
+
+def test_selectors(harness: Harness) -> None:
+    peer = harness.connect()
+    subscribe(peer, "t", JMQSelector="n > 1")
+    publish(peer, "t", "a", properties={"n": 1})
+    publish(peer, "t", "b", properties={"n": 2})
+    assert peer.texts() == ["b"]
+    peer.consume("q", peer.session_of(), JMQSelector="n > 1")
+    peer.send("q", "c", properties={"n": 1})
+    peer.send("q", "d", properties={"n": 2})
+    assert peer.texts() == ["d"]
+    assert harness.bodies("q") == [b"c", b"d"]
+    assert refused(peer, "t", JMQSelector="n >") == Status.BAD_REQUEST
+    subscribe(peer, "u", JMQSelector=" ")
+    publish(peer, "u", "e")
+    assert peer.texts() == ["e"]
+
+
+# --- durable -------------------------------------------------------------------------------------
+
+
+def test_a_durable_subscription_waits_for_its_consumer(harness: Harness) -> None:
+    peer = harness.connect(client_id="me")
+    consumer = subscribe(peer, "t", JMQDurableName="d")
+    publish(peer, "t", "a")
+    [message] = peer.delivered()
+    peer.acknowledge(message)
+    peer.close_consumer(consumer, message)
+    publish(peer, "t", "b")
+    peer.drop()
+    publish(harness.connect(), "t", "c")
+    again = harness.connect(client_id="me")
+    subscribe(again, "t", JMQDurableName="d")
+    assert again.texts() == ["b", "c"]
+
+
+def test_it_is_on_disk_when_it_is_confirmed(harness: Harness) -> None:
+    peer = harness.connect(client_id="me")
+    where = {**peer.place("t", True), "JMQDurableName": "d", "JMQSize": 10}
+    peer.session.receive(peer.request(H.ADD_CONSUMER, where)[1])
+    peer.session.receive(peer.message("t", b"x", topic=True, flags=0))
+    peer.session.receive(peer.request(H.STOP)[1])
+    peer.session.receive(peer.request(H.PING)[1])
+    assert [p.type for p in peer.receive()] == [H.STOP_REPLY, H.PING_REPLY]
+    harness.turn()
+    assert [p.type for p in peer.receive()] == [H.ADD_CONSUMER_REPLY]
+    peer.say(H.START)
+    assert peer.texts() == ["x"]
+    number = next(iter(harness.topic("t").subscriptions.values())).number
+    assert number
+
+
+def test_nothing_is_delivered_before_it_is_confirmed(harness: Harness) -> None:
+    peer = harness.connect(client_id="me")
+    where = {**peer.place("t", True), "JMQDurableName": "d", "JMQSize": 10}
+    peer.session.receive(peer.request(H.ADD_CONSUMER, where)[1])
+    for kind in (H.STOP, H.START):
+        peer.session.receive(peer.request(kind)[1])
+    peer.session.receive(peer.message("t", b"x", topic=True, flags=0))
+    harness.turn()
+    kinds = [p.type for p in peer.receive()]
+    assert kinds == [H.STOP_REPLY, H.ADD_CONSUMER_REPLY, 1]
+
+
+def test_only_one_consumer_at_a_time(harness: Harness) -> None:
+    peer = harness.connect(client_id="me")
+    subscribe(peer, "t", JMQDurableName="d")
+    assert refused(peer, "t", JMQDurableName="d") == Status.CONFLICT
+    assert refused(peer, "t", JMQDurableName="d", JMQShare=True) == Status.CONFLICT
+    assert refused(peer, "u", JMQDurableName="d") == Status.CONFLICT
+    assert refused(peer, "t", JMQDurableName="d", JMQSelector="a = 1") == Status.CONFLICT
+    assert peer.refusal(H.DELETE_CONSUMER, {"JMQDurableName": "d"}) == Status.CONFLICT
+    subscribe(peer, "t", JMQDurableName="e")
+
+
+def test_other_terms_make_another_subscription(harness: Harness) -> None:
+    peer = harness.connect(client_id="me")
+    for topic, terms in (
+        ("t", {}),
+        ("t", {"JMQSelector": "n = 1"}),
+        ("t", {"JMQNoLocal": True}),
+        ("u", {}),
+    ):
+        consumer = subscribe(peer, topic, JMQDurableName="d", **terms)
+        assert peer.texts() == []
+        peer.close_consumer(consumer)
+        publish(harness.connect(), topic, "x", properties={"n": 1})
+    assert harness.topic("t").subscriptions == {}
+    assert len(harness.topic("u").subscriptions) == 1
+
+
+def test_what_a_durable_subscription_needs(harness: Harness) -> None:
+    peer = harness.connect()
+    assert refused(peer, "t", JMQDurableName="d") == Status.PRECONDITION_FAILED
+    named = harness.connect(client_id="me")
+    temporary = "temporary_destination://topic/x/1/1"
+    named.create(temporary, topic=True, temporary=True)
+    assert refused(named, temporary, JMQDurableName="d") == Status.PRECONDITION_FAILED
+    where = {**named.place("q"), "JMQDurableName": "d"}
+    assert named.refusal(H.ADD_CONSUMER, where) == Status.ERROR
+
+
+def test_unsubscribing(harness: Harness) -> None:
+    peer = harness.connect(client_id="me")
+    assert peer.refusal(H.DELETE_CONSUMER, {"JMQDurableName": "d"}) == Status.NOT_FOUND
+    consumer = subscribe(peer, "t", JMQDurableName="d")
+    peer.close_consumer(consumer)
+    other = harness.connect(client_id="other")
+    assert other.refusal(H.DELETE_CONSUMER, {"JMQDurableName": "d"}) == Status.NOT_FOUND
+    assert peer.refusal(H.DELETE_CONSUMER, {}) == Status.BAD_REQUEST
+    assert peer.refusal(H.DELETE_CONSUMER, {"JMQDurableName": "d"}) == Status.OK
+    assert peer.refusal(H.DELETE_CONSUMER, {"JMQDurableName": "d"}) == Status.NOT_FOUND
+    assert harness.topic("t").subscriptions == {}
+    consumer = subscribe(peer, "t", JMQDurableName="d")
+    peer.close_consumer(consumer)
+    nobody = harness.connect()
+    given = {"JMQDurableName": "d", "JMQClientID": "me"}
+    assert nobody.refusal(H.DELETE_CONSUMER, given) == Status.OK
+
+
+def test_unsubscribing_with_a_message_that_is_not_acknowledged(harness: Harness) -> None:
+    peer = harness.connect(client_id="me")
+    consumer = subscribe(peer, "t", JMQDurableName="d")
+    publish(peer, "t", "a")
+    [message] = peer.delivered()
+    peer.close_consumer(consumer, message)
+    assert peer.refusal(H.DELETE_CONSUMER, {"JMQDurableName": "d"}) == Status.OK
+    peer.acknowledge(message)
+
+
+def test_durable_subscriptions_are_known_after_a_restart(tmp_path: Path) -> None:
+    harness = DiskHarness(tmp_path)
+    peer = harness.connect(client_id="me/too")
+    subscribe(peer, "t", JMQDurableName="d 1", JMQSelector="n = 1", JMQNoLocal=True)
+    subscribe(peer, "w.*", JMQDurableName="w")
+    publish(peer, "w.a", "x")
+    harness = harness.restart()
+    publish(harness.connect(), "t", "a", properties={"n": 1})
+    publish(harness.connect(), "t", "b", properties={"n": 2})
+    publish(harness.connect(), "w.b", "y")
+    again = harness.connect(client_id="me/too")
+    publish(again, "t", "c", properties={"n": 1})
+    assert refused(again, "t", JMQJMSShare=True, JMQDurableName="d 1") == Status.CONFLICT
+    subscribe(again, "t", JMQDurableName="d 1", JMQSelector="n = 1", JMQNoLocal=True)
+    assert again.texts() == ["a"]
+    subscribe(again, "w.*", JMQDurableName="w")
+    assert sorted(again.texts()) == ["x", "y"]
+
+
+# --- shared --------------------------------------------------------------------------------------
+
+
+def test_a_durable_subscription_may_be_shared(harness: Harness) -> None:
+    peers = [harness.connect(), harness.connect()]
+    for peer in peers:
+        where = {"JMQClientID": "us", "JMQShare": True}
+        peer.ask(H.SET_CLIENTID, where, expect=Status.OK)
+        subscribe(peer, "t", JMQDurableName="d", JMQShare=True)
+    assert refused(peers[0], "t", JMQDurableName="d") == Status.CONFLICT
+    publish(harness.connect(), "t", *"abcd")
+    texts = [peer.texts() for peer in peers]
+    assert sorted(texts[0] + texts[1]) == ["a", "b", "c", "d"]
+    assert all(texts)
+
+
+def test_consumers_of_one_client_id_may_share(harness: Harness) -> None:
+    peers = [harness.connect() for _ in range(3)]
+    for peer in peers:
+        where = {"JMQClientID": "us", "JMQShare": True}
+        peer.ask(H.SET_CLIENTID, where, expect=Status.OK)
+    subscribe(peers[0], "t", JMQShare=True)
+    subscribe(peers[1], "t", JMQShare=True)
+    subscribe(peers[2], "t", JMQShare=True, JMQSelector="a IS NULL")
+    publish(harness.connect(), "t", *"abcd")
+    texts = [peer.texts() for peer in peers]
+    assert sorted(texts[0] + texts[1]) == texts[2] == ["a", "b", "c", "d"]
+    for peer in peers:
+        peer.drop()
+    assert harness.topic("t").subscriptions == {}
+
+
+@pytest.mark.parametrize("client_id", ["", "me"])
+def test_shared_consumers_of_jms_2(harness: Harness, client_id: str) -> None:
+    peers = [harness.connect(client_id=client_id), harness.connect()]
+    share: dict[str, Any] = {"JMQJMSShare": True, "JMQSharedSubscriptionName": "s"}
+    mine = subscribe(peers[0], "t", **share)
+    subscribe(peers[1], "t", **share)
+    publish(harness.connect(), "t", *"abcd")
+    texts = [peer.texts() for peer in peers]
+    if client_id:
+        assert texts == [["a", "b", "c", "d"]] * 2
+    else:
+        assert sorted(texts[0] + texts[1]) == ["a", "b", "c", "d"]
+    assert refused(peers[0], "t", JMQJMSShare=True) == Status.BAD_REQUEST
+    assert refused(peers[0], "t", JMQSelector="a = 1", **share) == Status.CONFLICT
+    peers[0].close_consumer(mine)
+    publish(harness.connect(), "t", "e")
+    assert peers[1].texts()[-1] == "e"
+    peers[1].drop()
+    assert harness.topic("t").subscriptions == {}
+
+
+def test_shared_durable_consumers_of_jms_2(harness: Harness) -> None:
+    peer = harness.connect()
+    share: dict[str, Any] = {"JMQJMSShare": True, "JMQDurableName": "s"}
+    consumer = subscribe(peer, "t", **share)
+    other = subscribe(harness.connect(), "t", **share)
+    assert other != consumer
+    peer.close_consumer(consumer)
+    named = harness.connect(client_id="me")
+    subscribe(named, "t", JMQDurableName="s")
+    assert refused(named, "t", **share) == Status.CONFLICT
+    assert peer.refusal(H.DELETE_CONSUMER, {"JMQDurableName": "s"}) == Status.CONFLICT
+
+
+def test_a_shared_subscription_is_prefetched_little(harness: Harness) -> None:
+    peer = harness.connect(Options(shared_prefetch=2))
+    share: dict[str, Any] = {"JMQJMSShare": True, "JMQSharedSubscriptionName": "s", "JMQSize": 100}
+    where = {**peer.place("t", True), **share}
+    answer = peer.ask(H.ADD_CONSUMER, where, expect=Status.OK)
+    assert answer.properties["JMQSize"] == 2
+
+
+# --- wildcards -----------------------------------------------------------------------------------
+
+
+def test_a_wildcard_is_of_topics_that_are_there_and_that_come(harness: Harness) -> None:
+    harness.broker.topic("a.x")
+    harness.broker.topic("b.x")
+    peer = harness.connect()
+    consumer = subscribe(peer, "a.*")
+    sender = harness.connect()
+    for topic in ("a.x", "b.x", "a.y", "a.y.z"):
+        publish(sender, topic, topic)
+    messages = peer.delivered()
+    assert [m.body for m in messages] == [b"a.x", b"a.y"]
+    assert [m.variable.destination for m in messages] == ["a.x", "a.y"]
+    assert {m.consumer_id for m in messages} == {consumer}
+    peer.redeliver(*messages, attempted=True)
+    again = peer.delivered()
+    assert [m.variable.delivery_count for m in again] == [2, 2]
+    peer.acknowledge(*again)
+    peer.close_consumer(consumer)
+    assert len(harness.broker.creations) == 1
+    assert all(not t.subscriptions for t in harness.broker.destinations.values())
+
+
+def test_the_flow_of_a_wildcard_is_one(harness: Harness) -> None:
+    peer = harness.connect()
+    consumer = subscribe(peer, ">", size=2)
+    sender = harness.connect()
+    for topic in ("a", "b", "c"):
+        publish(sender, topic, topic)
+    assert peer.texts() == ["a", "b"]
+    peer.resume(consumer, 2)
+    assert peer.texts() == ["c"]
+
+
+def test_a_wildcard_of_several_consumers(harness: Harness) -> None:
+    peers = [harness.connect(), harness.connect()]
+    for peer in peers:
+        subscribe(peer, "a.**", JMQJMSShare=True, JMQSharedSubscriptionName="s")
+    publish(harness.connect(), "a.b", *"wxyz")
+    assert sorted(peers[0].texts() + peers[1].texts()) == ["w", "x", "y", "z"]
+
+
+def test_a_durable_wildcard(harness: Harness) -> None:
+    peer = harness.connect(client_id="me")
+    consumer = subscribe(peer, "a.*", JMQDurableName="d")
+    publish(peer, "a.x", "1")
+    peer.acknowledge(*peer.delivered())
+    peer.close_consumer(consumer)
+    publish(peer, "a.y", "2")  # it has come into being meanwhile
+    consumer = subscribe(peer, "a.*", JMQDurableName="d")
+    assert peer.texts() == ["2"]
+    assert refused(peer, "a.x", JMQDurableName="d") == Status.CONFLICT
+    peer.close_consumer(consumer)
+    assert peer.refusal(H.DELETE_CONSUMER, {"JMQDurableName": "d"}) == Status.OK
+    publish(peer, "a.z", "3")
+    assert all(not t.subscriptions for t in harness.broker.destinations.values())
+
+
+def test_a_durable_wildcard_that_nothing_matches_yet(harness: Harness) -> None:
+    peer = harness.connect(client_id="me")
+    consumer = subscribe(peer, "a.*", JMQDurableName="d")
+    peer.close_consumer(consumer)
+    publish(peer, "a.x", "1")
+    consumer = subscribe(peer, "a.*", JMQDurableName="d")
+    assert peer.texts() == ["1"]
+    peer.close_consumer(consumer)
+    assert peer.refusal(H.DELETE_CONSUMER, {"JMQDurableName": "d"}) == Status.OK
+
+
+def test_what_a_wildcard_does_not_mean(harness: Harness) -> None:
+    peer = harness.connect()
+    subscribe(peer, ">")
+    other = harness.connect()
+    temporary = "temporary_destination://topic/x/1/1"
+    other.create(temporary, topic=True, temporary=True)
+    publish(other, temporary, "private")
+    harness.broker.topic("mq.metrics.jvm")
+    assert harness.topic("mq.metrics.jvm").subscriptions == {}
+    assert peer.texts() == []
+    where = peer.place("a.*")
+    assert peer.refusal(H.ADD_CONSUMER, where) == Status.UNSUPPORTED_TYPE
+
+
+def test_wildcards_are_marked(harness: Harness) -> None:
+    peer = harness.connect()
+    for kind in (H.CREATE_DESTINATION, H.VERIFY_DESTINATION):
+        answer = peer.ask(kind, peer.place("a.*", True), expect=Status.OK)
+        assert answer.flags & W
+        assert not peer.ask(H.CREATE_DESTINATION, peer.place("a", True)).flags & W
+    assert harness.broker.find(Address(Kind.TOPIC, "a.*")) is None
+
+
+# --- who may -------------------------------------------------------------------------------------
+
+
+def test_permissions(harness: Harness) -> None:
+    access = RecordedAccess("a.*: consume")
+    peer = harness.connect(access=access, client_id="me")
+    subscribe(peer, "a.b")
+    subscribe(peer, "a.>")
+    assert refused(peer, "b") == Status.FORBIDDEN
+    assert refused(peer, ">") == Status.FORBIDDEN
+    assert refused(peer, "*", JMQDurableName="d") == Status.FORBIDDEN
+    assert peer.refusal(H.ADD_CONSUMER, peer.place("q")) == Status.FORBIDDEN
+    assert access.refusals == [f"test anna consume {name}" for name in ("b", "*", "*", "q")]
+
+
+def test_temporary_destinations_are_their_connections(harness: Harness) -> None:
+    peer, other = harness.connect(), harness.connect()
+    for topic in (False, True):
+        name = f"temporary_destination://{'topic' if topic else 'queue'}/x/1/1"
+        assert peer.create(name, topic, temporary=True) == Status.OK
+        assert other.create(name, topic, temporary=True) == Status.CONFLICT
+        assert other.create(name, topic) == Status.OK
+        peer.consume(name, peer.session_of(), topic=topic)
+        assert other.refusal(H.ADD_CONSUMER, other.place(name, topic)) == Status.NOT_ALLOWED
+        where = peer.place(name, topic, temporary=True)
+        assert other.refusal(H.DESTROY_DESTINATION, where) == Status.FORBIDDEN
+        assert peer.refusal(H.DESTROY_DESTINATION, where) == Status.CONFLICT  # in use
+    peer.drop()
+    assert other.refusal(H.ADD_CONSUMER, other.place(name, True)) == Status.NOT_FOUND
+    assert other.create(name, topic) == Status.NOT_FOUND
+    assert other.create("mine", temporary=True) == Status.ERROR
+
+
+def test_destinations_that_may_not_be_created() -> None:
+    harness = Harness(BrokerSettings(auto_create_queues=False, auto_create_topics=False))
+    peer = harness.connect()
+    assert peer.create("q") == Status.FORBIDDEN
+    assert refused(peer, "t") == Status.NOT_FOUND
+    answer = peer.ask(H.VERIFY_DESTINATION, peer.place("q"))
+    assert status(answer) == Status.NOT_FOUND
+    assert answer.properties["JMQCanCreate"] is False
+    assert peer.create("mq.sys.dmq") == Status.OK
+    assert peer.create("mq.anything") == Status.OK  # as far as it goes
+    assert peer.refusal(H.ADD_CONSUMER, peer.place("mq.anything")) == Status.ERROR
+    peer.consume("mq.sys.dmq", peer.session_of())
+    subscribe(peer, "mq.metrics.destination.queue.q")
+    assert harness.topic("mq.metrics.destination.queue.q").automatic
+    assert refused(peer, "mq.other") == Status.ERROR
+
+
+def test_a_limit_on_consumers(harness: Harness) -> None:
+    harness.broker.declare(Address(Kind.TOPIC, "t"), DestinationSettings(max_subscriptions=1))
+    peer = harness.connect()
+    subscribe(peer, "t")
+    assert refused(peer, "t") == Status.RESOURCE_FULL
+    assert len(harness.topic("t").subscriptions) == 1
+
+
+def test_a_request_without_a_wish_for_an_answer(harness: Harness) -> None:
+    peer = harness.connect()
+    peer.say(H.CREATE_DESTINATION, peer.place("a.*", True))
+    peer.say(H.VERIFY_DESTINATION, peer.place("a.*", True))
+    peer.say(H.CREATE_DESTINATION, peer.place("q"))
+    peer.say(H.ADD_CONSUMER, peer.place("a.*"))
+    assert peer.receive() == []
+    assert harness.find("q") is not None

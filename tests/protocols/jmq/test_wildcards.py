@@ -1,0 +1,63 @@
+"""Which topics a wildcard stands for."""
+
+from __future__ import annotations
+
+import re
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from sluicemq.protocols.jmq.wildcards import Pattern, is_wildcard
+
+elements = st.sampled_from(["a", "b", "cc"])
+names = st.lists(elements, min_size=1, max_size=6).map(".".join)
+patterns = st.lists(st.sampled_from(["a", "b", "*", "**"]), min_size=1, max_size=6).map(".".join)
+
+
+@pytest.mark.parametrize(
+    ("pattern", "matching", "others"),
+    [
+        ("a.*", ["a.b", "a.c"], ["a", "a.b.c", "b.a", "ab", "a."]),
+        ("*.a", ["b.a"], ["a", "a.b", ".a"]),
+        ("a.**", ["a.b", "a.b.c"], ["a", "b", "ab"]),
+        ("**.a", ["b.a", "c.b.a"], ["a", "a.b"]),
+        ("a.**.b", ["a.c.b", "a.c.d.b"], ["a.b", "a", "b", "a.b.c"]),
+        ("a>", ["a", "a.b", "a.b.c"], ["b", "ab"]),
+        ("a.>", ["a", "a.b", "a.b.c"], ["b"]),
+        ("a.*>", ["a.b.c", "a.b.c.d"], ["a", "a.b"]),
+        ("**>", ["a.b", "a.b.c"], ["a"]),
+        (">", ["a", "a.b"], []),
+        ("**", ["a", "a.b"], []),
+        ("*.**.*", ["a.b.c", "a.b.c.d"], ["a", "a.b"]),
+        ("a", ["a"], ["b", "a.a"]),
+    ],
+)
+def test_examples(pattern: str, matching: list[str], others: list[str]) -> None:
+    compiled = Pattern(pattern)
+    assert all(compiled.matches(name) for name in matching)
+    assert not any(compiled.matches(name) for name in others)
+
+
+@pytest.mark.parametrize(
+    "text", ["a*", "*a.b", "a.>.b", "a..b", "", "***", ".*", ">>", ".>", "a>b"]
+)
+def test_what_is_no_pattern(text: str) -> None:
+    with pytest.raises(ValueError, match="no"):
+        Pattern(text)
+
+
+@given(patterns, names)
+def test_as_a_regular_expression(pattern: str, name: str) -> None:
+    expression = "".join(
+        {"*": r"[^.]+\.", "**": r"(?:[^.]+\.)+"}.get(element, element + r"\.")
+        for element in pattern.split(".")
+    )
+    expected = re.fullmatch(expression, name + ".") is not None
+    assert Pattern(pattern).matches(name) == expected
+
+
+@given(names)
+def test_a_name_is_no_wildcard_and_stands_for_itself(name: str) -> None:
+    assert not is_wildcard(name)
+    assert Pattern(name).matches(name)

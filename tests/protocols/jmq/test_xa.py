@@ -1,0 +1,457 @@
+"""Distributed transactions: every step from every state, and what becomes of what is prepared."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from sluicemq.protocols.java import Long, loads_map
+from sluicemq.protocols.jmq import branches
+from sluicemq.protocols.jmq.header import encode_header
+from sluicemq.protocols.jmq.options import Options
+from sluicemq.protocols.jmq.packets import (
+    I,
+    PacketType,
+    R,
+    Status,
+    TransactionState,
+    XaFlag,
+)
+from sluicemq.protocols.jmq.statuses import Refused
+from sluicemq.protocols.jmq.wire import Packet
+from sluicemq.protocols.jmq.xa import LOCAL, STEPS, after
+from tests.protocols.jmq.harness import DiskHarness, Harness, Peer, blocks, status, xid
+
+H = PacketType
+S = TransactionState
+
+START, END = H.START_TRANSACTION, H.END_TRANSACTION
+PREPARE, COMMIT, ROLLBACK = (
+    H.PREPARE_TRANSACTION,
+    H.COMMIT_TRANSACTION,
+    H.ROLLBACK_TRANSACTION,
+)
+
+
+@pytest.fixture
+def harness() -> Harness:
+    return Harness()
+
+
+@pytest.fixture
+def peer(harness: Harness) -> Peer:
+    return harness.connect()
+
+
+def step(
+    peer: Peer, kind: PacketType, name: str = "x", flags: int = 0, bits: int = 0, **more: object
+) -> Packet:
+    properties = {"JMQXAFlags": flags, **more}
+    return peer.ask(kind, properties, xid(name), flags=bits)
+
+
+def number_of(answer: Packet) -> int:
+    assert status(answer) == Status.OK, answer.properties
+    found = answer.properties["JMQTransactionID"]
+    assert isinstance(found, int)
+    return found
+
+
+def to_state(peer: Peer, state: TransactionState, name: str = "x") -> int:
+    """A transaction that has got there; its number."""
+    number = number_of(step(peer, START, name))
+    ways = {
+        S.STARTED: [],
+        S.INCOMPLETE: [(END, XaFlag.SUSPEND)],
+        S.FAILED: [(END, XaFlag.FAIL)],
+        S.COMPLETE: [(END, XaFlag.SUCCESS)],
+        S.PREPARED: [(END, XaFlag.SUCCESS), (PREPARE, 0)],
+        S.COMMITTED: [(END, XaFlag.SUCCESS), (COMMIT, XaFlag.ONEPHASE)],
+        S.ROLLEDBACK: [(END, XaFlag.SUCCESS), (ROLLBACK, 0)],
+    }
+    for kind, flags in ways[state]:
+        assert number_of(step(peer, kind, name, flags)) == number
+    return number
+
+
+# The table again, as the specification has it: from which states a step is legal. (It is written
+# down here a second time so that a slip of the pen in one is found by the other.)
+LEGAL: dict[tuple[PacketType, int], str] = {
+    (START, XaFlag.NOFLAGS): "STARTED COMPLETE COMMITTED ROLLEDBACK",  # the last two: a new one
+    (START, XaFlag.JOIN): "STARTED COMPLETE",
+    (START, XaFlag.RESUME): "STARTED INCOMPLETE",
+    (END, XaFlag.SUSPEND): "STARTED INCOMPLETE",
+    (END, XaFlag.FAIL): "STARTED INCOMPLETE FAILED",
+    (END, XaFlag.SUCCESS): "STARTED INCOMPLETE COMPLETE",
+    (END, XaFlag.ONEPHASE): "STARTED INCOMPLETE COMPLETE",
+    (PREPARE, XaFlag.NOFLAGS): "COMPLETE PREPARED",
+    (COMMIT, XaFlag.NOFLAGS): "PREPARED COMMITTED",
+    (COMMIT, XaFlag.ONEPHASE): "COMPLETE COMMITTED",
+    (ROLLBACK, XaFlag.NOFLAGS): "INCOMPLETE COMPLETE FAILED PREPARED ROLLEDBACK",
+}
+STATES = [S.STARTED, S.INCOMPLETE, S.FAILED, S.COMPLETE, S.PREPARED, S.COMMITTED, S.ROLLEDBACK]
+
+
+@pytest.mark.parametrize("state", STATES)
+@pytest.mark.parametrize("request_", LEGAL, ids=lambda r: f"{r[0].name}-{r[1]:x}")
+def test_every_step_from_every_state(
+    harness: Harness, peer: Peer, request_: tuple[PacketType, int], state: TransactionState
+) -> None:
+    kind, flags = request_
+    number = to_state(peer, state)
+    answer = step(peer, kind, flags=flags)
+    if state.name in LEGAL[request_].split():
+        new = kind is START and state in (S.COMMITTED, S.ROLLEDBACK)
+        assert (number_of(answer) == number) != new
+    elif kind is START:
+        expected = Status.ERROR
+        if state in (S.COMMITTED, S.ROLLEDBACK):
+            expected = Status.NOT_FOUND  # there is nothing to join
+        assert status(answer) == expected
+    elif kind is END and state is S.FAILED:
+        assert status(answer) == Status.NOT_MODIFIED
+    else:
+        assert status(answer) == Status.PRECONDITION_FAILED
+
+
+def test_the_table_has_no_other_steps() -> None:
+    assert {key for key in STEPS if key[1] != LOCAL} == set(LEGAL)
+
+
+@pytest.mark.parametrize("kind", [START, END, PREPARE, COMMIT, ROLLBACK])
+def test_a_transaction_that_has_taken_too_long(kind: PacketType) -> None:
+    harness = Harness()
+    peer = harness.connect(Options(transaction_timeout=1000))
+    number = number_of(step(peer, START))
+    peer.send("q", "a", transaction_id=number)
+    harness.turn(1000)
+    flags = {START: XaFlag.JOIN, END: XaFlag.SUCCESS}.get(kind, 0)
+    expected = Status.NOT_FOUND if kind is START else Status.TIMEOUT
+    assert status(step(peer, kind, flags=flags)) == expected
+    peer.send("q", "a", transaction_id=number, expect=Status.TIMEOUT)
+
+
+def test_what_is_prepared_takes_as_long_as_it_takes() -> None:
+    harness = Harness()
+    peer = harness.connect(Options(transaction_timeout=1000))
+    peer.send("q", "a", transaction_id=to_state(peer, S.STARTED))
+    step(peer, END, flags=XaFlag.SUCCESS)
+    number_of(step(peer, PREPARE))
+    harness.turn(5000)
+    number_of(step(peer, COMMIT))
+    assert harness.bodies("q") == [b"a"]
+
+
+@pytest.mark.parametrize(
+    ("state", "kind", "flags"),
+    [(S.STARTED, START, 0), (S.COMPLETE, END, XaFlag.SUCCESS), (S.PREPARED, PREPARE, 0)],
+)
+def test_what_has_been_done_before_the_connection_was_lost(
+    peer: Peer, state: TransactionState, kind: PacketType, flags: int
+) -> None:
+    to_state(peer, state)
+    assert status(step(peer, kind, flags=flags, bits=I)) == Status.NOT_MODIFIED
+    assert status(step(peer, kind, flags=flags)) == Status.OK
+
+
+@pytest.mark.parametrize("kind", [START, END, PREPARE, COMMIT, ROLLBACK])
+def test_flags_that_mean_nothing(peer: Peer, kind: PacketType) -> None:
+    to_state(peer, S.STARTED)
+    answer = step(peer, kind, flags=XaFlag.ENDRSCAN)
+    expected = Status.PRECONDITION_FAILED if kind is PREPARE else Status.BAD_REQUEST
+    assert status(answer) == expected  # PREPARE has no flags: what is said is not read
+
+
+@pytest.mark.parametrize("kind", [END, PREPARE, COMMIT, ROLLBACK])
+def test_a_xid_that_nobody_knows(peer: Peer, kind: PacketType) -> None:
+    assert status(step(peer, kind, "nobody")) == Status.NOT_FOUND
+    for flags in (XaFlag.JOIN, XaFlag.RESUME):
+        assert status(step(peer, START, "nobody", flags)) == Status.NOT_FOUND
+
+
+def test_what_is_no_xid(peer: Peer) -> None:
+    for kind in (START, END, PREPARE, COMMIT, ROLLBACK):
+        assert peer.refusal(kind, {"JMQXAFlags": 0}, bytes(135)) == Status.BAD_REQUEST
+    lies = bytearray(xid("x"))
+    lies[4:6] = b"\0\x41"
+    assert peer.refusal(START, {"JMQXAFlags": 0}, bytes(lies)) == Status.BAD_REQUEST
+
+
+def test_what_stands_behind_a_xid_makes_no_difference(peer: Peer) -> None:
+    number = number_of(step(peer, START))
+    padded = xid("x")[:-1] + b"!"
+    answer = peer.ask(END, {"JMQXAFlags": XaFlag.SUCCESS}, padded)
+    assert number_of(answer) == number
+
+
+def test_the_number_and_the_xid_must_agree(peer: Peer) -> None:
+    one, two = number_of(step(peer, START, "1")), number_of(step(peer, START, "2"))
+    answer = step(peer, END, "1", XaFlag.SUCCESS, JMQTransactionID=Long(two))
+    assert status(answer) == Status.BAD_REQUEST
+    number_of(step(peer, END, "1", XaFlag.SUCCESS, JMQTransactionID=Long(one)))
+    # a number from before a restart is no fault
+    number_of(step(peer, PREPARE, "1", JMQTransactionID=Long(5)))
+
+
+def test_no_operation(peer: Peer) -> None:
+    number = number_of(step(peer, START))
+    assert number_of(step(peer, END, flags=XaFlag.SUCCESS, JMQNoOp=True)) == number
+    peer.send("q", "a", transaction_id=number)  # it goes on
+
+
+# --- what they are for ---------------------------------------------------------------------------
+
+
+def work(peer: Peer, number: int) -> Packet:
+    """Consume one message of `in`, and send one to `out`."""
+    peer.consume("in", peer.session_of())
+    peer.send("in", "a")
+    [message] = peer.delivered()
+    peer.acknowledge(message, transaction=number)
+    peer.send("out", "b", transaction_id=number)
+    return message
+
+
+@pytest.mark.parametrize("phases", [1, 2])
+def test_commit(harness: Harness, peer: Peer, phases: int) -> None:
+    work(peer, number_of(step(peer, START)))
+    step(peer, END, flags=XaFlag.SUCCESS)
+    if phases == 1:
+        number_of(step(peer, COMMIT, flags=XaFlag.ONEPHASE))
+    else:
+        number_of(step(peer, PREPARE))
+        assert harness.find("out") is None or harness.bodies("out") == []
+        number_of(step(peer, COMMIT))
+    assert harness.bodies("out") == [b"b"]
+    assert harness.queue("in").unacked == 0
+    assert harness.broker.transactions.prepared == {}
+
+
+@pytest.mark.parametrize("prepared", [False, True])
+def test_rollback(harness: Harness, peer: Peer, prepared: bool) -> None:
+    message = work(peer, number_of(step(peer, START)))
+    step(peer, END, flags=XaFlag.SUCCESS)
+    if prepared:
+        number_of(step(peer, PREPARE))
+    number_of(step(peer, ROLLBACK))
+    [again] = peer.delivered()
+    assert again.sysid == message.sysid
+    assert again.flags & R
+    assert harness.bodies("out") == []
+
+
+def test_rollback_with_redelivery(harness: Harness, peer: Peer) -> None:
+    message = work(peer, number_of(step(peer, START)))
+    step(peer, END, flags=XaFlag.FAIL)
+    number_of(step(peer, ROLLBACK, JMQRedeliver=True))
+    [again] = peer.delivered()
+    assert (again.sysid, again.consumer_id) == (message.sysid, message.consumer_id)
+
+
+def test_nothing_is_done_in_a_transaction_that_is_not_started(peer: Peer) -> None:
+    peer.consume("in", peer.session_of())
+    peer.send("in", "a")
+    [message] = peer.delivered()
+    for state in (S.COMPLETE, S.PREPARED, S.FAILED):
+        number = to_state(peer, state, state.name)
+        peer.send("q", "a", transaction_id=number, expect=Status.PRECONDITION_FAILED)
+        header = encode_header(transaction_id=number)
+        answer = peer.ask(H.ACKNOWLEDGE, None, blocks(message), header=header)
+        assert status(answer) == Status.PRECONDITION_FAILED
+    peer.acknowledge(message)
+
+
+def test_several_connections_in_one_transaction(harness: Harness, peer: Peer) -> None:
+    other = harness.connect()
+    number = number_of(step(peer, START))
+    other.send("q", "no", transaction_id=number, expect=Status.GONE)
+    assert number_of(step(other, START, flags=XaFlag.JOIN)) == number
+    other.send("q", "a", transaction_id=number)
+    peer.send("q", "b", transaction_id=number)
+    step(other, END, flags=XaFlag.SUCCESS)
+    number_of(step(other, COMMIT, flags=XaFlag.ONEPHASE))
+    assert harness.bodies("q") == [b"a", b"b"]
+
+
+def test_several_transactions_on_one_connection(harness: Harness, peer: Peer) -> None:
+    numbers = [number_of(step(peer, START, name)) for name in "123"]
+    for number, name in zip(numbers, "123", strict=True):
+        peer.send("q", name, transaction_id=number)
+    for name in "123":
+        step(peer, END, name, XaFlag.SUCCESS)
+    step(peer, COMMIT, "3", XaFlag.ONEPHASE)
+    step(peer, ROLLBACK, "2")
+    step(peer, COMMIT, "1", XaFlag.ONEPHASE)
+    assert harness.bodies("q") == [b"3", b"1"]
+
+
+def test_a_xid_can_be_used_again(harness: Harness, peer: Peer) -> None:
+    for _ in range(3):
+        number = number_of(step(peer, START))
+        peer.send("q", "a", transaction_id=number)
+        step(peer, END, flags=XaFlag.SUCCESS)
+        number_of(step(peer, PREPARE))
+        number_of(step(peer, COMMIT))
+    assert harness.bodies("q") == [b"a"] * 3
+
+
+# --- lost connections, restarts ------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("state", [S.STARTED, S.INCOMPLETE, S.FAILED, S.COMPLETE])
+def test_a_connection_that_is_lost_before_it_is_prepared(
+    harness: Harness, peer: Peer, state: TransactionState
+) -> None:
+    number = to_state(peer, S.STARTED)
+    work(peer, number)
+    if state is not S.STARTED:
+        flags = {S.INCOMPLETE: XaFlag.SUSPEND, S.FAILED: XaFlag.FAIL}
+        step(peer, END, flags=flags.get(state, XaFlag.SUCCESS))
+    peer.drop()
+    assert harness.bodies("in") == [b"a"]
+    assert harness.queue("in").unacked == 0
+    other = harness.connect()
+    assert status(step(other, COMMIT, flags=XaFlag.ONEPHASE)) == Status.PRECONDITION_FAILED
+    assert status(step(other, ROLLBACK)) == Status.OK  # as it wishes
+
+
+def test_a_transaction_that_does_not_need_its_connection(harness: Harness, peer: Peer) -> None:
+    number = number_of(step(peer, START, JMQSessionLess=True))
+    work(peer, number)
+    step(peer, END, flags=XaFlag.SUCCESS)
+    peer.drop()
+    number_of(step(harness.connect(), COMMIT, flags=XaFlag.ONEPHASE))
+    assert harness.bodies("out") == [b"b"]
+    assert harness.bodies("in") == []
+
+
+def test_what_is_prepared_survives_its_connection(harness: Harness, peer: Peer) -> None:
+    work(peer, to_state(peer, S.STARTED))
+    step(peer, END, flags=XaFlag.SUCCESS)
+    number_of(step(peer, PREPARE))
+    peer.drop()
+    other = harness.connect()
+    assert recovered(other) == [xid("x")]
+    number_of(step(other, COMMIT))
+    assert harness.bodies("out") == [b"b"]
+    assert harness.bodies("in") == []
+    assert recovered(other) == []
+
+
+def recovered(peer: Peer) -> list[bytes]:
+    flags = {"JMQXAFlags": XaFlag.STARTRSCAN}
+    answer = peer.ask(H.RECOVER_TRANSACTION, flags, expect=Status.OK)
+    body = answer.body
+    assert answer.properties["JMQQuantity"] == len(body) // 136
+    return [body[at : at + 136] for at in range(0, len(body), 136)]
+
+
+@pytest.mark.parametrize("outcome", [COMMIT, ROLLBACK])
+def test_what_is_prepared_survives_a_restart(tmp_path: Path, outcome: PacketType) -> None:
+    harness = DiskHarness(tmp_path)
+    peer = harness.connect()
+    work(peer, number_of(step(peer, START)))
+    step(peer, END, flags=XaFlag.SUCCESS)
+    number_of(step(peer, PREPARE))
+    started = number_of(step(peer, START, "y"))
+    peer.send("out", "no", transaction_id=started)
+    for _ in range(2):
+        harness = harness.restart()
+        peer = harness.connect()
+        assert recovered(peer) == [xid("x")]
+        assert status(step(peer, START)) == Status.ERROR
+    number_of(step(peer, outcome))
+    harness = harness.restart()
+    assert recovered(harness.connect()) == []
+    other = harness.connect()
+    for queue in ("in", "out"):
+        other.consume(queue, other.session_of())
+    assert other.texts() == (["b"] if outcome is COMMIT else ["a"])
+
+
+def test_a_prepare_is_answered_when_it_is_on_disk(harness: Harness, peer: Peer) -> None:
+    step(peer, START)
+    step(peer, END, flags=XaFlag.SUCCESS)
+    for kind in (PREPARE, COMMIT):
+        peer.session.receive(peer.request(kind, {"JMQXAFlags": 0}, xid("x"))[1])
+        assert peer.receive() == []
+        harness.turn()
+        [answer] = peer.receive()
+        number_of(answer)
+
+
+def test_so_is_the_answer_to_one_who_asks_twice(harness: Harness, peer: Peer) -> None:
+    step(peer, START)
+    step(peer, END, flags=XaFlag.SUCCESS)
+    twice = [peer.request(PREPARE, {"JMQXAFlags": 0}, xid("x"))[1] for _ in range(2)]
+    peer.session.receive(b"".join(twice))
+    assert peer.receive() == []
+    harness.turn()
+    assert [status(answer) for answer in peer.receive()] == [Status.OK, Status.OK]
+
+
+def test_only_so_many_xids_are_remembered(
+    harness: Harness, peer: Peer, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(branches, "MOST_REMEMBERED", 3)
+    for number in range(5):
+        to_state(peer, S.COMMITTED, str(number))
+    known = [status(step(peer, COMMIT, str(number))) for number in range(5)]
+    assert known == [Status.NOT_FOUND] * 2 + [Status.OK] * 3
+    assert len(harness.coordinator.branches._by_xid) == 3
+
+
+# --- RECOVER and VERIFY --------------------------------------------------------------------------
+
+
+def test_recover(harness: Harness, peer: Peer) -> None:
+    for name in "abc":
+        to_state(peer, S.PREPARED, name)
+    to_state(peer, S.COMPLETE, "d")
+    assert recovered(peer) == [xid("a"), xid("b"), xid("c")]
+    for flags in (0, XaFlag.ENDRSCAN):
+        answer = peer.ask(H.RECOVER_TRANSACTION, {"JMQXAFlags": flags}, expect=Status.OK)
+        assert (answer.properties["JMQQuantity"], answer.body) == (0, b"")
+
+
+def test_recover_of_one(harness: Harness, peer: Peer) -> None:
+    number = to_state(peer, S.PREPARED)
+    answer = peer.ask(H.RECOVER_TRANSACTION, {"JMQTransactionID": Long(number)}, expect=Status.OK)
+    assert answer.properties["JMQTransactionID"] == number
+    for other in (to_state(peer, S.COMPLETE, "y"), 5):
+        answer = peer.ask(H.RECOVER_TRANSACTION, {"JMQTransactionID": Long(other)})
+        assert status(answer) == Status.NOT_FOUND
+        assert answer.properties["JMQQuantity"] == 0
+
+
+def test_verify(harness: Harness, peer: Peer) -> None:
+    wall = harness.clock.wall
+    number = to_state(peer, S.PREPARED)
+    for properties, body in (
+        ({"JMQTransactionID": Long(number)}, b""),
+        ({"JMQTransactionID": Long(0)}, xid("x")),
+    ):
+        answer = peer.ask(H.VERIFY_TRANSACTION, properties, body, expect=Status.OK)
+        facts = loads_map(answer.body)
+        assert facts["State"] == 6
+        assert facts["JMQXid"] == "78"
+        assert facts["JMQCreateTime"] == wall
+        assert facts["JMQAutoRollback"] == 2
+        assert facts["JMQLifetime"] == 0
+        assert answer.properties["JMQTransactionID"] == number
+    complete = to_state(peer, S.COMPLETE, "y")
+    for properties in ({"JMQTransactionID": Long(complete)}, {"JMQTransactionID": Long(5)}, {}):
+        assert peer.refusal(H.VERIFY_TRANSACTION, properties) == Status.NOT_FOUND
+
+
+def test_wishes_for_a_distributed_transaction(peer: Peer) -> None:
+    assert status(step(peer, START, JMQAutoRollback=1)) == Status.NOT_IMPLEMENTED
+    assert status(step(peer, START, JMQAutoRollback=2)) == Status.OK
+
+
+def test_a_local_step_has_no_flags() -> None:
+    with pytest.raises(Refused):
+        after(PREPARE, LOCAL, S.STARTED)
+    assert after(COMMIT, LOCAL, S.STARTED) is S.COMMITTED
+    assert after(ROLLBACK, LOCAL, S.STARTED) is S.ROLLEDBACK
