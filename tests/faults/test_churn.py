@@ -16,17 +16,22 @@ from contextlib import suppress
 from pathlib import Path
 
 from sluicemq.cli.local import LocalBroker
+from sluicemq.protocols.jmq import packets
+from sluicemq.protocols.jmq.header import encode_header
+from sluicemq.protocols.jmq.packets import DestType, PacketType
+from sluicemq.protocols.jmq.wire import encode_packet
 from sluicemq.protocols.msglite.client import BlockingMsgliteClient
 from sluicemq.protocols.phpmq.client import BlockingPhpmqClient
 from sluicemq.protocols.phpmq.wire import encode_consume, encode_send
 from tests.faults.load import Client, make_body, number_of
 from tests.faults.plan import machine, repeatable, size
+from tests.protocols.jmq.raw import basic
 
 RATE = 1000
 """Connections per second, if the machine can."""
 WARM_UP = size(800, 10_000)
 CONNECTIONS = size(2500, 60_000)
-SCHEMES = ("phpmq", "phpmq-maintenance", "msglite", "msglite-http", "auto")
+SCHEMES = ("phpmq", "phpmq-maintenance", "msglite", "msglite-http", "jmq", "auto")
 QUIET_SECONDS = 2.5
 """After which nothing waits for a connection that has gone (server.connection.LINGER_SECONDS)."""
 RESET = struct.pack("ii", 1, 0)
@@ -38,6 +43,11 @@ GROWTH = 12 << 20
 """Bytes of memory: less than a tenth of a kilobyte for each connection would add up to in the long
 form, and more than the allocator needs to settle down."""
 
+HELLO = encode_packet(PacketType.HELLO, packets.A, 1, {"JMQProtocolLevel": 500}) + encode_packet(
+    PacketType.AUTHENTICATE, packets.A, 2, {"JMQAuthType": "digest"}, body=basic("guest", "guest")
+)
+CHURN = {"JMQDestination": "churn", "JMQDestType": DestType.QUEUE}
+SENT = packets.A | packets.P | packets.Q
 HTTP = b"POST /%d HTTP/1.0\r\nContent-Length: 10\r\n\r\n"
 WORDS = {
     "phpmq": [
@@ -51,6 +61,16 @@ WORDS = {
         b"> 4 1 churn\r\nbody\r\n",
         b"? 4 1 churn\r\nbody\r\n",
         b"< 9 a b\r\n",
+    ],
+    "jmq": [
+        b"101\n",
+        HELLO,
+        HELLO
+        + encode_packet(PacketType.START)
+        + encode_packet(PacketType.ADD_CONSUMER, packets.A, 3, CHURN),
+        HELLO
+        + encode_packet(PacketType.START_TRANSACTION, packets.A, 3)
+        + encode_packet(PacketType.TEXT_MESSAGE, SENT, 4, None, encode_header("churn")),
     ],
     "msglite-http": [HTTP % 1 + b"0123456789", b"GET / HTTP/1.0\r\n\r\n"],
 }
@@ -176,7 +196,7 @@ class Crowd:
     def _visit(self, scheme: str, address: str | tuple[str, int]) -> None:
         chance = self._chance
         family = socket.AF_UNIX if isinstance(address, str) else socket.AF_INET
-        words = WORDS["phpmq" if chance.random() < 0.5 else "msglite"]
+        words = WORDS[chance.choice(("phpmq", "msglite", "jmq"))]
         word = chance.choice(WORDS.get(scheme, words))
         with socket.socket(family) as client, suppress(BrokenPipeError, ConnectionResetError):
             client.settimeout(10)

@@ -9,13 +9,18 @@ from contextlib import ExitStack
 from pathlib import Path
 
 from sluicemq.cli.local import PROGRAM, LocalBroker
+from tests.faults.jmsload import JmsLoad, drain_jms
 from tests.faults.load import AHEAD, Letters, Load, drain, drain_letters
 from tests.faults.plan import SMALL_SEGMENTS, machine, repeatable, size
 from tests.faults.recorder import Recorder
 
 KILLS = size(20, 200)
 """Under load; about a third as many during a start."""
-LISTEN = ("phpmq://127.0.0.1:0", "msglite://127.0.0.1:0?durability=sync")
+LISTEN = (
+    "phpmq://127.0.0.1:0",
+    "msglite://127.0.0.1:0?durability=sync",
+    "jmq://127.0.0.1:0?serves=jms",
+)
 
 
 def test_kill_at_random_moments(tmp_path: Path) -> None:
@@ -25,11 +30,11 @@ def test_kill_at_random_moments(tmp_path: Path) -> None:
         LocalBroker(tmp_path, LISTEN, environment=SMALL_SEGMENTS, program=program)
         for program in (PROGRAM, machine("volatile"))
     ]
-    numbered, letters = Recorder(), Recorder()
+    numbered, letters, jms = Recorder(), Recorder(), Recorder()
     with ExitStack() as stack:
         for broker in brokers:
             stack.callback(broker.stop)
-        following = following_letter = 0
+        following = following_letter = following_jms = 0
         for turn in range(KILLS):
             broker = brokers[turn // 2 % 2]
             _interrupt_starts(broker, chance)
@@ -37,16 +42,21 @@ def test_kill_at_random_moments(tmp_path: Path) -> None:
             body, ahead = chance.choice((0, 100, 1000)), AHEAD[turn % 2]
             load = Load(broker.port("phpmq"), following, numbered, chance, body, ahead)
             post = Letters(broker.port("msglite"), following_letter, letters)
+            orders = JmsLoad(broker.port("jmq"), following_jms, jms, chance, body)
             time.sleep(chance.uniform(0.02, 0.6))
             broker.kill()
             following, following_letter = load.end(), post.end()
+            following_jms = orders.end()
         broker = brokers[0].start()
         drain(broker.port("phpmq"), numbered)
         drain_letters(broker.port("msglite"), letters)
-        for recorder in (numbered, letters):
+        drain_jms(broker.port("jmq"), jms)
+        for recorder in (numbered, letters, jms):
             assert recorder.highest > 0
             recorder.drained()
         assert letters.confirmed_numbers
+        assert jms.confirmed_numbers
+        assert jms.settled
         assert broker.stop() == 0
         assert "Traceback" not in broker.log.read_text()
 

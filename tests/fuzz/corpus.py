@@ -14,6 +14,7 @@ from sluicemq.protocols.msglite import wire as msglite_wire
 from sluicemq.protocols.phpmq import wire as phpmq_wire
 from sluicemq.protocols.vibemq import wire as vibemq_wire
 from sluicemq.protocols.vibemq.compression import Compression, compress
+from tests.fuzz import jmq
 from tests.fuzz.mutations import Frames
 
 Conversation = Callable[[Random], Frames]
@@ -181,13 +182,12 @@ def http_reply(chance: Random) -> Frames:
 def any_first_byte(chance: Random) -> Frames:
     """What an `auto` listener may meet: protocols that are served, and some that are not."""
     foreign: tuple[Conversation, ...] = (
-        lambda _: [b"101\n"],
         lambda _: [b"\x1b\xff\xe3\xc2\0\0\0\x48", bytes(64)],
         lambda _: [b"\0\0\0\x10", b'{"type":"Connect"}'],
         lambda _: [b"\x16\x03\x01\x02\0\x01\0\x01\xfc\x03\x03", bytes(40)],
         http,
     )
-    return chance.choice((phpmq, msglite, vibemq, phpmq, msglite, chance.choice(foreign)))(chance)
+    return chance.choice((phpmq, msglite, vibemq, jmq.listener, chance.choice(foreign)))(chance)
 
 
 _VIBEMQ_REQUESTS: Final = (

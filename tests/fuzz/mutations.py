@@ -8,6 +8,7 @@ again; with hypothesis's `st.randoms()` it is made smaller until the smallest th
 from __future__ import annotations
 
 import re
+import struct
 from collections.abc import Callable
 from random import Random
 from typing import Final
@@ -22,6 +23,7 @@ _NUMBERS: Final = (
     *(2**64 - 1, 2**64, 10**18, 10**19, 10**20 - 1, 10**20, 10**28, 10**29 - 1, 10**40),
 )
 """Where lengths, counts and times are one too many for somebody."""
+_FORMS: Final = (struct.Struct(">H"), struct.Struct(">I"), struct.Struct(">Q"))
 _SPELLINGS: Final = (b"%d", b"-%d", b"+%d", b" %d", b"0%d", b"%d.5", b"%d_0", b"0x%d", b"%d" * 9)
 _SPECIAL: Final = (
     *(b"\0", b"\r", b"\n", b"\r\n", b" ", b"\t", b"\x0b", b"\x1b", b"\x7f", b"\x85", b"\xff"),
@@ -126,6 +128,20 @@ def change_one_digit(chance: Random, frames: Frames) -> Frames:
     return _in_one(chance, frames, change)
 
 
+def put_integer(chance: Random, frames: Frames) -> Frames:
+    """Two, four or eight bytes are another number of binary form: a length, an offset, a count."""
+
+    def put(piece: bytes) -> bytes:
+        form = chance.choice(_FORMS)
+        place = chance.randint(0, max(0, len(piece) - form.size))
+        old = int.from_bytes(piece[place : place + form.size], "big")
+        number = chance.choice((*_NUMBERS, old - 1, old + 1, old + 4, 2 * old, -old))
+        new = form.pack(number & ((1 << 8 * form.size) - 1))
+        return piece[:place] + new + piece[place + form.size :]
+
+    return _in_one(chance, frames, put)
+
+
 def repeat(chance: Random, frames: Frames) -> Frames:
     """A piece comes several times."""
     if not frames:
@@ -162,6 +178,7 @@ def splice(chance: Random, frames: Frames) -> Frames:
 MUTATORS: Final[tuple[Mutator, ...]] = (
     *(flip_bits, cut_out, end_early, insert_noise, put_special, change_number, change_digits),
     change_one_digit,
+    put_integer,
     *(repeat, reorder, leave_out, splice),
 )
 

@@ -12,11 +12,16 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from sluicemq.model.errors import ProtocolError
+from sluicemq.protocols.java import loads_map, loads_stream
+from sluicemq.protocols.jmq import wire as jmq_wire
+from sluicemq.protocols.jmq.mapping import message_of
+from sluicemq.protocols.jmq.packets import PacketType
 from sluicemq.protocols.msglite import http
 from sluicemq.protocols.msglite import wire as msglite_wire
 from sluicemq.protocols.phpmq import wire as phpmq_wire
-from sluicemq.server.recognise import recognise
+from sluicemq.server.recognise import recognise, recognise_jmq
 from tests.fuzz import corpus
+from tests.fuzz import jmq as jmq_corpus
 from tests.fuzz.mutations import mutate
 
 seeds = st.randoms(use_true_random=False)
@@ -56,6 +61,44 @@ def msglite(kinds: frozenset[int], pieces: list[bytes]) -> Result:
     return Result(frames, str(decoder.error), decoder.error is None and decoder.incomplete)
 
 
+def jmq(pieces: list[bytes]) -> Result:
+    """With all that is looked into later, if at all."""
+    decoder = jmq_wire.Decoder(jmq_wire.Limits(packet=4000, header=1000, properties=2000))
+    frames: list[Any] = []
+    for piece in pieces:
+        for packet in decoder.feed(piece):
+            if isinstance(packet, jmq_wire.Oversized):
+                assert packet.size > 1000
+                frames.append(packet)
+                continue
+            assert len(packet.head) + len(packet.body) <= 4000
+            assert len(packet.sysid) == 32
+            frames.append((packet.head, packet.body, *_looked_into(packet)))
+    assert decoder.error is None or isinstance(decoder.error, ProtocolError)
+    return Result(frames, str(decoder.error), decoder.error is None and decoder.incomplete)
+
+
+def _looked_into(packet: jmq_wire.Packet) -> list[str]:
+    """What the parts of a packet say, or what is wrong with them."""
+    readers: list[Callable[[], object]] = [
+        lambda: sorted(map(str, packet.properties.items())),
+        lambda: packet.variable.stored,
+    ]
+    if packet.is_message:
+        readers.append(lambda: message_of(packet).native)
+    if packet.type == PacketType.MAP_MESSAGE:
+        readers.append(lambda: loads_map(packet.body))
+    if packet.type == PacketType.STREAM_MESSAGE:
+        readers.append(lambda: loads_stream(packet.body))
+    said = []
+    for reader in readers:
+        try:
+            said.append(repr(reader()))
+        except ProtocolError as error:
+            said.append(str(error))
+    return said
+
+
 def request(pieces: list[bytes]) -> Result:
     reader = http.RequestReader(http.HttpLimits(line=300, lines=10, body=1000))
     for piece in pieces:
@@ -77,6 +120,8 @@ DECODERS: dict[str, tuple[corpus.Conversation, Decode]] = {
         corpus.msglite_broker,
         lambda pieces: msglite(msglite_wire.FROM_SERVER, pieces),
     ),
+    "jmq client": (jmq_corpus.client, jmq),
+    "jmq broker": (jmq_corpus.broker, jmq),
     "http": (corpus.http, request),
 }
 
@@ -115,8 +160,11 @@ def test_noise_is_read_the_same_way_however_it_is_cut(name: str, data: bytes, st
     assert decode(pieces) == decode([data])
 
 
-@given(st.binary(max_size=6))
-def test_a_protocol_that_is_recognised_stays_so(data: bytes) -> None:
+@pytest.mark.parametrize("recognise", [recognise, recognise_jmq])
+@given(data=st.binary(max_size=6))
+def test_a_protocol_that_is_recognised_stays_so(
+    recognise: Callable[[bytes], str | None], data: bytes
+) -> None:
     answers = [recognise(data[:length]) for length in range(len(data) + 1)]
     known = [answer for answer in answers if answer is not None]
     assert len(set(known)) <= 1
@@ -124,7 +172,13 @@ def test_a_protocol_that_is_recognised_stays_so(data: bytes) -> None:
 
 
 @pytest.mark.parametrize(
-    ("name", "conversation"), [("phpmq", corpus.phpmq), ("msglite", corpus.msglite)]
+    ("name", "conversation"),
+    [
+        ("phpmq", corpus.phpmq),
+        ("msglite", corpus.msglite),
+        ("jmq", jmq_corpus.client),
+        ("jmq-portmapper", jmq_corpus.port_mapper),
+    ],
 )
 @given(chance=seeds)
 def test_what_clients_begin_with_is_recognised(

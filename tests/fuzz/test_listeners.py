@@ -18,10 +18,11 @@ import pytest
 from sluicemq.cli.local import LocalBroker
 from sluicemq.journal.inspect import check
 from tests.fuzz import corpus
+from tests.fuzz import jmq as jmq_corpus
 from tests.fuzz.campaign import Campaign, flood_case, mutated_case, noise_case
-from tests.fuzz.witness import PATIENCE, GatewayWorker, MsglitePair, PhpmqPair, Witness
+from tests.fuzz.witness import PATIENCE, GatewayWorker, JmqPair, MsglitePair, PhpmqPair, Witness
 
-WITNESSED: Final = ("phpmq://127.0.0.1:0", "msglite://127.0.0.1:0")
+WITNESSED: Final = ("phpmq://127.0.0.1:0", "msglite://127.0.0.1:0", "jmq://127.0.0.1:0")
 
 
 class Effort(NamedTuple):
@@ -52,6 +53,7 @@ LISTENERS: Final[dict[str, corpus.Conversation]] = {
     "msglite+unix": corpus.msglite,
     "msglite-http": corpus.http,
     "vibemq": corpus.vibemq,
+    "jmq": jmq_corpus.listener,
     "auto": corpus.any_first_byte,
 }
 
@@ -92,7 +94,7 @@ def test_nobody_notices_what_others_send(kind: str, tmp_path: Path) -> None:
     print(f"\nto repeat: FUZZ_SEED={SEED}")
     with ExitStack() as stack:
         broker, dial = stack.enter_context(listening(kind, tmp_path))
-        witnesses: list[Witness] = [PhpmqPair(broker), MsglitePair(broker)]
+        witnesses: list[Witness] = [PhpmqPair(broker), MsglitePair(broker), JmqPair(broker)]
         if kind == "msglite-http":
             witnesses.append(GatewayWorker(broker))
         for witness in witnesses:

@@ -13,10 +13,12 @@ from sluicemq.protocols.link import Link, Session
 from sluicemq.protocols.msglite import wire as msglite_wire
 from sluicemq.protocols.phpmq import wire as phpmq_wire
 from sluicemq.server.address import Url
-from sluicemq.server.config import Config, Listener
+from sluicemq.server.config import Config
 from sluicemq.server.identity.gate import Gate
+from sluicemq.server.listening import Listener
 from sluicemq.server.rooms import Rooms
 from tests.fuzz import corpus
+from tests.fuzz import jmq as jmq_corpus
 from tests.fuzz.mutations import mutate
 from tests.protocols.harness import RecordedLink, RoomHarness, RoomPeer
 
@@ -239,6 +241,11 @@ class BesideGateway(Beside):
     conversation = staticmethod(corpus.http)
 
 
+class BesideJmq(Beside):
+    protocol = "jmq"
+    conversation = staticmethod(jmq_corpus.listener)
+
+
 class BesideAnyProtocol(Beside):
     protocol = "auto"
     conversation = staticmethod(corpus.any_first_byte)
@@ -248,6 +255,7 @@ TestBesidePhpmq = BesidePhpmq.TestCase
 TestBesideMaintenance = BesideMaintenance.TestCase
 TestBesideMsglite = BesideMsglite.TestCase
 TestBesideGateway = BesideGateway.TestCase
+TestBesideJmq = BesideJmq.TestCase
 TestBesideAnyProtocol = BesideAnyProtocol.TestCase
 
 _SETTINGS = settings(max_examples=settings.default.max_examples // 2, stateful_step_count=30)
@@ -255,4 +263,5 @@ TestBesidePhpmq.settings = _SETTINGS
 TestBesideMaintenance.settings = _SETTINGS
 TestBesideMsglite.settings = _SETTINGS
 TestBesideGateway.settings = _SETTINGS
+TestBesideJmq.settings = _SETTINGS
 TestBesideAnyProtocol.settings = _SETTINGS

@@ -10,13 +10,19 @@ from random import Random
 from hypothesis import HealthCheck, example, given, settings
 from hypothesis import strategies as st
 
+from sluicemq.broker import compile_selector
 from sluicemq.cli.configuration import render
-from sluicemq.model.destination import decode_name, encode_name
-from sluicemq.model.errors import ConfigurationError
+from sluicemq.model.destination import Address, Kind, decode_name, encode_name
+from sluicemq.model.errors import ConfigurationError, SelectorError
+from sluicemq.model.message import Message
 from sluicemq.server.config import Config
 from sluicemq.server.loading import load
 from sluicemq.server.units import Unit, parse_quantity
 from tests.fuzz.mutations import mutate
+
+SELECTOR = """a = 'x''y' AND (b > -3.5e1 OR NOT c) AND d BETWEEN 0x1F AND 2 * (017 - a) / b
+or e NOT IN ('', 'z') and f LIKE '%_!%' ESCAPE '!' AND g IS NOT NULL OR JMSPriority <> 4L"""
+"""Every word and sign of the language."""
 
 
 @given(
@@ -41,6 +47,43 @@ def test_any_text_is_a_quantity_or_refused(text: str, unit: Unit) -> None:
 @given(st.binary(max_size=60))
 def test_any_bytes_are_a_name_that_comes_back(raw: bytes) -> None:
     assert encode_name(decode_name(raw)) == raw
+
+
+def select(text: str) -> None:
+    """Compile, and ask about messages with values of all types, whatever comes of it."""
+    refused = None
+    try:
+        selector = compile_selector(text)
+    except SelectorError as error:
+        refused = error
+    if refused:
+        assert 0 <= refused.position <= len(text)
+        assert str(refused)
+        return
+    for value in (None, True, -(2**63), 0.0, float("nan"), 10**400, "x'y", b"x"):
+        message = Message(Address(Kind.QUEUE, "q"), b"", properties=dict.fromkeys("abcdefg", value))
+        assert type(selector(message)) is bool
+
+
+@given(st.randoms(use_true_random=False))
+def test_a_damaged_selector_is_one_or_a_selector_error(chance: Random) -> None:
+    words = [word.encode() + b" " for word in SELECTOR.split(" ")]
+    select(b"".join(mutate(chance, words)).decode("utf-8", "surrogateescape"))
+
+
+@given(
+    st.text(max_size=60)
+    | st.text("aé0189.xeELf'%_()<>=+-*/, \n$", max_size=40)
+    | st.lists(st.sampled_from(SELECTOR.split()), max_size=30).map(" ".join)
+)
+@example("'" * 60_001)
+@example("9" * 60_000)
+@example("(" * 60_000)
+@example("NOT " * 15_000 + "a")
+@example("a LIKE '" + "%" * 1_000 + "'")
+@example("a\udc80 = 1")
+def test_any_text_is_a_selector_or_a_selector_error(text: str) -> None:
+    select(text)
 
 
 @settings(suppress_health_check=[HealthCheck.function_scoped_fixture])

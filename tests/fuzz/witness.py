@@ -15,9 +15,11 @@ from typing import Final
 import msgspec
 
 from sluicemq.cli.local import LocalBroker
+from sluicemq.protocols.jmq.packets import Status
 from sluicemq.protocols.msglite.client import BlockingMsgliteClient
 from sluicemq.protocols.msglite.gateway import ADDRESS
 from sluicemq.protocols.phpmq.client import BlockingPhpmqClient
+from tests.protocols.jmq.raw import RawJmq, status_of
 
 PATIENCE: Final = 10.0
 """Seconds. Not what a broker should need, but what tells a slow machine from one that hangs."""
@@ -92,6 +94,30 @@ class PhpmqPair(Witness):
             message = self._consumer.receive(PATIENCE)
             assert message.body == b"%d" % number
             message.ack()
+            self.exchanged += 1
+
+    def close(self) -> None:
+        self._producer.close()
+        self._consumer.close()
+
+
+class JmqPair(Witness):
+    """A sender whose messages are confirmed, and a consumer whose acknowledgements are."""
+
+    def connect(self, broker: LocalBroker) -> None:
+        port = broker.port("jmq")
+        self._producer = RawJmq.login(port)
+        self._consumer = RawJmq.login(port)
+        assert status_of(self._consumer.consume("witness.of.jmq")) == Status.OK
+
+    def exchange(self) -> None:
+        bodies = [b"%d" % number for number in range(self.exchanged, self.exchanged + _BURST)]
+        for number in self._producer.send_all("witness.of.jmq", bodies):
+            assert status_of(self._producer.reply_to(number)) == Status.OK
+        for body in bodies:
+            message = self._consumer.receive(PATIENCE)
+            assert message.body == body
+            assert self._consumer.acknowledge(message) == Status.OK
             self.exchanged += 1
 
     def close(self) -> None:

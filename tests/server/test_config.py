@@ -11,7 +11,8 @@ from sluicemq.model.destination import Address, DestinationSettings, Kind, Overf
 from sluicemq.model.errors import ConfigurationError
 from sluicemq.model.message import Durability
 from sluicemq.server.address import Url
-from sluicemq.server.config import Config, Listener, default_data_dir
+from sluicemq.server.config import Config, default_data_dir
+from sluicemq.server.listening import Listener
 from sluicemq.server.loading import Loaded, load, setting_paths
 from sluicemq.server.reference import describe, render, to_builtins
 from sluicemq.server.settings import settings_of
@@ -35,6 +36,7 @@ def test_nothing_given_serves_every_protocol_on_loopback() -> None:
         "phpmq://127.0.0.1:9100",
         "phpmq-maintenance://127.0.0.1:9101",
         "vibemq://127.0.0.1:2925",
+        "jmq://127.0.0.1:7676",
     ]
     assert {listener.durability for listener in config.listeners} == {None}
     config.check()
@@ -247,7 +249,7 @@ def test_tls_needs_readable_files(tmp_path: Path) -> None:
     [
         (["phpmq://:1", "msglite://:1"], "same address"),
         (["phpmq+unix:///a", "msglite+unix:///a"], "same address"),
-        (["jmq://"], "does not serve jmq yet"),
+        (["http://"], "does not serve http yet"),
         (["phpmq://h@:1"], "neither a user nor a queue"),
         (["phpmq://:1/queue"], "neither a user nor a queue"),
     ],

@@ -19,7 +19,8 @@ from sluicemq.cli.main import main
 from sluicemq.model.errors import ConfigurationError, ConnectionLost, RequestTimeout
 from sluicemq.protocols.msglite.client import BlockingMsgliteClient
 from sluicemq.protocols.phpmq.client import BlockingPhpmqClient
-from sluicemq.server.config import Config, Listener
+from sluicemq.server.config import Config
+from sluicemq.server.listening import Listener
 from sluicemq.server.loading import load
 from sluicemq.server.peers import peer_user
 from sluicemq.server.tls import Tls

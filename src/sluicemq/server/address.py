@@ -158,7 +158,7 @@ class Url(NamedTuple):
             return self.path == other.path
         if self.port != other.port or self.port == 0:
             return False
-        return self.host == other.host or _is_wildcard(self.host) or _is_wildcard(other.host)
+        return self.host == other.host or is_wildcard(self.host) or is_wildcard(other.host)
 
 
 def nearest(word: str, known: Iterable[str]) -> str:
@@ -249,5 +249,6 @@ def _parse_host_port(text: str, protocol: str, host_port: str) -> tuple[str, int
     return host, int(port)
 
 
-def _is_wildcard(host: str) -> bool:
+def is_wildcard(host: str) -> bool:
+    """Whether it stands for every address of the machine."""
     return host in ("0.0.0.0", "::")

@@ -5,28 +5,44 @@ from __future__ import annotations
 from collections.abc import Callable
 
 from sluicemq.model.errors import ConfigurationError
-from sluicemq.protocols.link import Link, Session
+from sluicemq.protocols.link import Link, Session, Timer
 from sluicemq.server.recognise import recognise
 
 
 class AutoSession:
-    """Waits until the protocol is recognised, then passes everything on to its session."""
+    """Waits until the protocol is recognised, then passes everything on to its session.
 
-    __slots__ = ("_first", "_link", "_open", "_session")
+    With `patience` (seconds; 0 = none) a client that says nothing for so long is taken for one of
+    the `silent` protocol, whose clients may wait to be spoken to.
+    """
 
-    def __init__(self, link: Link, open_session: Callable[[str], Session]) -> None:
+    __slots__ = ("_first", "_link", "_open", "_recognise", "_session", "_silent", "_timer")
+
+    def __init__(
+        self,
+        link: Link,
+        open_session: Callable[[str], Session],
+        recognise: Callable[[bytes], str | None] = recognise,
+        *,
+        silent: str = "",
+        patience: float = 0.0,
+    ) -> None:
         self._link = link
         self._open = open_session
+        self._recognise = recognise
         self._first = b""
         self._session: Session | None = None
+        self._silent = silent
+        self._timer: Timer | None = link.call_later(patience, self._lose) if patience else None
 
     def receive(self, data: bytes) -> None:
         """Hand over as soon as the protocol is known; close if it is none of ours."""
         if self._session is not None:
             self._session.receive(data)
             return
+        self._forget()
         self._first += data
-        protocol = recognise(self._first)
+        protocol = self._recognise(self._first)
         if protocol is None:
             return
         if not protocol:
@@ -40,8 +56,20 @@ class AutoSession:
         first, self._first = self._first, b""
         self._session.receive(first)
 
+    def _lose(self) -> None:
+        """Patience: whoever has said nothing will say nothing."""
+        self._timer = None
+        self._session = self._open(self._silent)
+        self._session.end_of_input()
+
+    def _forget(self) -> None:
+        if self._timer is not None:
+            self._timer.cancel()
+            self._timer = None
+
     def end_of_input(self) -> None:
         """Nothing was said, or the session knows what to do."""
+        self._forget()
         if self._session is not None:
             self._session.end_of_input()
         else:
@@ -64,11 +92,13 @@ class AutoSession:
 
     def closed(self) -> None:
         """See Session."""
+        self._forget()
         if self._session is not None:
             self._session.closed()
 
     def shutdown(self) -> None:
         """See Session."""
+        self._forget()
         if self._session is not None:
             self._session.shutdown()
         else:

@@ -6,6 +6,7 @@
     ├── journal: JournalOptions      segments and retention
     ├── identity: IdentitySettings   users and logins
     ├── limits: Limits               what one connection may cost; defaults of the listeners
+    ├── jmq: JmqSettings             what all JMS clients share
     ├── listeners: Listener …        where clients connect
     ├── logging: LoggingSettings
     ├── destinations: name → DestinationSettings, declared at start
@@ -17,6 +18,7 @@ Where the values come from is `loading`'s business.
 from __future__ import annotations
 
 import os
+import re
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Annotated, Final, Literal
@@ -26,33 +28,32 @@ import msgspec
 from sluicemq.journal import JournalOptions
 from sluicemq.model.destination import Address, DestinationSettings
 from sluicemq.model.errors import ConfigurationError
-from sluicemq.model.message import Durability
-from sluicemq.server.address import MAX_SOCKET_PATH, Url
+from sluicemq.server.address import MAX_SOCKET_PATH
 from sluicemq.server.identity.passwords import read_secret_file
 from sluicemq.server.identity.records import Database
 from sluicemq.server.identity.store import UserStore
+from sluicemq.server.listening import (
+    ASKING,
+    Limits,
+    Listener,
+    address_problems,
+    default_listeners,
+    tls_problems,
+)
 from sluicemq.server.settings import about
 from sluicemq.server.units import Unit
-
-SERVED: Final = frozenset(
-    {"auto", "msglite", "msglite-http", "phpmq", "phpmq-maintenance", "vibemq"}
-)
-"""Protocols that this version has a session for."""
-
-WITH_LOGINS: Final = frozenset({"vibemq", "jmq", "http"})
-"""Protocols whose clients can say who they are."""
-
-DEFAULT_LISTENERS: Final = ("msglite://", "phpmq://", "phpmq-maintenance://", "vibemq://")
-
-
-ASKING: Final = WITH_LOGINS | {"auto"}
-"""Listeners of these protocols may ask their clients who they are."""
 
 MIN_ADMIN_TOKEN: Final = 16
 """Characters; what people make up is shorter."""
 
 MIN_SEGMENT: Final = 64 * 1024
 """Bytes; smaller ones cost more files than they free space."""
+
+
+MAX_INSTANCE: Final = 64
+"""Characters; the port mapper's first line has to fit into small buffers of old clients."""
+
+_INSTANCE: Final = re.compile(rf"[\x21-\x7e]{{1,{MAX_INSTANCE}}}\Z")
 
 
 def default_data_dir() -> Path:
@@ -165,179 +166,37 @@ class IdentitySettings(msgspec.Struct, frozen=True, kw_only=True):
     ] = True
 
 
-class Limits(msgspec.Struct, frozen=True, kw_only=True):
-    """What one connection may cost the broker. Each listener may say otherwise."""
+class JmqSettings(msgspec.Struct, frozen=True, kw_only=True):
+    """What all JMS clients share, whichever listener they come by."""
 
-    max_connections: Annotated[
-        int, about("Connections of one listener at a time; more are closed at once.", ge=1)
-    ] = 10_000
-    max_frame_bytes: Annotated[
-        int, about("Largest message body accepted.", Unit.BYTES, ge=1, le=1024**3)
-    ] = 64 * 1024**2
-    max_header_bytes: Annotated[
-        int, about("Longest command line or frame header accepted.", Unit.BYTES, ge=64, le=1024**2)
-    ] = 64 * 1024
-    max_name_bytes: Annotated[
-        int, about("Longest name of a destination.", Unit.BYTES, ge=1, le=65_535)
-    ] = 1024
-    idle_timeout: Annotated[
+    instance: Annotated[
+        str,
+        about(
+            "The broker's name, as its port mapper gives it: printable characters without blanks."
+        ),
+    ] = "sluicemq"
+    metrics_interval: Annotated[
         float,
         about(
-            "A connection silent in both directions for so long is closed; 0 = never.", Unit.SECONDS
-        ),
-    ] = 0.0
-    output_high_water: Annotated[
-        int,
-        about(
-            "Bytes waiting for a slow reader at which it gets no more deliveries.",
-            Unit.BYTES,
-            ge=1024,
-        ),
-    ] = 1024**2
-    output_timeout: Annotated[
-        float,
-        about(
-            "A peer that takes nothing of what waits for it for so long is cut off; 0 = never.",
+            "Between two messages of a topic `mq.metrics.…` that somebody subscribes to; 0 = none.",
             Unit.SECONDS,
         ),
     ] = 60.0
-
-
-class Listener(Limits, frozen=True, kw_only=True):
-    """One address that clients connect to, with its own limits."""
-
-    url: Url
-    durability: Annotated[
-        Durability | None,
-        about(
-            "What a sender waits for: `sync` = its message is on disk, `lazy` = it is on its way "
-            "there, `none` = memory only. Without it: `none` for msglite, `sync` for the others."
-        ),
-    ] = None
-    generation: Annotated[
+    transaction_timeout: Annotated[
         int,
         about(
-            "Of the PHPMQ protocol: 2 sends the remaining life with each message, 1 does not "
-            "(for clients that know only three packets).",
-            ge=1,
-            le=2,
-        ),
-    ] = 2
-    request_address: Annotated[
-        str, about("Of the msglite HTTP gateway: the queue that requests are sent to.")
-    ] = "msglite.httpRequests"
-    window: Annotated[
-        int,
-        about("Of the VibeMQ protocol: messages a subscription may hold unacknowledged.", ge=1),
-    ] = 256
-    window_bytes: Annotated[
-        int,
-        about("Of the VibeMQ protocol: the same in bytes of their payloads.", Unit.BYTES, ge=1),
-    ] = 1024**2
-    ack_timeout: Annotated[
-        float,
-        about(
-            "Of the VibeMQ protocol: time for the acknowledgement of the message that a "
-            "subscription has to handle next, in queues without an `ack_timeout` of their own; "
-            "0 = for ever.",
-            Unit.SECONDS,
-        ),
-    ] = 30.0
-    compression: Annotated[
-        bool, about("Of the VibeMQ protocol: large frames are compressed for clients that ask.")
-    ] = True
-    compression_threshold: Annotated[
-        int, about("Of the VibeMQ protocol: what is large; 0 = everything.", Unit.BYTES)
-    ] = 1024
-    strict_create: Annotated[
-        bool,
-        about(
-            "Of the VibeMQ protocol: CreateQueue fails for a queue that exists, even if it is to "
-            "be as it is."
-        ),
-    ] = False
-    rate_limit: Annotated[
-        int,
-        about(
-            "Of the VibeMQ protocol: requests of a connection in a second, acknowledgements and "
-            "pings not counted; 0 = as many as it likes."
+            "A transaction that is neither ended nor prepared after this time is rolled back; "
+            "0 = never.",
+            Unit.MILLISECONDS,
         ),
     ] = 0
-    user: Annotated[
+    broker_list: Annotated[
         str,
         about(
-            "Of protocols without logins: whom their clients act as, with that user's permissions. "
-            "Without it they may do everything, and only on loopback and Unix sockets."
+            "Brokers that clients may go to instead when they lose this one: "
+            "`mq://host:port/`, separated by commas."
         ),
     ] = ""
-    certificate: Annotated[
-        Path | None,
-        about(
-            "For `+tls`: PEM file with the certificate and its chain, or PKCS#12 (`.p12`, `.pfx`) "
-            "with the key too."
-        ),
-    ] = None
-    key: Annotated[
-        Path | None, about("PEM file with the private key, if not in the certificate's file.")
-    ] = None
-    password_file: Annotated[
-        Path | None, about("File whose first line decrypts the private key.")
-    ] = None
-    tls_min: Annotated[Literal["1.2", "1.3"], about("The oldest version of TLS accepted.")] = "1.2"
-    ciphers: Annotated[
-        str | None,
-        about(
-            "Cipher suites of TLS 1.2, as for `openssl ciphers`. Without it: those that Python "
-            "thinks sound. TLS 1.3 has its own, which all are."
-        ),
-    ] = None
-    client_certificate: Annotated[
-        Literal["none", "optional", "required"],
-        about("Whether clients are asked for a certificate, and turned away without one."),
-    ] = "none"
-    client_ca: Annotated[
-        Path | None, about("PEM file with the authorities whose client certificates are trusted.")
-    ] = None
-    client_user: Annotated[
-        Literal["cn", "san-dns", "san-email", "subject"],
-        about(
-            "What in a client's certificate is the user's name: the common name, the first "
-            "alternative name of a kind, or the whole subject (RFC 4514)."
-        ),
-    ] = "cn"
-    mode: Annotated[
-        int, about("File mode of a Unix socket: who may connect.", Unit.MODE, le=0o777)
-    ] = 0o660
-
-
-VIBEMQ_SETTINGS: Final = (
-    "window",
-    "window_bytes",
-    "ack_timeout",
-    "compression",
-    "compression_threshold",
-    "strict_create",
-    "rate_limit",
-)
-"""Settings of a listener that mean something only to VibeMQ clients."""
-
-TLS_SETTINGS: Final = (
-    "certificate",
-    "key",
-    "password_file",
-    "tls_min",
-    "ciphers",
-    "client_certificate",
-    "client_ca",
-    "client_user",
-)
-"""Settings of a listener that mean something only with TLS."""
-
-_UNSAID: Final = {
-    field.name: field.default
-    for field in msgspec.structs.fields(Listener)
-    if field.name in TLS_SETTINGS
-}
 
 
 class LoggingSettings(msgspec.Struct, frozen=True, kw_only=True):
@@ -351,11 +210,6 @@ class LoggingSettings(msgspec.Struct, frozen=True, kw_only=True):
     ] = "console"
 
 
-def default_listeners() -> tuple[Listener, ...]:
-    """Every served protocol on its traditional loopback port."""
-    return tuple(Listener(url=Url.parse(url)) for url in DEFAULT_LISTENERS)
-
-
 class Config(msgspec.Struct, frozen=True, kw_only=True):
     """Everything a broker is started with."""
 
@@ -363,6 +217,7 @@ class Config(msgspec.Struct, frozen=True, kw_only=True):
     journal: JournalOptions = msgspec.field(default_factory=JournalOptions)
     identity: IdentitySettings = IdentitySettings()
     limits: Limits = Limits()
+    jmq: JmqSettings = JmqSettings()
     listeners: tuple[Listener, ...] = msgspec.field(default_factory=default_listeners)
     logging: LoggingSettings = LoggingSettings()
     destinations: dict[Address, DestinationSettings] = msgspec.field(default_factory=dict)
@@ -399,15 +254,27 @@ class Config(msgspec.Struct, frozen=True, kw_only=True):
                 from sluicemq.server import tls
 
                 yield from tls.warnings(listener)
+            if listener.authentication == "digest":
+                users = UserStore(self.users_file).read().users
+                if users and not any(user.digest for user in users.values()):
+                    yield (
+                        f"{listener.url}: authentication is digest, and nobody can log in by that: "
+                        "no user has been added with --allow-digest"
+                    )
 
     def problems(self) -> Iterator[str]:
         """Whatever `check` would refuse, one sentence each."""
         if not self.listeners:
             yield "there is no listener; add one, for example --listen phpmq://127.0.0.1:9100"
         for listener in self.listeners:
-            yield from _address_problems(listener)
-            yield from _tls_problems(listener)
+            yield from address_problems(listener)
+            yield from tls_problems(listener)
         yield from self._identity_problems()
+        if not _INSTANCE.match(self.jmq.instance):
+            yield (
+                f"jmq.instance: {self.jmq.instance!r} cannot be a name: it has 1 to "
+                f"{MAX_INSTANCE} ASCII characters without blanks"
+            )
         for index, listener in enumerate(self.listeners):
             for earlier in self.listeners[:index]:
                 if listener.url.collides(earlier.url):
@@ -507,62 +374,6 @@ class Config(msgspec.Struct, frozen=True, kw_only=True):
         for listener in self.listeners:
             if listener.url.path and Path(listener.url.path) == self.status_socket:
                 yield f"{listener.url} is the broker's status socket; choose another path"
-
-
-def _address_problems(listener: Listener) -> Iterator[str]:
-    url = listener.url
-    if url.protocol not in SERVED:
-        served = ", ".join(sorted(SERVED))
-        yield f"{url}: this version does not serve {url.protocol} yet; it serves {served}"
-    if url.user or url.queue:
-        yield f"{url}: a listener has neither a user nor a queue; leave them to the clients"
-    if url.options:
-        names = ", ".join(name for name, _ in url.options)
-        yield f"{url}: the options {names} were not applied"
-    if listener.generation not in (1, 2):
-        yield f"{url}: generation is 1 or 2, not {listener.generation}"
-    if not 0 <= listener.mode <= 0o777:
-        yield f"{url}: mode is three octal digits (0660), not 0{listener.mode:o}"
-
-
-def _tls_problems(listener: Listener) -> Iterator[str]:
-    url = listener.url
-    if not url.tls:
-        for name in TLS_SETTINGS:
-            if getattr(listener, name) != _UNSAID[name]:
-                secure = url._replace(tls=True)
-                yield f"{url}: {name} has a meaning only with TLS; write {secure}"
-        return
-    found = list(_tls_file_problems(listener))
-    if listener.client_certificate != "none" and listener.client_ca is None:
-        found.append(
-            f"{url}: client_certificate = {listener.client_certificate} needs client_ca: the "
-            "authorities whose certificates are trusted"
-        )
-    if listener.client_ca is not None and listener.client_certificate == "none":
-        found.append(
-            f"{url}: client_ca has no effect unless client_certificate is optional or required"
-        )
-    yield from found
-    if not found:
-        # Only where there is TLS: the library that reads certificates is slow to load.
-        from sluicemq.server import tls
-
-        yield from tls.problems(listener)
-
-
-def _tls_file_problems(listener: Listener) -> Iterator[str]:
-    url = listener.url
-    if listener.certificate is None:
-        yield f"{url}: TLS needs a certificate; add certificate=/path/to/chain.pem"
-    for name in ("certificate", "key", "password_file", "client_ca"):
-        path = getattr(listener, name)
-        if path is None:
-            continue
-        if not path.is_file():
-            yield f"{url}: {name}: there is no file {path}"
-        elif not os.access(path, os.R_OK):
-            yield f"{url}: {name}: {path} may not be read by this user"
 
 
 def _destination_problems(where: str, settings: DestinationSettings) -> Iterator[str]:

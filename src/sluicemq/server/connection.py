@@ -157,6 +157,8 @@ class Connection(asyncio.Protocol):
             self._quick = None
         self._turns.begin()
         self._release()
+        # It may be about to be flushed in this turn, and its descriptor somebody else's by then.
+        self._ended = True
         self._listener.leave(self)
         self._listener.unread.discard(self)
         if self._stuck is not None:
@@ -247,10 +249,14 @@ class Connection(asyncio.Protocol):
             return
         session = self._session
         if session is not None:
-            if self._congested:
-                self._congested = False
-                session.relieve()
-            session.flushed()
+            try:
+                if self._congested:
+                    self._congested = False
+                    session.relieve()
+                session.flushed()
+            except Exception as error:
+                self._fault(error)
+                return
         if self._closing and not self._out:
             self._finish()
 

@@ -13,9 +13,9 @@ import structlog
 
 from sluicemq.model.errors import ConfigurationError
 from sluicemq.server.address import Url
-from sluicemq.server.config import Listener
 from sluicemq.server.connection import Connection
 from sluicemq.server.doorkeeper import Doorkeeper
+from sluicemq.server.listening import Listener
 from sluicemq.server.turns import Turns
 
 if TYPE_CHECKING:

@@ -21,15 +21,19 @@ from sluicemq.model.destination import Address, DestinationSettings, Kind
 from sluicemq.model.errors import ConfigurationError
 from sluicemq.server.address import Url
 from sluicemq.server.config import (
-    SERVED,
-    VIBEMQ_SETTINGS,
-    WITH_LOGINS,
     BrokerSettings,
     Config,
     IdentitySettings,
+    JmqSettings,
+    LoggingSettings,
+)
+from sluicemq.server.listening import (
+    JMQ_SETTINGS,
+    SERVED,
+    VIBEMQ_SETTINGS,
+    WITH_LOGINS,
     Limits,
     Listener,
-    LoggingSettings,
     default_listeners,
 )
 from sluicemq.server.settings import Setting, convert, settings_of, unknown
@@ -48,6 +52,7 @@ SECTIONS: Final[dict[tuple[str, ...], type[msgspec.Struct]]] = {
     ("journal",): JournalOptions,
     ("identity",): IdentitySettings,
     ("limits",): Limits,
+    ("jmq",): JmqSettings,
     ("logging",): LoggingSettings,
 }
 _ADDRESS_KEYS: Final[dict[str, type]] = {
@@ -60,6 +65,8 @@ _ADDRESS_KEYS: Final[dict[str, type]] = {
 _ONLY_FOR: Final[dict[str, frozenset[str]]] = {
     "generation": frozenset({"phpmq", "auto"}),
     **dict.fromkeys(VIBEMQ_SETTINGS, frozenset({"vibemq", "auto"})),
+    **dict.fromkeys(JMQ_SETTINGS, frozenset({"jmq", "auto"})),
+    "serves": frozenset({"jmq"}),
     "user": SERVED - WITH_LOGINS,
 }
 
@@ -178,6 +185,7 @@ class _Collector:
             journal=JournalOptions(**self._section(("journal",))),
             identity=IdentitySettings(**self._section(("identity",))),
             limits=limits,
+            jmq=JmqSettings(**self._section(("jmq",))),
             listeners=tuple(built),
             logging=LoggingSettings(**self._section(("logging",))),
             destinations={

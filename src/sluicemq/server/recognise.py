@@ -14,6 +14,9 @@ from __future__ import annotations
 
 MSGLITE_FIRST = b"><?. \t\r\n"
 
+PORT_MAPPER = "jmq-portmapper"
+"""What those who ask JMQ's port mapper speak."""
+
 
 def recognise(first: bytes) -> str | None:
     """The protocol's name; "" if it is none of ours; None if more bytes are needed."""
@@ -29,7 +32,17 @@ def recognise(first: bytes) -> str | None:
     if byte == b"\x1b":
         return "jmq"
     if byte in b"123456789":
-        return "jmq-portmapper"
+        return PORT_MAPPER
     if byte == b"\0":
         return "vibemq"
     return ""
+
+
+def recognise_jmq(first: bytes) -> str | None:
+    """Only what a listener for JMS clients serves: packets, and questions to the port mapper, which
+    may be an empty line."""
+    if not first:
+        return None
+    if first[:1] == b"\x1b":
+        return "jmq"
+    return PORT_MAPPER if first[:1] in b"0123456789\r\n" else ""

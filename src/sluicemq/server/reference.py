@@ -14,11 +14,12 @@ from typing import Any, Final
 import msgspec
 
 from sluicemq.model.destination import DestinationSettings
-from sluicemq.server.config import (
+from sluicemq.server.config import Config
+from sluicemq.server.listening import (
     DEFAULT_LISTENERS,
+    JMQ_SETTINGS,
     TLS_SETTINGS,
     VIBEMQ_SETTINGS,
-    Config,
     Limits,
     Listener,
 )
@@ -146,7 +147,7 @@ def to_builtins(config: Config) -> dict[str, Any]:
     tree: dict[str, Any] = msgspec.to_builtins(
         {
             name: getattr(config, name)
-            for name in ("insecure_public", "broker", "journal", "identity", "limits", "logging")
+            for name in ("insecure_public", *dict.fromkeys(path[0] for path in SECTIONS))
         },
         enc_hook=str,
     )
@@ -182,6 +183,10 @@ def _applies(name: str, listener: Listener) -> bool:
     """Whether a setting of a listener means anything at its address."""
     if name == "generation":
         return listener.url.protocol in ("phpmq", "auto")
+    if name == "serves":
+        return listener.url.protocol == "jmq"
+    if name in JMQ_SETTINGS:
+        return listener.url.protocol in ("jmq", "auto")
     if name in VIBEMQ_SETTINGS:
         return listener.url.protocol in ("vibemq", "auto")
     if name == "user":

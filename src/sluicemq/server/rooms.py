@@ -2,11 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 
 from sluicemq.broker import Broker
 from sluicemq.model.errors import ConfigurationError
 from sluicemq.model.message import Durability
+from sluicemq.protocols.jmq.coordinator import Coordinator
+from sluicemq.protocols.jmq.options import Options as JmqOptions
+from sluicemq.protocols.jmq.portmapper import PortMapperSession, answer
+from sluicemq.protocols.jmq.session import JmqSession
 from sluicemq.protocols.link import Link, Session
 from sluicemq.protocols.msglite.gateway import GatewaySession
 from sluicemq.protocols.msglite.http import HttpLimits
@@ -21,8 +25,11 @@ from sluicemq.protocols.vibemq.session import VibemqSession
 from sluicemq.protocols.vibemq.subscriber import Terms
 from sluicemq.protocols.vibemq.wire import MAX_BODY
 from sluicemq.server.auto import AutoSession
-from sluicemq.server.config import Listener
+from sluicemq.server.config import JmqSettings
 from sluicemq.server.identity.gate import Gate
+from sluicemq.server.listening import Listener
+from sluicemq.server.recognise import PORT_MAPPER, recognise_jmq
+from sluicemq.server.services import Opened, services
 
 Room = Callable[[Link, Listener], Session]
 """Makes the session of a new connection."""
@@ -31,8 +38,19 @@ Room = Callable[[Link, Listener], Session]
 class Rooms:
     """The protocols that this version serves, on one broker."""
 
-    def __init__(self, broker: Broker, vitals: Vitals, gate: Gate) -> None:
+    def __init__(
+        self,
+        broker: Broker,
+        vitals: Vitals,
+        gate: Gate,
+        opened: Sequence[Opened] = (),
+        jmq: JmqSettings | None = None,
+    ) -> None:
+        """`opened` are the listeners in service, now or later."""
         self._broker = broker
+        self._opened = opened
+        self._jmq_settings = jmq or JmqSettings()
+        self._coordinator = Coordinator(broker)
         self._gate = gate
         self._vitals = vitals
         self._replies = ReplyAddresses(broker.clock.wall)
@@ -42,6 +60,7 @@ class Rooms:
             "msglite": self._msglite,
             "msglite-http": self._gateway,
             "vibemq": self._vibemq,
+            "jmq": self._jmq,
             "auto": self._auto,
         }
 
@@ -110,8 +129,63 @@ class Rooms:
             ),
         )
 
+    def _jmq(self, link: Link, options: Listener) -> Session:
+        """Who has connected says it with the first byte, or by saying nothing."""
+        if options.serves == "jms":
+            return self._jms(link, options)
+        if options.serves == "portmapper":
+            return self._portmapper(link, options)
+        return AutoSession(
+            link,
+            lambda protocol: self._recognised(protocol, link, options),
+            recognise_jmq,
+            silent=PORT_MAPPER,
+            patience=options.portmapper_timeout,
+        )
+
+    def _jms(self, link: Link, options: Listener) -> Session:
+        settings = self._jmq_settings
+        access = self._gate.open(link, options, logs_in=True)
+        authentication = options.authentication
+        if authentication == "auto":
+            # where nothing is checked, what all clients can do: see docs/protocols/jmq.md
+            by_digest = access.guest is not None or self._gate.all_by_digest
+            authentication = "digest" if by_digest else "basic"
+        return JmqSession(
+            link,
+            self._broker,
+            self._coordinator,
+            access,
+            JmqOptions(
+                durability=options.durability,
+                packet=options.max_frame_bytes,
+                authentication=authentication,
+                service="ssljms" if options.url.tls else "jms",
+                broker_list=settings.broker_list,
+                prefetch=options.prefetch,
+                shared_prefetch=options.shared_prefetch,
+                producer_flow=options.producer_flow,
+                ping_interval=options.ping_interval,
+                transaction_timeout=settings.transaction_timeout,
+            ),
+        )
+
+    def _portmapper(self, link: Link, options: Listener) -> Session:
+        return PortMapperSession(
+            link,
+            lambda: answer(self._jmq_settings.instance, services(self._opened, options)),
+            options.portmapper_timeout,
+        )
+
     def _auto(self, link: Link, options: Listener) -> Session:
-        return AutoSession(link, lambda protocol: self.of(protocol)(link, options))
+        return AutoSession(link, lambda protocol: self._recognised(protocol, link, options))
+
+    def _recognised(self, protocol: str, link: Link, options: Listener) -> Session:
+        if protocol == "jmq":
+            return self._jms(link, options)
+        if protocol == PORT_MAPPER:
+            return self._portmapper(link, options)
+        return self.of(protocol)(link, options)
 
 
 def _durability(options: Listener, usual: Durability) -> Durability:

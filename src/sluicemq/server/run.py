@@ -19,12 +19,15 @@ from sluicemq.broker.restore import restore, snapshot
 from sluicemq.journal import FileJournal, MemoryJournal
 from sluicemq.journal.port import Journal
 from sluicemq.model.errors import JournalError, SluiceError
+from sluicemq.protocols.jmq.metrics import Metrics
 from sluicemq.server.clock import SystemClock
-from sluicemq.server.config import WITH_LOGINS, Config
+from sluicemq.server.config import Config
 from sluicemq.server.identity.gate import Gate
 from sluicemq.server.listener import OpenListener
+from sluicemq.server.listening import WITH_LOGINS
 from sluicemq.server.logs import configure
 from sluicemq.server.rooms import Rooms
+from sluicemq.server.services import jms_address
 from sluicemq.server.status import Status, resident_bytes
 from sluicemq.server.turns import Turns
 
@@ -138,7 +141,13 @@ class Server:
         self._turns = turns = Turns(loop, broker, self._fail)
         turns.begin()
         gate = Gate(config, loop.call_soon_threadsafe)
-        rooms = Rooms(broker, self, gate)
+        rooms = Rooms(broker, self, gate, self.listeners, config.jmq)
+        metrics = Metrics(
+            broker,
+            self,
+            lambda: jms_address(self.listeners),
+            round(config.jmq.metrics_interval * 1000),
+        )
         status = Status(broker, self.listeners)
         # What exists now lives long: the collector need not look at it again.
         gc.collect()
@@ -153,7 +162,7 @@ class Server:
             await status.open(config.status_socket)
             self._warn_open(gate)
             log.info("serving", data_dir=str(config.broker.data_dir), version=__version__)
-            chores.append(loop.create_task(self._keep_house(broker, turns, gate)))
+            chores.append(loop.create_task(self._keep_house(broker, turns, gate, metrics)))
             chores.append(loop.create_task(self._keep_certificates()))
             await self._stop.wait()
             await self._drain(broker, turns)
@@ -193,7 +202,7 @@ class Server:
         """Connections of all listeners."""
         return sum(len(listener.connections) for listener in self.listeners)
 
-    async def _keep_house(self, broker: Broker, turns: Turns, gate: Gate) -> None:
+    async def _keep_house(self, broker: Broker, turns: Turns, gate: Gate, metrics: Metrics) -> None:
         before = time.monotonic()
         while True:
             await asyncio.sleep(HOUSEKEEPING_SECONDS)
@@ -202,6 +211,7 @@ class Server:
             broker.sample(now - before)
             before = now
             broker.reap()
+            metrics.publish()
             gate.refresh()
             for listener in self.listeners:
                 listener.sweep(broker.clock.steady)

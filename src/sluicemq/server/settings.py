@@ -34,6 +34,7 @@ UNITS: Final[dict[str, dict[str, Unit]]] = {
     "JournalOptions": {
         "segment_bytes": Unit.BYTES,
         "preallocate_bytes": Unit.BYTES,
+        "sync_delay": Unit.MILLISECONDS,
         "slot_limit_bytes": Unit.BYTES,
     },
 }

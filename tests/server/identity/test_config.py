@@ -19,10 +19,10 @@ def _elsewhere(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
 
 
-def add_user(directory: Path) -> None:
-    record = UserRecord(created=1, updated=1)
+def add_user(directory: Path, name: str = "anna", digest: str = "") -> None:
+    record = UserRecord(digest=digest, created=1, updated=1)
     UserStore(directory / "users.json").change(
-        lambda database: changes.add_user(database, "anna", record), ""
+        lambda database: changes.add_user(database, name, record), ""
     )
 
 
@@ -102,3 +102,18 @@ def test_the_settings_are_written_and_read_again(tmp_path: Path) -> None:
     file.write_text(render(config))
     assert load(file).config == config
     assert config.users_file == Path("/x/users.json")
+
+
+def test_digest_logins_that_nobody_can_do_are_warned_of(tmp_path: Path) -> None:
+    def warnings(way: str) -> list[str]:
+        listen = f"jmq://:1?authentication={way}"
+        flags = {"broker.data_dir": str(tmp_path)}
+        return list(load(listen=[listen], flags=flags).config.warnings())
+
+    assert warnings("digest") == []
+    add_user(tmp_path)
+    (warning,) = warnings("digest")
+    assert "no user has been added with --allow-digest" in warning
+    assert warnings("auto") == warnings("basic") == []
+    add_user(tmp_path, "bert", digest="1f")
+    assert warnings("digest") == []

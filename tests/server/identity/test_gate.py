@@ -23,13 +23,14 @@ from sluicemq.model.errors import (
 )
 from sluicemq.protocols.access import Credentials
 from sluicemq.server.address import Url
-from sluicemq.server.config import BrokerSettings, Config, IdentitySettings, Listener
+from sluicemq.server.config import BrokerSettings, Config, IdentitySettings
 from sluicemq.server.identity import changes, checks
 from sluicemq.server.identity.gate import ADMIN, ConnectionAccess, Gate
-from sluicemq.server.identity.passwords import UNKNOWN
+from sluicemq.server.identity.passwords import UNKNOWN, digest_answer, digest_form
 from sluicemq.server.identity.records import UserRecord
 from sluicemq.server.identity.store import UserStore
 from sluicemq.server.identity.tokens import make_token
+from sluicemq.server.listening import Listener
 from tests.server.identity.test_checks import Loop
 
 ADMIN_TOKEN = "a-token-that-was-made-up"
@@ -112,8 +113,12 @@ class House:
         self, user: str = "", password: str = "", token: str = "", peer: str = "10.0.0.1:5"
     ) -> Any:
         """Log in on a new connection: the identity or the error."""
+        return self.show(Credentials(user, password, token), peer)
+
+    def show(self, shown: Credentials, peer: str = "10.0.0.1:5") -> Any:
+        """The same, whatever is shown."""
         access, line = self.open(peer)
-        answers = self.begin(access, peer, Credentials(user, password, token))
+        answers = self.begin(access, peer, shown)
         while not line.calls:
             self.loop.run_one()
         line.calls.pop()()
@@ -319,6 +324,55 @@ def test_tokens(house: House, log: list[dict[str, Any]], shown_as: str) -> None:
     house.now += 1
     assert isinstance(attempt(token), AuthenticationFailed)
     assert token not in str(log)
+
+
+def by_digest(user: str, form: str, nonce: str = "n") -> Credentials:
+    return Credentials(user, digest=digest_answer(form, nonce), nonce=nonce)
+
+
+def test_a_digest_admits_whom_it_is_kept_for(house: House, log: list[dict[str, Any]]) -> None:
+    form = digest_form("anna", "right")
+    house.add("anna", "right", digest=form, permissions=(CONSUME,))
+    identity = house.show(by_digest("anna", form, "-34b997a1a2d5"))
+    assert identity.name == "anna"
+    assert identity.may(Operation.CONSUME, "orders.new")
+    assert {"event": "login", "user": "anna", "how": "digest"}.items() <= log[-1].items()
+    assert house.compared == []
+    assert form not in str(log)
+
+
+@pytest.mark.parametrize(
+    "shown",
+    [
+        by_digest("anna", digest_form("anna", "wrong")),
+        by_digest("anna", digest_form("anna", "right"))._replace(nonce="of another time"),
+        by_digest("anna", digest_form("anna", "right"), ""),
+        by_digest("anna", digest_form("anna", "right"))._replace(user="bert"),
+        by_digest("bert", digest_form("bert", "other")),
+        by_digest("bert", ""),
+        by_digest("bert", UNKNOWN),
+        by_digest("nobody", UNKNOWN),
+        by_digest("", UNKNOWN),
+        Credentials("anna", digest="\udc80", nonce="n"),
+        Credentials("anna", digest=digest_form("anna", "right"), nonce="n"),
+    ],
+)
+def test_no_other_digest_does(house: House, shown: Credentials) -> None:
+    house.add("anna", "right", digest=digest_form("anna", "right"))
+    house.add("bert", "other")
+    answer = house.show(shown)
+    assert type(answer) is AuthenticationFailed
+    assert str(answer) == "the user name or the password is wrong"
+
+
+def test_digests_are_throttled_as_passwords_are(house: House) -> None:
+    form = digest_form("anna", "right")
+    house.add("anna", digest=form)
+    for _ in range(house.settings.login_failures + 1):
+        assert "wrong" in str(house.show(by_digest("anna", "0")))
+    assert "too many attempts" in str(house.show(by_digest("anna", form)))
+    house.now += 1
+    assert house.show(by_digest("anna", form)).name == "anna"
 
 
 def test_the_admin_token_admits_where_there_are_no_users(tmp_path: Path) -> None:

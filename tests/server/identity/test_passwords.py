@@ -11,6 +11,7 @@ from sluicemq.model.errors import AccessError, ConfigurationError
 from sluicemq.server.identity.passwords import (
     MAX_PASSWORD,
     UNKNOWN,
+    digest_answer,
     digest_form,
     hash_password,
     read_secret_file,
@@ -53,6 +54,13 @@ def test_what_cannot_be_a_password(password: str) -> None:
 )
 def test_the_digest_form_is_that_of_the_original_broker(user: str, form: str) -> None:
     assert digest_form(user, user) == form
+
+
+def test_the_answer_to_a_nonce_is_that_of_the_original_client() -> None:
+    form = digest_form("guest", "guest")
+    answer = digest_answer(form, "-34b997a1a2d58a1635f2b0596f8a217")
+    assert answer == "-4bd2e7a6ba3de828e8bd2740b6419a98"
+    assert digest_answer(form, "another") != answer
 
 
 def test_secrets_in_files(tmp_path: Path) -> None:

@@ -17,6 +17,9 @@ from sluicemq.model.errors import AccessError, ConfigurationError
 
 MAX_PASSWORD: Final = 1024
 """Bytes in UTF-8."""
+MAX_JAVA_PASSWORD: Final = 57
+"""Bytes in UTF-8 that the Java JMS client sends of a password at a basic login (JMQ, section 5.2).
+Digest logins and other clients have no such limit."""
 MEMORY_KIB: Final = 19_456
 PASSES: Final = 2
 LANES: Final = 1
@@ -63,7 +66,16 @@ def digest_form(user: str, password: str) -> str:
     That is the 128 bits as a signed number in base 16 without leading zeros (JMQ, section 5.2).
     Whoever has it can log in by digest as with the password itself.
     """
-    md5 = hashlib.md5(f"{user}:{password}".encode(), usedforsecurity=False).digest()
+    return _signed_md5(f"{user}:{password}")
+
+
+def digest_answer(form: str, nonce: str) -> str:
+    """What a client shows that knows what `form` was made of and was given that nonce."""
+    return _signed_md5(f"{form}:{nonce}")
+
+
+def _signed_md5(text: str) -> str:
+    md5 = hashlib.md5(text.encode("utf-8", "surrogatepass"), usedforsecurity=False).digest()
     return f"{int.from_bytes(md5, 'big', signed=True):x}"
 
 

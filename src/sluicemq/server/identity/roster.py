@@ -11,10 +11,15 @@ from sluicemq.server.identity.records import Database, TokenRecord
 class Roster:
     """See the module. Identities are made when first asked for, and shared by connections."""
 
-    __slots__ = ("_identities", "_tokens", "database")
+    __slots__ = ("_identities", "_tokens", "all_by_digest", "database")
 
     def __init__(self, database: Database) -> None:
         self.database = database
+        users = database.users.values()
+        self.all_by_digest = bool(users) and all(
+            user.digest and not user.tokens for user in users if user.password or user.tokens
+        )
+        """Whoever can log in at all can do so by digest."""
         self._identities: dict[str, Identity] = {}
         self._tokens: dict[str, tuple[str, TokenRecord]] = {
             token.sha256: (name, token)
@@ -37,6 +42,11 @@ class Roster:
         """What a password of that user is checked against; never fits if there is none."""
         user = self.database.users.get(name)
         return (user.password if user is not None else "") or UNKNOWN
+
+    def digest_of(self, name: str) -> str:
+        """What a digest of that user is checked with; "" if none will do."""
+        user = self.database.users.get(name)
+        return user.digest if user is not None else ""
 
     def holder(self, fingerprint: str, now: float) -> str:
         """Whose token that is; "" if nobody's, or no longer (seconds since the epoch)."""

@@ -1,0 +1,133 @@
+"""A JMS sender that waits for its replies and a JMS consumer that acknowledges, in packets, so that
+what they have been promised is known exactly."""
+
+from __future__ import annotations
+
+import random
+import threading
+import time
+from itertools import count
+
+from sluicemq.protocols.jmq.packets import Status
+from sluicemq.protocols.jmq.wire import Packet
+from tests.faults.load import BURST, FENCE, Client, make_body, number_of
+from tests.faults.recorder import Recorder
+from tests.protocols.jmq.raw import RawJmq, status_of
+
+QUEUE = "jms.load"
+END = b"end "
+CLIENT_ACKNOWLEDGE = 2
+
+
+def sent(client: RawJmq, bodies: list[bytes]) -> None:
+    """Persistent messages, each of which the broker has confirmed when this returns."""
+    for number in client.send_all(QUEUE, bodies):
+        status = status_of(client.reply_to(number))
+        assert status == Status.OK, status
+
+
+class JmsSender(Client):
+    """Sends numbered messages a few at a time and waits for the reply to each."""
+
+    def __init__(self, port: int, first: int, recorder: Recorder, size: int) -> None:
+        self.next = first
+        self.stop = threading.Event()
+        self._client = RawJmq.login(port)
+        self._recorder = recorder
+        self._size = size
+        super().__init__()
+
+    def work(self) -> None:
+        with self._client as client:
+            assert status_of(client.produce(QUEUE)) == Status.OK
+            while not self.stop.is_set():
+                numbers = range(self.next, self.next + BURST)
+                self.next += BURST
+                sent(client, [make_body(number, self._size) for number in numbers])
+                self._recorder.confirmed(numbers)
+
+
+class JmsConsumer(Client):
+    """Receives, acknowledges most at once, some late, some never; a message of its own, confirmed
+    after an acknowledgement has been answered, shows that this is on disk."""
+
+    def __init__(self, port: int, recorder: Recorder, chance: random.Random) -> None:
+        self._client = RawJmq.login(port)
+        self._recorder = recorder
+        self._chance = chance
+        super().__init__()
+
+    def work(self) -> None:
+        recorder = self._recorder
+        recorder.connected()
+        held: list[Packet] = []
+        with self._client as client:
+            client.session = client.create_session(CLIENT_ACKNOWLEDGE)
+            subscribe(client)
+            for turn in count():
+                message = client.receive()
+                if not message.body.startswith(FENCE):
+                    recorder.delivered(number_of(message.body))
+                held.append(message)
+                if turn % 20 == 19:
+                    self._chance.shuffle(held)
+                    keep = self._chance.randrange(4)
+                    settle(client, held[keep:], recorder, fence=self._chance.random() < 0.5)
+                    del held[keep:]
+
+
+class JmsLoad:
+    """A sender and a consumer of one process of the broker."""
+
+    def __init__(
+        self, port: int, first: int, recorder: Recorder, chance: random.Random, size: int
+    ) -> None:
+        """`first` is the number of the first message that will be sent."""
+        recorder.started(first)
+        self._consumer = JmsConsumer(port, recorder, random.Random(chance.random()))
+        self._sender = JmsSender(port, first, recorder, size)
+
+    def end(self) -> int:
+        """The broker has gone. Returns the next number."""
+        self._sender.stop.set()
+        self._sender.finish()
+        self._consumer.finish()
+        return self._sender.next
+
+
+def drain_jms(port: int, recorder: Recorder) -> None:
+    """Take everything that waits before a message that is sent now."""
+    recorder.connected()
+    end = END + b"%d" % time.monotonic_ns()
+    with RawJmq.login(port) as client:
+        client.session = client.create_session(CLIENT_ACKNOWLEDGE)
+        sent(client, [end])
+        subscribe(client)
+        while True:
+            message = client.receive()
+            if message.body == end:
+                settle(client, [message], recorder)
+                return
+            if not message.body.startswith((FENCE, END)):
+                recorder.delivered(number_of(message.body))
+            settle(client, [message], recorder)
+
+
+def subscribe(client: RawJmq) -> None:
+    reply = client.consume(QUEUE, JMQAckMode=CLIENT_ACKNOWLEDGE)
+    assert status_of(reply) == Status.OK, reply.properties
+
+
+def settle(
+    client: RawJmq, messages: list[Packet], recorder: Recorder, *, fence: bool = False
+) -> None:
+    """Acknowledge them; with a `fence` it is on disk afterwards."""
+    numbers = {
+        number_of(message.body) for message in messages if not message.body.startswith((FENCE, END))
+    }
+    for number in numbers:
+        recorder.acknowledged(number)
+    assert client.acknowledge(*messages) == Status.OK
+    if fence:
+        sent(client, [FENCE + b"%d" % time.monotonic_ns()])
+        recorder.fenced(numbers)

@@ -1,0 +1,201 @@
+"""kill -9 around PREPARE and COMMIT: what is prepared is found by another connection after the
+restart, can be committed or rolled back by its Xid, and every message is there exactly once."""
+
+from __future__ import annotations
+
+import random
+import time
+from contextlib import ExitStack, suppress
+from pathlib import Path
+from typing import NamedTuple
+
+from sluicemq.cli.local import PROGRAM, LocalBroker
+from sluicemq.model.errors import ClientError, RequestTimeout
+from sluicemq.protocols.jmq.ids import XID_SIZE, Xid, decode_xid
+from sluicemq.protocols.jmq.packets import PacketType, Status, XaFlag
+from tests.faults.plan import SMALL_SEGMENTS, machine, repeatable, size
+from tests.protocols.jmq.raw import RawJmq, number_of, status_of
+
+KILLS = size(5, 100)
+SOURCE = "prepared.in"
+TARGET = "prepared.out"
+FORMAT = 0x51
+
+
+class Branch(NamedTuple):
+    """A transaction that has been prepared, or may have been."""
+
+    xid: Xid
+    taken: frozenset[bytes]
+    sent: frozenset[bytes]
+
+
+class Ledger:
+    """What must be in the two queues, and which transactions are open."""
+
+    def __init__(self) -> None:
+        self.source: set[bytes] = set()
+        self.target: set[bytes] = set()
+        self.open: dict[Xid, Branch] = {}
+        self.unknown: dict[Xid, tuple[Branch, str]] = {}
+        """Asked for, and the broker was killed before it answered: "prepare", "commit" or
+        "rollback"."""
+        self.committed = 0
+        self.rolled_back = 0
+
+    def commit(self, branch: Branch) -> None:
+        self.target |= branch.sent
+        self.committed += 1
+
+    def roll_back(self, branch: Branch) -> None:
+        self.source |= branch.taken
+        self.rolled_back += 1
+
+    def recovered(self, xids: set[Xid]) -> None:
+        """The broker says which are prepared."""
+        for xid, (branch, asked) in self.unknown.items():
+            if xid in xids:
+                self.open[xid] = branch
+            elif asked == "commit":
+                self.commit(branch)
+            else:  # nothing that was not prepared is left of a transaction
+                self.roll_back(branch)
+        self.unknown.clear()
+        assert xids == self.open.keys(), "prepared transactions are missing, or too many"
+
+
+def test_kill_between_prepare_and_commit(tmp_path: Path) -> None:
+    chance = repeatable()
+    brokers = [
+        LocalBroker(
+            tmp_path, ["jmq://127.0.0.1:0?serves=jms"], environment=SMALL_SEGMENTS, program=program
+        )
+        for program in (PROGRAM, machine("volatile"))
+    ]
+    ledger = Ledger()
+    with ExitStack() as stack:
+        for broker in brokers:
+            stack.callback(broker.stop)
+        for turn in range(KILLS):
+            broker = brokers[turn % 2].start()
+            port = broker.port("jmq")
+            look(port, ledger)
+            finish_some(port, ledger, chance)
+            if turn % 4 == 3:
+                empty(port, ledger)
+            prepare(port, ledger, chance, turn)
+            die(broker, port, ledger, chance)
+        broker = brokers[0].start()
+        port = broker.port("jmq")
+        look(port, ledger)
+        finish_some(port, ledger, chance, everything=True)
+        look(port, ledger)
+        empty(port, ledger)
+        assert broker.stop() == 0
+        assert "Traceback" not in broker.log.read_text()
+    assert ledger.committed + ledger.rolled_back == KILLS
+    print(f"{ledger.committed} committed, {ledger.rolled_back} rolled back")
+
+
+def look(port: int, ledger: Ledger) -> None:
+    """RECOVER on a connection of its own."""
+    with RawJmq.login(port) as client:
+        reply = client.transact(PacketType.RECOVER_TRANSACTION, flags=XaFlag.STARTRSCAN)
+        assert status_of(reply) == Status.OK
+        count = number_of(reply, "JMQQuantity")
+        assert len(reply.body) == count * XID_SIZE
+        starts = range(0, len(reply.body), XID_SIZE)
+        ledger.recovered({decode_xid(reply.body[at : at + XID_SIZE]) for at in starts})
+
+
+def finish_some(
+    port: int, ledger: Ledger, chance: random.Random, *, everything: bool = False
+) -> None:
+    """Commit or roll back by Xid, on a connection that has never seen them."""
+    with RawJmq.login(port) as client:
+        for xid, branch in list(ledger.open.items()):
+            if everything or chance.random() < 0.6:
+                commit = chance.random() < 0.6
+                kind = commit_or_rollback(commit)
+                reply = client.transact(kind, xid, flags=XaFlag.NOFLAGS)
+                assert status_of(reply) == Status.OK, reply.properties
+                del ledger.open[xid]
+                (ledger.commit if commit else ledger.roll_back)(branch)
+
+
+def commit_or_rollback(commit: bool) -> PacketType:
+    return PacketType.COMMIT_TRANSACTION if commit else PacketType.ROLLBACK_TRANSACTION
+
+
+def prepare(port: int, ledger: Ledger, chance: random.Random, turn: int) -> None:
+    """A transaction that takes some messages and sends some; whether PREPARE is answered is left
+    to chance."""
+    fresh = {b"in %d %d" % (turn, n) for n in range(chance.randint(1, 4))}
+    to_send = [b"out %d %d" % (turn, n) for n in range(chance.randint(1, 5))]
+    xid = Xid(FORMAT, b"branch %d" % turn, chance.randbytes(chance.randint(0, 64)))
+    with RawJmq.login(port) as client:
+        for body in sorted(fresh):
+            assert client.send(SOURCE, body) == Status.OK
+        ledger.source |= fresh
+        client.session = client.create_session(None)
+        start = client.transact(PacketType.START_TRANSACTION, xid, flags=XaFlag.NOFLAGS)
+        assert status_of(start) == Status.OK, start.properties
+        number = number_of(start, "JMQTransactionID")
+        assert status_of(client.consume(SOURCE)) == Status.OK
+        taken = [client.receive() for _ in range(chance.randint(1, len(ledger.source)))]
+        for message in taken:
+            assert client.acknowledge(message, transaction=number) == Status.OK
+        for body in to_send:
+            assert client.send(TARGET, body, transaction=number) == Status.OK
+        end = client.transact(PacketType.END_TRANSACTION, xid, flags=XaFlag.SUCCESS)
+        assert status_of(end) == Status.OK, end.properties
+        bodies = frozenset(message.body for message in taken)
+        assert bodies <= ledger.source, "what is taken by a prepared transaction came again"
+        ledger.source -= bodies
+        branch = Branch(xid, bodies, frozenset(to_send))
+        ledger.unknown[xid] = branch, "prepare"
+        way = chance.random()
+        if way < 0.7:
+            reply = client.transact(PacketType.PREPARE_TRANSACTION, xid, number, XaFlag.NOFLAGS)
+            assert status_of(reply) == Status.OK, reply.properties
+            del ledger.unknown[xid]
+            ledger.open[xid] = branch
+        elif way < 0.85:
+            client.say_transaction(PacketType.PREPARE_TRANSACTION, xid)
+            time.sleep(chance.uniform(0, 0.01))
+
+
+def die(broker: LocalBroker, port: int, ledger: Ledger, chance: random.Random) -> None:
+    """Kill it: at once, or while it may be carrying out an order whose outcome nobody learns."""
+    if chance.random() < 0.5 or not ledger.open:
+        broker.kill()
+        return
+    xid, branch = chance.choice(list(ledger.open.items()))
+    commit = chance.random() < 0.6
+    with RawJmq.login(port) as client:
+        del ledger.open[xid]
+        ledger.unknown[xid] = branch, "commit" if commit else "rollback"
+        client.say_transaction(commit_or_rollback(commit), xid)
+        time.sleep(chance.uniform(0, 0.01))
+        broker.kill()
+        with suppress(ClientError):
+            client.receive(0.01)
+
+
+def empty(port: int, ledger: Ledger) -> None:
+    """Take everything out of both queues: exactly what must be there, each message once."""
+    for queue, expected in ((SOURCE, ledger.source), (TARGET, ledger.target)):
+        found: list[bytes] = []
+        with RawJmq.login(port) as client:
+            assert client.send(queue, b"the end") == Status.OK
+            assert status_of(client.consume(queue)) == Status.OK
+            while True:
+                message = client.receive()
+                assert client.acknowledge(message) == Status.OK
+                if message.body == b"the end":
+                    break
+                found.append(message.body)
+            with suppress(RequestTimeout):
+                raise AssertionError(f"{client.receive(0.05).body!r} came after the end")
+        assert sorted(found) == sorted(expected), f"{queue} does not hold what it should"
+        expected.clear()

@@ -1,0 +1,158 @@
+"""A connection between its transport, its session and the turns of the server; no network."""
+
+from __future__ import annotations
+
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+import structlog
+
+from sluicemq.server.connection import Connection
+
+
+class Transport:
+    """One whose descriptor is not shown, as with TLS. What is done with it after its end fails."""
+
+    def __init__(self) -> None:
+        self.done: list[str] = []
+        self.closed = False
+
+    def get_extra_info(self, name: str) -> Any:
+        return ("127.0.0.1", 5) if name == "peername" else None
+
+    def set_write_buffer_limits(self, **limits: int) -> None: ...
+
+    def can_write_eof(self) -> bool:
+        return True
+
+    def _use(self, what: str) -> None:
+        if self.closed:
+            raise RuntimeError("the handler is closed")
+        self.done.append(what)
+
+    def write(self, data: bytes) -> None:
+        self._use("write")
+
+    def write_eof(self) -> None:
+        self._use("write_eof")
+
+    def resume_reading(self) -> None:
+        self._use("resume_reading")
+
+    def pause_reading(self) -> None:
+        self._use("pause_reading")
+
+    def abort(self) -> None:
+        self.done.append("abort")
+
+
+class Session:
+    """Records what it is told; `fault` is what it does wrong."""
+
+    def __init__(self) -> None:
+        self.told: list[str] = []
+        self.fault = ""
+
+    def __getattr__(self, name: str) -> Any:
+        def call(*_: object) -> None:
+            self.told.append(name)
+            if name == self.fault:
+                raise ValueError(f"a mistake in {name}")
+
+        return call
+
+
+class Loop:
+    def call_later(self, delay: float, callback: Any, *arguments: Any) -> Any:
+        return SimpleNamespace(cancel=lambda: None)
+
+
+class Turns:
+    dead = False
+
+    def __init__(self) -> None:
+        self.loop = Loop()
+        self.broker = SimpleNamespace(clock=SimpleNamespace(steady=0), flush=lambda: None)
+        self.sending: list[Connection] = []
+
+    def begin(self) -> None: ...
+
+    def outgoing(self, connection: Connection) -> None:
+        self.sending.append(connection)
+
+    def end(self) -> None:
+        """What the server does at the end of a turn."""
+        sending, self.sending = self.sending, []
+        for connection in sending:
+            connection.flush()
+
+
+class House:
+    def __init__(self) -> None:
+        self.session = Session()
+        self.transport = Transport()
+        self.turns = Turns()
+        listener: Any = SimpleNamespace(
+            turns=self.turns,
+            admit=lambda _: True,
+            leave=lambda _: None,
+            room=lambda *_: self.session,
+            options=SimpleNamespace(output_timeout=0, output_high_water=1024),
+            url="test",
+            unread=set(),
+        )
+        self.connection = Connection(listener)
+        transport: Any = self.transport
+        self.connection.connection_made(transport)
+
+
+@pytest.fixture
+def house() -> House:
+    return House()
+
+
+def test_what_was_written_goes_before_the_end(house: House) -> None:
+    house.connection.write([b"answer"])
+    house.connection.close("done")
+    house.turns.end()
+    assert house.transport.done == ["write", "write_eof", "resume_reading"]
+    assert house.session.told == ["flushed", "closed"]
+
+
+@pytest.mark.parametrize("written", [(), (b"answer",)])
+def test_a_connection_lost_in_the_turn_in_which_it_is_closed(
+    house: House, written: tuple[bytes, ...]
+) -> None:
+    house.connection.write(written)
+    house.connection.close("done")
+    house.transport.closed = True
+    house.connection.connection_lost(None)
+    house.turns.end()
+    assert house.transport.done == []
+    assert house.session.told == ["closed"]
+
+
+def test_a_session_that_answers_when_its_connection_has_gone(house: House) -> None:
+    """As one does that has waited for the disk."""
+    house.transport.closed = True
+    house.connection.connection_lost(None)
+    house.connection.write([b"too late"])
+    house.connection.close()
+    house.connection.resume_reading()
+    house.turns.end()
+    assert house.transport.done == []
+
+
+@pytest.mark.parametrize("fault", ["flushed", "relieve"])
+def test_a_mistake_in_a_session_costs_its_connection_and_no_turn(house: House, fault: str) -> None:
+    house.session.fault = fault
+    house.connection._congested = True
+    house.connection.write([b"x"])
+    with structlog.testing.capture_logs() as entries:
+        house.turns.end()
+    assert [entry["event"] for entry in entries if entry["log_level"] == "error"] == [
+        "internal error"
+    ]
+    assert house.transport.done == ["write", "abort"]
+    assert house.session.told[-1] == "closed"

@@ -1,0 +1,445 @@
+"""JMQ through a broker process and raw sockets: the port mapper, TLS, logins and permissions."""
+
+from __future__ import annotations
+
+import socket
+import time
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from sluicemq.cli.local import LocalBroker
+from sluicemq.model.access import Operation, Permission
+from sluicemq.protocols.java import loads_map
+from sluicemq.protocols.jmq.packets import A, DestType, PacketType, Status
+from sluicemq.protocols.jmq.wire import encode_head
+from sluicemq.protocols.phpmq.client import BlockingPhpmqClient
+from sluicemq.server.identity import changes
+from sluicemq.server.identity.passwords import digest_answer, digest_form, hash_password
+from sluicemq.server.identity.records import UserRecord
+from sluicemq.server.identity.store import UserStore
+from tests.protocols.jmq.raw import (
+    RawJmq,
+    ask_port_mapper,
+    basic,
+    login_body,
+    number_of,
+    status_of,
+)
+from tests.server.authority import Authority
+from tests.server.conftest import Start
+from tests.server.tls_clients import dial, says
+
+JMQ = "jmq://127.0.0.1:0"
+
+
+# --- the port mapper ----------------------------------------------------------------------------
+
+
+def test_the_port_mapper_leads_to_its_own_port(start: Start) -> None:
+    port = start(JMQ).port("jmq")
+    assert ask_port_mapper(port) == [
+        "101 sluicemq 301",
+        f"portmapper tcp PORTMAPPER {port}",
+        f"jms tcp NORMAL {port}",
+        ".",
+    ]
+
+
+def test_a_client_that_says_nothing_is_answered_all_the_same(start: Start) -> None:
+    broker = start(JMQ + "?portmapper_timeout=50ms")
+    with socket.create_connection(("127.0.0.1", broker.port("jmq")), 10) as old:
+        assert old.recv(4096).startswith(b"101 sluicemq 301\n")
+        assert old.recv(4096) == b""
+
+
+def test_who_hesitates_for_longer_can_be_waited_for(start: Start) -> None:
+    broker = start(JMQ + "?portmapper_timeout=0")
+    with socket.create_connection(("127.0.0.1", broker.port("jmq")), 10) as slow:
+        slow.settimeout(0.8)
+        with pytest.raises(TimeoutError):
+            slow.recv(1)
+        slow.settimeout(10)
+        slow.sendall(b"101\n")
+        assert slow.recv(4096).startswith(b"101 ")
+
+
+def test_the_end_is_the_clients_to_make(start: Start) -> None:
+    """As with the original: who closes first is left with the port in TIME_WAIT."""
+    broker = start(JMQ)
+    with socket.create_connection(("127.0.0.1", broker.port("jmq")), 10) as client:
+        client.sendall(b"101\n")
+        while client.recv(4096):
+            pass
+        client.sendall(b"more\n")  # no reset: the broker still takes what comes
+        time.sleep(0.05)
+        client.sendall(b"and more\n")
+
+
+def test_nothing_else_is_served_there(start: Start) -> None:
+    broker = start(JMQ)
+    with socket.create_connection(("127.0.0.1", broker.port("jmq")), 10) as client:
+        client.sendall(b"GET / HTTP/1.0\r\n\r\n")
+        assert client.recv(100) == b""
+    says(broker, "no protocol begins with b'GET / HT'")
+
+
+def test_two_ports_and_a_name(start: Start) -> None:
+    broker = start(
+        JMQ + "?serves=portmapper",
+        "jmq://127.0.0.1:0?serves=jms",
+        environment={"SLUICEMQ_JMQ__INSTANCE": "orders-1"},
+    )
+    said = ask_port_mapper(broker.port("jmq"))
+    assert said[0] == "101 orders-1 301"
+    port = int(said[2].split()[3])
+    assert port != broker.port("jmq")
+    with socket.create_connection(("127.0.0.1", port), 10) as client:
+        client.sendall(b"101\n")
+        assert client.recv(100) == b""
+
+
+def test_auto_recognises_the_question(start: Start) -> None:
+    port = start("auto://127.0.0.1:0").port("auto")
+    assert f"jms tcp NORMAL {port}" in ask_port_mapper(port)
+
+
+# --- the service --------------------------------------------------------------------------------
+
+
+def test_there_and_back_on_the_port_of_the_port_mapper(start: Start) -> None:
+    port = start(JMQ).port("jmq")
+    with RawJmq.login(port) as sender, RawJmq.login(port) as receiver:
+        assert status_of(receiver.consume("q")) == Status.OK
+        assert sender.send("q", b"hello") == Status.OK
+        message = receiver.receive()
+        assert message.body == b"hello"
+        assert receiver.acknowledge(message) == Status.OK
+
+
+def test_a_first_byte_may_come_alone(start: Start) -> None:
+    port = start(JMQ + "?portmapper_timeout=50ms").port("jmq")
+    with RawJmq(port) as client:
+        packet = client.message("q", b"")  # refused before the login, but a packet
+        client.socket.sendall(packet[:1])
+        time.sleep(0.2)  # more than the port mapper's patience
+        client.socket.sendall(packet[1:])
+        reply, request = client.hello()
+        assert status_of(reply) == Status.OK
+        assert request.type == PacketType.AUTHENTICATE_REQUEST
+
+
+def test_auto_recognises_packets_and_other_protocols_receive_them(start: Start) -> None:
+    port = start("auto://127.0.0.1:0").port("auto")
+    with RawJmq.login(port) as client:
+        assert client.send("q", b"from JMS") == Status.OK
+    with BlockingPhpmqClient.connect(port=port) as php:
+        php.subscribe("q", 1)
+        assert php.receive(5).body == b"from JMS"
+
+
+def test_what_is_persistent_survives_a_kill(start: Start) -> None:
+    broker = start(JMQ)
+    with RawJmq.login(broker.port("jmq")) as client:
+        numbers = client.send_all("q", [b"%d" % n for n in range(100)])
+        assert {status_of(client.reply_to(number)) for number in numbers} == {Status.OK}
+        client.put(client.message("q", b"not persistent", persistent=False))
+        broker.kill()
+    with RawJmq.login(broker.start().port("jmq")) as client:
+        client.consume("q")
+        assert [client.receive().body for _ in range(100)] == [b"%d" % n for n in range(100)]
+        assert client.send("q", b"the end") == Status.OK
+        assert client.receive().body == b"the end"
+
+
+def test_a_stop_is_said_to_the_clients(start: Start) -> None:
+    broker = start(JMQ)
+    with RawJmq.login(broker.port("jmq")) as client:
+        assert broker.stop() == 0
+        assert client.at_end()
+        (goodbye,) = client.others
+        assert goodbye.type == PacketType.GOODBYE
+        assert goodbye.properties["JMQGoodbyeReason"] == 1
+        assert goodbye.properties["JMQExit"] is False
+
+
+def test_tls(start: Start, authority: Authority) -> None:
+    pem = authority.pem(authority.issue())
+    broker = start(JMQ, f"jmq+tls://127.0.0.1:0?certificate={pem}")
+    plain, secure = broker.port("jmq"), broker.port("jmq+tls")
+    assert ask_port_mapper(plain)[1:-1] == [
+        f"portmapper tcp PORTMAPPER {plain}",
+        f"jms tcp NORMAL {plain}",
+        f"ssljms tls NORMAL {secure}",
+    ]
+    trust = authority.trust()
+    with dial(secure, trust) as asking:
+        asking.sendall(b"101\n")
+        said = b""
+        while data := asking.recv(4096):
+            said += data
+    assert f"portmapper tls PORTMAPPER {secure}\n".encode() in said
+    body = bytes(range(256)) * 4096
+    with RawJmq(secure, trust) as client:
+        hello, _ = client.hello()
+        assert hello.properties["JMQService"] == "ssljms"
+        assert status_of(client.authenticate(basic("guest", "guest"))) == Status.OK
+        client.session = client.create_session()
+        assert client.send("q", body) == Status.OK
+        client.consume("q")
+        assert client.receive().body == body
+
+
+def test_options_of_the_listener_reach_the_session(start: Start) -> None:
+    options = "prefetch=7&producer_flow=3&max_frame_bytes=10000"
+    environment = {"SLUICEMQ_JMQ__BROKER_LIST": "mq://other:7676/"}
+    port = start(f"{JMQ}?{options}", environment=environment).port("jmq")
+    with RawJmq(port) as client:
+        hello, _ = client.hello()
+        assert hello.properties["JMQBrokerList"] == "mq://other:7676/"
+        assert hello.properties["JMQService"] == "jms"
+        assert number_of(hello, "JMQMaxMsgBytes") == 10_000
+        assert status_of(client.authenticate(basic("guest", "guest"))) == Status.OK
+        client.session = client.create_session()
+        assert number_of(client.produce("q"), "JMQSize") == 3
+        assert number_of(client.consume("q"), "JMQSize") == 7
+        assert client.send("q", bytes(9000)) == Status.OK
+        assert client.send("q", bytes(10_001)) == Status.ENTITY_TOO_LARGE
+        assert client.send("q", b"") == Status.OK
+
+
+def test_a_silent_client_is_pinged_and_given_up(start: Start) -> None:
+    broker = start(f"{JMQ}?ping_interval=100ms")
+    with RawJmq.login(broker.port("jmq")) as client:
+        assert client.at_end()
+        assert {packet.type for packet in client.others} >= {PacketType.PING}
+
+
+# --- metrics ------------------------------------------------------------------------------------
+
+
+def test_the_metrics_of_a_queue(start: Start) -> None:
+    broker = start(JMQ, environment={"SLUICEMQ_JMQ__METRICS_INTERVAL": "1s"})
+    port = broker.port("jmq")
+    with RawJmq.login(port) as client:
+        assert client.send("orders", b"1234") == Status.OK
+        topic = "mq.metrics.destination.queue.orders"
+        assert status_of(client.consume(topic, DestType.TOPIC)) == Status.OK
+        values = []
+        for _ in range(2):
+            message = client.receive()
+            assert message.type == PacketType.MAP_MESSAGE
+            assert message.properties["type"] == topic
+            assert message.properties["brokerAddress"] == f"127.0.0.1:{port}"
+            assert client.acknowledge(message) == Status.OK
+            values.append(loads_map(message.body))
+            client.send("orders", b"5678")
+        assert [each["numMsgs"] for each in values] == [1, 2]
+
+
+def test_an_old_monitor_finds_the_queues(start: Start) -> None:
+    """By mq.metrics.destination_list, which is sent at once."""
+    port = start(JMQ).port("jmq")
+    with RawJmq.login(port) as client:
+        assert client.send("orders", b"1234") == Status.OK
+        client.consume("mq.metrics.destination_list", DestType.TOPIC)
+        listed: Any = loads_map(client.receive().body)
+        assert listed["mq.metrics.destination.queue.orders"] == {
+            "name": "orders",
+            "type": "queue",
+            "isTemporary": False,
+        }
+
+
+# --- logins and permissions ---------------------------------------------------------------------
+
+
+def add_user(broker: LocalBroker, name: str, password: str, *rules: str, digest: bool) -> None:
+    """As `sluicemq users add`; a rule is like `orders.*: produce consume`."""
+    permissions = []
+    for rule in rules:
+        pattern, _, words = rule.partition(":")
+        permissions.append(Permission(pattern, frozenset(map(Operation, words.split()))))
+    record = UserRecord(
+        password=hash_password(password),
+        digest=digest_form(name, password) if digest else "",
+        permissions=tuple(permissions),
+        created=1,
+        updated=1,
+    )
+    broker.directory.mkdir(parents=True, exist_ok=True)
+    store = UserStore(broker.directory / "users.json")
+    store.change(lambda database: changes.add_user(database, name, record), "the test")
+
+
+@pytest.fixture
+def asking(start: Start) -> LocalBroker:
+    """A broker with users, one listener for each way to log in."""
+    broker = start(JMQ, "auto://127.0.0.1:0?authentication=digest")
+    add_user(broker, "anna", "right", "orders.*: produce consume browse", digest=True)
+    add_user(broker, "bert", "other", "orders.*: consume", digest=False)
+    return broker
+
+
+def digest_login(client: RawJmq, user: str, password: str) -> int:
+    """Answer the challenge; the status of the reply."""
+    _, request = client.hello()
+    assert request.properties["JMQAuthType"] == "digest"
+    answer = digest_answer(digest_form(user, password), request.body.decode())
+    return status_of(client.authenticate(login_body(user, answer), "digest"))
+
+
+@pytest.mark.parametrize(
+    ("user", "password", "status"),
+    [
+        ("anna", "right", Status.OK),
+        ("bert", "other", Status.OK),
+        ("anna", "wrong", Status.INVALID_LOGIN),
+        ("anna", "", Status.INVALID_LOGIN),
+        ("nobody", "right", Status.INVALID_LOGIN),
+        ("", "", Status.INVALID_LOGIN),
+    ],
+)
+def test_basic_logins(asking: LocalBroker, user: str, password: str, status: Status) -> None:
+    with RawJmq(asking.port("jmq")) as client:
+        _, request = client.hello()
+        assert request.properties["JMQAuthType"] == "basic"
+        assert status_of(client.authenticate(basic(user, password))) == status
+        if status is not Status.OK:
+            assert client.at_end()
+    says(asking, f"user={user}" if user else "login")
+
+
+@pytest.mark.parametrize(
+    ("user", "password", "status"),
+    [
+        ("anna", "right", Status.OK),
+        ("anna", "wrong", Status.INVALID_LOGIN),
+        ("bert", "other", Status.INVALID_LOGIN),  # has no digest form
+        ("nobody", "right", Status.INVALID_LOGIN),
+    ],
+)
+def test_digest_logins(asking: LocalBroker, user: str, password: str, status: Status) -> None:
+    with RawJmq(asking.port("auto")) as client:
+        assert digest_login(client, user, password) == status
+        if status is not Status.OK:
+            assert client.at_end()
+
+
+def test_a_digest_that_was_overheard_is_of_no_use(asking: LocalBroker) -> None:
+    port = asking.port("auto")
+    with RawJmq(port) as client:
+        _, request = client.hello()
+        overheard = digest_answer(digest_form("anna", "right"), request.body.decode())
+        assert status_of(client.authenticate(login_body("anna", overheard), "digest")) == Status.OK
+    with RawJmq(port) as thief:
+        _, request = thief.hello()
+        login = login_body("anna", overheard)
+        assert status_of(thief.authenticate(login, "digest")) == Status.INVALID_LOGIN
+
+
+def test_what_was_not_asked_for_does_not_admit(asking: LocalBroker) -> None:
+    """A digest where the password is wanted, and the form that is kept instead of the password."""
+    form = digest_form("anna", "right")
+    for scheme, kind, body in (
+        ("jmq", "digest", login_body("anna", digest_answer(form, ""))),
+        ("jmq", "basic", basic("anna", form)),
+        ("auto", "basic", basic("anna", "right")),
+        ("auto", "digest", login_body("anna", form)),
+    ):
+        with RawJmq(asking.port(scheme)) as client:
+            client.hello()
+            assert status_of(client.authenticate(body, kind)) != Status.OK, (scheme, kind)
+
+
+@pytest.mark.parametrize(
+    ("block", "body"),
+    [
+        ("7fffffff00000000", b""),  # properties that cannot be read
+        ("", b""),
+        ("", b"\0\4anna"),
+        ("", b"\0\4anna\xff\xffx"),
+        ("", login_body("anna", "no base64!")),
+        ("", login_body("anna", "/w==")),
+    ],
+)
+def test_a_login_that_cannot_be_read_is_a_wrong_one(
+    asking: LocalBroker, block: str, body: bytes
+) -> None:
+    with RawJmq(asking.port("jmq")) as client:
+        client.hello()
+        properties = bytes.fromhex(block)
+        head = encode_head(PacketType.AUTHENTICATE, A, 9, b"", properties, len(body))
+        client.put(head + body)
+        assert status_of(client.reply_to(9)) == Status.INVALID_LOGIN
+        assert client.at_end()
+
+
+def test_guessing_is_slowed_down(asking: LocalBroker) -> None:
+    statuses = []
+    for _ in range(8):
+        with RawJmq(asking.port("jmq")) as client:
+            client.hello()
+            statuses.append(status_of(client.authenticate(basic("anna", "wrong"))))
+    assert set(statuses) == {Status.INVALID_LOGIN}
+    with RawJmq(asking.port("jmq")) as client:
+        client.hello()
+        reply = client.authenticate(basic("anna", "right"))
+        assert status_of(reply) == Status.INVALID_LOGIN
+        assert "too many" in str(reply.properties["JMQReason"])
+
+
+def test_permissions(asking: LocalBroker) -> None:
+    port = asking.port("jmq")
+    with RawJmq.login(port, "anna", "right") as anna, RawJmq.login(port, "bert", "other") as bert:
+        assert anna.send("orders.new", b"m") == Status.OK
+        assert anna.send("bills", b"m") == Status.FORBIDDEN
+        assert status_of(anna.produce("bills")) == Status.FORBIDDEN
+        assert status_of(anna.consume("bills")) == Status.FORBIDDEN
+        assert bert.send("orders.new", b"m") == Status.FORBIDDEN
+        where = {"JMQDestination": "orders.new", "JMQDestType": DestType.QUEUE}
+        assert status_of(bert.ask(PacketType.BROWSE, where)) == Status.FORBIDDEN
+        assert status_of(anna.ask(PacketType.BROWSE, where)) == Status.OK
+        assert status_of(bert.consume("orders.new")) == Status.OK
+        assert bert.receive().body == b"m"
+    says(asking, "what='produce bills'")
+
+
+def test_nothing_is_done_before_the_login(asking: LocalBroker) -> None:
+    with RawJmq(asking.port("jmq")) as client:
+        client.hello()
+        where = {"JMQDestination": "orders.new", "JMQDestType": DestType.QUEUE}
+        assert status_of(client.ask(PacketType.CREATE_DESTINATION, where)) == Status.ERROR
+        assert client.send("orders.new", b"m") != Status.OK
+        assert status_of(client.authenticate(basic("anna", "right"))) == Status.OK
+
+
+def asked_for(port: int) -> str:
+    """How a client is to log in."""
+    with RawJmq(port) as client:
+        _, request = client.hello()
+        return str(request.properties["JMQAuthType"])
+
+
+def test_clients_are_asked_for_what_all_of_them_can_do(start: Start) -> None:
+    broker = start(JMQ)
+    port = broker.port("jmq")
+    assert asked_for(port) == "digest"
+    with RawJmq.login(port, "guest", "guest") as client:  # with a password all the same
+        assert client.send("anything", b"m") == Status.OK
+    add_user(broker, "anna", "right", digest=True)
+    assert asked_for(port) == "digest"
+    add_user(broker, "bert", "other", digest=False)
+    assert asked_for(port) == "basic"
+
+
+def test_where_there_are_tokens_passwords_are_asked_for(start: Start, tmp_path: Path) -> None:
+    token = tmp_path / "token"
+    token.write_text("a-token-of-some-length\n")
+    environment = {"SLUICEMQ_IDENTITY__ADMIN_TOKEN_FILE": str(token)}
+    broker = start(JMQ, environment=environment)
+    add_user(broker, "anna", "right", digest=True)
+    assert asked_for(broker.port("jmq")) == "basic"
+    with RawJmq.login(broker.port("jmq"), "any", "a-token-of-some-length") as client:
+        assert client.send("anything", b"m") == Status.OK

@@ -1,0 +1,88 @@
+"""Which rows the port mapper of a listener gives out."""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+import pytest
+
+from sluicemq.protocols.jmq.portmapper import answer
+from sluicemq.server.address import Url
+from sluicemq.server.listening import Listener
+from sluicemq.server.loading import load
+from sluicemq.server.services import services
+
+
+class Bound(NamedTuple):
+    """A listener, and where it is."""
+
+    options: Listener
+    url: Url
+
+
+def bound(url: str, port: int) -> Bound:
+    (options,) = load(listen=[url]).config.listeners
+    return Bound(options, options.url._replace(port=port))
+
+
+def rows(asked: int, *opened: Bound) -> list[str]:
+    """What the client of that listener reads."""
+    said = answer("x", services(opened, opened[asked].options)).decode()
+    head, *found, dot, end = said.split("\n")
+    assert (head, dot, end) == ("101 x 301", ".", "")
+    return found
+
+
+def test_one_listener_leads_to_itself() -> None:
+    found = rows(0, bound("jmq://", 4321))
+    assert found == ["portmapper tcp PORTMAPPER 4321", "jms tcp NORMAL 4321"]
+
+
+@pytest.mark.parametrize(("asked", "port"), [(0, 1), (1, 2)])
+def test_of_several_the_one_that_was_asked_is_meant(asked: int, port: int) -> None:
+    found = rows(asked, bound("jmq://:0", 1), bound("jmq://:0", 2))
+    assert found == [f"portmapper tcp PORTMAPPER {port}", f"jms tcp NORMAL {port}"]
+
+
+def test_with_tls_both_services_are_told_to_both_sides() -> None:
+    opened = (
+        bound("phpmq://:0", 9),
+        bound("jmq://:0", 1),
+        bound("jmq+tls://:0?certificate=c", 2),
+        bound("jmq+tls://:0?certificate=c", 3),
+    )
+    assert rows(1, *opened) == [
+        "portmapper tcp PORTMAPPER 1",
+        "jms tcp NORMAL 1",
+        "ssljms tls NORMAL 2",
+    ]
+    assert rows(3, *opened) == [
+        "portmapper tls PORTMAPPER 3",
+        "jms tcp NORMAL 1",
+        "ssljms tls NORMAL 3",
+    ]
+
+
+def test_only_tls_publishes_no_plain_service() -> None:
+    found = rows(0, bound("jmq+tls://:0?certificate=c", 5))
+    assert found == ["portmapper tls PORTMAPPER 5", "ssljms tls NORMAL 5"]
+
+
+def test_a_mapper_of_its_own_leads_to_the_other_port() -> None:
+    opened = bound("jmq://:0?serves=portmapper", 1), bound("jmq://:0?serves=jms", 2)
+    assert rows(0, *opened) == ["portmapper tcp PORTMAPPER 1", "jms tcp NORMAL 2"]
+
+
+def test_an_auto_listener_serves_jms_too_and_other_protocols_do_not() -> None:
+    opened = bound("vibemq://:0", 7), bound("auto://:1", 8)
+    assert rows(1, *opened) == ["portmapper tcp PORTMAPPER 8", "jms tcp NORMAL 8"]
+
+
+def test_the_port_can_be_announced_as_another() -> None:
+    found = rows(0, bound("jmq://:0?announced_port=32000", 1))
+    assert found == ["portmapper tcp PORTMAPPER 32000", "jms tcp NORMAL 32000"]
+
+
+def test_a_unix_socket_has_no_port_to_tell() -> None:
+    opened = bound("jmq+unix:///run/j.sock", 0), bound("jmq://:0", 2)
+    assert rows(0, *opened) == ["jms tcp NORMAL 2"]
