@@ -143,6 +143,13 @@ class Consumer:
             self.socket.sendall(method(1, BASIC_ACK, upto))
             self._acknowledged = self.received
 
+    def close(self) -> None:
+        """Once all has been received: not before the broker has the acknowledgements, which a
+        channel that just ends may lose."""
+        nothing = struct.pack(">H", 200) + short(b"") + struct.pack(">HH", 0, 0)
+        self._connection.call((20, 40), nothing)
+        self.socket.close()
+
     def _learn(self, data: bytes) -> int:
         """Bytes of a method, a header and a body frame; 0 = they are not all here."""
         end = 0
@@ -203,7 +210,7 @@ def flood(port: int, *, messages: int, size: int, mode: Mode) -> float:
                     watched = False
     seconds = time.perf_counter() - started
     poll.close()
-    consumer.socket.close()
+    consumer.close()
     producer.socket.close()
     return seconds
 
@@ -257,6 +264,42 @@ def one_by_one(
                 sent += 1
     seconds = time.perf_counter() - started
     poll.close()
-    for connection in (*readers.values(), *writers.values()):
+    for reader in readers.values():
+        reader.close()
+    for connection in writers.values():
         connection.socket.close()
+    return seconds
+
+
+def transactions(port: int, *, messages: int, size: int, each: int) -> float:
+    """Seconds until `messages` are received that were sent in transactions of `each`, one after the
+    other."""
+    mode = Mode(persistent=True)
+    consumer, producer = Consumer(port, mode), Connection(port)
+    producer.call((90, 10), b"")
+    properties = struct.pack(">HHQH", 60, 0, size, 0x1000) + b"\2"
+    publish = method(1, (60, 40), struct.pack(">H", 0) + short(b"") + short(mode.queue) + b"\0")
+    command = publish + frame(FRAME_HEADER, 1, properties) + frame(FRAME_BODY, 1, bytes(size))
+    block = command * each + method(1, (90, 20))
+    poll = select.epoll()
+    for connection in (consumer, producer):
+        poll.register(connection.socket, select.EPOLLIN)
+    sent = committed = 0
+    started = time.perf_counter()
+    while consumer.received < messages:
+        if sent == committed and sent < messages:
+            producer.socket.sendall(block)
+            sent += each
+        events = poll.poll(STALLED_SECONDS)
+        if not events:
+            raise ConnectionError(f"nothing has moved for {STALLED_SECONDS:g} s")
+        for descriptor, _ in events:
+            if descriptor == consumer.socket.fileno():
+                consumer.read(messages)
+            elif producer.read():  # commit-ok, the only thing that comes
+                committed = sent
+    seconds = time.perf_counter() - started
+    poll.close()
+    consumer.close()
+    producer.socket.close()
     return seconds

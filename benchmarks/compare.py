@@ -17,6 +17,7 @@ from pathlib import Path
 from typing import NamedTuple
 
 import amqp
+import jmq
 import msgspec
 from amqp import Mode
 from rabbitmq import Rabbit, free_ports, rabbitmq
@@ -106,6 +107,25 @@ def by_sluicemq(
     return Contender(name, run)
 
 
+def by_rabbitmq_transactions(rabbit: Rabbit, size: int, each: int) -> Contender:
+    def run(messages: int) -> Run:
+        meter = Meter(rabbit.pid)
+        messages -= messages % each
+        seconds = amqp.transactions(rabbit.port, messages=messages, size=size, each=each)
+        read = meter.read(messages)
+        return msgspec.structs.replace(read, seconds=seconds, rate=round(messages / seconds))
+
+    return Contender(f"RabbitMQ, transactions of {each:,}", run)
+
+
+def by_jmq_transactions(size: int, each: int) -> Contender:
+    def run(messages: int) -> Run:
+        with fresh("jmq", "tcp", "sync") as server:
+            return jmq.transactions(server, messages=messages, size=size, each=each)
+
+    return Contender(f"SluiceMQ, jmq, transactions of {each:,}", run)
+
+
 def by_limit(program: Path, size: int) -> Contender:
     def run(messages: int) -> Run:
         with (
@@ -161,6 +181,16 @@ def all_cases(rabbit: Rabbit, limit: Path | None) -> list[Case]:
     theirs = by_rabbitmq_in_turns(rabbit, 128, 4, 2)
     title = "persistent, 128 B, 4 producers with 1 outstanding, 2 consumers"
     cases.append(Case("vibemq-turns", title, [theirs, ours]))
+    for name, title, size in (
+        ("jmq-1k", "persistent, 1 KB, 1,000 SEND_REPLYs outstanding, DUPS_OK", 1024),
+        ("jmq-100", "persistent, 100 B, 1,000 SEND_REPLYs outstanding, DUPS_OK", 100),
+    ):
+        ours = by_sluicemq("jmq", "tcp", size, window=1000)
+        cases.append(Case(name, title, [by_rabbitmq(rabbit, size, persistent), ours]))
+    theirs, ours = by_rabbitmq_transactions(rabbit, 1024, 1000), by_jmq_transactions(1024, 1000)
+    title = "persistent, 1 KB, one transaction after the other"
+    contenders = [theirs, by_rabbitmq(rabbit, 1024, persistent), ours]
+    cases.append(Case("jmq-transaction", title, contenders))
     transient = [
         by_rabbitmq(rabbit, 100, Mode(persistent=False)),
         by_rabbitmq(rabbit, 100, Mode(persistent=False, confirms=False)),

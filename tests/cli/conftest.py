@@ -30,6 +30,7 @@ class RunningBroker(NamedTuple):
     phpmq: str
     msglite: str
     vibemq: str
+    jmq: str
 
 
 Run = Callable[..., Result]
@@ -58,10 +59,11 @@ def broker(tmp_path_factory: pytest.TempPathFactory) -> Iterator[RunningBroker]:
     phpmq = f"phpmq+unix://{directory}/phpmq.sock"
     msglite = f"msglite+unix://{directory}/msglite.sock"
     vibemq = f"vibemq+unix://{directory}/vibemq.sock"
+    jmq = f"jmq+unix://{directory}/jmq.sock"
     command = [sys.executable, "-m", "sluicemq.cli", "serve", "--data-dir", str(data_dir)]
     environ = {**os.environ, "SLUICEMQ_LOGGING__FORMAT": "json"}
     with subprocess.Popen(
-        [*command, "--listen", phpmq, "--listen", msglite, "--listen", vibemq],
+        [*command, *(f"--listen={url}" for url in (phpmq, msglite, vibemq, jmq))],
         stderr=subprocess.PIPE,
         text=True,
         env=environ,
@@ -74,6 +76,6 @@ def broker(tmp_path_factory: pytest.TempPathFactory) -> Iterator[RunningBroker]:
                 break
         else:
             pytest.fail("the broker did not start: " + "".join(said))
-        yield RunningBroker(data_dir, phpmq, msglite, vibemq)
+        yield RunningBroker(data_dir, phpmq, msglite, vibemq, jmq)
         process.terminate()
         assert process.wait(20) == 0

@@ -16,6 +16,7 @@ import msgspec
 import pytest
 
 from sluicemq.cli.bench import command, meter, result
+from sluicemq.cli.bench.jmq import Jmq
 from sluicemq.cli.bench.load import Dialect, Load, _Producer
 from sluicemq.cli.bench.msglite import Msglite
 from sluicemq.cli.bench.phpmq import Phpmq
@@ -23,6 +24,8 @@ from sluicemq.cli.bench.receiver import Receiver
 from sluicemq.cli.bench.result import Backlog, Cell, Document, Idle, Latency, Query, Run
 from sluicemq.cli.bench.server import Server, dialect, fresh
 from sluicemq.model.errors import ConnectionLost
+from sluicemq.protocols.jmq.packets import PacketType
+from sluicemq.protocols.jmq.wire import encode_packet
 from sluicemq.protocols.phpmq.wire import Decoder, encode_dispatch
 from tests.cli.conftest import Result, RunningBroker
 from tests.cli.conftest import Run as Call
@@ -52,7 +55,7 @@ def check(run: Run, *, steady: bool = False, watched: bool = True) -> None:
         assert 0 < latency.p50 <= latency.p99 <= latency.p999 <= latency.maximum
 
 
-@pytest.fixture(scope="module", params=["phpmq", "msglite", "vibemq"])
+@pytest.fixture(scope="module", params=["phpmq", "msglite", "vibemq", "jmq"])
 def server(request: pytest.FixtureRequest) -> Iterator[Server]:
     with fresh(request.param, "tcp", "none") as server:
         yield server
@@ -63,9 +66,9 @@ def server(request: pytest.FixtureRequest) -> Iterator[Server]:
 
 def test_matrix(run: Call) -> None:
     answer = run(
-        *("bench", "matrix", "--protocol", "phpmq,msglite+unix,vibemq", "--durability", "lazy"),
+        *("bench", "matrix", "--protocol", "phpmq,msglite+unix,vibemq,jmq", "--durability", "lazy"),
         *("--size", "1KiB", "--producers", "2", "--consumers", "3", "--pipeline", "4"),
-        *("--window", "50", "--confirms", "7", *SHORT, "--json"),
+        *("--window", "50", "--confirms", "7", "--replies", "8", *SHORT, "--json"),
     )
     found = document(answer)
     assert found.schema == result.SCHEMA
@@ -77,6 +80,7 @@ def test_matrix(run: Call) -> None:
         ("phpmq", "tcp", "lazy", 1024, 50),
         ("msglite", "unix", "lazy", 1024, 4),
         ("vibemq", "tcp", "lazy", 1024, 7),
+        ("jmq", "tcp", "lazy", 1024, 8),
     ]
     assert {(c.producers, c.consumers, c.repetition) for c in cells} == {(2, 3, 1)}
     for cell in cells:
@@ -119,8 +123,14 @@ def test_backlog(run: Call) -> None:
 
 
 def test_idle(run: Call) -> None:
-    found = document(run("bench", "idle", "--connections", "30", "--rate", "300", *SHORT, "--json"))
-    assert [each.protocol for each in found.results] == ["phpmq", "msglite"]
+    protocols = ["phpmq", "msglite", "jmq"]
+    found = document(
+        run(
+            *("bench", "idle", "--connections", "30", "--rate", "300", *SHORT, "--json"),
+            *("--protocol", ",".join(protocols)),
+        )
+    )
+    assert [each.protocol for each in found.results] == protocols
     for idle in found.results:
         assert isinstance(idle, Idle)
         assert idle.connections == 30
@@ -163,10 +173,10 @@ def test_the_document_is_documented() -> None:
         (["matrix", "--consumers", "1,-4"], "'-4' is not a number from 1"),
         (["matrix", "--consumers", "9" * 50], "is not a number from 1"),
         (["matrix", "--pipeline", "x"], "'x' is not a number"),
-        (["matrix", "--protocol", "phpmq,jmq"], "'jmq' is not one of phpmq, phpmq+unix, msglite"),
+        (["matrix", "--protocol", "phpmq,http"], "'http' is not one of phpmq, phpmq+unix, msglite"),
         (["matrix", "--durability", "most"], "'most' is not one of sync, lazy, none"),
         (["matrix", "--seconds", "0"], "--seconds"),
-        (["matrix", "--url", "jmq://127.0.0.1:1"], "bench speaks phpmq://, msglite:// and vibemq"),
+        (["matrix", "--url", "http://127.0.0.1:1"], "bench speaks phpmq, msglite, vibemq, jmq,"),
         (["matrix", "--url", "phpmq://127.0.0.1:1/orders"], "a queue of its own"),
         (["matrix", "--url", "phpmq://:1", "--protocol", "phpmq"], "--url says it"),
         (["matrix", "--url", "phpmq://:1", "--durability", "sync"], "a running broker has its own"),
@@ -259,7 +269,10 @@ def test_steady_producers_take_turns(server: Server, monkeypatch: pytest.MonkeyP
     assert len(set(senders)) == 3
 
 
-def test_a_producer_has_no_more_unanswered_than_it_may(monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize("protocol", ["vibemq", "jmq"])
+def test_a_producer_has_no_more_unanswered_than_it_may(
+    monkeypatch: pytest.MonkeyPatch, protocol: str
+) -> None:
     push = Load._push
     most = []
 
@@ -268,8 +281,8 @@ def test_a_producer_has_no_more_unanswered_than_it_may(monkeypatch: pytest.Monke
         most.append(producer.unconfirmed)
 
     monkeypatch.setattr(Load, "_push", noted)
-    with fresh("vibemq", "tcp", "sync") as server:
-        speaks = dialect("vibemq", 100, queue=b"bench", window=120)
+    with fresh(protocol, "tcp", "sync") as server:
+        speaks = dialect(protocol, 100, queue=b"bench", window=120)
         with Load(server.target, speaks, producers=2, consumers=0) as load:
             assert load.flood(messages=1000).messages == 1000
         assert server.destination(b"bench")["waiting"] == 1000
@@ -303,6 +316,7 @@ def test_what_is_no_message_is_told() -> None:
     for protocol, nonsense in (
         (Phpmq(100), b"H0100200" + bytes(400)),
         (Msglite(100), b"- out of order\r\n" + bytes(400)),
+        (Jmq(100), encode_packet(PacketType.GOODBYE, body=b"H0100200" + bytes(400))),
     ):
         ours, theirs = socket.socketpair()
         with ours, theirs:

@@ -7,6 +7,7 @@ from pathlib import Path
 
 import pytest
 
+from sluicemq.protocols.jmq.client import BlockingJmqClient, JavaObject
 from tests.cli.conftest import Run, RunningBroker
 
 
@@ -14,10 +15,10 @@ def stdin(monkeypatch: pytest.MonkeyPatch, content: bytes) -> None:
     monkeypatch.setattr(sys, "stdin", io.TextIOWrapper(io.BytesIO(content)))
 
 
-@pytest.fixture(params=["phpmq", "msglite", "vibemq"])
+@pytest.fixture(params=["phpmq", "msglite", "vibemq", "jmq"])
 def url(request: pytest.FixtureRequest, broker: RunningBroker) -> str:
     """A queue of its own for each test, by each protocol."""
-    name = request.node.name.replace("[", "-").replace("]", "")
+    name = request.node.name.replace("[", "_").replace("]", "")
     return f"{getattr(broker, request.param)}?queue={name}"
 
 
@@ -78,6 +79,39 @@ def test_json_is_sent_as_it_is_by_vibemq(run: Run, broker: RunningBroker) -> Non
     assert run("receive", f"{broker.vibemq}?queue=json", "-n6").out.splitlines() == bodies
 
 
+def test_jms_messages_have_a_life_an_id_and_are_selected(run: Run, broker: RunningBroker) -> None:
+    url = f"{broker.jmq}?queue=life"
+    assert run("send", url, "x", "--ttl", "1h").code == 0
+    assert run("send", url, "y").code == 0
+    first = json.loads(run("receive", f"{url}&selector=JMSPriority=4", "--json").out)
+    assert 3590 <= first["ttl"] <= 3600
+    assert first["id"].startswith("ID:")
+    assert json.loads(run("receive", url, "--json").out).keys() == {"queue", "body", "id"}
+    result = run("receive", f"{url}&selector=a+=", "--timeout", "1")
+    assert result.code == 1
+    assert "400" in result.err
+
+
+def test_a_durable_subscription_of_a_topic(run: Run, broker: RunningBroker) -> None:
+    topic = f"{broker.jmq}?queue=news&topic=true"
+    durable = f"{topic}&durable=d&client_id=me"
+    assert run("receive", durable, "--timeout", "0").code == 1
+    assert run("send", topic, "hello").code == 0
+    assert run("receive", topic, "--timeout", "0").code == 1
+    assert run("receive", durable).out == "hello\n"
+
+
+def test_maps_and_streams_are_shown_as_json(run: Run, broker: RunningBroker) -> None:
+    with BlockingJmqClient.open(broker.jmq) as client:
+        producer = client.session().producer("shown")
+        producer.send_all([{"a": 1, "b": "ü"}, [1, None, "x"], JavaObject.of("x")])
+    result = run("receive", f"{broker.jmq}?queue=shown", "-n3", "--json")
+    bodies = [json.loads(line) for line in result.out.splitlines()]
+    assert json.loads(bodies[0]["body"]) == {"a": 1, "b": "ü"}
+    assert json.loads(bodies[1]["body"]) == [1, None, "x"]
+    assert bodies[2]["body_base64"] == "rO0ABXQAAXg="
+
+
 def test_vibemq_messages_have_no_life_of_their_own(run: Run, broker: RunningBroker) -> None:
     result = run("send", f"{broker.vibemq}?queue=q", "x", "--ttl", "1h")
     assert result.code == 2
@@ -89,6 +123,10 @@ def test_a_message_crosses_protocols(run: Run, broker: RunningBroker) -> None:
     assert run("receive", f"{broker.phpmq}?queue=crossing").out == "hello\n"
     run("send", f"{broker.phpmq}?queue=crossing", "hello")
     assert run("receive", f"{broker.vibemq}?queue=crossing").out == "hello\n"
+    run("send", f"{broker.vibemq}?queue=crossing", "hello")
+    assert run("receive", f"{broker.jmq}?queue=crossing").out == "hello\n"
+    run("send", f"{broker.jmq}?queue=crossing", "hello")
+    assert run("receive", f"{broker.msglite}?queue=crossing").out == "hello\n"
 
 
 def test_the_running_broker_lists_its_queues(run: Run, broker: RunningBroker) -> None:
@@ -108,6 +146,11 @@ def test_the_running_broker_lists_its_queues(run: Run, broker: RunningBroker) ->
         (["send", "phpmq://h/q?generatoin=1", "x"], "did you mean generation?"),
         (["send", "phpmq://h/q?generation=3", "x"], "generation is 1 or 2"),
         (["send", "vibemq://h/q?tokn=1", "x"], "did you mean token?"),
+        (["send", "jmq://h/q?topik=true", "x"], "did you mean topic?"),
+        (["send", "jmq://h/q?topic=yes", "x"], "topic is true or false, not yes"),
+        (["receive", "jmq://h/q?durable=d&client_id=me"], "durable needs topic=true"),
+        (["receive", "jmq://h/q?durable=d&topic=true"], "durable needs topic=true and client_id"),
+        (["send", "jmq://h/%FF", "x"], "cannot be the name of a destination"),
         (["send", "phpmq://h/q?ca=/x", "x"], "only with TLS"),
         (["send", "phpmq+tls://h/q?ca=/none.pem", "x"], "/none.pem cannot be used"),
         (["send", "phpmq://h/q", "x", "--ttl", "soon"], "is not a number of s"),
@@ -122,7 +165,7 @@ def test_mistakes_are_usage_errors(run: Run, arguments: list[str], says: str) ->
     assert says in result.err
 
 
-@pytest.mark.parametrize("protocol", ["phpmq", "msglite", "vibemq"])
+@pytest.mark.parametrize("protocol", ["phpmq", "msglite", "vibemq", "jmq"])
 def test_no_broker_there(run: Run, tmp_path: Path, protocol: str) -> None:
     result = run("receive", f"{protocol}+unix://{tmp_path}/none?queue=q")
     assert result.code == 1

@@ -32,6 +32,7 @@ def running(
             "auto://127.0.0.1:0",
             f"vibemq+tls://127.0.0.1:0?certificate={pem}",
             f"auto+tls://127.0.0.1:0?certificate={pem}",
+            f"jmq+tls://127.0.0.1:0?certificate={pem}",
         ],
     ) as broker:
         yield broker
@@ -57,6 +58,13 @@ def test_the_broker_is_verified(run: Run, url: str, authority: Authority) -> Non
 def test_vibemq(run: Run, running: LocalBroker, authority: Authority) -> None:
     for listener in ("vibemq+tls", "auto+tls"):
         url = f"vibemq+tls://localhost:{running.port(listener)}/v?ca={authority.ca_file}"
+        assert run("send", url, "hello").code == 0
+        assert run("receive", url).out == "hello\n"
+
+
+def test_jmq(run: Run, running: LocalBroker, authority: Authority) -> None:
+    for listener in ("jmq+tls", "auto+tls"):
+        url = f"jmq+tls://localhost:{running.port(listener)}/j?ca={authority.ca_file}"
         assert run("send", url, "hello").code == 0
         assert run("receive", url).out == "hello\n"
 

@@ -258,3 +258,13 @@ def test_a_typed_password_is_not_seen_anywhere(tmp_path: Path, again: str, code:
     else:
         assert "differ" in shown
         assert users == {}
+
+
+@pytest.mark.parametrize(("length", "warned"), [(57, False), (58, True)])
+def test_a_password_that_java_clients_cannot_send_is_warned_about(
+    users: Run, tmp_path: Path, length: int, warned: bool
+) -> None:
+    result = users("users", "add", "anna", "--password-stdin", typed="x" * length + "\n")
+    assert result.code == 0
+    assert ("first 57 bytes" in " ".join(result.err.split())) == warned
+    assert verify(database(tmp_path).users["anna"].password, "x" * length)

@@ -6,22 +6,24 @@ import ssl
 from collections.abc import Callable
 from math import ceil
 from pathlib import Path
-from typing import Final, NamedTuple, Protocol
+from typing import TYPE_CHECKING, Final, NamedTuple, Protocol
 
 from sluicemq.model.errors import ConfigurationError, RequestTimeout
 from sluicemq.server.address import Url
 from sluicemq.server.settings import unknown
 
+if TYPE_CHECKING:
+    from sluicemq.protocols.jmq.client import BlockingConsumer, BlockingProducer
+
 LONG: Final = 10 * 365 * 86_400
 """Seconds that stand for "for ever" in msglite, which has no such number."""
 
 WINDOW: Final = 100
-"""Messages on their way to a PHPMQ consumer at a time."""
-
+"""Messages on their way to a PHPMQ or JMQ consumer at a time."""
 
 GRACE: Final = 0.25
-"""Seconds that a PHPMQ or VibeMQ broker has to send what is waiting: neither can say that a queue
-is empty."""
+"""Seconds that a PHPMQ, VibeMQ or JMQ broker has to send what is waiting: none of them can say that
+a queue is empty."""
 
 
 class Received(NamedTuple):
@@ -201,17 +203,108 @@ class _Vibemq:
         self._client.close()
 
 
+class _Jmq:
+    """A body that is UTF-8 is sent as a TextMessage, others as a BytesMessage, all of them
+    persistent. Of what is received, a MapMessage and a StreamMessage are shown as JSON, an
+    ObjectMessage as it is.
+
+    topic      true: the URL names a topic
+    durable    name of a durable subscription of that topic; needs client_id
+    selector   which messages are received
+    direct     true: the port is that of the service, not of a port mapper
+    """
+
+    def __init__(self, url: Url, options: dict[str, str], timeout: float, count: int) -> None:
+        from sluicemq.protocols.jmq.client import BlockingJmqClient, Queue, Topic
+        from sluicemq.protocols.jmq.login import GUEST
+
+        for name in ("topic", "direct"):
+            if options.get(name, "true") not in ("true", "false"):
+                raise ConfigurationError(f"{url}: {name} is true or false, not {options[name]}")
+        try:
+            url.queue.encode()
+        except UnicodeEncodeError:
+            raise ConfigurationError(
+                f"{url}: what is not UTF-8 cannot be the name of a destination"
+            ) from None
+        topic = options.get("topic") == "true"
+        if "durable" in options and not (topic and "client_id" in options):
+            raise ConfigurationError(f"{url}: durable needs topic=true and client_id")
+        self._queue = url.queue
+        self._selector = options.get("selector", "")
+        self._durable = options.get("durable", "")
+        self._window = min(count or WINDOW, WINDOW)
+        self._destination = Topic(url.queue) if topic else Queue(url.queue)
+        self._consumer: BlockingConsumer | None = None
+        self._producer: BlockingProducer | None = None
+        self._client = BlockingJmqClient.connect(
+            url.host or "localhost",
+            url.port,
+            path=url.path or None,
+            direct=options.get("direct") == "true",
+            tls=url.tls,
+            ssl_context=_ssl_context(url, options),
+            timeout=timeout,
+            username=url.user or GUEST,
+            password=url.password if url.user else GUEST,
+            client_id=options.get("client_id", ""),
+            reconnect=None,
+        )
+
+    def send(self, body: bytes, ttl: int) -> None:
+        if self._producer is None:
+            self._producer = self._client.session().producer(self._destination)
+        try:
+            text: str | bytes = body.decode()
+        except UnicodeDecodeError:
+            text = body
+        self._producer.send(text, ttl=ttl, wait=False)
+
+    def receive(self, timeout: float | None) -> Received | None:
+        if self._consumer is None:
+            self._consumer = self._subscribe()
+        try:
+            message = self._consumer.receive(None if timeout is None else max(GRACE, timeout))
+        except RequestTimeout:
+            return None
+        reply_to = message.reply_to
+        return Received(
+            self._queue,
+            message.shown,
+            message.id,
+            ceil(message.seconds_left),
+            reply_to.name if reply_to else "",
+            lambda: message.acknowledge(only=True),
+        )
+
+    def _subscribe(self) -> BlockingConsumer:
+        from sluicemq.protocols.jmq.client import AckMode
+
+        return self._client.session(AckMode.CLIENT).consumer(
+            self._destination,
+            selector=self._selector,
+            name=self._durable,
+            durable=bool(self._durable),
+            prefetch=self._window,
+        )
+
+    def close(self) -> None:
+        self._client.close()
+
+
 def _settled() -> None:
     """msglite settles a message by sending it."""
 
 
-_CLIENTS: Final[dict[str, type[_Phpmq] | type[_Msglite] | type[_Vibemq]]] = {
+_CLIENTS: Final[dict[str, type[_Phpmq] | type[_Msglite] | type[_Vibemq] | type[_Jmq]]] = {
+    "jmq": _Jmq,
     "msglite": _Msglite,
     "phpmq": _Phpmq,
     "vibemq": _Vibemq,
 }
 _TLS_OPTIONS: Final = ("ca", "certificate", "key", "password_file", "insecure")
 _OPTIONS: Final = {
+    "jmq": (*_TLS_OPTIONS, "topic", "durable", "client_id", "selector", "direct"),
     "msglite": _TLS_OPTIONS,
     "phpmq": (*_TLS_OPTIONS, "generation"),
     "vibemq": (*_TLS_OPTIONS, "token"),

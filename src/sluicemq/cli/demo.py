@@ -26,6 +26,7 @@ from sluicemq.cli.console import Exit, out
 from sluicemq.cli.local import LocalBroker
 from sluicemq.journal.inspect import check
 from sluicemq.model.errors import ClientError, RequestTimeout
+from sluicemq.protocols.jmq.client import BlockingJmqClient
 from sluicemq.protocols.msglite.client import BlockingMsgliteClient
 from sluicemq.protocols.phpmq.client import BlockingPhpmqClient, BlockingPhpmqMessage
 
@@ -33,6 +34,7 @@ LISTEN: Final = (
     "msglite://127.0.0.1:0?durability=sync",
     "phpmq://127.0.0.1:0",
     "phpmq-maintenance://127.0.0.1:0",
+    "jmq://127.0.0.1:0",
 )
 ORDERS: Final = 200
 BACKLOG: Final = 500
@@ -51,7 +53,7 @@ def demo(
         Path | None, typer.Option(help="Keep the data in this new directory, to look at it.")
     ] = None,
 ) -> None:
-    """Show the broker at work: two protocols, one queue, a crash, and nothing lost."""
+    """Show the broker at work: three protocols, one queue, a crash, and nothing lost."""
     console = out()
     with ExitStack() as stack:
         directory = keep or Path(
@@ -92,6 +94,7 @@ class Story:
         self._step(f"{ORDERS} messages from PHPMQ to msglite", self._phpmq_to_msglite)
         self._step("msglite: a query, answered by a worker", self._query)
         self._step("PHPMQ: a message is given up", self._dead_letter)
+        self._step("JMS: a transaction, rolled back and committed, read by PHPMQ", self._jms)
         self._step(
             f"PHPMQ: {BACKLOG} messages, {SETTLED} acknowledged, kill -9", self._backlog_and_kill
         )
@@ -126,8 +129,8 @@ class Story:
 
     def _start(self) -> str:
         self._broker.start()
-        msglite, phpmq = self._broker.port("msglite"), self._broker.port("phpmq")
-        return f"msglite on {msglite}, PHPMQ on {phpmq}"
+        names = {"msglite": "msglite", "PHPMQ": "phpmq", "JMS": "jmq"}
+        return ", ".join(f"{name} on {self._broker.port(key)}" for name, key in names.items())
 
     def _msglite_to_phpmq(self) -> str:
         with self._msglite() as sender, self._phpmq() as consumer:
@@ -174,6 +177,23 @@ class Story:
             _expect(message.body, b"cannot be read")
             message.ack()
         return "found in its dead-letter queue"
+
+    def _jms(self) -> str:
+        with (
+            BlockingJmqClient.connect(port=self._broker.port("jmq")) as client,
+            self._phpmq() as consumer,
+        ):
+            session = client.session(transacted=True)
+            producer = session.producer("shipments")
+            producer.send("not to be shipped")
+            session.rollback()
+            producer.send({"order": 7, "weight": 2.5}, properties={"urgent": True})
+            session.commit()
+            consumer.subscribe("shipments", 2)
+            message = consumer.receive(PATIENCE)
+            _expect(message.body, b'{"order":7,"weight":2.5}')
+            message.ack()
+        return "what was committed came, a MapMessage as JSON"
 
     def _backlog_and_kill(self) -> str:
         with self._phpmq() as client:

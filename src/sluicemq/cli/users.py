@@ -22,6 +22,7 @@ from sluicemq.cli.serve import ConfigOption, DataDirOption, load_flags
 from sluicemq.model.errors import AccessError, ConfigurationError
 from sluicemq.server.identity import changes
 from sluicemq.server.identity.passwords import (
+    MAX_JAVA_PASSWORD,
     MAX_PASSWORD,
     check_password,
     digest_form,
@@ -287,6 +288,11 @@ def read_password(from_stdin: bool, file: Path | None) -> str:
             "--password-file"
         )
     check_password(password)
+    if len(password.encode()) > MAX_JAVA_PASSWORD:
+        err().print(
+            f"Java JMS clients send only the first {MAX_JAVA_PASSWORD} bytes of a password, unless "
+            "they log in by digest: they will not get in with this one."
+        )
     return password
 
 

@@ -33,7 +33,7 @@ app = typer.Typer(
 )
 
 MOST_CONNECTIONS: Final = 1000
-PROTOCOL_HELP: Final = "phpmq, msglite, vibemq, each also with +unix; a list."
+PROTOCOL_HELP: Final = "phpmq, msglite, vibemq, jmq, each also with +unix; a list."
 MATRIX_PROTOCOLS: Final = "phpmq,msglite"
 MATRIX_DURABILITIES: Final = "sync,lazy,none"
 QUERY_PROTOCOLS: Final = "msglite,msglite+unix"
@@ -45,6 +45,7 @@ QUICK: Final = (
     Spec("phpmq", "tcp", "sync", 1024),
     Spec("phpmq", "tcp", "sync", 100),
     Spec("vibemq", "tcp", "sync", 1024, 1, 1, 256),
+    Spec("jmq", "tcp", "sync", 1024, 1, 1, 1000),
     Spec("msglite", "tcp", "none", 100, 1, 16, 1),
     Spec("msglite", "unix", "none", 100, 1, 16, 1),
 )
@@ -68,7 +69,7 @@ SizeOption = Annotated[str, typer.Option(help="Bytes of a body, 8 to 1MiB; a lis
 OneSizeOption = Annotated[str, typer.Option("--size", help="Bytes of a body, 8 to 1MiB.")]
 UrlOption = Annotated[
     str | None,
-    typer.Option(help="A running broker (phpmq://, msglite://, vibemq://) instead."),
+    typer.Option(help="A running broker (phpmq://, msglite://, vibemq://, jmq://) instead."),
 ]
 
 
@@ -125,6 +126,9 @@ def matrix_command(
     confirms: Annotated[
         str, typer.Option(help="VibeMQ: messages of a producer that wait for PublishAcks; a list.")
     ] = "256",
+    replies: Annotated[
+        str, typer.Option(help="JMQ: messages of a producer that wait for SEND_REPLYs; a list.")
+    ] = "1000",
     rate: RateOption = 0,
     seconds: SecondsOption = 2.0,
     repeat: RepeatOption = 1,
@@ -150,6 +154,7 @@ def matrix_command(
                 "phpmq": numbers("--window", window, MOST_WINDOW),
                 "msglite": numbers("--pipeline", pipeline, MOST_WINDOW),
                 "vibemq": numbers("--confirms", confirms, MOST_WINDOW),
+                "jmq": numbers("--replies", replies, MOST_WINDOW),
             },
         )
     )

@@ -69,12 +69,12 @@ def idle(
 
 def _connect(server: Server, protocol: str, connections: int) -> list[socket.socket]:
     """Connections that wait, all of them known to the broker."""
-    hello = dialect(protocol, 8, queue=QUEUE).wait()
+    speech = dialect(protocol, 8, queue=QUEUE)
     waiting: list[socket.socket] = []
     try:
         for _ in range(connections):
             waiting.append(server.target.connect())
-            waiting[-1].sendall(hello)
+            speech.attend(waiting[-1])
         _until_connections(server, connections + 2, consumers=connections)
     except BaseException:
         for connection in waiting:

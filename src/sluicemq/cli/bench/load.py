@@ -60,8 +60,8 @@ class Dialect(Protocol):
     def due(self, nanoseconds: int) -> bytes:
         """One message with the time when it was due."""
 
-    def wait(self) -> bytes:
-        """What a connection says that waits for messages."""
+    def attend(self, connection: socket.socket) -> None:
+        """Say on a connection what has messages come, and leave it at that."""
 
     def receiver(self, connection: socket.socket) -> Receiver:
         """A consumer on that connection."""

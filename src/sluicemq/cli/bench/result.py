@@ -69,7 +69,7 @@ class Run(Record, frozen=True, kw_only=True):
 class Setting(Record, frozen=True, kw_only=True):
     """What was loaded, and how.
 
-    protocol     phpmq, msglite or vibemq
+    protocol     phpmq, msglite, vibemq or jmq
     transport    tcp or unix
     durability   sync, lazy or none; "" = what the broker at --url does
     size         bytes of a body
@@ -87,8 +87,8 @@ class Cell(Setting, frozen=True, kw_only=True, tag_field="scenario", tag="cell")
     producers    connections that send
     consumers    connections that receive, all from one queue
     window       messages that each of them may be sent before it answers: the count of PHPMQ's
-                 consume request, the ready commands that a msglite client has written. VibeMQ:
-                 messages of a producer that wait for their PublishAck
+                 consume request, the ready commands that a msglite client has written. VibeMQ and
+                 JMQ: messages of a producer that wait for their PublishAck or SEND_REPLY
     repetition   from 1
     """
 

@@ -9,6 +9,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, Final
 
+from sluicemq.cli.bench.jmq import Jmq
 from sluicemq.cli.bench.load import Dialect
 from sluicemq.cli.bench.msglite import Msglite
 from sluicemq.cli.bench.phpmq import Phpmq
@@ -18,11 +19,11 @@ from sluicemq.cli.local import LocalBroker
 from sluicemq.model.errors import ConfigurationError
 from sluicemq.server.address import Url
 
-PROTOCOLS: Final = ("phpmq", "msglite", "vibemq")
+PROTOCOLS: Final = ("phpmq", "msglite", "vibemq", "jmq")
 TRANSPORTS: Final = ("tcp", "unix")
 DURABILITIES: Final = ("sync", "lazy", "none")
-DEFAULT_WINDOW: Final = {"phpmq": 1000, "msglite": 1, "vibemq": 256}
-DEFAULT_DURABILITY: Final = {"phpmq": "sync", "msglite": "none", "vibemq": "sync"}
+DEFAULT_WINDOW: Final = {"phpmq": 1000, "msglite": 1, "vibemq": 256, "jmq": 1000}
+DEFAULT_DURABILITY: Final = {"phpmq": "sync", "msglite": "none", "vibemq": "sync", "jmq": "sync"}
 
 
 def dialect(protocol: str, size: int, *, queue: bytes, window: int = 0) -> Dialect:
@@ -32,6 +33,8 @@ def dialect(protocol: str, size: int, *, queue: bytes, window: int = 0) -> Diale
         return Phpmq(size, queue=queue, window=usual)
     if protocol == "vibemq":
         return Vibemq(size, queue=queue, window=usual)
+    if protocol == "jmq":
+        return Jmq(size, queue=queue, window=usual)
     return Msglite(size, queue=queue, window=usual)
 
 
@@ -92,7 +95,7 @@ def _target(local: LocalBroker, protocol: str, path: str) -> Target:
 def running(url: Url) -> Server:
     """A broker that runs already. Raises ConfigurationError for what cannot be loaded."""
     if url.tls or url.protocol not in PROTOCOLS:
-        raise ConfigurationError(f"{url}: bench speaks phpmq://, msglite:// and vibemq://, no TLS")
+        raise ConfigurationError(f"{url}: bench speaks {', '.join(PROTOCOLS)}, no TLS")
     if url.queue or url.options or url.user:
         raise ConfigurationError(f"{url}: bench uses a queue of its own, and listeners as they are")
     queue = b"bench-" + os.urandom(4).hex().encode()

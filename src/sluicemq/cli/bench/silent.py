@@ -20,6 +20,14 @@ class Silent(ABC):
     def send(self, body: bytes) -> bytes:
         """One message to the broker."""
 
+    @abstractmethod
+    def wait(self) -> bytes:
+        """What a connection says that waits for messages."""
+
+    def attend(self, connection: socket.socket) -> None:
+        """See `load.Dialect`."""
+        connection.sendall(self.wait())
+
     def greet(self, connection: socket.socket) -> None:
         """Nothing is to be said."""
         return

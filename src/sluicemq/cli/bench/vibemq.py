@@ -76,6 +76,10 @@ class Vibemq:
         subscribe = Frame(SUBSCRIBE, "bench", self.queue.decode())
         return encode(Frame(CONNECT, "bench")) + encode(subscribe)
 
+    def attend(self, connection: socket.socket) -> None:
+        """See `load.Dialect`."""
+        connection.sendall(self.wait())
+
     def receiver(self, connection: socket.socket) -> Receiver:
         """A consumer."""
         return _Consumer(connection, self)

@@ -1,0 +1,68 @@
+"""JMQ: messages in transactions, for `compare.py`."""
+
+from __future__ import annotations
+
+import select
+
+from sluicemq.cli.bench.jmq import Dialogue, Jmq
+from sluicemq.cli.bench.meter import Meter
+from sluicemq.cli.bench.result import Run
+from sluicemq.cli.bench.server import Server
+from sluicemq.cli.bench.sockets import receive, wait
+from sluicemq.protocols.java import Long
+from sluicemq.protocols.jmq.packets import A, PacketType, Status
+from sluicemq.protocols.jmq.wire import Decoder, Packet, encode_packet
+
+READ = 1 << 18
+TIMESTAMP_AT = 20
+TRANSACTION_AT = 76
+
+
+def transactions(server: Server, *, messages: int, size: int, each: int) -> Run:
+    """Transactions of `each` messages, one after the other; what is committed is received."""
+    messages -= messages % each
+    speech = Jmq(size, queue=server.queue)
+    with server.target.connect() as producer, server.target.connect() as receiving:
+        dialogue = Dialogue(producer)
+        session = dialogue.ask(PacketType.CREATE_SESSION).properties["JMQSessionID"]
+        reply = dialogue.ask(
+            PacketType.START_TRANSACTION, {"JMQSessionID": Long(int(session or 0))}
+        )
+        transaction = int(reply.properties["JMQTransactionID"] or 0)
+        sample = [speech.message(number, bytes(size), transaction=1) for number in range(each)]
+        block, stride = bytearray(b"".join(sample)), len(sample[0])
+        consumer = speech.receiver(receiving)
+        consumer.start()
+        poll = select.epoll()
+        for connection in (producer, receiving):
+            poll.register(connection, select.EPOLLIN)
+        decoder = Decoder()
+        sent = received = 0
+        under_way = False
+        meter = Meter(server.pid)
+        while received < messages:
+            if not under_way and sent < messages:
+                number, name = sent.to_bytes(8), transaction.to_bytes(8)
+                for at in range(0, len(block), stride):
+                    block[at + TIMESTAMP_AT : at + TIMESTAMP_AT + 8] = number
+                    block[at + TRANSACTION_AT : at + TRANSACTION_AT + 8] = name
+                producer.sendall(block + _commit(transaction))
+                sent += each
+                under_way = True
+            for descriptor, _ in wait(poll):
+                if descriptor == receiving.fileno():
+                    received += consumer.read()
+                    continue
+                for packet in decoder.feed(receive(producer, READ)):
+                    assert isinstance(packet, Packet)
+                    assert packet.properties["JMQStatus"] == Status.OK, packet.properties
+                    if packet.type == PacketType.COMMIT_TRANSACTION_REPLY:
+                        transaction = int(packet.properties["JMQNextTransactionID"] or 0)
+                        under_way = False
+        poll.close()
+        return meter.read(received)
+
+
+def _commit(transaction: int) -> bytes:
+    properties = {"JMQTransactionID": Long(transaction), "JMQStartNextTransaction": True}
+    return encode_packet(PacketType.COMMIT_TRANSACTION, A, -1, properties)

@@ -1,0 +1,223 @@
+"""JMS selectors: a thousand subscribers of a topic with a thousand different ones, and a queue that
+holds a million messages which its consumer does not want.
+
+.venv/bin/python benchmarks/jms_selectors.py --runs 3 --json benchmarks/results/jms_selectors.json
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import select
+import socket
+import statistics
+import time
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack
+from pathlib import Path
+
+import msgspec
+
+from sluicemq.broker import compile_selector
+from sluicemq.cli.bench import machine
+from sluicemq.cli.bench.jmq import Jmq
+from sluicemq.cli.bench.meter import Meter
+from sluicemq.cli.bench.result import Run
+from sluicemq.cli.bench.server import Server, fresh
+from sluicemq.cli.bench.sockets import receive, send_some, wait
+from sluicemq.model.destination import Address, Kind
+from sluicemq.model.message import BodyKind, Message
+from sluicemq.protocols.jmq.properties import encode_properties
+
+SIZE = 1024
+AHEAD = 1000
+READ = 1 << 18
+SIZE_AT = 8
+EQUAL = "a = '{:04}' AND b > 3"
+"""One comparison that tells most messages apart, and one that has to be made."""
+RANGE = "b > {} AND b <= {}"
+"""Nothing in it is an equality."""
+
+
+class Feed:
+    """A producer that has up to AHEAD messages unanswered."""
+
+    def __init__(self, server: Server, speech: Jmq, stack: ExitStack) -> None:
+        self.connection = stack.enter_context(server.target.connect())
+        speech.greet(self.connection)
+        self._speech = speech
+        self._rest = memoryview(b"")
+        self._piece = 0
+        self.sent = 0
+        self.answered = 0
+
+    def send(self, messages: Iterator[bytes]) -> bool:
+        """What there is room for; whether all is sent and answered."""
+        while True:
+            if self._rest:
+                self._rest = send_some(self.connection, self._rest)
+                if self._rest:
+                    return False
+            block = []
+            while self.sent - self.answered + len(block) < AHEAD and len(block) < 50:
+                message = next(messages, None)
+                if message is None:
+                    break
+                block.append(message)
+            if not block:
+                return self.sent == self.answered
+            self.sent += len(block)
+            self._rest = memoryview(b"".join(block))
+
+    def hear(self) -> None:
+        """Read answers."""
+        size = self._piece + len(receive(self.connection, READ))
+        count, self._piece = divmod(size, self._speech.confirmation)
+        self.answered += count
+
+
+def distinct(messages: int, selectors: int, text: Callable[[int], str]) -> Run:
+    """Messages to a topic, each wanted by one of its subscribers."""
+    with fresh("jmq", "tcp", "sync") as server, ExitStack() as stack:
+        speech = Jmq(SIZE, queue=server.queue, topic=True)
+        subscribers: list[socket.socket] = []
+        for number in range(selectors):
+            subscribers.append(stack.enter_context(server.target.connect()))
+            speech.consume(subscribers[-1], text(number))
+        feed = Feed(server, speech, stack)
+        blocks = [
+            encode_properties({"a": f"{number:04}", "b": number + 4}) for number in range(selectors)
+        ]
+        body = bytes(SIZE)
+        source = (
+            speech.message(number, body, properties=blocks[number % selectors])
+            for number in range(messages)
+        )
+        poll = select.epoll()
+        poll.register(feed.connection, select.EPOLLIN)
+        by_descriptor = {each.fileno(): each for each in subscribers}
+        for descriptor in by_descriptor:
+            poll.register(descriptor, select.EPOLLIN)
+        received = stride = 0
+        meter = Meter(server.pid)
+        while not (feed.answered == messages and received == messages * stride):
+            feed.send(source)
+            for descriptor, _ in wait(poll):
+                if descriptor == feed.connection.fileno():
+                    feed.hear()
+                    continue
+                data = receive(by_descriptor[descriptor], READ)
+                stride = stride or int.from_bytes(data[SIZE_AT : SIZE_AT + 4])
+                received += len(data)
+        poll.close()
+        return meter.read(messages)
+
+
+def selective(messages: int, backlog: int) -> tuple[Run, float]:
+    """Messages that a queue's consumer wants, behind `backlog` that it does not, once the broker
+    has tried its selector on all of them; and the seconds that this took."""
+    with fresh("jmq", "tcp", "sync") as server, ExitStack() as stack:
+        speech = Jmq(SIZE, queue=server.queue)
+        feed = Feed(server, speech, stack)
+        body = bytes(SIZE)
+        unwanted, wanted = encode_properties({"a": "no"}), encode_properties({"a": "x", "b": 4})
+        _fill(
+            feed,
+            (speech.message(n, body, timestamp=1, properties=unwanted) for n in range(backlog)),
+        )
+        receiving = stack.enter_context(server.target.connect())
+        consumer = speech.receiver(receiving, "a = 'x' AND b > 3")
+        _fill(feed, iter([speech.message(0, body, timestamp=2, properties=wanted)]))
+        before = time.perf_counter()
+        consumer.start()
+        while not consumer.read():
+            continue
+        tried = time.perf_counter() - before
+        source = (speech.message(n, body, timestamp=3, properties=wanted) for n in range(messages))
+        feed.sent = feed.answered = 0
+        poll = select.epoll()
+        poll.register(feed.connection, select.EPOLLIN)
+        poll.register(receiving, select.EPOLLIN)
+        received = 0
+        meter = Meter(server.pid)
+        while received < messages:
+            feed.send(source)
+            for descriptor, _ in wait(poll):
+                if descriptor == receiving.fileno():
+                    received += consumer.read()
+                else:
+                    feed.hear()
+        poll.close()
+        return meter.read(messages), tried
+
+
+def _fill(feed: Feed, messages: Iterator[bytes]) -> None:
+    while not feed.send(messages):
+        feed.hear()
+
+
+def evaluation() -> float:
+    """Microseconds to try `a = 'x' AND b > 3` on a message for which it is true."""
+    selector = compile_selector("a = 'x' AND b > 3")
+    message = Message(Address(Kind.TOPIC, "t"), b"", BodyKind.TEXT, properties={"a": "x", "b": 4})
+    times = 200_000
+    started = time.perf_counter()
+    for _ in range(times):
+        selector(message)
+    return (time.perf_counter() - started) / times * 1e6
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--runs", type=int, default=3)
+    parser.add_argument("--messages", type=int, default=20_000)
+    parser.add_argument("--selectors", type=int, default=1000)
+    parser.add_argument("--backlog", type=int, default=1_000_000)
+    parser.add_argument("--json", type=Path)
+    arguments = parser.parse_args()
+    messages, selectors = arguments.messages, arguments.selectors
+    found: dict[str, list[Run]] = {"equal": [], "range": [], "empty": [], "backlog": []}
+    tried: list[float] = []
+    costs: list[float] = []
+    for _ in range(arguments.runs):
+        costs.append(evaluation())
+        found["equal"].append(distinct(messages, selectors, EQUAL.format))
+        found["range"].append(
+            distinct(messages // 10, selectors, lambda n: RANGE.format(n + 3, n + 4))
+        )
+        found["empty"].append(selective(messages, 0)[0])
+        run, seconds = selective(messages, arguments.backlog)
+        found["backlog"].append(run)
+        tried.append(seconds)
+    rates = {name: statistics.median(run.rate for run in runs) for name, runs in found.items()}
+    title = f"{selectors:,} subscribers"
+    print(f"one evaluation: {statistics.median(costs):.2f} µs")
+    for name, what in (
+        ("equal", f"{title}, each with its own {EQUAL.format(7)}"),
+        ("range", f"{title}, each with its own {RANGE.format(7, 8)}"),
+        ("empty", "a selective consumer, nothing else waits"),
+        ("backlog", f"a selective consumer, {arguments.backlog:,} others wait"),
+    ):
+        costs_of = statistics.median(run.broker_us for run in found[name])
+        print(f"{what}: {rates[name]:,.0f}/s, {costs_of:.1f} µs of the broker's time each")
+    print(
+        f"slower with the backlog by {rates['empty'] / rates['backlog']:.2f}; what is wanted and "
+        f"waits behind it comes after {statistics.median(tried) * 1000:.0f} ms"
+    )
+    if arguments.json:
+        document = {
+            "schema": 1,
+            "machine": msgspec.to_builtins(machine.describe()),
+            "messages": messages,
+            "selectors": selectors,
+            "backlog": arguments.backlog,
+            "evaluation_us": costs,
+            "tried_seconds": tried,
+            "runs": msgspec.to_builtins(found),
+        }
+        arguments.json.parent.mkdir(parents=True, exist_ok=True)
+        arguments.json.write_text(json.dumps(document, indent=1) + "\n")
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,247 @@
+"""JMQ as a load generator speaks it: producers that wait for the SEND_REPLYs of a number of
+persistent messages, and consumers that acknowledge up to ten messages at a time, as in a DUPS_OK
+session of the Java client."""
+
+from __future__ import annotations
+
+import socket
+from collections.abc import Mapping
+from itertools import count
+from typing import Final
+
+from sluicemq.cli.bench.receiver import STAMP_BYTES, Receiver
+from sluicemq.cli.bench.sockets import receive
+from sluicemq.model.errors import ConnectionLost
+from sluicemq.protocols.java import Long
+from sluicemq.protocols.jmq import login
+from sluicemq.protocols.jmq.header import QUEUE_CLASS, TOPIC_CLASS, encode_header
+from sluicemq.protocols.jmq.ids import LONG_BLOCK, NULL_ADDRESS, encode_sysid
+from sluicemq.protocols.jmq.packets import (
+    A,
+    AckMode,
+    DestType,
+    Level,
+    P,
+    PacketType,
+    Q,
+    Status,
+)
+from sluicemq.protocols.jmq.wire import Decoder, Packet, encode_head, encode_packet, encode_reply
+
+PREFETCH: Final = 1000
+"""Messages that a consumer may be sent before it asks for more."""
+BLOCKS: Final = 10
+"""Messages that are acknowledged together."""
+
+_READ: Final = 1 << 16
+_IDS: Final = 8192
+"""Ids of a flood, which come in turn: more than messages may be on their way."""
+_IDS_BYTES: Final = 64 << 20
+"""The same by their bodies."""
+_PORT: Final = 1
+_SIZE_AT: Final = 8
+_SYSID_AT: Final = 20
+_CONSUMER_AT: Final = 64
+_SYSID_BYTES: Final = 32
+_FIXED_BYTES: Final = 72
+_HEAD: Final = encode_packet(PacketType.BYTES_MESSAGE)[:_SIZE_AT]
+
+
+class Jmq:
+    """See `load.Dialect`."""
+
+    name: Final = "jmq"
+
+    def __init__(
+        self, size: int, *, queue: bytes = b"bench", window: int = 256, topic: bool = False
+    ) -> None:
+        """`window` is how many messages of a producer wait for their SEND_REPLY."""
+        self.size = size
+        self.stamp_at = 0  # learnt
+        self.ahead = window
+        self.confirmation = len(encode_reply(PacketType.SEND_REPLY, 0, Status.OK))
+        self.destination = {
+            "JMQDestination": queue.decode(),
+            "JMQDestType": DestType.TOPIC if topic else DestType.QUEUE,
+        }
+        self._flags = P | A if topic else Q | P | A
+        self._class = TOPIC_CLASS if topic else QUEUE_CLASS
+        self._producers: list[int] = []
+
+    def greet(self, connection: socket.socket) -> None:
+        """A session and a producer. Raises ConnectionLost if that is refused."""
+        dialogue = Dialogue(connection)
+        session = dialogue.session()
+        reply = dialogue.ask(
+            PacketType.ADD_PRODUCER, {**self.destination, "JMQSessionID": Long(session)}
+        )
+        self._producers.append(int(reply.properties["JMQProducerID"] or 0))
+
+    def message(
+        self,
+        number: int,
+        body: bytes,
+        *,
+        timestamp: int = 0,
+        transaction: int = 0,
+        properties: bytes = b"",
+    ) -> bytes:
+        """A message whose id is made of `number` and `timestamp`. One producer names itself, as the
+        Java client does; several share their messages, and so none is named, as the C client does
+        it."""
+        header = encode_header(
+            str(self.destination["JMQDestination"]),
+            destination_class=self._class,
+            producer_id=self._producers[0] if len(self._producers) == 1 else 0,
+            transaction_id=transaction,
+        )
+        sysid = encode_sysid(timestamp, NULL_ADDRESS, _PORT, number)
+        head = encode_head(
+            PacketType.BYTES_MESSAGE,
+            self._flags,
+            number,
+            header,
+            properties,
+            len(body),
+            4,
+            sysid=sysid,
+        )
+        return head + body
+
+    def blocks(self, step: int) -> list[bytes]:
+        """See `load.Dialect`."""
+        body = bytes(self.size)
+        blocks = max(1, min(_IDS, _IDS_BYTES // self.size) // step)
+        return [
+            b"".join(
+                self.message(number, body) for number in range(block * step, (block + 1) * step)
+            )
+            for block in range(blocks)
+        ]
+
+    def due(self, nanoseconds: int) -> bytes:
+        """See `load.Dialect`."""
+        stamp = nanoseconds.to_bytes(STAMP_BYTES, "little")
+        return self.message(0, stamp + bytes(self.size - STAMP_BYTES), timestamp=nanoseconds)
+
+    def attend(self, connection: socket.socket) -> None:
+        """See `load.Dialect`."""
+        self.consume(connection)
+
+    def consume(self, connection: socket.socket, selector: str = "") -> int:
+        """Have messages come, up to PREFETCH; returns the consumer's id."""
+        dialogue = Dialogue(connection)
+        properties: dict[str, object] = {
+            **self.destination,
+            "JMQSessionID": Long(dialogue.session()),
+            "JMQAckMode": AckMode.DUPS_OK,
+            "JMQNoLocal": False,
+            "JMQReconnect": False,
+            "JMQShare": False,
+            "JMQSize": PREFETCH,
+        }
+        if selector:
+            properties["JMQSelector"] = selector
+        reply = dialogue.ask(PacketType.ADD_CONSUMER, properties)
+        connection.sendall(encode_packet(PacketType.START))
+        return int(reply.properties["JMQConsumerID"] or 0)
+
+    def receiver(self, connection: socket.socket, selector: str = "") -> Receiver:
+        """A consumer."""
+        return _Consumer(connection, self, selector)
+
+
+class _Consumer(Receiver):
+    """The stride is learnt from the first message."""
+
+    __slots__ = ("_acknowledge", "_dialect", "_left", "_resume", "_selector")
+
+    def __init__(self, connection: socket.socket, dialect: Jmq, selector: str) -> None:
+        super().__init__(connection, _HEAD, 0, 0)
+        self._dialect = dialect
+        self._selector = selector
+        self._left = PREFETCH
+        self._resume = b""
+        self._acknowledge = encode_packet(PacketType.ACKNOWLEDGE, body=bytes(BLOCKS * LONG_BLOCK))[
+            :_FIXED_BYTES
+        ]
+
+    def start(self) -> None:
+        consumer = self._dialect.consume(self.connection, self._selector)
+        self._resume = encode_packet(
+            PacketType.RESUME_FLOW,
+            properties={"JMQConsumerID": Long(consumer), "JMQSize": PREFETCH},
+        )
+
+    def _learn(self, data: bytes) -> int:
+        if len(data) < _SIZE_AT + 4:
+            return 0
+        stride = int.from_bytes(data[_SIZE_AT : _SIZE_AT + 4])
+        self._stamp_at = stride - self._dialect.size
+        return stride
+
+    def _answer(self, data: bytearray, count: int) -> bytes:
+        """BLOCKS to a packet, and what is left over in one of its own: nobody comes back to it."""
+        stride = self._stride
+        consumer = data[_CONSUMER_AT : _CONSUMER_AT + 8]
+        blocks = [
+            consumer + data[at : at + _SYSID_BYTES]
+            for at in range(_SYSID_AT, count * stride, stride)
+        ]
+        answer: list[bytes | bytearray] = []
+        full = count - count % BLOCKS
+        for at in range(0, full, BLOCKS):
+            answer.append(self._acknowledge)
+            answer += blocks[at : at + BLOCKS]
+        if full < count:
+            answer.append(encode_packet(PacketType.ACKNOWLEDGE, body=b"".join(blocks[full:])))
+        self._left -= count
+        if self._left <= 0:
+            self._left += PREFETCH
+            answer.append(self._resume)
+        return b"".join(answer)
+
+
+class Dialogue:
+    """A connection that is logged in as `guest`, for requests one after the other.
+
+    All raise ConnectionLost, also for what is refused.
+    """
+
+    def __init__(self, connection: socket.socket) -> None:
+        self._connection = connection
+        self._decoder = Decoder()
+        self._packets: list[Packet] = []
+        self._numbers = count(1)
+        self.ask(PacketType.HELLO, {"JMQProtocolLevel": Level.HIGHEST, "JMQVersion": "bench"})
+        challenge = self.take()
+        kind = challenge.properties.get("JMQAuthType")
+        shown = login.basic(login.GUEST, login.GUEST)
+        if kind == login.DIGEST:
+            shown = login.digest(login.GUEST, login.GUEST, challenge.body)
+        self.ask(PacketType.AUTHENTICATE, {"JMQAuthType": kind}, shown)
+
+    def session(self) -> int:
+        """A new one."""
+        reply = self.ask(PacketType.CREATE_SESSION, {"JMQAckMode": AckMode.DUPS_OK})
+        return int(reply.properties["JMQSessionID"] or 0)
+
+    def ask(
+        self, kind: PacketType, properties: Mapping[str, object] | None = None, body: bytes = b""
+    ) -> Packet:
+        """A request, and its reply."""
+        data = encode_packet(kind, A, next(self._numbers), properties, body=body)
+        self._connection.sendall(data)
+        reply = self.take()
+        if reply.properties.get("JMQStatus") != Status.OK:
+            raise ConnectionLost(f"the broker refuses {kind.name}: {reply.properties}")
+        return reply
+
+    def take(self) -> Packet:
+        """The next packet."""
+        while not self._packets:
+            packets = self._decoder.feed(receive(self._connection, _READ))
+            if self._decoder.error is not None:
+                raise ConnectionLost(f"this is no packet: {self._decoder.error}")
+            self._packets = [packet for packet in packets if isinstance(packet, Packet)]
+        return self._packets.pop(0)

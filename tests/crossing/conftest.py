@@ -1,0 +1,70 @@
+"""A broker in a process of its own with a listener for each protocol, and clients of it."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import ExitStack
+from pathlib import Path
+
+import pytest
+
+from sluicemq.cli.local import LocalBroker
+from sluicemq.protocols.jmq.client import BlockingJmqClient
+from sluicemq.protocols.msglite.client import BlockingMsgliteClient
+from sluicemq.protocols.phpmq.client import BlockingPhpmqClient
+from sluicemq.protocols.vibemq.blocking import BlockingVibeMQClient
+
+SCHEMES = ("jmq", "phpmq", "msglite", "msglite-http", "vibemq")
+LISTEN = tuple(f"{scheme}://127.0.0.1:0" for scheme in SCHEMES)
+
+
+class Clients:
+    """Of one broker; each call is a new connection."""
+
+    def __init__(self, broker: LocalBroker, stack: ExitStack) -> None:
+        self.broker = broker
+        self._stack = stack
+        self._pool = stack.enter_context(ThreadPoolExecutor())
+
+    def jms(self) -> BlockingJmqClient:
+        client = BlockingJmqClient.connect("127.0.0.1", self.broker.port("jmq"))
+        return self._stack.enter_context(client)
+
+    def php(self) -> BlockingPhpmqClient:
+        client = BlockingPhpmqClient.connect(port=self.broker.port("phpmq"))
+        return self._stack.enter_context(client)
+
+    def shell(self) -> BlockingMsgliteClient:
+        client = BlockingMsgliteClient.connect(port=self.broker.port("msglite"))
+        return self._stack.enter_context(client)
+
+    def dotnet(self) -> BlockingVibeMQClient:
+        client = BlockingVibeMQClient.connect(port=self.broker.port("vibemq"))
+        return self._stack.enter_context(client)
+
+    def beside(self, worker: Callable[[], None]) -> None:
+        """Let a worker work while the test goes on. What it raises is the test's failure."""
+        future = self._pool.submit(worker)
+        self._stack.callback(future.result)
+
+
+@pytest.fixture(scope="module")
+def broker(tmp_path_factory: pytest.TempPathFactory) -> Iterator[LocalBroker]:
+    """One for all tests of a file: they use queues of their own."""
+    with LocalBroker(tmp_path_factory.mktemp("crossing") / "broker", LISTEN) as running:
+        yield running
+
+
+@pytest.fixture
+def clients(broker: LocalBroker) -> Iterator[Clients]:
+    with ExitStack() as stack:
+        yield Clients(broker, stack)
+
+
+@pytest.fixture
+def start(tmp_path: Path) -> Iterator[Clients]:
+    """Clients of a broker that may be killed."""
+    with ExitStack() as stack:
+        running = stack.enter_context(LocalBroker(tmp_path / "broker", LISTEN))
+        yield Clients(running, stack)

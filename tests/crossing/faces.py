@@ -1,0 +1,237 @@
+"""What an application of each protocol says and sees of a message, through real bytes both ways."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field, replace
+from typing import Any, Protocol
+
+from sluicemq.model.destination import Address, Kind
+from sluicemq.model.message import Durability, Message
+from sluicemq.protocols import java
+from sluicemq.protocols.jmq import mapping as jmq
+from sluicemq.protocols.jmq.header import class_of, encode_header
+from sluicemq.protocols.jmq.ids import encode_sysid
+from sluicemq.protocols.jmq.names import shown_name
+from sluicemq.protocols.jmq.packets import P, PacketType, Q
+from sluicemq.protocols.jmq.wire import Decoder as JmqDecoder
+from sluicemq.protocols.jmq.wire import Packet, encode_packet
+from sluicemq.protocols.msglite import mapping as msglite
+from sluicemq.protocols.msglite import wire as msglite_wire
+from sluicemq.protocols.phpmq import mapping as phpmq
+from sluicemq.protocols.phpmq import wire as phpmq_wire
+from sluicemq.protocols.vibemq import mapping as vibemq
+from sluicemq.protocols.vibemq import wire as vibemq_wire
+
+NOW = 1_700_000_000_000
+IDENTITY = bytes(range(8))
+ADDRESS = Address(Kind.QUEUE, "q")
+
+TEXT, BYTES, MAP, STREAM, OBJECT, NONE = (
+    PacketType.TEXT_MESSAGE,
+    PacketType.BYTES_MESSAGE,
+    PacketType.MAP_MESSAGE,
+    PacketType.STREAM_MESSAGE,
+    PacketType.OBJECT_MESSAGE,
+    PacketType.MESSAGE,
+)
+
+
+@dataclass
+class Shown:
+    """What stands in a client's hands: whatever its protocol has no place for is as usual.
+
+    body  bytes; of VibeMQ the payload; of JMS text, bytes, dict, list, bytes, None by its `type`
+    type  of a JMS message
+    life  seconds until it expires; 0 = for ever
+    """
+
+    body: Any = b""
+    type: PacketType = NONE
+    properties: dict[str, Any] = field(default_factory=dict)
+    priority: int = 4
+    correlation: str = ""
+    jms_type: str = ""
+    reply_to: Address | None = None
+    life: int = 0
+
+
+class Face(Protocol):
+    """Send, and receive; a client that got something can send it on."""
+
+    def sent(self, shown: Shown) -> Message: ...
+
+    def received(self, message: Message) -> Shown: ...
+
+
+class Php:
+    def sent(self, shown: Shown) -> Message:
+        data = phpmq_wire.encode_send(b"q", shown.body, shown.life)
+        ((_, _, body, _, ttl),) = phpmq_wire.Decoder().feed(data)
+        return phpmq.to_message(ADDRESS, body, ttl, Durability.SYNC, NOW)
+
+    def received(self, message: Message) -> Shown:
+        life = phpmq.seconds_left(message.expiration, NOW)
+        return Shown(phpmq.to_content(message), life=life)
+
+
+class Msglite:
+    def sent(self, shown: Shown) -> Message:
+        reply = b""
+        if shown.reply_to is not None:
+            question = Message(ADDRESS, b"", reply_to=shown.reply_to)
+            question.correlation_id = shown.correlation
+            reply = msglite.shown_reply(question)
+        return self.said(shown.body, shown.life or msglite.FOR_EVER, reply)
+
+    def said(self, body: bytes, timeout: int, reply: bytes) -> Message:
+        data = msglite_wire.encode_message(timeout, b"q", body, reply)
+        ((_, timeout, addresses, body),) = msglite_wire.Decoder().feed(data)
+        reply = addresses[1] if len(addresses) > 1 else b""
+        return msglite.to_message(ADDRESS, body, timeout, reply, Durability.NONE, NOW)
+
+    def received(self, message: Message) -> Shown:
+        reply = msglite.shown_reply(message)
+        life = msglite.shown_timeout(message)
+        address, correlation = msglite.read_address(reply) if reply else (None, "")
+        return Shown(
+            msglite.shown_body(message),
+            correlation=correlation,
+            reply_to=address,
+            life=0 if life == msglite.FOR_EVER else life,
+        )
+
+
+class Vibe:
+    def sent(self, shown: Shown) -> Message:
+        headers = dict(shown.properties)
+        if shown.priority != 4:
+            headers["priority"] = vibemq.PRIORITIES[(1, 4, 6, 9).index(shown.priority)]
+        fields = {
+            "correlationId": shown.correlation,
+            "JMSType": shown.jms_type,
+            "replyTo": str(shown.reply_to or ""),
+        }
+        headers |= {name: text for name, text in fields.items() if text}
+        frame = vibemq_wire.Frame(vibemq_wire.PUBLISH, "id", "q", shown.body, headers)
+        return self.published(vibemq_wire.encode(frame))
+
+    def published(self, data: bytes) -> Message:
+        decoder = vibemq_wire.Decoder()
+        (frame,) = decoder.feed(data)
+        assert decoder.error is None
+        return vibemq.to_message(ADDRESS, frame, Durability.SYNC, NOW)
+
+    def received(self, message: Message) -> Shown:
+        identity = vibemq.shown_id(message, IDENTITY).encode()
+        decoder = vibemq_wire.Decoder()
+        (frame,) = decoder.feed(vibemq.to_deliver(message, identity, b"q", 1))
+        assert decoder.error is None
+        headers = dict(frame.headers)
+        assert headers.pop("deliveryAttempts") == "1"
+        reply = headers.pop("replyTo", "")
+        priority = headers.pop("priority", "Normal")
+        return Shown(
+            frame.payload,
+            priority=(1, 4, 6, 9)[vibemq.PRIORITIES.index(priority)],
+            correlation=headers.pop("correlationId", ""),
+            jms_type=headers.pop("JMSType", ""),
+            reply_to=vibemq.read_address(reply) if reply else None,
+            properties=headers,
+        )
+
+
+class Jms:
+    def __init__(self) -> None:
+        self.numbers = 0
+
+    def sent(self, shown: Shown) -> Message:
+        return self.message_of(self.packet(shown))
+
+    def packet(self, shown: Shown) -> bytes:
+        reply = shown.reply_to
+        header = encode_header(
+            "q",
+            shown.correlation or None,
+            shown_name(reply.name) if reply else None,
+            shown.jms_type or None,
+            class_of(ADDRESS),
+            class_of(reply) if reply else None,
+        )
+        self.numbers += 1
+        return encode_packet(
+            shown.type,
+            P | Q,
+            0,
+            shown.properties,
+            header,
+            encoded_body(shown),
+            shown.priority,
+            NOW + shown.life * 1000 if shown.life else 0,
+            encode_sysid(NOW, b"\0" * 10 + b"\xff\xff\x7f\0\0\x01", 4711, self.numbers),
+        )
+
+    def message_of(self, data: bytes) -> Message:
+        return jmq.message_of(read_packet(data))
+
+    def received(self, message: Message) -> Shown:
+        data = b"".join(jmq.deliver_chunks(message, 1, 0, 1, IDENTITY))
+        packet = read_packet(data)
+        variable = packet.variable
+        return Shown(
+            decoded_body(packet),
+            PacketType(packet.type),
+            packet.properties,
+            packet.priority,
+            variable.correlation_id or "",
+            variable.type or "",
+            variable.reply_address(bool(packet.flags & Q)),
+            -((NOW - packet.expiration) // 1000) if packet.expiration else 0,
+        )
+
+
+def read_packet(data: bytes) -> Packet:
+    decoder = JmqDecoder()
+    (packet,) = decoder.feed(data)
+    assert decoder.error is None
+    assert isinstance(packet, Packet)
+    return packet
+
+
+def encoded_body(shown: Shown) -> bytes:
+    body = shown.body
+    if shown.type == TEXT:
+        return str(body).encode()
+    if shown.type == MAP:
+        return java.dumps_map(body)
+    if shown.type == STREAM:
+        return java.dumps_stream(body)
+    return bytes(body or b"")
+
+
+def decoded_body(packet: Packet) -> Any:
+    if packet.type == TEXT:
+        return packet.body.decode()
+    if packet.type == MAP:
+        return java.loads_map(packet.body)
+    if packet.type == STREAM:
+        return java.loads_stream(packet.body)
+    return packet.body if packet.type != NONE else b""
+
+
+PHP, MSGLITE, VIBE, JMS = Php(), Msglite(), Vibe(), Jms()
+
+
+def by_way_of(sender: Face, other: Face, shown: Shown) -> Shown:
+    """Sent by one protocol, received by another and sent on, received by the first."""
+    seen = other.received(stored(sender.sent(shown)))
+    return sender.received(stored(other.sent(seen)))
+
+
+def stored(message: Message) -> Message:
+    """As it is when it is delivered."""
+    message.sequence = 77
+    return message
+
+
+def jms_text(text: str, **fields: Any) -> Shown:
+    return replace(Shown(text, TEXT), **fields)

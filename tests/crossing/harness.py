@@ -1,0 +1,90 @@
+"""One broker in memory with connections of several protocols, and somebody who asks by JMS."""
+
+from __future__ import annotations
+
+from sluicemq.broker import Consumer, Delivery, Window
+from sluicemq.model.destination import Address, Kind
+from sluicemq.model.message import BodyKind, Message, Origin
+from sluicemq.protocols.access import OPEN, Access, Open
+from sluicemq.protocols.link import Link
+from sluicemq.protocols.msglite.session import MsgliteSession, ReplyAddresses
+from sluicemq.protocols.phpmq.session import PhpmqSession
+from sluicemq.protocols.vibemq import wire as vibemq
+from sluicemq.protocols.vibemq.session import VibemqSession
+from tests.protocols.harness import RecordedLink, RoomHarness
+from tests.protocols.msglite.harness import Peer as MsglitePeer
+from tests.protocols.phpmq.harness import Peer as PhpmqPeer
+from tests.protocols.vibemq.harness import Peer as VibemqPeer
+
+TEMPORARY = Address(Kind.QUEUE, "temporary_destination://queue/127.0.0.1/4711/1")
+TEMPORARY_TOPIC = Address(Kind.TOPIC, "temporary_destination://topic/127.0.0.1/4711/1")
+
+
+class Harness(RoomHarness):
+    def __init__(self) -> None:
+        super().__init__()
+        self.replies = ReplyAddresses(self.clock.wall)
+
+    def open(self, link: Link) -> PhpmqSession:
+        return PhpmqSession(link, self.broker)
+
+    def php(self, access: Access = OPEN) -> PhpmqPeer:
+        link = RecordedLink(self)
+        return PhpmqPeer(self, link, PhpmqSession(link, self.broker, access=access))
+
+    def shell(self, access: Access = OPEN) -> MsglitePeer:
+        link = RecordedLink(self)
+        session = MsgliteSession(link, self.broker, self.replies, access=access)
+        return MsglitePeer(self, link, session)
+
+    def dotnet(self, access: Access | None = None) -> VibemqPeer:
+        link = RecordedLink(self)
+        peer = VibemqPeer(self, link, VibemqSession(link, self.broker, access or Open()))
+        [answer] = peer.say(vibemq.Frame(vibemq.CONNECT, "hello"))
+        assert answer.type == vibemq.CONNECT_ACK
+        return peer
+
+
+class Asker:
+    """A JMS application: sends requests, and has a temporary queue and a topic for the answers."""
+
+    def __init__(self, harness: Harness) -> None:
+        self.harness = harness
+        self.got: list[Message] = []
+        broker = harness.broker
+        queue = broker.declare(TEMPORARY, owner=self)
+        topic = broker.declare(TEMPORARY_TOPIC, owner=self)
+        broker.attach(queue.queue, self, Window(100, True))
+        broker.attach(broker.subscribe(topic, "asker"), self, Window(100, True))
+
+    def ask(
+        self, reply_to: Address | None = TEMPORARY, correlation: str = "", number: int = 1
+    ) -> None:
+        message = Message(
+            Address(Kind.QUEUE, "questions"),
+            b"what?",
+            BodyKind.TEXT,
+            Origin.JMQ,
+            message_id=f"ID:{number}",
+            correlation_id=correlation,
+            reply_to=reply_to,
+        )
+        self.harness.broker.publish(self.harness.broker.queue("questions"), message)
+        self.harness.turn()
+
+    def answers(self) -> list[tuple[bytes, str]]:
+        """Bodies and correlation ids since the last call."""
+        got, self.got = self.got, []
+        return [(message.body, message.correlation_id) for message in got]
+
+    def leave(self) -> None:
+        self.harness.broker.disown(self)
+        self.harness.turn()
+
+    def deliver(self, consumer: Consumer, deliveries: list[Delivery]) -> None:
+        for delivery in deliveries:
+            assert delivery.message is not None
+            self.got.append(delivery.message)
+
+    def detached(self, consumer: Consumer) -> None:
+        pass

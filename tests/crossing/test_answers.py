@@ -1,0 +1,242 @@
+"""Requests by JMS that are answered by other protocols: to a temporary destination, which has a
+name that not every protocol can say, and with a correlation id, for which two have no place."""
+
+from __future__ import annotations
+
+import pytest
+
+from sluicemq.broker import Window
+from sluicemq.model.destination import Address, Kind
+from sluicemq.protocols.vibemq import wire as vibemq
+from sluicemq.protocols.vibemq.wire import Frame
+from tests.crossing.harness import TEMPORARY, TEMPORARY_TOPIC, Asker, Harness
+from tests.protocols.harness import RecordedAccess
+
+BILLS = Address(Kind.QUEUE, "bills")
+
+
+@pytest.fixture
+def harness() -> Harness:
+    return Harness()
+
+
+@pytest.fixture
+def asker(harness: Harness) -> Asker:
+    return Asker(harness)
+
+
+# --- PHPMQ ---------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("reply_to", [TEMPORARY, TEMPORARY_TOPIC])
+def test_a_php_worker_answers(harness: Harness, asker: Asker, reply_to: Address) -> None:
+    asker.ask(reply_to, "c")
+    asker.ask(reply_to, number=2)
+    worker = harness.php()
+    worker.consume(b"questions", 2)
+    for _, _, body, message_id, _ in worker.frames():
+        worker.send(b"reply:" + message_id, body + b" this")
+    assert asker.answers() == [(b"what? this", "c"), (b"what? this", "ID:2")]
+    assert worker.link.open
+
+
+def test_a_php_worker_answers_more_than_once_and_in_any_order(
+    harness: Harness, asker: Asker
+) -> None:
+    asker.ask(number=1)
+    asker.ask(number=2)
+    worker = harness.php()
+    worker.consume(b"questions", 2)
+    first, second = worker.frames()
+    worker.send(b"reply:" + second[3], b"b", b"c")
+    worker.send(b"reply:" + first[3], b"a")
+    assert asker.answers() == [(b"b", "ID:2"), (b"c", "ID:2"), (b"a", "ID:1")]
+
+
+def test_a_php_worker_answers_before_it_settles(harness: Harness, asker: Asker) -> None:
+    asker.ask()
+    worker = harness.php()
+    worker.consume(b"questions", 1)
+    (held,) = worker.frames()
+    name = b"reply:" + held[3]
+    harness.php().send(name, b"somebody else's")
+    worker.acknowledge(held)
+    worker.send(name, b"too late")
+    assert asker.answers() == []
+    assert harness.find(name.decode()) is None
+    assert worker.link.open
+
+
+def test_what_wants_no_answer_gets_none_from_php(harness: Harness, asker: Asker) -> None:
+    asker.ask(reply_to=None)
+    worker = harness.php()
+    worker.consume(b"questions", 1)
+    (held,) = worker.frames()
+    worker.send(b"reply:" + held[3], b"answer")
+    assert harness.find("reply:" + held[3].decode()) is None
+    worker.send(b"q", b"after it")
+    assert harness.bodies("q") == [b"after it"]
+
+
+def test_an_ordinary_queue_may_begin_with_reply(harness: Harness) -> None:
+    for name in (b"reply:me", b"reply:" + b"0" * 32, b"reply:"):
+        harness.php().send(name, b"x")
+        assert harness.bodies(name.decode()) == [b"x"]
+
+
+def test_a_reply_queue_of_php_is_created(harness: Harness, asker: Asker) -> None:
+    asker.ask(BILLS, "c")
+    worker = harness.php()
+    worker.consume(b"questions", 1)
+    (held,) = worker.frames()
+    worker.send(b"reply:" + held[3], b"answer")
+    assert harness.bodies("bills") == [b"answer"]
+
+
+# --- msglite -------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("timeout", [0, 60])
+@pytest.mark.parametrize("reply_to", [TEMPORARY, TEMPORARY_TOPIC])
+def test_a_shell_worker_answers(
+    harness: Harness, asker: Asker, reply_to: Address, timeout: int
+) -> None:
+    asker.ask(reply_to, "c 1")
+    asker.ask(reply_to, number=2)
+    worker = harness.shell()
+    for _ in range(2):
+        worker.put(b"< 60 questions\r\n")
+        ((_, _, (to, reply), body),) = worker.frames()
+        assert (to, body) == (b"questions", b"what?")
+        worker.put(b"> 4 %d %b\r\nthis\r\n" % (timeout, reply))
+    assert asker.answers() == [(b"this", "c 1"), (b"this", "ID:2")]
+
+
+def test_a_request_keeps_its_correlation_id_on_its_way_through_msglite(
+    harness: Harness, asker: Asker
+) -> None:
+    asker.ask()
+    shell = harness.shell()
+    shell.put(b"< 60 questions\r\n")
+    ((_, _, (_, reply), body),) = shell.frames()
+    shell.put(b"> %d 60 elsewhere %b\r\n%b\r\n" % (len(body), reply, body))
+    worker = harness.php()
+    worker.consume(b"elsewhere", 1)
+    (held,) = worker.frames()
+    worker.send(b"reply:" + held[3], b"this")
+    assert asker.answers() == [(b"this", "ID:1")]
+
+
+def test_a_query_of_msglite_is_answered_by_php(harness: Harness) -> None:
+    shell = harness.shell()
+    shell.put(b"? 5 60 questions\r\nwhat?\r\n")
+    worker = harness.php()
+    worker.consume(b"questions", 1)
+    (held,) = worker.frames()
+    worker.send(b"reply:" + held[3], b"this")
+    assert shell.bodies() == [b"this"]
+
+
+@pytest.mark.parametrize("reply_to", [TEMPORARY, BILLS])
+def test_every_answer_to_a_request_is_correlated(
+    harness: Harness, asker: Asker, reply_to: Address
+) -> None:
+    harness.broker.attach(harness.broker.queue("bills").queue, asker, Window(9, True))
+    for number in (1, 2):
+        asker.ask(reply_to, number=number)
+    shell, php = harness.shell(), harness.php()
+    shell.put(b"< 60 questions\r\n")
+    ((_, _, (_, reply), _),) = shell.frames()
+    shell.put(b"> 1 60 %b\r\na\r\n> 1 60 %b\r\nb\r\n" % (reply, reply))
+    php.consume(b"questions", 1)
+    (held,) = php.frames()
+    php.send(b"reply:" + held[3], b"c", b"d")
+    assert asker.answers() == [(b"a", "ID:1"), (b"b", "ID:1"), (b"c", "ID:2"), (b"d", "ID:2")]
+
+
+# --- VibeMQ --------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("reply_to", [TEMPORARY, TEMPORARY_TOPIC])
+def test_a_dotnet_worker_answers(harness: Harness, asker: Asker, reply_to: Address) -> None:
+    asker.ask(reply_to, "c")
+    worker = harness.dotnet()
+    worker.subscribe("questions")
+    (frame,) = worker.more
+    assert frame.payload == b'"what?"'
+    assert frame.headers["replyTo"] == str(reply_to)
+    worker.publish(frame.headers["replyTo"], "this", correlationId=frame.headers["correlationId"])
+    assert asker.answers() == [(b'"this"', "c")]
+
+
+def test_a_dotnet_worker_answers_to_a_name_of_others(harness: Harness) -> None:
+    harness.broker.queue("a/b")
+    worker = harness.dotnet()
+    worker.publish("a/b", "this")
+    assert harness.bodies("a/b") == [b'"this"']
+    assert worker.error(vibemq.PUBLISH, "a/c") == "INVALID_MESSAGE"
+    assert worker.error(vibemq.PUBLISH, "topic:a") == "INVALID_MESSAGE"
+    assert worker.error(vibemq.SUBSCRIBE, "a/b") == "INVALID_MESSAGE"
+
+
+# --- all of them ---------------------------------------------------------------------------------
+
+
+def test_an_answer_that_comes_too_late_is_dropped(harness: Harness, asker: Asker) -> None:
+    asker.ask()
+    php, shell, dotnet = harness.php(), harness.shell(), harness.dotnet()
+    php.consume(b"questions", 1)
+    (held,) = php.frames()
+    dotnet.publish(TEMPORARY.name, "in time")
+    assert asker.answers() == [(b'"in time"', "")]
+    asker.leave()
+    php.send(b"reply:" + held[3], b"late")
+    php.send(TEMPORARY.name.encode(), b"late")
+    for address in (TEMPORARY.name, "reply:queue:temporary_destination%3A//queue/1:c"):
+        shell.put(b"> 4 60 %b\r\nlate\r\n" % address.encode())
+    assert shell.got() == b""
+    for name in (TEMPORARY.name, str(TEMPORARY_TOPIC)):
+        assert dotnet.error(vibemq.PUBLISH, name) == "QUEUE_NOT_FOUND"
+    assert php.link.open
+    assert shell.open
+    assert [d.name for d in harness.broker.destinations.values()] == ["questions"]
+
+
+def test_who_is_told_of_a_temporary_destination_may_answer(harness: Harness, asker: Asker) -> None:
+    access = RecordedAccess("questions: consume")
+    asker.ask()
+    asker.ask(number=2)
+    asker.ask(number=3)
+    php = harness.php(access)
+    php.consume(b"questions", 1)
+    (held,) = php.frames()
+    php.send(b"reply:" + held[3], b"php")
+    shell = harness.shell(access)
+    shell.put(b"< 60 questions\r\n")
+    ((_, _, (_, reply), _),) = shell.frames()
+    shell.put(b"> 7 60 %b\r\nmsglite\r\n" % reply)
+    dotnet = harness.dotnet(access)
+    dotnet.subscribe("questions")
+    (frame,) = dotnet.more
+    dotnet.say(Frame(vibemq.PUBLISH, "m", frame.headers["replyTo"], b"1"))
+    assert [body for body, _ in asker.answers()] == [b"php", b"msglite", b"1"]
+    assert access.refusals == []
+
+
+def test_an_ordinary_reply_queue_takes_permission(harness: Harness, asker: Asker) -> None:
+    for number in (1, 2):
+        asker.ask(BILLS, "c", number)
+    harness.broker.queue("a/b")
+    access = RecordedAccess("questions: consume")
+    php = harness.php(access)
+    php.consume(b"questions", 1)
+    (held,) = php.frames()
+    php.send(b"reply:" + held[3], b"answer")
+    assert not php.link.open
+    shell = harness.shell(access)
+    shell.put(b"< 60 questions\r\n")
+    ((_, _, (_, reply), _),) = shell.frames()
+    assert b"may not produce" in shell.ask(b"> 6 60 %b\r\nanswer\r\n" % reply)
+    assert harness.dotnet(access).error(vibemq.PUBLISH, "a/b") == "NOT_AUTHORIZED"
+    assert len(access.refusals) == 3
+    assert harness.find("bills") is None

@@ -1,0 +1,181 @@
+"""Bodies as JMS clients send them: compressed, serialised by Java, broken, hostile."""
+
+from __future__ import annotations
+
+import json
+import zlib
+from base64 import b64decode
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from sluicemq.model.message import BodyKind, Message, Origin
+from sluicemq.protocols import crossing, java
+from sluicemq.protocols.jmq.header import encode_header
+from sluicemq.protocols.jmq.mapping import deliver_chunks
+from sluicemq.protocols.jmq.packets import PacketType, Q, Z
+from sluicemq.protocols.jmq.wire import Packet, encode_packet
+from tests.crossing.faces import (
+    ADDRESS,
+    BYTES,
+    IDENTITY,
+    JMS,
+    MAP,
+    MSGLITE,
+    OBJECT,
+    PHP,
+    STREAM,
+    TEXT,
+    VIBE,
+    Shown,
+    read_packet,
+    stored,
+)
+
+
+def raw(
+    body: bytes, type: PacketType, flags: int = 0, properties: dict[str, Any] | None = None
+) -> Message:
+    """What a client sends that does as it likes."""
+    return JMS.message_of(
+        encode_packet(type, Q | flags, 0, properties or {}, encode_header("q"), body)
+    )
+
+
+def compressed(body: bytes, type: PacketType, size: object = None, **more: Any) -> Message:
+    """As the Java client does it."""
+    packed = zlib.compress(body)
+    properties = {
+        "JMS_SUN_COMPRESS": True,
+        "JMS_SUN_UNCOMPRESSED_SIZE": len(body) if size is None else size,
+        "JMS_SUN_COMPRESSED_SIZE": len(packed),
+    }
+    return raw(packed, type, Z, properties | more)
+
+
+def delivered(message: Message) -> Packet:
+    """As a JMS client gets it."""
+    return read_packet(b"".join(deliver_chunks(message, 1, 0, 1, IDENTITY)))
+
+
+@given(st.text(st.characters(codec="utf-8")))
+def test_compressed_text_is_unpacked(text: str) -> None:
+    message = stored(compressed(text.encode(), TEXT, color="red"))
+    assert PHP.received(message).body == MSGLITE.received(message).body == text.encode()
+    seen = VIBE.received(message)
+    if not text.lstrip().startswith(("{", "[")):
+        assert json.loads(seen.body) == text
+    assert seen.properties == {"color": "red"}
+
+
+@pytest.mark.parametrize(
+    ("type", "body", "seen"),
+    [
+        (MAP, java.dumps_map({"a": 1, "b": b"\xff"}), b'{"a":1,"b":"/w=="}'),
+        (STREAM, java.dumps_stream([1, None, "x"]), b'[1,null,"x"]'),
+        (OBJECT, b"\xac\xed", b"rO0="),
+        (BYTES, b"\xff\0", b"\xff\0"),
+        (TEXT, b'{"a":1}', b'{"a":1}'),
+    ],
+)
+def test_compressed_bodies_of_all_kinds(type: PacketType, body: bytes, seen: bytes) -> None:
+    message = stored(compressed(body, type))
+    assert PHP.received(message).body == MSGLITE.received(message).body == seen
+    if type in (MAP, STREAM, TEXT):
+        assert VIBE.received(message).body == seen
+
+
+def test_to_jms_a_compressed_body_goes_as_it_came() -> None:
+    message = stored(compressed(b"text" * 100, TEXT))
+    packet = delivered(message)
+    assert packet.flags & Z
+    assert zlib.decompress(packet.body) == b"text" * 100
+    assert packet.properties["JMS_SUN_UNCOMPRESSED_SIZE"] == 400
+
+
+@pytest.mark.parametrize("size", [3, 5, -1, 0])
+def test_a_compressed_body_of_another_size_is_shown_as_it_is(size: int) -> None:
+    message = stored(compressed(b"text", TEXT, size))
+    for face in (PHP, MSGLITE):
+        assert b64decode(face.received(message).body) == message.body
+    seen = VIBE.received(message)
+    assert seen.properties == {"content-encoding": "base64"}
+    assert b64decode(json.loads(seen.body)) == message.body
+
+
+@pytest.mark.parametrize(
+    "body", [b"", b"no zlib", zlib.compress(b"text")[:-1], zlib.compress(bytes(1000))[:10]]
+)
+def test_what_cannot_be_unpacked_is_shown_as_it_is(body: bytes) -> None:
+    message = stored(raw(body, TEXT, Z, {"JMS_SUN_UNCOMPRESSED_SIZE": 4}))
+    assert b64decode(PHP.received(message).body) == body
+
+
+def test_what_unpacks_to_more_than_a_packet_is_not_unpacked() -> None:
+    bomb = zlib.compress(bytes(java.Limits().size + 1), 9)
+    message = stored(raw(bomb, BYTES, Z, {"JMS_SUN_UNCOMPRESSED_SIZE": java.Limits().size + 1}))
+    assert b64decode(PHP.received(message).body) == bomb
+
+
+def test_the_properties_alone_compress_nothing() -> None:
+    said = {"JMS_SUN_COMPRESS": True, "JMS_SUN_UNCOMPRESSED_SIZE": 4}
+    assert PHP.received(stored(raw(b"text", TEXT, 0, said))).body == b"text"
+
+
+@pytest.mark.parametrize("type", [MAP, STREAM])
+@pytest.mark.parametrize(
+    "body",
+    [
+        b"{}",
+        java.STREAM_HEADER + b"\x73\x72",
+        java.dumps("no map")[:-1],
+        java.dumps_map({"a": 1})[:-1],
+        java.STREAM_HEADER + b"\x73\x72\0\x0fjava.io.Unknown" + bytes(8) + b"\x02\0\0\x78\x70",
+    ],
+)
+def test_what_is_no_map_or_stream_is_shown_as_an_object(type: PacketType, body: bytes) -> None:
+    message = stored(raw(body, type))
+    assert b64decode(PHP.received(message).body) == body
+    seen = VIBE.received(message)
+    assert b64decode(json.loads(seen.body)) == body
+    assert seen.properties == {"content-encoding": "base64"}
+
+
+@given(
+    st.sampled_from([TEXT, BYTES, MAP, STREAM, OBJECT]),
+    st.sampled_from([0, Z]),
+    st.binary(max_size=60) | st.binary(max_size=60).map(java.STREAM_HEADER.__add__),
+    st.dictionaries(st.sampled_from(sorted(crossing.COMPRESSION)), st.integers(-9, 99)),
+)
+def test_anything_can_be_shown(
+    type: PacketType, flags: int, body: bytes, properties: dict[str, Any]
+) -> None:
+    message = stored(raw(body, type, flags, properties))
+    kind, _ = crossing.plain_body(message)
+    assert kind < BodyKind.MAP or kind is BodyKind.OBJECT
+    seen = VIBE.received(message)
+    json.loads(seen.body)
+    assert not set(seen.properties) - {"content-encoding"}
+    PHP.received(message)
+    MSGLITE.received(message)
+    # and what a VibeMQ client sends on is a message to all
+    JMS.received(stored(VIBE.sent(seen)))
+
+
+@given(st.sampled_from(Origin), st.sampled_from(BodyKind), st.binary(max_size=40))
+def test_anything_of_anybody_can_be_shown_to_jms(
+    origin: Origin, kind: BodyKind, body: bytes
+) -> None:
+    message = stored(Message(ADDRESS, body, kind, origin))
+    packet = delivered(message)
+    if packet.type == TEXT:
+        packet.body.decode()
+
+
+def test_a_metrics_message_of_the_broker_is_json_to_others() -> None:
+    body = java.dumps_map({"numMsgs": java.Long(3)}, hashtable=True)
+    message = stored(Message(ADDRESS, body, BodyKind.MAP, Origin.INTERNAL))
+    assert PHP.received(message).body == VIBE.received(message).body == b'{"numMsgs":3}'
+    assert JMS.received(message) == Shown({"numMsgs": 3}, MAP)

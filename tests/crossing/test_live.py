@@ -1,0 +1,362 @@
+"""Messages between clients of all four protocols, through a broker process."""
+
+from __future__ import annotations
+
+import json
+import time
+from base64 import b64encode
+from http.client import HTTPConnection
+
+import pytest
+
+from sluicemq.protocols.jmq.client import AckMode, JavaObject, PacketType, Topic
+from sluicemq.protocols.vibemq.commands import CommandRefused
+from sluicemq.protocols.vibemq.queues import Mode, Options
+from tests.crossing.conftest import Clients
+
+PATIENCE = 20
+BODY = {"item": "pizza", "count": 2, "price": 9.5, "hot": True, "raw": b"\xff", "none": None}
+SHOWN = {"item": "pizza", "count": 2, "price": 9.5, "hot": True, "raw": "/w==", "none": None}
+
+
+# --- requests by JMS -----------------------------------------------------------------------------
+
+
+def test_php_answers_jms(clients: Clients) -> None:
+    def work() -> None:
+        worker = clients.php()
+        worker.subscribe("ask.php", 2)
+        for _ in range(3):
+            question = worker.receive(PATIENCE)
+            question.answer(question.body + b"!")
+            question.ack()
+
+    clients.beside(work)
+    jms = clients.jms()
+    for text in ("one", "two", "größe"):
+        answer = jms.request("ask.php", text, timeout=PATIENCE)
+        assert (answer.kind, answer.body) == (PacketType.TEXT_MESSAGE, f"{text}!")
+
+
+def test_msglite_answers_jms(clients: Clients) -> None:
+    def work() -> None:
+        worker = clients.shell()
+        for _ in range(3):
+            question = worker.ready("ask.shell", timeout=PATIENCE)
+            assert question is not None
+            assert question.reply_to is not None
+            worker.send(question.reply_to, question.body + b"\xff", 10)
+
+    clients.beside(work)
+    jms = clients.jms()
+    for text in ("one", "two", "three"):
+        answer = jms.request("ask.shell", text, timeout=PATIENCE)
+        assert (answer.kind, answer.body) == (PacketType.BYTES_MESSAGE, text.encode() + b"\xff")
+
+
+def test_vibemq_answers_jms(clients: Clients) -> None:
+    def work() -> None:
+        worker = clients.dotnet()
+        worker.subscribe("ask.dotnet")
+        for _ in range(3):
+            question = worker.receive("ask.dotnet", PATIENCE)
+            worker.publish(
+                question.headers["replyTo"],
+                [question.json(), "!"],
+                {"correlationId": question.headers.get("correlationId", question.id)},
+            )
+            question.ack()
+
+    clients.beside(work)
+    jms = clients.jms()
+    for body in ("one", {"n": 1}, [1, 2]):
+        answer = jms.request("ask.dotnet", body, timeout=PATIENCE)
+        assert json.loads(str(answer.body)) == [body, "!"]
+
+
+def test_an_answer_by_each_is_found_by_its_correlation_id(clients: Clients) -> None:
+    session = clients.jms().session()
+    producer = session.producer("ask.all")
+    for number in range(3):
+        producer.send("?", reply_to="answers.all", correlation_id=f"c{number}")
+    php, shell, dotnet = clients.php(), clients.shell(), clients.dotnet()
+    php.subscribe("ask.all", 1)
+    php.receive(PATIENCE).answer(b"php")
+    asked = shell.ready("ask.all", timeout=PATIENCE)
+    assert asked is not None
+    assert asked.reply_to is not None
+    shell.send(asked.reply_to, b"msglite", 60)
+    dotnet.subscribe("ask.all")
+    question = dotnet.receive("ask.all", PATIENCE)
+    headers = {"correlationId": question.headers["correlationId"]}
+    dotnet.publish(question.headers["replyTo"], "vibemq", headers)
+    for number, who in ((2, "vibemq"), (1, "msglite"), (0, "php")):
+        consumer = session.consumer("answers.all", selector=f"JMSCorrelationID = 'c{number}'")
+        assert consumer.receive(PATIENCE).body == who
+        consumer.close()
+
+
+def test_who_has_gone_gets_no_answer(clients: Clients) -> None:
+    asker = clients.jms()
+    session = asker.session()
+    queue = session.temporary_queue()
+    session.producer("ask.gone").send("?", reply_to=queue)
+    worker, php = clients.dotnet(), clients.php()
+    asker.close()
+    worker.subscribe("ask.gone")
+    question = worker.receive("ask.gone", PATIENCE)
+    assert question.headers["replyTo"] == queue.name
+    with pytest.raises(CommandRefused, match="QUEUE_NOT_FOUND"):
+        worker.publish(queue.name, "late")
+    php.send(queue.name, b"late")
+    php.send("gone.next", b"still here")
+    php.subscribe("gone.next", 1)
+    assert php.receive(PATIENCE).body == b"still here"
+
+
+# --- requests to JMS -----------------------------------------------------------------------------
+
+
+def test_jms_answers_msglite_and_vibemq(clients: Clients) -> None:
+    def work() -> None:
+        session = clients.jms().session()
+        consumer = session.consumer("ask.jms")
+        for _ in range(2):
+            question = consumer.receive(PATIENCE)
+            session.reply(question, {"text": question.body})
+
+    clients.beside(work)
+    answer = clients.shell().query("ask.jms", b"hello", PATIENCE)
+    assert answer is not None
+    assert json.loads(answer.body) == {"text": "hello"}
+    asker = clients.dotnet()
+    asker.subscribe("dotnet.answers")
+    asker.publish("ask.jms", "hi", {"replyTo": "dotnet.answers", "correlationId": "c-1"})
+    got = asker.receive("dotnet.answers", PATIENCE)
+    assert (got.json(), got.headers["correlationId"]) == ({"text": "hi"}, "c-1")
+
+
+def test_jms_answers_the_http_gateway(clients: Clients) -> None:
+    def work() -> None:
+        session = clients.jms().session()
+        request = session.consumer("msglite.httpRequests").receive(PATIENCE)
+        said = json.loads(str(request.body))
+        session.reply(request, '["200", ["Content-Type", "text/plain"]]')
+        session.reply(request, f"{said['method']} {said['url']}".encode())
+        session.reply(request)
+
+    clients.beside(work)
+    http = HTTPConnection("127.0.0.1", clients.broker.port("msglite-http"), timeout=PATIENCE)
+    http.request("GET", "/pizza?size=3")
+    response = http.getresponse()
+    assert (response.status, response.read()) == (200, b"GET /pizza?size=3")
+    http.close()
+
+
+# --- bodies --------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("compress", [False, True])
+def test_bodies_of_jms(clients: Clients, compress: bool) -> None:
+    session = clients.jms().session()
+    queue = f"bodies.{compress}"
+    producer = session.producer(queue)
+    java_object = JavaObject.of("an object")
+    seen = {
+        "vibemq": [SHOWN, [1, "x", None], "text", {"a": 1}, b64encode(java_object).decode()],
+        "bytes": [SHOWN, [1, "x", None], b"text", b'{"a": 1}', b64encode(java_object)],
+    }
+    for reader in ("vibemq", "phpmq", "msglite", "jms"):
+        for body in (BODY, [1, "x", None], "text", '{"a": 1}', java_object):
+            producer.send(body, compress=compress, properties={"size": 5, "last_DOT_day": True})
+        if reader == "vibemq":
+            dotnet = clients.dotnet()
+            dotnet.subscribe(queue)
+            for expected in seen["vibemq"]:
+                message = dotnet.receive(queue, PATIENCE)
+                assert message.json() == expected
+                assert message.headers["size"] == "5"
+                assert message.headers["last.day"] == "true"
+                assert "JMS_SUN_COMPRESS" not in message.headers
+                message.ack()
+            dotnet.unsubscribe(queue)
+        elif reader == "jms":
+            consumer = session.consumer(queue)
+            got = [consumer.receive(PATIENCE).body for _ in range(5)]
+            assert got == [BODY, [1, "x", None], "text", '{"a": 1}', java_object]
+        else:
+            php, shell = clients.php(), clients.shell()
+            if reader == "phpmq":
+                php.subscribe(queue, 1)
+            for expected in seen["bytes"]:
+                if reader == "phpmq":
+                    received = php.receive(PATIENCE)
+                    body = received.body
+                    received.ack()
+                else:
+                    taken = shell.ready(queue, timeout=PATIENCE)
+                    assert taken is not None
+                    body = taken.body
+                assert (body if isinstance(expected, bytes) else json.loads(body)) == expected
+            php.close()
+
+
+def test_bodies_for_jms(clients: Clients) -> None:
+    consumer = clients.jms().session().consumer("for.jms")
+    dotnet, php, shell = clients.dotnet(), clients.php(), clients.shell()
+    dotnet.publish("for.jms", {"a": [1.0]}, {"content-type": "json", "priority": "High"})
+    dotnet.publish("for.jms", "a string")
+    dotnet.publish("for.jms")
+    php.send("for.jms", b"php", ttl=60)
+    php.subscribe("nothing", 1)  # what was sent before is there when this has been read
+    shell.send("for.jms", b"\xff", 60)
+    got = {}
+    for _ in range(5):
+        message = consumer.receive(PATIENCE)
+        got[message.body] = message
+        assert message.delivery_count == 1
+        assert message.id.startswith("ID:")
+    assert set(got) == {'{"a":[1.0]}', "a string", None, "php", b"\xff"}
+    first = got['{"a":[1.0]}']
+    assert (first.properties, first.priority) == ({"content_HYPHEN_type": "json"}, 6)
+    left = got["php"].expiration / 1000 - time.time()
+    assert 0 < left <= 60
+    assert got[None].kind is PacketType.MESSAGE
+    assert got["a string"].priority == 4
+
+
+def test_names_that_java_cannot_say(clients: Clients) -> None:
+    session = clients.jms().session()
+    php, dotnet = clients.php(), clients.dotnet()
+    php.send("a-b/c", b"php")
+    dotnet.subscribe("d-e")
+    consumer = session.consumer("a_HYPHEN_b_x002F_c")
+    message = consumer.receive(PATIENCE)
+    assert (message.body, message.destination.name) == ("php", "a-b/c")  # as this client says it
+    session.producer("d_HYPHEN_e").send("jms")
+    assert dotnet.receive("d-e", PATIENCE).json() == "jms"
+    dotnet.create_queue("t-1", Options(mode=Mode.FAN_OUT_WITH_ACK))
+    dotnet.subscribe("t-1")
+    listener = session.consumer(Topic("t_HYPHEN_1"))
+    session.producer(Topic("t_HYPHEN_1")).send("all")
+    assert listener.receive(PATIENCE).body == dotnet.receive("t-1", PATIENCE).json() == "all"
+    producer = session.producer("browsed_HYPHEN_1")
+    producer.send("x")
+    assert [message.body for message in session.browser("browsed_HYPHEN_1")] == ["x"]
+
+
+# --- what decides over delivery ------------------------------------------------------------------
+
+
+def test_priorities_cross(clients: Clients) -> None:
+    session = clients.jms().session()
+    producer = session.producer("by.priority")
+    for priority in (4, 0, 9, 5, 8, 3):
+        producer.send(f"p{priority}", priority=priority)
+    dotnet = clients.dotnet()
+    dotnet.publish("by.priority", "critical", {"priority": "critical"})
+    dotnet.publish("by.priority", "low", {"priority": "low"})
+    dotnet.subscribe("by.priority")
+    got = [dotnet.receive("by.priority", PATIENCE) for _ in range(8)]
+    assert [(message.json(), message.headers.get("priority", "")) for message in got] == [
+        ("p9", "Critical"),
+        ("critical", "critical"),
+        ("p8", "Critical"),
+        ("p5", "High"),
+        ("p4", ""),
+        ("p3", "Low"),
+        ("low", "low"),
+        ("p0", "Low"),
+    ]
+
+
+def test_what_has_expired_is_delivered_to_nobody(clients: Clients) -> None:
+    jms = clients.jms().session()
+    producer = jms.producer("expiring")
+    producer.send("short", ttl=0.3)
+    producer.send("long", ttl=3600)
+    php = clients.php()
+    time.sleep(0.4)  # the life of the first
+    php.subscribe("expiring", 1)
+    message = php.receive(PATIENCE)
+    assert (message.body, 3590 < message.ttl <= 3600) == (b"long", True)
+    message.ack()
+    php.send("expiring.too", b"short", ttl=1)
+    php.send("expiring.too", b"for ever")
+    php.subscribe("nothing", 1)
+    time.sleep(1.1)
+    assert jms.consumer("expiring.too").receive(PATIENCE).body == "for ever"
+
+
+def test_selectors_on_headers_of_vibemq(clients: Clients) -> None:
+    dotnet = clients.dotnet()
+    for number, color in enumerate(("red", "blue", "red")):
+        headers = {"color": color, "x-number": str(number), "priority": "high"}
+        dotnet.publish("selected", number, headers)
+    session = clients.jms().session()
+    consumer = session.consumer(
+        "selected", selector="color LIKE 'r%' AND x_HYPHEN_number IN ('1', '2') AND JMSPriority = 6"
+    )
+    message = consumer.receive(PATIENCE)
+    assert (message.body, message.properties["x_HYPHEN_number"]) == ("2", "2")
+    php = clients.php()
+    php.subscribe("selected", 2)
+    assert [php.receive(PATIENCE).body for _ in range(2)] == [b"0", b"1"]
+
+
+def test_a_topic_of_jms_is_a_fan_out_queue_of_vibemq(clients: Clients) -> None:
+    dotnet = clients.dotnet()
+    dotnet.create_queue("news", Options(mode=Mode.FAN_OUT_WITH_ACK))
+    dotnet.subscribe("news")
+    session = clients.jms().session()
+    listener = session.consumer(Topic("news"), selector="JMSType IS NULL")
+    session.producer(Topic("news")).send(BODY, type="order")
+    message = dotnet.receive("news", PATIENCE)
+    assert (message.json(), message.headers["JMSType"]) == (SHOWN, "order")
+    message.ack()
+    dotnet.publish("news", ["all"])
+    assert listener.receive(PATIENCE).body == '["all"]'
+    assert dotnet.receive("news", PATIENCE).json() == ["all"]
+
+
+def test_deliveries_are_counted_across(clients: Clients) -> None:
+    jms = clients.jms()
+    session = jms.session(AckMode.CLIENT)
+    session.producer("counted").send("x")
+    assert session.consumer("counted").receive(PATIENCE).delivery_count == 1
+    jms.close()
+    dotnet = clients.dotnet()
+    dotnet.subscribe("counted")
+    assert dotnet.receive("counted", PATIENCE).attempts == 2
+    dotnet.close()
+    message = clients.jms().session().consumer("counted").receive(PATIENCE)
+    assert (message.delivery_count, message.redelivered) == (3, True)
+
+
+def test_a_message_that_php_gives_up_tells_jms_its_story(clients: Clients) -> None:
+    clients.jms().session().producer("given.up").send("x", properties={"a_HYPHEN_b": 1})
+    php = clients.php()
+    php.subscribe("given.up", 1)
+    php.receive(PATIENCE).dead_letter()
+    consumer = clients.jms().session().consumer("mq.sys.dmq", selector="originalQueue = 'given.up'")
+    message = consumer.receive(PATIENCE)
+    assert message.body == "x"
+    assert message.properties["a_HYPHEN_b"] == 1
+    assert message.properties["deadLetterReason"] == "client"
+    assert message.properties["originalQueue"] == "given.up"
+
+
+def test_what_jms_has_sent_survives_a_kill(start: Clients) -> None:
+    session = start.jms().session()
+    producer = session.producer("kept")
+    for _ in range(2):
+        producer.send(BODY, compress=True, properties={"n": 1.5})
+    start.broker.kill()
+    start.broker.start()
+    dotnet = start.dotnet()
+    dotnet.subscribe("kept")
+    message = dotnet.receive("kept", PATIENCE)
+    assert (message.json(), message.headers["n"]) == (SHOWN, "1.5")
+    message.ack()
+    dotnet.unsubscribe("kept")
+    assert start.jms().session().consumer("kept").receive(PATIENCE).body == BODY

@@ -1,0 +1,314 @@
+"""What goes by one protocol, is received by another, sent on, and received by the first: in all
+twelve directions, whatever the table of docs/crossing.md says comes back is equal."""
+
+from __future__ import annotations
+
+import json
+from base64 import b64encode
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from sluicemq.model.destination import Address, Kind
+from sluicemq.model.identifiers import to_identifier
+from sluicemq.model.message import BodyKind
+from sluicemq.protocols import java
+from tests.crossing.faces import (
+    BYTES,
+    JMS,
+    MAP,
+    MSGLITE,
+    NONE,
+    OBJECT,
+    PHP,
+    STREAM,
+    TEXT,
+    VIBE,
+    Face,
+    Shown,
+    by_way_of,
+    jms_text,
+    stored,
+)
+
+plain_text = st.text(st.characters(codec="utf-8"), max_size=30)
+json_values = st.recursive(
+    st.none()
+    | st.booleans()
+    | st.integers()
+    | st.floats(allow_nan=False, allow_infinity=False)
+    | plain_text,
+    lambda inner: st.lists(inner, max_size=3) | st.dictionaries(plain_text, inner, max_size=3),
+    max_leaves=6,
+)
+texts = (
+    plain_text
+    | json_values.map(json.dumps)
+    | st.sampled_from(["", " ", "{", "[]", ' {"a": 1.0} ', '"', '"x"', "null", "1", "\0", "é"])
+)
+bodies = st.binary(max_size=40) | texts.map(str.encode)
+fields = st.fixed_dictionaries(
+    {
+        "priority": st.sampled_from([1, 4, 6, 9]),
+        "correlation": plain_text,
+        "jms_type": plain_text,
+        "reply_to": st.none()
+        | st.builds(
+            Address,
+            st.sampled_from(Kind),
+            plain_text.filter(lambda name: name and not name.startswith("topic:")),
+        ),
+    }
+)
+taken = {"priority", "correlationId", "replyTo", "JMSType", "content-encoding", "deadLetterReason"}
+header_names = st.text(st.characters(codec="utf-8"), min_size=1, max_size=8) | st.sampled_from(
+    ["content-type", "a.b", "a_HYPHEN_b", "2nd", "x-1", "größe", "_x0041_", "JMSXGroupID"]
+)
+headers = st.dictionaries(
+    header_names.filter(lambda name: name not in taken | {"deliveryAttempts"}),
+    plain_text.filter(bool),
+    max_size=4,
+)
+numbers = st.integers(-(2**63), 2**63 - 1)
+java_values = (
+    st.none()
+    | st.booleans()
+    | numbers
+    | st.floats(allow_nan=False, allow_infinity=False)
+    | plain_text
+)
+
+
+def is_text(body: bytes) -> bool:
+    try:
+        body.decode()
+    except UnicodeDecodeError:
+        return False
+    return True
+
+
+# --- from PHPMQ and msglite ----------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("other", [PHP, MSGLITE])
+@pytest.mark.parametrize("sender", [PHP, MSGLITE])
+@given(body=bodies, life=st.integers(1, 10**9))
+def test_between_phpmq_and_msglite(sender: Face, other: Face, body: bytes, life: int) -> None:
+    assert by_way_of(sender, other, Shown(body, life=life)) == Shown(body, life=life)
+
+
+@pytest.mark.parametrize("sender", [PHP, MSGLITE])
+@given(body=bodies, life=st.integers(1, 10**9))
+def test_from_phpmq_or_msglite_by_way_of_jms(sender: Face, body: bytes, life: int) -> None:
+    seen = JMS.received(stored(sender.sent(Shown(body, life=life))))
+    if is_text(body):
+        assert (seen.type, seen.body) == (TEXT, body.decode())
+    else:
+        assert (seen.type, seen.body) == (BYTES, body)
+    assert (seen.priority, seen.life) == (4, life)
+    assert by_way_of(sender, JMS, Shown(body, life=life)) == Shown(body, life=life)
+
+
+@pytest.mark.parametrize("sender", [PHP, MSGLITE])
+@given(body=bodies)
+def test_from_phpmq_or_msglite_by_way_of_vibemq(sender: Face, body: bytes) -> None:
+    back = by_way_of(sender, VIBE, Shown(body)).body
+    if is_text(body):
+        assert json.loads(back) == body.decode()
+    else:
+        assert back == body
+
+
+blanks = st.characters(codec="utf-8", exclude_characters=" \t\r\n")
+names = st.text(blanks, min_size=1, max_size=12).filter(lambda name: not name.startswith("topic:"))
+
+
+@given(names, plain_text)
+def test_a_reply_address_of_msglite_comes_back(name: str, correlation: str) -> None:
+    asked = Shown(b"?", reply_to=Address(Kind.QUEUE, name), correlation=correlation)
+    for other in (MSGLITE, VIBE, JMS):
+        back = by_way_of(MSGLITE, other, asked)
+        assert back.reply_to == asked.reply_to
+        # what JMS sends on has an id that its answer is correlated by
+        assert back.correlation == correlation or (other is JMS and not correlation)
+
+
+def test_for_ever() -> None:
+    for other in (PHP, JMS):
+        assert by_way_of(PHP, other, Shown(b"")).life == 0
+    assert by_way_of(MSGLITE, PHP, Shown(b"")).life == 0  # msglite cannot say it, but 68 years
+    assert JMS.received(stored(MSGLITE.sent(Shown(b"")))).life == 2**31 - 1
+
+
+# --- from VibeMQ ---------------------------------------------------------------------------------
+
+
+@given(st.recursive(plain_text, lambda inner: st.lists(inner, max_size=2), max_leaves=3))
+def test_strings_and_arrays_of_vibemq_by_way_of_jms(value: Any) -> None:
+    payload = json.dumps(value).encode()
+    back = by_way_of(VIBE, JMS, Shown(payload)).body
+    assert json.loads(back) == value
+    if isinstance(value, list):
+        assert back == payload
+
+
+@given(json_values)
+def test_json_of_vibemq_by_way_of_jms(value: Any) -> None:
+    payload = json.dumps(value).encode()
+    seen = JMS.received(stored(VIBE.sent(Shown(payload))))
+    assert (seen.type, seen.body) == (
+        TEXT,
+        value if isinstance(value, str) else payload.decode(),
+    )
+    back = json.loads(by_way_of(VIBE, JMS, Shown(payload)).body)
+    if isinstance(value, str | list | dict):
+        assert back == value
+    else:
+        assert back == payload.decode()  # JMS has one kind of text, and a number is that
+
+
+@given(headers, fields)
+def test_headers_of_vibemq_by_way_of_jms(properties: dict[str, Any], said: Any) -> None:
+    shown = Shown(b"{}", properties=properties, **said)
+    seen = JMS.received(stored(VIBE.sent(shown)))
+    assert seen.properties == {to_identifier(name): text for name, text in properties.items()}
+    assert {name: getattr(seen, name) for name in said} == said
+    assert by_way_of(VIBE, JMS, shown) == shown
+
+
+@given(st.binary(max_size=40))
+def test_bytes_of_vibemq_by_any_way(body: bytes) -> None:
+    payload = b'"%b"' % b64encode(body)
+    shown = Shown(payload, properties={"content-encoding": "base64"})
+    seen = JMS.received(stored(VIBE.sent(shown)))
+    assert (seen.type, seen.body) == (BYTES, body)
+    assert by_way_of(VIBE, JMS, shown) == shown
+    for other in (PHP, MSGLITE):
+        assert other.received(stored(VIBE.sent(shown))).body == body
+        back = by_way_of(VIBE, other, shown)
+        if is_text(body):
+            assert (json.loads(back.body), back.properties) == (body.decode(), {})
+        else:
+            assert back == shown
+
+
+@pytest.mark.parametrize("other", [PHP, MSGLITE])
+@given(json_values)
+def test_json_of_vibemq_by_way_of_phpmq_and_msglite(other: Face, value: Any) -> None:
+    payload = json.dumps(value).encode()
+    back = by_way_of(VIBE, other, Shown(payload))
+    assert json.loads(back.body) == payload.decode()
+
+
+def test_nothing_of_vibemq_by_way_of_jms() -> None:
+    assert JMS.received(stored(VIBE.sent(Shown(b"")))).type == NONE
+    assert by_way_of(VIBE, JMS, Shown(b"")) == Shown(b"")
+
+
+# --- from JMS ------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("other", [PHP, MSGLITE, VIBE])
+@given(texts)
+def test_text_of_jms_by_any_way(other: Face, text: str) -> None:
+    back = by_way_of(JMS, other, jms_text(text))
+    assert (back.type, back.body) == (TEXT, text)
+
+
+@given(st.binary(max_size=40))
+def test_bytes_of_jms_by_any_way(body: bytes) -> None:
+    shown = Shown(body, BYTES)
+    assert by_way_of(JMS, VIBE, shown) == shown
+    for other in (PHP, MSGLITE):
+        back = by_way_of(JMS, other, shown)
+        if is_text(body):
+            assert (back.type, back.body) == (TEXT, body.decode())
+        else:
+            assert (back.type, back.body) == (BYTES, body)
+
+
+@given(st.dictionaries(plain_text.filter(bool), java_values, max_size=5), st.lists(java_values))
+def test_maps_and_streams_of_jms_become_json(entries: dict[str, Any], values: list[Any]) -> None:
+    for shown, expected in ((Shown(entries, MAP), entries), (Shown(values, STREAM), values)):
+        for other in (PHP, MSGLITE, VIBE):
+            seen = other.received(stored(JMS.sent(shown)))
+            assert json.loads(seen.body) == expected
+            back = by_way_of(JMS, other, shown)
+            assert back.type == TEXT
+            assert json.loads(back.body) == expected
+
+
+@given(st.binary(max_size=40))
+def test_objects_of_jms_become_bytes(body: bytes) -> None:
+    shown = Shown(body, OBJECT)
+    for other in (PHP, MSGLITE):
+        assert other.received(stored(JMS.sent(shown))).body == b64encode(body)
+    seen = VIBE.received(stored(JMS.sent(shown)))
+    assert (json.loads(seen.body).encode(), seen.properties) == (
+        b64encode(body),
+        {"content-encoding": "base64"},
+    )
+    assert by_way_of(JMS, VIBE, shown) == Shown(body, BYTES)
+
+
+@given(headers, fields)
+def test_properties_of_jms_by_way_of_vibemq(properties: dict[str, Any], said: Any) -> None:
+    named = {to_identifier(name): text for name, text in properties.items()}
+    shown = jms_text("text", properties=named, **said)
+    seen = VIBE.received(stored(JMS.sent(shown)))
+    assert seen.properties == properties
+    assert by_way_of(JMS, VIBE, shown) == shown
+
+
+@pytest.mark.parametrize("priority", range(10))
+def test_a_priority_of_jms_by_way_of_vibemq(priority: int) -> None:
+    back = by_way_of(JMS, VIBE, jms_text("", priority=priority))
+    assert back.priority == (1, 1, 1, 1, 4, 6, 6, 6, 9, 9)[priority]
+
+
+@pytest.mark.parametrize(
+    ("value", "spelled"),
+    [
+        (True, "true"),
+        (java.Byte(1), "1"),
+        (java.Short(-300), "-300"),
+        (5, "5"),
+        (java.Long(7), "7"),
+        (2**40, str(2**40)),
+        (1.5, "1.5"),
+        (java.Float(0.5), "0.5"),
+        (float("nan"), "NaN"),
+        ("x", "x"),
+    ],
+)
+def test_typed_properties_of_jms_become_text(value: Any, spelled: str) -> None:
+    shown = jms_text("", properties={"p": value})
+    assert VIBE.received(stored(JMS.sent(shown))).properties == {"p": spelled}
+    assert by_way_of(JMS, VIBE, shown).properties == {"p": spelled}
+
+
+@given(st.integers(1, 10**9), st.sampled_from([PHP, MSGLITE]))
+def test_the_life_of_a_jms_message(life: int, other: Face) -> None:
+    assert by_way_of(JMS, other, jms_text("x", life=life)).life == life
+
+
+def test_nothing_of_jms() -> None:
+    shown = Shown(b"", NONE)
+    assert VIBE.received(stored(JMS.sent(shown))).body == b""
+    assert by_way_of(JMS, VIBE, shown) == shown
+    for other in (PHP, MSGLITE):
+        assert other.received(stored(JMS.sent(shown))).body == b""
+
+
+def test_kinds_of_bodies() -> None:
+    kinds = {
+        MAP: BodyKind.MAP,
+        STREAM: BodyKind.STREAM,
+        OBJECT: BodyKind.OBJECT,
+        TEXT: BodyKind.TEXT,
+    }
+    shown = {MAP: {}, STREAM: [], OBJECT: b"", TEXT: ""}
+    for type, kind in kinds.items():
+        assert JMS.sent(Shown(shown[type], type)).kind is kind
