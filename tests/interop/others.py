@@ -1,0 +1,101 @@
+"""Workers that speak PHPMQ, msglite and VibeMQ, for the cases of jms/src/interop/Others.java."""
+
+from __future__ import annotations
+
+import json
+import threading
+from collections.abc import Callable
+from contextlib import suppress
+from types import TracebackType
+from typing import Final, Self
+
+from sluicemq.cli.local import LocalBroker
+from sluicemq.model.errors import ClientError
+from sluicemq.protocols.msglite.client import BlockingMsgliteClient
+from sluicemq.protocols.phpmq.client import BlockingPhpmqClient
+from sluicemq.protocols.vibemq.blocking import BlockingVibeMQClient
+
+SCHEMES: Final = ("phpmq", "msglite", "vibemq")
+LISTEN: Final = tuple(f"{scheme}://127.0.0.1:0" for scheme in SCHEMES)
+PATIENCE: Final = 600
+
+
+def said(body: bytes) -> bytes:
+    """JSON as it is compared."""
+    return json.dumps(json.loads(body), sort_keys=True, separators=(",", ":")).encode()
+
+
+class Others:
+    """Of one broker. They work until it stops or is killed."""
+
+    def __init__(self, broker: LocalBroker) -> None:
+        self._ports = {scheme: broker.port(scheme) for scheme in SCHEMES}
+        work = (self._php, self._shell, self._forward, self._dotnet, self._ask, self._publish)
+        self._threads = [threading.Thread(target=_until_the_end, args=(each,)) for each in work]
+
+    def __enter__(self) -> Self:
+        for thread in self._threads:
+            thread.start()
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        traceback: TracebackType | None,
+    ) -> None:
+        for thread in self._threads:
+            thread.join()
+
+    def _php(self) -> None:
+        with BlockingPhpmqClient.connect(port=self._ports["phpmq"]) as client:
+            client.subscribe("others-php", 1)
+            while True:
+                question = client.receive(PATIENCE)
+                question.answer(b"php saw " + said(question.body))
+                question.ack()
+
+    def _shell(self) -> None:
+        with BlockingMsgliteClient.connect(port=self._ports["msglite"]) as client:
+            while question := client.ready("others-shell", timeout=PATIENCE):
+                client.send(question.reply_to or "", b"shell saw " + said(question.body), 60)
+
+    def _forward(self) -> None:
+        with BlockingMsgliteClient.connect(port=self._ports["msglite"]) as client:
+            while question := client.ready("others-forward", timeout=PATIENCE):
+                client.send("forwarded", question.body, 60, question.reply_to)
+
+    def _dotnet(self) -> None:
+        with BlockingVibeMQClient.connect(port=self._ports["vibemq"]) as client:
+            client.subscribe("others-dotnet")
+            while True:
+                question = client.receive("others-dotnet", PATIENCE)
+                headers = {"correlationId": question.headers.get("correlationId", question.id)}
+                answer = "dotnet saw " + said(question.payload).decode()
+                client.publish(question.headers["replyTo"], answer, headers)
+                question.ack()
+
+    def _ask(self) -> None:
+        with BlockingMsgliteClient.connect(port=self._ports["msglite"]) as client:
+            answer = client.query("asked-by-shell", b"who?", PATIENCE)
+            assert answer is not None
+            client.send("told-by-shell", answer.body, PATIENCE)
+
+    def _publish(self) -> None:
+        with BlockingVibeMQClient.connect(port=self._ports["vibemq"]) as client:
+            client.subscribe("dotnet-answers")
+            headers = {
+                "replyTo": "dotnet-answers",
+                "correlationId": "c-1",
+                "content-type": "text/plain",
+                "priority": "High",
+                "JMSType": "question",
+            }
+            client.publish("asked-by-dotnet", "who?", headers)
+            answer = client.receive("dotnet-answers", PATIENCE)
+            client.publish("told-by-dotnet", [answer.json(), answer.headers["correlationId"]])
+
+
+def _until_the_end(work: Callable[[], None]) -> None:
+    with suppress(ClientError):
+        work()
