@@ -55,7 +55,7 @@ class Journal(Protocol):
     on_durable: Callable[[int], None]
     """Called after each group that moves it with the new value of `durable`."""
     on_written: Callable[[int], None]
-    """Called after each group with the new value of `written`, before `on_durable`."""
+    """Called after each group with the new value of `written`."""
     snapshot_source: Callable[[], bytes]
     """Called now and then; gives the broker's own state, to be handed back at the next start."""
 
