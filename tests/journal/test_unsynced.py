@@ -9,8 +9,8 @@ from pathlib import Path
 import pytest
 
 from sluicemq.journal import FileJournal, JournalOptions
-from sluicemq.journal import log as log_module
 from sluicemq.journal import writer as writer_module
+from sluicemq.journal.log import MAX_UNSYNCED
 from sluicemq.journal.writer import read_durable
 from sluicemq.model.errors import JournalDamaged
 from tests.journal.support import TINY, crash, live_of, put, reopen, segments_of, take
@@ -134,7 +134,7 @@ def test_pages_lost_before_a_sync_are_damage(tmp_path: Path, published: bool) ->
         reopen(tmp_path)
 
 
-def test_a_segment_ends_with_a_sync(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_segment_ends_with_a_sync(tmp_path: Path) -> None:
     journal = reopen(tmp_path)
     sequence = put(journal, b"x" * 100)
     commit(journal, False)
@@ -146,12 +146,17 @@ def test_a_segment_ends_with_a_sync(tmp_path: Path, monkeypatch: pytest.MonkeyPa
     assert journal.durable >= int(second.stem) - 2  # the index has a number too
     assert first.stat().st_size > TINY.segment_bytes
     journal.close()
-    monkeypatch.setattr(log_module, "MAX_UNSYNCED", 300)
-    journal = reopen(tmp_path / "bounded", JournalOptions())
-    for _ in range(4):
-        sequence = put(journal, b"x" * 100)
+
+
+def test_only_so_much_waits_for_a_sync(tmp_path: Path) -> None:
+    journal = reopen(tmp_path, JournalOptions())
+    for _ in range(3):
+        sequence = put(journal, bytes(MAX_UNSYNCED // 3))
         commit(journal, False)
-    assert journal.durable in (sequence - 1, sequence)
+        assert journal.durable < sequence
+    sequence = put(journal)
+    commit(journal, False)
+    assert journal.durable == sequence
     journal.close()
 
 
