@@ -23,7 +23,7 @@ import ssl
 import time
 from abc import ABC, abstractmethod
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Awaitable, Callable
 from contextlib import suppress
 from types import TracebackType
 from typing import Final, Generic, NamedTuple, Protocol, Self, TypeVar, cast
@@ -35,6 +35,7 @@ _SHORTEST_WAIT = 0.001
 """As a socket's timeout 0 would mean "do not block", which raises BlockingIOError."""
 
 FrameT = TypeVar("FrameT")
+ConnectedT = TypeVar("ConnectedT")
 
 
 class Decoder(Protocol[FrameT]):
@@ -61,6 +62,21 @@ class Backoff(NamedTuple):
     def delay(self, attempt: int) -> float:
         """Seconds before attempt 1, 2, …"""
         return min(self.initial * 2.0 ** min(attempt - 1, 60), self.longest)
+
+    async def persist(
+        self, connect: Callable[[], Awaitable[ConnectedT]], reason: ClientError
+    ) -> ConnectedT:
+        """What `connect` returns, once it does not raise ClientError. Raises ConnectionLost when it
+        is given up, with the last error; `reason` is that of an attempt before the first."""
+        attempt = 0
+        while not self.attempts or attempt < self.attempts:
+            attempt += 1
+            await asyncio.sleep(self.delay(attempt))
+            try:
+                return await connect()
+            except ClientError as error:
+                reason = error
+        raise ConnectionLost(f"given up after {attempt} attempts: {reason}")
 
 
 ALWAYS: Final = Backoff()

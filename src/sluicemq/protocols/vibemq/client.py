@@ -437,18 +437,12 @@ class VibeMQClient(AsyncClient):
         self._run(self._reconnect(self._backoff, reason))
 
     async def _reconnect(self, backoff: Backoff, reason: ClientError) -> None:
-        attempt = 0
-        while not backoff.attempts or attempt < backoff.attempts:
-            attempt += 1
-            await asyncio.sleep(backoff.delay(attempt))
-            try:
-                link = await self._open(Conflict.IGNORE)
-            except ClientError as error:
-                reason = error
-            else:
-                self._adopt(link)
-                return
-        self._finish(ConnectionLost(f"given up after {attempt} attempts: {reason}"))
+        try:
+            link = await backoff.persist(lambda: self._open(Conflict.IGNORE), reason)
+        except ConnectionLost as given_up:
+            self._finish(given_up)
+        else:
+            self._adopt(link)
 
     async def _keep_alive(self) -> None:
         while True:

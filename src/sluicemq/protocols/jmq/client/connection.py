@@ -353,18 +353,12 @@ class JmqClient(AsyncClient):
         self._run(self._reconnect(self._backoff, reason))
 
     async def _reconnect(self, backoff: Backoff, reason: ClientError) -> None:
-        attempt = 0
-        while not backoff.attempts or attempt < backoff.attempts:
-            attempt += 1
-            await asyncio.sleep(backoff.delay(attempt))
-            try:
-                dialogue = await self._connect()
-            except ClientError as error:
-                reason = error
-            else:
-                self._adopt(dialogue)
-                return
-        self._finish(ConnectionLost(f"given up after {attempt} attempts: {reason}"))
+        try:
+            dialogue = await backoff.persist(self._connect, reason)
+        except ConnectionLost as given_up:
+            self._finish(given_up)
+        else:
+            self._adopt(dialogue)
 
     async def _keep_alive(self) -> None:
         while True:
