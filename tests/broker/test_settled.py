@@ -63,6 +63,42 @@ def test_an_acknowledgement_is_answered_when_it_is_written_and_synced_after_the_
     assert rig.disk.asked == [False, True]
 
 
+def test_the_delay_begins_when_the_disk_has_answered() -> None:
+    rig = LazyRig()
+    queue = rig.queue()
+    reader = rig.read(queue)
+    rig.send(queue, "a")
+    assert reader.got() == ["a"]
+    rig.disk.busy = True
+    reader.settle("a")
+    rig.disk.asked.clear()
+    wakes: list[str] = []
+    rig.broker.wake = lambda: wakes.append("wake")
+    rig.disk.busy = False
+    rig.disk.commit(False)  # as another thread reports it, between two turns
+    assert wakes == ["wake"]
+    assert rig.disk.asked == [False]
+    rig.wait(100)
+    assert rig.disk.asked == [False, True]
+
+
+def test_the_delay_ends_no_turn_before_its_time() -> None:
+    rig = LazyRig()
+    queue = rig.queue()
+    reader = rig.read(queue)
+    rig.send(queue, "a", "b", durability=Durability.LAZY)
+    rig.broker.flush()
+    assert reader.got() == ["a", "b"]
+    rig.disk.asked.clear()
+    rig.clock.advance(100)
+    rig.broker.settle(reader.consumer, reader.held()["a"])
+    rig.broker.publish(queue, rig.message(queue, "c", durability=Durability.LAZY))
+    rig.broker.tick()
+    assert rig.disk.asked == []  # what was sent after the acknowledgement is not ahead of it
+    rig.broker.flush()
+    assert rig.disk.asked == [True]
+
+
 def test_without_a_record_to_wait_for_the_answer_comes_at_the_end_of_the_turn() -> None:
     rig = LazyRig()
     queue = rig.queue()

@@ -44,6 +44,9 @@ class Intake(Registry):
         self._settled: deque[tuple[int, Callable[[], None]]] = deque()
         self._flushing = False
         self._syncing = False
+        """A timer runs for what is written and not synced."""
+        self._overdue = False
+        """It has rung: the next commit is synced."""
         self.core.bury = self._bury
         journal.on_durable = self._on_durable
         journal.on_written = self._on_written
@@ -214,20 +217,26 @@ class Intake(Registry):
                     callback()
                 else:
                     self._settled.append((settled, callback))
-        journal.commit(bool(self.staged or self._confirmations))
-        if journal.written > journal.durable and not self._syncing:
-            self._syncing = True
-            core = self.core
-            core.timers.add(core.clock.steady + journal.sync_delay, self._sync, None)
+        sync = bool(self.staged or self._confirmations or self._overdue)
+        self._overdue = False
+        journal.commit(sync)
 
     def _sync(self, argument: None) -> None:
+        # not now: what this turn has appended may lack the acknowledgements that came before it
         self._syncing = False
-        self.journal.commit()
+        self._overdue = True
 
     def _on_written(self, sequence: int) -> None:
         settled = self._settled
         while settled and settled[0][0] <= sequence:
             settled.popleft()[1]()
+        journal = self.journal
+        if sequence > journal.durable and not self._syncing:
+            self._syncing = True
+            if not self._flushing:
+                self.wake()  # somebody has to set the alarm
+            core = self.core
+            core.timers.add(core.clock.steady + journal.sync_delay, self._sync, None)
 
     def _on_durable(self, sequence: int) -> None:
         staged = self.staged
