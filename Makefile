@@ -8,11 +8,14 @@ COMPILED_VENV := .venv-compiled
 COMPILED_BIN := $(COMPILED_VENV)/bin
 COMPILED_STAMP := $(COMPILED_VENV)/.compiled
 COMPILED_NEEDS := $(COMPILED_VENV)/.installed
+$(STAMP): EXTRAS := dev,pipeline
+$(COMPILED_NEEDS): EXTRAS := dev
 PYTEST_ARGS ?=
+PARALLEL := -n auto --dist loadgroup
 BENCH_ARGS ?=
 
 .DEFAULT_GOAL := help
-.PHONY: help setup demo test faults fuzz lint bench compiled test-compiled clean
+.PHONY: help setup java demo test faults fuzz lint bench compiled test-compiled clean
 
 help:
 	@echo "make setup          create $(VENV) with everything that is needed"
@@ -26,7 +29,7 @@ help:
 	@echo "make test-compiled  run the tests on that"
 	@echo "make clean          remove everything that was built"
 
-setup: $(STAMP)
+setup: $(STAMP) java
 
 $(STAMP) $(COMPILED_NEEDS): pyproject.toml constraints.txt
 	@command -v $(PYTHON) >/dev/null || { \
@@ -40,14 +43,21 @@ $(STAMP) $(COMPILED_NEEDS): pyproject.toml constraints.txt
 	  echo "$(PYTHON) cannot create virtual environments." >&2; \
 	  echo "On Debian or Ubuntu: sudo apt install python$$version-venv" >&2; exit 1; }
 	$(PYTHON) -m venv $(@D)
-	$(@D)/bin/python -m pip install --quiet --disable-pip-version-check --editable '.[dev]' --constraint constraints.txt
+	$(@D)/bin/python -m pip install --quiet --disable-pip-version-check --editable '.[$(EXTRAS)]' --constraint constraints.txt
 	@touch $@
+
+# Spark runs on Java; nothing else needs it.
+java: $(STAMP)
+	@$(BIN)/python -m sluicemq.pipeline.java >/dev/null 2>&1 || { \
+	  if [ "$$(id -u)" = 0 ] && command -v apt-get >/dev/null; then \
+	    apt-get -qq update && DEBIAN_FRONTEND=noninteractive apt-get -qq install -y openjdk-17-jre-headless >/dev/null; \
+	  fi; $(BIN)/python -m sluicemq.pipeline.java >/dev/null; }
 
 demo: setup
 	$(BIN)/sluicemq demo
 
 test: setup
-	@$(BIN)/python -m pytest $(PYTEST_ARGS)
+	@$(BIN)/python -m pytest $(PARALLEL) $(PYTEST_ARGS)
 
 faults: setup
 	@FAULT_LONG=1 $(BIN)/python -m pytest tests/faults --durations=0 $(PYTEST_ARGS)
@@ -80,7 +90,7 @@ $(COMPILED_STAMP): $(COMPILED_NEEDS) setup.py $(shell find src -name '*.py')
 	@touch $@
 
 test-compiled: compiled
-	@$(COMPILED_BIN)/python -m pytest $(PYTEST_ARGS)
+	@$(COMPILED_BIN)/python -m pytest --ignore=tests/pipeline --ignore=tests/faults/test_pipeline_kill.py $(PARALLEL) $(PYTEST_ARGS)
 
 clean:
 	rm -rf $(VENV) $(COMPILED_VENV) build dist src/*.egg-info .mypy_cache .pytest_cache .ruff_cache .hypothesis .import_linter_cache

@@ -39,6 +39,7 @@ COMPILED = {
         "lane",
         "listing",
         "membership",
+        "notes",
         "pages",
         "redelivery",
         "registry",

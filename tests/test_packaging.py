@@ -1,0 +1,28 @@
+"""What an installation brings along, and what it does without."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from importlib.metadata import requires
+
+HEAVY = ("pyspark", "pyarrow", "pandas", "numpy", "deltalake", "pyiceberg", "matplotlib")
+"""What only the pipeline needs."""
+
+
+def test_the_broker_installs_without_spark() -> None:
+    wanted = requires("sluicemq") or []
+    pipeline = [each for each in wanted if each.startswith(HEAVY)]
+    assert any(each.startswith("pyspark") for each in pipeline)
+    assert all('extra == "pipeline"' in each for each in pipeline), pipeline
+
+
+def test_the_program_starts_without_spark() -> None:
+    program = (
+        "import sys; import sluicemq.cli.main, sluicemq.server.run; "
+        f"print([name for name in {HEAVY!r} if name in sys.modules])"
+    )
+    ran = subprocess.run(
+        [sys.executable, "-c", program], capture_output=True, text=True, timeout=60, check=True
+    )
+    assert ran.stdout.strip() == "[]"
