@@ -1,7 +1,7 @@
 """Random steps for a broker and its naive model (model.py, world.py).
 
-Three machines, because each is about as much as one can read: queues and their consumers, topics
-and their subscriptions, transactions.
+Four machines, because each is about as much as one can read: queues and their consumers, topics
+and their subscriptions, transactions, batches.
 """
 
 from __future__ import annotations
@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import TypeVar
 
+import pytest
 from hypothesis import strategies as st
 from hypothesis.stateful import (
     RuleBasedStateMachine,
@@ -17,11 +18,14 @@ from hypothesis.stateful import (
     precondition,
     rule,
 )
+from msgspec.structs import replace
 
 from sluicemq.broker.clock import ManualClock
+from sluicemq.broker.records import BatchPart
 from sluicemq.journal.memory import MemoryJournal
 from sluicemq.journal.port import Journal
 from sluicemq.model.destination import Address, DestinationSettings, Kind, Overflow
+from sluicemq.model.errors import BatchConflict
 from sluicemq.model.message import Durability
 from tests.broker import model
 from tests.broker.world import AtLeast, ConsumerPair, TransactionPair, WindowPair, World
@@ -533,3 +537,78 @@ class TransactionMachine(Machine):
     def rollback(self, which: int, turn: bool) -> None:
         self.world.rollback(self.pick(self.world.transactions, which))
         self.end(turn)
+
+
+class BatchMachine(Machine):
+    """Batches that are written once, and repeated, among plain sends and acknowledgements."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.world.declare(Address(Kind.QUEUE, "a"), DestinationSettings())
+        self.world.declare(Address(Kind.QUEUE, "b"), DestinationSettings(max_messages=3))
+        self.world.declare(Address(Kind.TOPIC, "t"), DestinationSettings())
+        topic = self.world.model.destinations[Address(Kind.TOPIC, "t")]
+        self.world.subscribe(topic, "s", True, True, None, None)
+        self.latest = {"x": 0, "y": 0}
+        self.written: list[BatchPart] = []
+
+    @rule(declared=queue_settings)
+    def declare_b(self, declared: DestinationSettings) -> None:
+        self.world.declare(Address(Kind.QUEUE, "b"), declared)
+
+    def open_parts(self, writer: str) -> list[BatchPart]:
+        """Parts of partitions of the latest batch that lack their final one."""
+        latest = [
+            part
+            for part in self.written
+            if (part.writer, part.batch) == (writer, self.latest[writer])
+        ]
+        done = {part.partition for part in latest if part.final}
+        return [part for part in latest if part.partition not in done]
+
+    @rule(
+        writer=st.sampled_from("xy"),
+        ahead=st.sampled_from([0, 0, 0, 1, 5]),
+        partition=st.integers(0, 2),
+        final=st.booleans(),
+        letters=st.lists(st.tuples(picks, sizes, durabilities), max_size=4),
+        turn=ends,
+    )
+    def write_batch(
+        self,
+        writer: str,
+        ahead: int,
+        partition: int,
+        final: bool,
+        letters: list[tuple[int, int, Durability]],
+        turn: bool,
+    ) -> None:
+        batch = self.latest[writer] + ahead
+        before = [
+            part
+            for part in self.written
+            if (part.writer, part.batch, part.partition) == (writer, batch, partition)
+        ]
+        if any(part.final for part in before):
+            return
+        part = BatchPart(writer, batch, partition, len(before), final, len(letters), len(letters))
+        sends = [
+            (self.destination(where), self.world.letter(size, 4, durability))
+            for where, size, durability in letters
+        ]
+        if self.world.write_batch(part, sends):
+            self.latest[writer] = batch
+            self.written.append(part)
+        self.end(turn)
+
+    @precondition(lambda self: self.written)
+    @rule(which=picks)
+    def repeat(self, which: int) -> None:
+        self.world.repeat_batch(self.pick(self.written, which))
+
+    @precondition(lambda self: self.open_parts("x"))
+    @rule(which=picks, other=st.sampled_from([{"digest": 77}, {"rows": 77}, {"final": True}]))
+    def repeat_with_other_rows(self, which: int, other: dict[str, int]) -> None:
+        part = replace(self.pick(self.open_parts("x"), which), **other)
+        with pytest.raises(BatchConflict):
+            self.world.broker.batches.find(part)

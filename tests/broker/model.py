@@ -58,6 +58,10 @@ class Entry:
         self.expires = now + letter.expiration - wall if letter.expiration else 0
         self.attempts = 0
         self.failed = 0
+        self.told = 0
+        """Attempts at the last delivery: what the journal is told."""
+        self.may_count = (0, 0)
+        """Fewest and most attempts that a restart may remember."""
         self.state = READY
         self.until = 0
         self.delivered = 0
@@ -453,6 +457,7 @@ class Model:
         entry.state = TAKEN
         entry.holder = consumer
         entry.attempts += 1
+        entry.told = entry.attempts
         entry.delivered = self.steady
         totals = subscription.destination.totals
         totals.delivered += 1
@@ -500,6 +505,7 @@ class Model:
                 if attempted:
                     entry.failed = entry.attempts
                     entry.attempts += 1
+                entry.told = entry.attempts
                 entry.delivered = self.steady
                 totals.delivered += 1
                 totals.redelivered += entry.attempts > 1
@@ -638,9 +644,9 @@ class Model:
 
     # --- restart --------------------------------------------------------------------------------
 
-    def restart(self) -> None:
+    def restart(self, told: bool) -> None:
         """What a crash leaves: the journal knows no consumers, no unfinished work, and nothing
-        that was not to be journaled."""
+        that was not to be journaled. `told`: it has been told of all deliveries."""
         for address, destination in list(self.destinations.items()):
             if destination.owner is not None:
                 self.forget(address)
@@ -660,16 +666,18 @@ class Model:
                     if entry.letter.durability is Durability.NONE:
                         subscription.entries.remove(entry)
                     elif not isinstance(entry.holder, Transaction) or not entry.holder.prepared:
-                        self.wake(entry)
+                        self.wake(entry, told)
             if destination.settings.hold:
                 self.hold_again(destination, everything)
 
-    def wake(self, entry: Entry) -> None:
-        """It waits, as if nobody had held it at the moment of the crash."""
+    def wake(self, entry: Entry, told: bool) -> None:
+        """It waits. Who held it is forgotten, but not that it was held; what was given back unseen
+        may be taken for seen."""
+        most = max(entry.failed, entry.told)
+        entry.may_count = (most if told and entry.state == TAKEN else entry.failed, most)
         entry.letter.sender = None
         entry.holder = None
         entry.state = READY
-        entry.attempts = entry.failed
         if entry.letter.deliver_at > self.wall:
             entry.state = DELAYED
             entry.until = self.steady + entry.letter.deliver_at - self.wall
@@ -689,4 +697,4 @@ class Model:
                 entry = Entry(old.letter, subscription, self.steady, self.wall)
                 entry.sequence = entry.order = sequence
                 subscription.entries.append(entry)
-                self.wake(entry)
+                self.wake(entry, False)

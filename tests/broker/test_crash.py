@@ -23,7 +23,7 @@ from sluicemq.broker.records import (
     encode,
 )
 from sluicemq.broker.restore import restore, snapshot
-from sluicemq.journal import FileJournal
+from sluicemq.journal import FileJournal, JournalOptions
 from sluicemq.journal.format import UNIT_END, RecordType
 from sluicemq.model.destination import Address, DestinationSettings, Kind, Overflow
 from sluicemq.model.errors import ConfigurationError, JournalDamaged
@@ -37,6 +37,8 @@ TOPIC = Address(Kind.TOPIC, "t")
 class Disk:
     """A broker over files, which can lose everything that has not reached them."""
 
+    options = JournalOptions()
+
     def __init__(self, root: Path) -> None:
         self.root = root
         self.clock = ManualClock()
@@ -45,7 +47,7 @@ class Disk:
         self.start()
 
     def start(self) -> None:
-        self.journal = FileJournal.open(self.directory)
+        self.journal = FileJournal.open(self.directory, self.options)
         self.broker = Broker(self.journal, self.clock, None, lambda text: OfType(text[11:-1]))
         broker = self.broker
         self.journal.snapshot_source = lambda: snapshot(broker)
@@ -181,7 +183,7 @@ def test_an_empty_queue_that_was_removed_after_a_restart_does_not_come_back(disk
     assert QUEUE not in disk.broker.destinations
 
 
-def test_failed_attempts_of_what_is_in_flight_are_in_the_snapshot(disk: Disk) -> None:
+def test_attempts_of_what_is_in_flight_are_in_the_snapshot(disk: Disk) -> None:
     queue = disk.queue()
     reader = disk.read(queue.queue)
     disk.send(queue, "a")
@@ -191,7 +193,7 @@ def test_failed_attempts_of_what_is_in_flight_are_in_the_snapshot(disk: Disk) ->
     assert reader.attempts == {"a": 2}
     disk.seal()
     disk.crash()
-    assert disk.read(disk.broker.queue("q").queue).attempts == {"a": 2}
+    assert disk.read(disk.broker.queue("q").queue).attempts == {"a": 3}
 
 
 def test_failed_attempts_survive_a_second_restart_with_a_snapshot_between(disk: Disk) -> None:
@@ -342,6 +344,99 @@ def test_place_life_and_attempts_of_a_requeued_message_survive(disk: Disk, seale
     disk.clock.advance(1200)
     disk.broker.tick()
     assert disk.read(disk.broker.queue("q").queue).got() == ["b"]
+
+
+# --- deliveries that a crash cut short ------------------------------------------------------------
+
+
+def deliver_for_good(disk: Disk) -> None:
+    """Let the journal's delay pass, so that it has been told of all deliveries."""
+    disk.sync()
+    disk.clock.advance(disk.journal.sync_delay)
+    disk.broker.tick()
+    disk.sync()
+
+
+@pytest.mark.parametrize("sealed", [False, True], ids=["replay", "snapshot"])
+def test_what_was_in_flight_comes_again_as_redelivered(disk: Disk, sealed: bool) -> None:
+    topic = disk.broker.topic("t")
+    queue = disk.queue()
+    for crashes in range(3):
+        source = disk.broker.subscribe(disk.broker.topic("t"), "s", durable=True)
+        readers = [disk.read(disk.broker.queue("q").queue, 1), disk.read(source, 1)]
+        if not crashes:
+            disk.send(queue, "seen", "not seen")
+            disk.send(topic, "seen", "not seen")
+        deliver_for_good(disk)
+        assert [reader.attempts for reader in readers] == [{"seen": crashes + 1}] * 2
+        if sealed:
+            disk.seal()
+        disk.crash()
+    readers = [
+        disk.read(disk.broker.queue("q").queue),
+        disk.read(disk.broker.destinations[TOPIC].subscriptions["s"]),
+    ]
+    assert [reader.attempts for reader in readers] == [{"seen": 4, "not seen": 1}] * 2
+
+
+def test_what_was_settled_before_the_crash_is_forgotten(disk: Disk) -> None:
+    queue = disk.queue()
+    reader = disk.read(queue.queue)
+    disk.send(queue, "a", "b")
+    disk.sync()
+    reader.settle("a")
+    disk.sync()
+    disk.crash()
+    assert disk.read(disk.broker.queue("q").queue).attempts == {"b": 2}
+
+
+def test_a_crash_alone_makes_no_dead_letter(disk: Disk) -> None:
+    """The interrupted delivery counts; but there is always another one after it."""
+    queue = disk.queue(max_attempts=1, dead_letter=True)
+    disk.send(queue, "a")
+    for crashes in range(3):
+        reader = disk.read(disk.broker.queue("q").queue)
+        deliver_for_good(disk)
+        assert reader.attempts == {"a": crashes + 1}
+        disk.crash()
+    reader = disk.read(disk.broker.queue("q").queue)
+    reader.release()
+    disk.sync()
+    assert disk.broker.queue("q").waiting == 0
+    assert disk.read(disk.broker.queue("q.dlq").queue).got() == ["a"]
+
+
+def test_a_delivery_inside_a_prepared_transaction_is_counted_once(disk: Disk) -> None:
+    queue = disk.queue()
+    reader = disk.read(queue.queue)
+    [sequence] = disk.send(queue, "a")
+    deliver_for_good(disk)
+    transactions = disk.broker.transactions
+    transaction = transactions.begin()
+    transactions.settle(transaction, reader.consumer, sequence)
+    transactions.prepare(transaction, b"xid")
+    disk.seal()
+    for _ in range(2):
+        disk.crash()
+    transactions = disk.broker.transactions
+    [(delivery, _)] = transactions.find_prepared(b"xid").acks
+    assert delivery.attempts == 1
+
+
+def test_a_journal_without_deliveries_says_nothing_of_them(tmp_path: Path) -> None:
+    class Silent(Disk):
+        options = JournalOptions(deliveries=False, gauge_interval=0)
+
+    disk = Silent(tmp_path)
+    disk.send(disk.queue(), "a")
+    disk.read(disk.broker.queue("q").queue)
+    deliver_for_good(disk)
+    disk.seal()
+    disk.crash()
+    assert disk.read(disk.broker.queue("q").queue).attempts == {"a": 1}
+    types = {record.type for record in disk.journal.read_from(0)}
+    assert not types & {RecordType.DELIVERED, RecordType.GAUGE}
+    disk.journal.close()
 
 
 # --- automatic destinations with settings of their own, and when they came into being ----------

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from hypothesis import HealthCheck, settings
 
-from tests.broker.machines import QueueMachine, TopicMachine, TransactionMachine
+from tests.broker.machines import BatchMachine, QueueMachine, TopicMachine, TransactionMachine
 
 PROFILE = settings(
     max_examples=250,
@@ -21,3 +21,6 @@ TestTopics.settings = PROFILE
 
 TestTransactions = TransactionMachine.TestCase
 TestTransactions.settings = PROFILE
+
+TestBatches = BatchMachine.TestCase
+TestBatches.settings = PROFILE

@@ -12,7 +12,13 @@ from hypothesis.stateful import rule
 
 from sluicemq.journal import FileJournal, JournalOptions
 from sluicemq.journal.port import Journal
-from tests.broker.machines import Machine, QueueMachine, TopicMachine, TransactionMachine
+from tests.broker.machines import (
+    BatchMachine,
+    Machine,
+    QueueMachine,
+    TopicMachine,
+    TransactionMachine,
+)
 
 OPTIONS = JournalOptions(segment_bytes=4096)
 """Small segments, so that there are snapshots and segments go, now and then."""
@@ -34,12 +40,15 @@ class Restarting(Machine):
             self.file_journal.close()
             shutil.rmtree(self.root)
 
-    @rule(crash=st.booleans(), detach=st.booleans(), snapshot=st.booleans())
-    def restart(self, crash: bool, detach: bool, snapshot: bool) -> None:
+    @rule(crash=st.booleans(), detach=st.booleans(), snapshot=st.booleans(), later=st.booleans())
+    def restart(self, crash: bool, detach: bool, snapshot: bool, later: bool) -> None:
         if detach:
             for pair in list(self.world.consumers):
                 self.world.detach(pair)
         self.world.flush()
+        if later:
+            self.world.advance(self.file_journal.sync_delay)
+            self.world.flush()
         if snapshot:
             self.file_journal.seal()
             self.file_journal.sync()
@@ -66,6 +75,10 @@ class TransactionsRestarting(Restarting, TransactionMachine):
     pass
 
 
+class BatchesRestarting(Restarting, BatchMachine):
+    pass
+
+
 PROFILE = settings(
     max_examples=80,
     stateful_step_count=50,
@@ -81,3 +94,6 @@ TestTopics.settings = PROFILE
 
 TestTransactions = TransactionsRestarting.TestCase
 TestTransactions.settings = PROFILE
+
+TestBatches = BatchesRestarting.TestCase
+TestBatches.settings = PROFILE

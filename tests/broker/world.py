@@ -11,15 +11,18 @@ from collections.abc import Callable, Iterable
 from itertools import count
 from typing import NamedTuple
 
+import pytest
+
 from sluicemq import broker as engine
 from sluicemq.broker.clock import ManualClock
 from sluicemq.broker.delivery import DELAYED, READY, TAKEN
 from sluicemq.broker.engine import DURABLE_SUBSCRIPTION
+from sluicemq.broker.records import BatchPart
 from sluicemq.broker.restore import restore, snapshot
 from sluicemq.journal import FileJournal
 from sluicemq.journal.port import Journal
-from sluicemq.model.destination import Address, DestinationSettings
-from sluicemq.model.errors import LimitExceeded, SubscriptionInUse
+from sluicemq.model.destination import Address, DestinationSettings, Kind
+from sluicemq.model.errors import BatchRefused, LimitExceeded, SubscriptionInUse
 from sluicemq.model.message import BodyKind, Durability, Message, Origin
 from tests.broker import model
 
@@ -459,6 +462,45 @@ class World:
         self.model.rollback(pair.model)
         self.broker.transactions.rollback(pair.engine)
 
+    # --- batches ----------------------------------------------------------------------------------
+
+    def write_batch(
+        self, part: BatchPart, sends: list[tuple[model.Destination, model.Letter]]
+    ) -> bool:
+        """True when the part is there now, False when rows of it are refused."""
+        self.model.look()
+        messages = [(d.address, self.message(d.address, letter)) for d, letter in sends]
+        refused = []
+        admitted = model.Transaction()
+        redirected = []
+        for row, (destination, letter) in enumerate(sends):
+            verdict = self.model.admit(destination, letter, False)
+            if verdict == "reject":
+                destination.totals.rejected += 1
+                refused.append(row)
+            elif verdict == "redirect":
+                redirected.append(destination)
+                queue = self.model.dead_letter_queue(destination)
+                admitted.sends.append((queue, self.model.dead_letter_of(letter)))
+            else:
+                admitted.sends.append((destination, letter))
+        if refused:
+            with pytest.raises(BatchRefused) as error:
+                self.broker.write_batch(part, messages)
+            assert [refusal.row for refusal in error.value.refused] == refused
+            return False
+        assert not self.broker.write_batch(part, messages).already
+        for destination in redirected:
+            destination.totals.dead_lettered += 1
+        self.model.commit(admitted)
+        return True
+
+    def repeat_batch(self, part: BatchPart) -> None:
+        """Write a part again that is there: nothing happens."""
+        message = Message(Address(Kind.QUEUE, "a"), b"twice", durability=Durability.SYNC)
+        answer = self.broker.write_batch(part, [(message.destination, message)])
+        assert answer.already
+
     # --- turns ----------------------------------------------------------------------------------
 
     def advance(self, milliseconds: int) -> None:
@@ -619,7 +661,8 @@ class World:
 
     def restart(self, journal: FileJournal) -> None:
         """A new broker fills itself from what the old one left on disk."""
-        self.model.restart()
+        notes = self.broker.core.notes
+        self.model.restart(told=not (notes.kept or notes.delivering))
         self.consumers.clear()
         self.retired.clear()
         prepared = {p.engine.xid: p for p in self.transactions if p.model.prepared}
@@ -641,5 +684,16 @@ class World:
             if destination.automatic and address not in self.broker.destinations:
                 assert not any(s.entries for s in destination.every()), f"{address} is lost"
                 self.model.forget(address)
+        for twin in self.model.subscriptions():
+            self.count_attempts(twin)
         self.advance(0)  # what was in flight may have expired
         self.flush()
+
+    def count_attempts(self, twin: model.Subscription) -> None:
+        """Learn how many deliveries the journal remembers of what waits."""
+        attempts = {d.sequence: d.attempts for d in self.subscription(twin).browse()}
+        for entry in twin.entries:
+            if entry.holder is None and entry.sequence in attempts:
+                least, most = entry.may_count
+                entry.attempts = entry.failed = attempts[entry.sequence]
+                assert least <= entry.attempts <= most, f"attempts of {entry} after a restart"

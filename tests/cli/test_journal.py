@@ -5,8 +5,10 @@ from pathlib import Path
 
 import pytest
 
+from sluicemq.broker.records import BatchPart, encode
 from sluicemq.cli.local import LocalBroker
-from sluicemq.journal import Cause, FileJournal, JournalOptions
+from sluicemq.journal import Cause, FileJournal, JournalOptions, RecordType
+from sluicemq.journal.format import GAUGE, encode_redelivered, encode_settled
 from sluicemq.model.destination import Address, Kind
 from sluicemq.model.message import BodyKind, Durability, Message, Origin
 from sluicemq.protocols.phpmq.client import BlockingPhpmqClient
@@ -100,6 +102,36 @@ def test_dump_by_destination_number_and_limit(run: Run, data_dir: Path) -> None:
     assert (about[1]["cause"], about[1]["sequences"]) == ("acknowledged", [number])
     later = dumped(run, str(data_dir), "--from", str(second["sequence"]), "--limit", "1")
     assert [record["sequence"] for record in later] == [second["sequence"]]
+
+
+def test_dump_of_deliveries_gauges_and_batches(run: Run, tmp_path: Path) -> None:
+    journal = FileJournal.open(tmp_path / "journal", JournalOptions())
+    orders = journal.destination(ORDERS)
+    for type, body in (
+        (RecordType.DELIVERED, encode_settled(7, [1, 2])),
+        (RecordType.REDELIVERED, encode_redelivered(7, [2], [3])),
+        (RecordType.GAUGE, GAUGE.pack(4, 5, 6, 0)),
+        (RecordType.BATCH, encode(BatchPart("query", 1, 2, 3, True, 4, 5))),
+    ):
+        journal.append_entry(type, body, TIME, destination=orders)
+    journal.close()
+    types = ["delivered", "redelivered", "gauge", "batch"]
+    shown = [flag for name in types for flag in ("--type", name)]
+    found = dumped(run, str(tmp_path), *shown)
+    assert [record["type"] for record in found] == types
+    assert (found[0]["subscription"], found[0]["sequences"]) == (7, [1, 2])
+    assert (found[1]["sequences"], found[1]["attempts"]) == ([2], [3])
+    assert (found[2]["waiting"], found[2]["in_flight"], found[2]["consumers"]) == (4, 5, 6)
+    assert (found[3]["writer"], found[3]["partition"], found[3]["rows"]) == ("query", 2, 5)
+    lines = run("journal", "dump", str(tmp_path), *shown).out.splitlines()
+    assert [line.split("orders  ")[1] for line in lines] == [
+        "1, 2",
+        "2",
+        "4 waiting, 5 in flight, 6 consumers",
+        "query, batch 1, partition 2, part 3, final: 5 rows",
+    ]
+    about = dumped(run, str(tmp_path), "--about", "2")
+    assert [record["type"] for record in about if record["type"] in types] == types[:2]
 
 
 def test_slots(run: Run, data_dir: Path) -> None:

@@ -12,14 +12,18 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from sluicemq.journal.format import (
+    GAUGE,
     UNIT_END,
     Record,
     RecordType,
     decode_address,
+    decode_gauge,
     decode_record,
+    decode_redelivered,
     decode_settled,
     encode_address,
     encode_record,
+    encode_redelivered,
     encode_settled,
     record_size,
 )
@@ -209,3 +213,40 @@ def test_destination_names_may_be_any_bytes(kind: Kind, name: bytes) -> None:
 def test_a_destination_of_no_kind_is_damage(body: bytes) -> None:
     with pytest.raises(JournalDamaged):
         decode_address(body)
+
+
+def test_the_bytes_of_deliveries_and_gauges() -> None:
+    """Readers of other processes map them as they are."""
+    one = encode_settled(7, [0x0102030405060708])
+    assert one.hex() == "07000000" + "01000000" + "0807060504030201"
+    zeros = 14 * "0"
+    two = "07000000" + "02000000" + "01" + zeros + "02" + zeros
+    assert encode_settled(7, [1, 2]).hex() == two
+    assert encode_settled(7, []).hex() == "07000000" + "00000000"
+    again = encode_redelivered(7, [1, 2], [3, 4])
+    assert again == encode_settled(7, [1, 2]) + bytes.fromhex("03000000" + "04000000")
+    assert GAUGE.pack(1, 2, 3, 0).hex() == "01" + zeros + "02" + zeros + "03" + zeros
+
+
+@given(st.integers(0, 2**32 - 1), st.lists(st.tuples(u64, st.integers(0, 2**32 - 1)), max_size=9))
+def test_redeliveries_come_back_as_they_were(
+    subscription: int, counted: list[tuple[int, int]]
+) -> None:
+    sequences, attempts = [s for s, _ in counted], [a for _, a in counted]
+    body = encode_redelivered(subscription, sequences, attempts)
+    assert decode_redelivered(body) == (subscription, sequences, attempts)
+    record = Record(1, RecordType.REDELIVERED, 0, 0, 0, 0, 1, 0, 0, 0, 0, 0, b"", body)
+    assert record.lists_messages
+    assert (record.subscription, record.sequences) == (subscription, sequences)
+
+
+@pytest.mark.parametrize("body", [b"", b"1234567", encode_redelivered(1, [2], [3]) + b"\0"])
+def test_redeliveries_of_another_length_than_announced_are_damage(body: bytes) -> None:
+    with pytest.raises(JournalDamaged, match="announces"):
+        decode_redelivered(body)
+
+
+def test_a_gauge_of_another_length_is_damage() -> None:
+    assert decode_gauge(GAUGE.pack(1, 2, 3, 0)) == (1, 2, 3)
+    with pytest.raises(JournalDamaged, match="not 24"):
+        decode_gauge(GAUGE.pack(1, 2, 3, 0)[:-1])

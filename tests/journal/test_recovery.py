@@ -10,7 +10,7 @@ from zlib import crc32
 import pytest
 
 from sluicemq.journal import FileJournal, JournalOptions, RecordType, Recovery
-from sluicemq.journal.format import HEADER_BYTES, encode_record
+from sluicemq.journal.format import FORMAT_VERSION, HEADER_BYTES, encode_record
 from sluicemq.journal.segment import SegmentView, walk
 from sluicemq.journal.snapshot import list_snapshots
 from sluicemq.journal.writer import read_durable
@@ -337,9 +337,9 @@ def test_files_from_the_future_are_refused_by_version(tmp_path: Path) -> None:
     journal.close()
     path = segments_of(tmp_path)[0]
     data = bytearray(path.read_bytes())
-    data[8] = 2
+    data[8] = FORMAT_VERSION + 1
     path.write_bytes(data)
-    with pytest.raises(JournalError, match="format version 2"):
+    with pytest.raises(JournalError, match=f"format version {FORMAT_VERSION + 1}"):
         reopen(tmp_path)
 
 

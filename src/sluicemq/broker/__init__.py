@@ -1,17 +1,21 @@
 """The engine: pure and synchronous. Time comes from a Clock, durability from a Journal."""
 
+from sluicemq.broker.batches import BatchAnswer
 from sluicemq.broker.clock import Clock, ManualClock
 from sluicemq.broker.consumer import Consumer, Sink, Window
 from sluicemq.broker.delivery import Delivery
 from sluicemq.broker.destination import Destination
 from sluicemq.broker.engine import Broker
 from sluicemq.broker.lane import Selector
+from sluicemq.broker.records import BatchPart
 from sluicemq.broker.selectors import compile_selector
 from sluicemq.broker.settings import BrokerSettings
 from sluicemq.broker.subscription import Subscription
 from sluicemq.broker.transaction import Transaction, TransactionState
 
 __all__ = [
+    "BatchAnswer",
+    "BatchPart",
     "Broker",
     "BrokerSettings",
     "Clock",

@@ -8,6 +8,7 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING, Final
 
 from sluicemq.broker.delivery import DELAYED, GONE, READY
+from sluicemq.broker.notes import Notes
 from sluicemq.broker.timers import ExpiryWheel, Timers
 
 if TYPE_CHECKING:
@@ -37,6 +38,7 @@ class Core:
     memory_budget   above it, journaled bodies are dropped and read back when their turn comes
     dirty           subscriptions that may be able to dispatch
     again           those that used up their share of this turn
+    notes           what the journal is told without being made to write
     settling        those with acknowledgements not yet given to the journal
     settled         sequence number of the last record of acknowledgements, or of a change of the
                     durable subscriptions
@@ -58,6 +60,7 @@ class Core:
         "journal",
         "memory",
         "memory_budget",
+        "notes",
         "overhead",
         "page",
         "requeued",
@@ -86,6 +89,7 @@ class Core:
         self.overhead = settings.message_overhead
         self.page = settings.page_deliveries
         self.bury: Callable[[Delivery, str, bool], bool] = _nowhere
+        self.notes = Notes(journal, clock)
         self.timers = Timers()
         self.wheel = ExpiryWheel()
         self.dirty: dict[Subscription, None] = {}

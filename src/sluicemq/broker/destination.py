@@ -36,6 +36,7 @@ class Destination:
                    the oldest message was sent that it then had
     staged         messages written to the journal but not yet durable, and so not yet visible
     parked         messages of blocked producers, in order of arrival
+    gauged         waiting, in flight and consumers as the journal was last told; None = not known
     removed        True once it is gone: whoever kept a reference must look it up again
     """
 
@@ -44,6 +45,7 @@ class Destination:
         "automatic",
         "core",
         "created",
+        "gauged",
         "held",
         "idle_since",
         "limited",
@@ -86,6 +88,7 @@ class Destination:
         self.statistics = Statistics()
         self.paused = False
         self.removed = False
+        self.gauged: tuple[int, int, int] | None = (0, 0, 0)
         self.staged = 0
         self.staged_bytes = 0
         self.parked: deque[Parked] = deque()

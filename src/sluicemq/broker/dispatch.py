@@ -63,7 +63,9 @@ def hand_over(consumer: Consumer, delivery: Delivery) -> None:
         watch(consumer)
     statistics.delivered += 1
     statistics.bytes_out += size
-    consumer.sink.deliver(consumer, [delivery])
+    given = [delivery]
+    subscription.core.notes.deliver(subscription, given)
+    consumer.sink.deliver(consumer, given)
 
 
 def serve_one(consumer: Consumer) -> bool:
@@ -187,5 +189,6 @@ def _serve(subscription: Subscription, lane: Lane, limit: int) -> int:
             core.unblocking[destination] = None
         for consumer, batch in batches.items():
             if batch:
+                core.notes.deliver(subscription, batch)
                 consumer.sink.deliver(consumer, batch)
     return given

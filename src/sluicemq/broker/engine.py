@@ -14,21 +14,24 @@ from itertools import chain
 from typing import Final
 
 from sluicemq.broker import membership, redelivery
+from sluicemq.broker.batches import BatchAnswer, Batches
 from sluicemq.broker.clock import Clock
 from sluicemq.broker.consumer import Consumer, Sink, Window
 from sluicemq.broker.delivery import GONE, UNJOURNALED, Delivery
 from sluicemq.broker.destination import Destination
 from sluicemq.broker.dispatch import dispatch, serve_one
+from sluicemq.broker.gauges import Gauges
 from sluicemq.broker.intake import Intake
 from sluicemq.broker.lane import Selector
 from sluicemq.broker.listing import Listing
-from sluicemq.broker.records import SubscriptionEntry, encode
+from sluicemq.broker.records import BatchPart, SubscriptionEntry, encode
 from sluicemq.broker.selectors import compile_selector
 from sluicemq.broker.settings import BrokerSettings
 from sluicemq.broker.subscription import Subscription
 from sluicemq.broker.transaction import Transactions
 from sluicemq.journal.format import Cause, RecordType
 from sluicemq.journal.port import Journal
+from sluicemq.model.destination import Address
 from sluicemq.model.errors import (
     BrokerError,
     DestinationInUse,
@@ -55,6 +58,8 @@ class Broker(Intake):
         super().__init__(journal, clock, settings or BrokerSettings())
         self.compile_selector = compile_selector
         self.transactions = Transactions(self)
+        self.batches = Batches(self)
+        self.gauges = Gauges(self.core, self.destinations)
 
     # --- destinations ------------------------------------------------------------------------
 
@@ -68,6 +73,8 @@ class Broker(Intake):
         for subscription in (destination.queue, *destination.subscriptions.values()):
             orphans += self._close(subscription)
             self.durable_subscriptions.pop(subscription.number, None)
+        self.gauges.gone(destination)
+        self.core.notes.write()  # as long as the journal knows the destination
         destination.removed = True
         if self.destinations.get(destination.address) is destination:
             del self.destinations[destination.address]
@@ -357,6 +364,12 @@ class Broker(Intake):
         """Take a delivered message out; `force` keeps it even if dead_letter is not set."""
         return subscription.dead_letter(sequence, reason, force)
 
+    # --- batches -----------------------------------------------------------------------------
+
+    def write_batch(self, part: BatchPart, messages: list[tuple[Address, Message]]) -> BatchAnswer:
+        """Publish a part of a batch, unless that has been done before; see Batches.write."""
+        return self.batches.write(part, messages)
+
     # --- turns -------------------------------------------------------------------------------
 
     def flush(self) -> None:
@@ -371,6 +384,7 @@ class Broker(Intake):
                 if core.unblocking:
                     self.unpark()
             if core.settling:
+                core.notes.write()
                 settling, core.settling = core.settling, {}
                 for subscription in settling:
                     subscription.flush_acks()

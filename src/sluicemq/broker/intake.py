@@ -44,7 +44,7 @@ class Intake(Registry):
         self._settled: deque[tuple[int, Callable[[], None]]] = deque()
         self._flushing = False
         self._syncing = False
-        """A timer runs for what is written and not synced."""
+        """A timer runs for what is written and not synced, or kept back for the next write."""
         self._overdue = False
         """It has rung: the next commit is synced."""
         self.core.bury = self._bury
@@ -76,12 +76,17 @@ class Intake(Registry):
                 self.accept(target, taken)
                 message.sequence = taken.sequence
                 return True
-        if not message.durability and self.core.memory > self.settings.memory_limit:
+        if not message.durability:
+            self.expect_memory()
+        self.accept(destination, message)
+        return True
+
+    def expect_memory(self) -> None:
+        """Raises LimitExceeded when there is no room for messages that are not journaled."""
+        if self.core.memory > self.settings.memory_limit:
             raise LimitExceeded(
                 "the broker's memory for messages that are not journaled is used up"
             )
-        self.accept(destination, message)
-        return True
 
     def accept(self, destination: Destination, message: Message, last: bool = True) -> None:
         """Take a message without asking for limits; `last` ends the journal unit.
@@ -134,6 +139,21 @@ class Intake(Registry):
 
         That is the message itself, or for Overflow.DEAD_LETTER a dead letter. Raises as `publish`.
         """
+        target = self.judge(destination, message, unblocked is not None)
+        if target is destination:
+            return destination, message
+        if target is not None:
+            return target, self.redirect(message, destination, target)
+        assert unblocked is not None
+        message.epoch = self.clock.epoch
+        destination.parked.append(Parked(message, unblocked))
+        return None
+
+    def judge(
+        self, destination: Destination, message: Message, may_wait: bool
+    ) -> Destination | None:
+        """Where the limits let a message go: to the destination, to its dead-letter queue, or
+        nowhere as yet (None, only if it `may_wait`). Raises LimitExceeded, MessageTooLarge."""
         settings = destination.settings
         size = len(message.body)
         if settings.max_message_bytes and size > settings.max_message_bytes:
@@ -147,30 +167,32 @@ class Intake(Registry):
             if not message.expiration or message.expiration > latest:
                 message.expiration = latest
         if destination.parked or destination.full(size):
-            if settings.overflow is Overflow.BLOCK and unblocked is not None:
+            if settings.overflow is Overflow.BLOCK and may_wait:
                 if settings.max_bytes and size > settings.max_bytes:
                     destination.statistics.rejected += 1
                     raise MessageTooLarge(
                         f"{destination.address} holds up to {settings.max_bytes} bytes, "
                         f"this body alone has {size}"
                     )
-                message.epoch = self.clock.epoch
-                destination.parked.append(Parked(message, unblocked))
                 return None
             if settings.overflow is Overflow.DEAD_LETTER and settings.dead_letter:
                 queue = self._dead_letter_queue(destination)
                 if queue is not destination and self._keeps(message, destination, True):
-                    dead = self._letter(message, destination, "overflow", 0)
-                    dead.destination = queue.address
-                    destination.statistics.dead_lettered += 1
-                    return queue, dead
+                    return queue
             if settings.overflow not in (Overflow.DROP_OLDEST, Overflow.DROP_LOWEST):
                 destination.statistics.rejected += 1
                 raise LimitExceeded(
                     f"{destination.address} is full: {destination.waiting} messages, "
                     f"{destination.waiting_bytes} bytes are waiting"
                 )
-        return destination, message
+        return destination
+
+    def redirect(self, message: Message, source: Destination, queue: Destination) -> Message:
+        """The dead letter that a message becomes because there is no room for it."""
+        dead = self._letter(message, source, "overflow", 0)
+        dead.destination = queue.address
+        source.statistics.dead_lettered += 1
+        return dead
 
     def withdraw(self, destination: Destination, message: Message) -> bool:
         """Give up on a parked message; False if it has been accepted already."""
@@ -217,9 +239,21 @@ class Intake(Registry):
                     callback()
                 else:
                     self._settled.append((settled, callback))
+        if self.core.notes.end_turn():
+            if journal.pending or self._overdue or self.stopping:
+                self.core.notes.write()
+            else:
+                self._set_alarm()
         sync = bool(self.staged or self._confirmations or self._overdue)
         self._overdue = False
         journal.commit(sync)
+
+    def _set_alarm(self) -> None:
+        """Have what nobody waits for written and synced in time."""
+        if not self._syncing:
+            self._syncing = True
+            core = self.core
+            core.timers.add(core.clock.steady + self.journal.sync_delay, self._sync, None)
 
     def _sync(self, argument: None) -> None:
         # not now: what this turn has appended may lack the acknowledgements that came before it
@@ -230,13 +264,10 @@ class Intake(Registry):
         settled = self._settled
         while settled and settled[0][0] <= sequence:
             settled.popleft()[1]()
-        journal = self.journal
-        if sequence > journal.durable and not self._syncing:
-            self._syncing = True
+        if sequence > self.journal.durable and not self._syncing:
             if not self._flushing:
-                self.wake()  # somebody has to set the alarm
-            core = self.core
-            core.timers.add(core.clock.steady + journal.sync_delay, self._sync, None)
+                self.wake()  # somebody has to see when the alarm rings
+            self._set_alarm()
 
     def _on_durable(self, sequence: int) -> None:
         staged = self.staged
@@ -332,6 +363,8 @@ class Intake(Registry):
         message.destination = target.address
         if message.durability and not target.number:
             self.number(target)
+        if recorded:
+            self.core.notes.write()
         self.accept(target, message, last=not recorded)
         if recorded:
             self.journal.append_settled(

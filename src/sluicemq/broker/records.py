@@ -195,6 +195,44 @@ class Resolved(msgspec.Struct, array_like=True):
     committed: bool
 
 
+class BatchPart(msgspec.Struct, array_like=True, frozen=True):
+    """RecordType.BATCH: the messages before it in its unit are this part of a batch (batches.py).
+
+    writer     who writes: 1-255 characters
+    batch      its number, ascending for each writer
+    partition  below 2^20
+    part       its place in the partition, from 0
+    final      the last of its partition
+    digest     of the rows, 64 bits: whatever the writer uses to tell them from others
+    rows       how many
+    """
+
+    writer: str
+    batch: int
+    partition: int
+    part: int
+    final: bool
+    digest: int
+    rows: int
+
+
+class WriterState(msgspec.Struct, array_like=True):
+    """What is remembered of a writer of batches.
+
+    seen     wall ms of its last part
+    done     complete partitions as packed u32, ascending
+    rows     of each of them in all, as packed u64
+    partial  of the others: number, and digest and rows of each part
+    """
+
+    name: str
+    batch: int
+    seen: int
+    done: bytes
+    rows: bytes
+    partial: list[tuple[int, list[tuple[int, int]]]]
+
+
 class State(msgspec.Struct, array_like=True):
     """The engine's part of a snapshot: everything that the live messages do not tell.
 
@@ -203,6 +241,9 @@ class State(msgspec.Struct, array_like=True):
     requeued   (subscription, sequence, order, expiration)
     prepared   (sequence of the PREPARED record, its payload)
     next_subscription   number for the next durable subscription; none is given twice
+    delivered  (subscription, sequences as packed u64, deliveries of each as packed u32) of what is
+               in flight
+    writers    of batches, the one that wrote last at the end
     """
 
     settings: list[Settings]
@@ -212,6 +253,8 @@ class State(msgspec.Struct, array_like=True):
     requeued: list[tuple[int, int, int, int]]
     prepared: list[tuple[int, bytes]]
     next_subscription: int = 1
+    delivered: list[tuple[int, bytes, bytes]] = []
+    writers: list[WriterState] = []
 
 
 def as_text(written: Text) -> str:
@@ -258,12 +301,20 @@ decode_settings = _decoder(Settings)
 decode_subscription = _decoder(SubscriptionEntry)
 decode_prepared = _decoder(Prepared)
 decode_resolved = _decoder(Resolved)
+decode_batch = _decoder(BatchPart)
 
 
 def decode_state(payload: bytes) -> State:
     """The engine's part of a snapshot. Raises JournalDamaged."""
     state = _decode_state(payload)
-    if any(len(sequences) % 8 for _, sequences in state.pending):
+    if (
+        any(len(sequences) % 8 for _, sequences in state.pending)
+        or any(
+            len(sequences) % 8 or 2 * len(attempts) != len(sequences)
+            for _, sequences, attempts in state.delivered
+        )
+        or any(len(w.done) % 4 or len(w.rows) != 2 * len(w.done) for w in state.writers)
+    ):
         raise JournalDamaged("the journal holds State that ends within a number")
     return state
 

@@ -147,6 +147,8 @@ def again(consumer: Consumer, sequences: Iterable[int], attempted: bool) -> list
         statistics.bytes_out += delivery.size
         sent.append(delivery)
     _journal_attempts(subscription, counted)
+    if sent:
+        subscription.core.notes.deliver(subscription, sent)
     if ended:
         _return(consumer, ended, attempted, 0)
     if sent and consumer.ack_timeout and not consumer.watched:

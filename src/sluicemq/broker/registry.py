@@ -155,6 +155,7 @@ class Registry:
             automatic = True
             settings = self.settings.defaults
         destination = Destination(self.core, address, settings, None, automatic, created)
+        destination.gauged = None
         self.destinations[address] = destination
         return destination
 

@@ -2,12 +2,18 @@
 
 The journal knows which messages are live. The engine only adds what that does not tell: the
 settings of declared destinations, durable subscriptions and what each still has to deliver,
-failed attempts, places changed by requeueing, and prepared transactions. All bodies stay on disk.
+attempts, places changed by requeueing, prepared transactions, and batches. All bodies stay on disk.
+
+A delivery that the end of the broker interrupted counts as an attempt, as it does for a consumer
+that goes: it may have been seen. Nothing becomes a dead letter by that alone: the limit is only
+looked at when the next delivery has failed.
 """
 
 from __future__ import annotations
 
 from array import array
+from collections.abc import Iterable
+from itertools import repeat
 from typing import TYPE_CHECKING
 
 from sluicemq.broker.delivery import GONE, HELD, RECORDED, TAKEN, Delivery
@@ -19,6 +25,7 @@ from sluicemq.broker.records import (
     SubscriptionEntry,
     as_text,
     decode_attempts,
+    decode_batch,
     decode_prepared,
     decode_requeue,
     decode_settings,
@@ -27,7 +34,7 @@ from sluicemq.broker.records import (
     encode,
 )
 from sluicemq.broker.subscription import Subscription
-from sluicemq.journal.format import Cause, RecordType
+from sluicemq.journal.format import Cause, RecordType, decode_redelivered
 from sluicemq.model.destination import Address
 from sluicemq.model.errors import ConfigurationError, SelectorError
 
@@ -50,20 +57,26 @@ def snapshot(broker: Broker) -> bytes:
             if target.number in pending:
                 pending[target.number].append(message.sequence)
     attempts: list[Attempts] = []
+    flying: dict[int, list[Delivery]] = {}
     for destination in broker.destinations.values():
         for subscription in (destination.queue, *destination.subscriptions.values()):
             if subscription.number:
                 counts = list(subscription.failures())
                 if counts:
                     attempts.append(Attempts(subscription.number, counts))
+                if subscription.unacked and broker.core.notes.recording:
+                    flying[subscription.number] = list(subscription.in_flight())
     transactions = broker.transactions
     for transaction in (*transactions.open.values(), *transactions.prepared.values()):
         for delivery, _ in transaction.acks:
             number = delivery.subscription.number
             if number in pending:
                 pending[number].append(delivery.sequence)
-            if delivery.journaled == RECORDED and delivery.attempts > 1:
-                attempts.append(Attempts(number, [(delivery.sequence, delivery.attempts - 1)]))
+            if delivery.journaled == RECORDED:
+                if delivery.attempts > 1:
+                    attempts.append(Attempts(number, [(delivery.sequence, delivery.attempts - 1)]))
+                if number in flying:
+                    flying[number].append(delivery)
     state = State(
         [
             Settings.of(d)
@@ -81,6 +94,15 @@ def snapshot(broker: Broker) -> bytes:
         ],
         [(t.record, t.payload) for t in transactions.prepared.values()],
         broker.next_subscription,
+        [
+            (
+                number,
+                array("Q", [delivery.sequence for delivery in deliveries]).tobytes(),
+                array("I", [delivery.attempts for delivery in deliveries]).tobytes(),
+            )
+            for number, deliveries in flying.items()
+        ],
+        broker.batches.state(),
     )
     return encode(state)
 
@@ -98,6 +120,13 @@ def restore(broker: Broker, recovery: Recovery) -> int:
 
 
 class _Restoration:
+    """What the journal tells, on its way into the broker.
+
+    attempts   failed deliveries, by subscription and sequence
+    flying     deliveries of what was not settled after them, by subscription, then by sequence
+    delivered  the same by both, once all has been read
+    """
+
     def __init__(self, broker: Broker, recovery: Recovery) -> None:
         self.broker = broker
         self.recovery = recovery
@@ -105,6 +134,8 @@ class _Restoration:
         self.pending: dict[int, set[int]] = {}
         self.settled: dict[int, set[int]] = {}
         self.attempts: dict[tuple[int, int], int] = {}
+        self.flying: dict[int, dict[int, int]] = {}
+        self.delivered: dict[tuple[int, int], int] = {}
         self.requeued: dict[tuple[int, int], tuple[int, int]] = {}
         self.prepared: dict[int, bytes] = {}
         self.declared: dict[Address, Settings] = {}
@@ -118,6 +149,14 @@ class _Restoration:
             kind = record.type
             if kind == RecordType.SETTLED:
                 self._settled(record.subscription, record.sequences)
+            elif kind == RecordType.DELIVERED:
+                sequences = record.sequences
+                self._delivered(record.subscription, sequences, repeat(1, len(sequences)))
+            elif kind == RecordType.REDELIVERED:
+                self._delivered(*decode_redelivered(record.body))
+            elif kind == RecordType.BATCH:
+                part = decode_batch(record.payload)
+                self.broker.batches.remember(part, record.time // 1000, 0)
             elif kind == RecordType.SETTINGS:
                 settings = decode_settings(record.payload)
                 self.declared[settings.address] = settings
@@ -148,6 +187,9 @@ class _Restoration:
                 self.prepared[record.sequence] = record.payload
             elif kind == RecordType.RESOLVED:
                 self.prepared.pop(record.reference, None)
+        for number, attempts in self.flying.items():
+            for sequence, count in attempts.items():
+                self.delivered[number, sequence] = count
 
     def _take(self, state: State) -> None:
         for settings in state.settings:
@@ -163,6 +205,9 @@ class _Restoration:
         for number, sequence, order, expiration in state.requeued:
             self.requeued[number, sequence] = (order, expiration)
         self.prepared.update(state.prepared)
+        for number, packed, counts in state.delivered:
+            self._delivered(number, array("Q", packed), array("I", counts))
+        self.broker.batches.restore(state.writers)
 
     def _skip_number(self, number: int) -> None:
         """No later subscription gets it, or it would inherit what an earlier one left."""
@@ -172,8 +217,20 @@ class _Restoration:
         )
 
     def _settled(self, subscription: int, sequences: list[int]) -> None:
+        flying = self.flying.get(subscription)
+        if flying:
+            for sequence in sequences:
+                flying.pop(sequence, None)
         if subscription & DURABLE_SUBSCRIPTION:
             self.settled.setdefault(subscription, set()).update(sequences)
+
+    def _delivered(
+        self, subscription: int, sequences: Iterable[int], attempts: Iterable[int]
+    ) -> None:
+        flying = self.flying.get(subscription)
+        if flying is None:
+            flying = self.flying[subscription] = {}
+        flying.update(zip(sequences, attempts, strict=True))
 
     def _attempted(self, attempts: Attempts) -> None:
         for sequence, count in attempts.counts:
@@ -329,9 +386,11 @@ class _Restoration:
         )
         if self.attempts:
             delivery.attempts = self.attempts.get(key, 0)
+        if self.delivered:
+            delivery.attempts = max(delivery.attempts, self.delivered.get(key, 0))
         if held and key in held:
             delivery.state = TAKEN
-            delivery.attempts += 1
+            delivery.attempts = max(delivery.attempts, self.attempts.get(key, 0) + 1)
             subscription.unacked += 1
             subscription.unacked_bytes += size
             held[key].append(delivery)

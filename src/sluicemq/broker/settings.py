@@ -18,6 +18,7 @@ class BrokerSettings(msgspec.Struct, frozen=True, kw_only=True):
     message_overhead  bytes a message is counted with beside its body
     page_deliveries   deliveries to a page of a long backlog
     memory_limit      bytes at which messages that are not journaled are refused
+    batch_writers     writers of batches that are remembered
     defaults          settings of automatically created destinations
     """
 
@@ -29,4 +30,5 @@ class BrokerSettings(msgspec.Struct, frozen=True, kw_only=True):
     message_overhead: int = 512
     page_deliveries: int = 1024
     memory_limit: int = 1 << 30
+    batch_writers: int = 10_000
     defaults: DestinationSettings = DestinationSettings()

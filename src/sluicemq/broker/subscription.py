@@ -60,6 +60,7 @@ class Subscription:
     retired   consumers that have left and still hold deliveries
     backfill  tries what waits against the selectors of lanes that are new, or None
     closed    True once it is gone: what still comes back to it is dropped
+    acked, delivered, redelivered   sequences (with attempts) the journal is to be told this turn
     """
 
     __slots__ = (
@@ -70,12 +71,14 @@ class Subscription:
         "consumers",
         "core",
         "delayed",
+        "delivered",
         "destination",
         "everything",
         "exclude",
         "lanes",
         "name",
         "number",
+        "redelivered",
         "retired",
         "selective",
         "selector",
@@ -112,6 +115,8 @@ class Subscription:
         self.delayed: dict[int, Delivery] = {}
         self.back: dict[int, Delivery] = {}
         self.acked: list[int] = []
+        self.delivered: list[int] = []
+        self.redelivered: list[tuple[int, int]] = []
         self.closed = False
         self.waiting = 0
         self.waiting_bytes = 0
@@ -393,6 +398,7 @@ class Subscription:
         """The delivery is over; the journal is told why. It must not be counted any more."""
         self.forget(delivery)
         if delivery.journaled == RECORDED:
+            self.core.notes.write()
             self.core.journal.append_settled(
                 self.number,
                 self.destination.number,
@@ -472,6 +478,7 @@ class Subscription:
         for lane in self.lanes.values():
             lane.clear()
         if recorded:
+            self.core.notes.write()
             self.core.journal.append_settled(
                 self.number, self.destination.number, cause, recorded, self.core.clock.wall
             )
@@ -508,10 +515,16 @@ class Subscription:
         for delivery in self.back.values():
             if delivery.journaled == RECORDED:
                 yield delivery.sequence, delivery.attempts
+        for delivery in self.in_flight():
+            if delivery.attempts > 1:
+                yield delivery.sequence, delivery.attempts - 1
+
+    def in_flight(self) -> Iterator[Delivery]:
+        """What its consumers hold and the journal knows."""
         for consumer in self.holders:
             for delivery in consumer.unacked.values():
-                if delivery.journaled == RECORDED and delivery.attempts > 1:
-                    yield delivery.sequence, delivery.attempts - 1
+                if delivery.journaled == RECORDED:
+                    yield delivery
 
     def matching(self, predicate: Callable[[Message], bool] | None) -> Iterator[Delivery]:
         """READY deliveries whose message satisfies the predicate, if there is one, in order; to

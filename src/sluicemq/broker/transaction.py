@@ -192,6 +192,8 @@ class Transactions:
             if delivery.journaled == RECORDED:
                 acks.setdefault(delivery.subscription, []).append(delivery.sequence)
         prepared = was is TransactionState.PREPARED
+        if acks:
+            broker.core.notes.write()
         left = sum(1 for _, message in sends if message.durability) + len(acks) + prepared
         sequence = 0
         for destination, message in sends:

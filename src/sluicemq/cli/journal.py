@@ -19,6 +19,7 @@ from rich.markup import escape
 from rich.table import Table
 
 from sluicemq.broker import Broker
+from sluicemq.broker.records import decode_batch
 from sluicemq.broker.restore import restore, snapshot
 from sluicemq.cli.console import Exit, JsonFlag, complain, err, out, print_json, printable
 from sluicemq.cli.serve import load_flags
@@ -26,7 +27,7 @@ from sluicemq.cli.status import size
 from sluicemq.journal import FileJournal
 from sluicemq.journal.compact import compact as compact_journal
 from sluicemq.journal.directory import read_identity
-from sluicemq.journal.format import Cause, RecordType
+from sluicemq.journal.format import Cause, RecordType, decode_gauge, decode_redelivered
 from sluicemq.journal.inspect import Entry, Report
 from sluicemq.journal.inspect import check as check_journal
 from sluicemq.journal.inspect import dump as dump_journal
@@ -200,6 +201,27 @@ def _details(entry: Entry) -> Iterator[tuple[str, Any]]:
         yield "cause", Cause(record.kind).name.lower()
         yield "subscription", record.subscription
         yield "sequences", record.sequences
+    elif record.type == RecordType.DELIVERED:
+        yield "subscription", record.subscription
+        yield "sequences", record.sequences
+    elif record.type == RecordType.REDELIVERED:
+        subscription, sequences, attempts = decode_redelivered(record.body)
+        yield "subscription", subscription
+        yield "sequences", sequences
+        yield "attempts", attempts
+    elif record.type == RecordType.GAUGE:
+        waiting, in_flight, consumers = decode_gauge(record.body)
+        yield "waiting", waiting
+        yield "in_flight", in_flight
+        yield "consumers", consumers
+    elif record.type == RecordType.BATCH:
+        part = decode_batch(record.body)
+        yield "writer", _text(part.writer)
+        yield "batch", part.batch
+        yield "partition", part.partition
+        yield "part", part.part
+        yield "final", part.final
+        yield "rows", part.rows
     elif message is not None:
         yield "origin", message.origin.name.lower()
         yield "kind", message.kind.name.lower()
@@ -224,10 +246,20 @@ def _line(entry: Entry) -> str:
     parts = [f"{record.sequence:>10}", time, f"{RecordType(record.type).name.lower():<12}"]
     if entry.address is not None:
         parts.append(printable(str(entry.address)))
-    if record.type == RecordType.SETTLED:
+    if record.lists_messages:
+        cause = [Cause(record.kind).name.lower()] if record.type == RecordType.SETTLED else []
         numbers = ", ".join(map(str, record.sequences[:8]))
         more = f" and {len(record.sequences) - 8} more" if len(record.sequences) > 8 else ""
-        parts.append(f"{Cause(record.kind).name.lower()} {numbers}{more}")
+        parts.append(" ".join([*cause, f"{numbers}{more}"]))
+    elif record.type == RecordType.GAUGE:
+        waiting, in_flight, consumers = decode_gauge(record.body)
+        parts.append(f"{waiting} waiting, {in_flight} in flight, {consumers} consumers")
+    elif record.type == RecordType.BATCH:
+        part = decode_batch(record.body)
+        parts.append(
+            f"{printable(part.writer)}, batch {part.batch}, partition {part.partition}, "
+            f"part {part.part}{', final' * part.final}: {part.rows} rows"
+        )
     elif record.reference:
         parts.append(f"about {record.reference}")
     if message is not None:

@@ -236,7 +236,8 @@ class Appender:
         if self._refusal:
             raise JournalFailed(self._refusal)
         size = HEADER_BYTES + len(body)
-        self._check(references, size)
+        if references or size > LARGEST_RECORD:
+            self._check(references, size)
         parts = self._parts
         sequence = self._next
         rest = REST.pack(
@@ -255,7 +256,13 @@ class Appender:
             HEADER_BYTES,
         )
         parts += (SIZE_AND_CRC.pack(size, crc32(body, crc32(rest))) + rest, body, PADDING[size & 7])
-        self._note(sequence, size, references)
+        fill = self._fill
+        self._places.append(fill >> 3)
+        self._fill = fill + size + 7 & -8
+        self._live.append(0)
+        if references:
+            self._liveness.expect(self._segment, sequence, references)
+        self._next = sequence + 1
         self._open = not last
         return sequence
 
@@ -264,16 +271,6 @@ class Appender:
             raise JournalError(f"a record has 0 to {MAX_REFERENCES} references, not {references}")
         if size > LARGEST_RECORD:
             raise JournalError(f"a record of {size} bytes is larger than the format allows")
-
-    def _note(self, sequence: int, size: int, references: int) -> None:
-        """The record that `_parts` now ends with: where it is, and what it waits for."""
-        fill = self._fill
-        self._places.append(fill >> 3)
-        self._fill = fill + size + 7 & -8
-        self._live.append(0)
-        if references:
-            self._liveness.expect(self._segment, sequence, references)
-        self._next = sequence + 1
 
     def _append_own(self, type: int, body: bytes, destination: int = 0) -> int:
         """A record of the journal's own, which must not end a unit of the broker's."""
@@ -338,7 +335,12 @@ class Appender:
         )
         self._parts += encoded
         size = HEADER_BYTES + len(encoded[1])
-        self._note(sequence, size, left)
+        fill = self._fill
+        self._places.append(fill >> 3)
+        self._fill = fill + size + 7 & -8
+        self._live.append(0)
+        self._liveness.expect(self._segment, sequence, left)
+        self._next = sequence + 1
         return self._segment, sequence, size
 
 

@@ -39,7 +39,13 @@ Bodies by type:
     INDEX             see index.py
     SNAPSHOT          empty; a snapshot of everything up to here was begun
     NUMBERED          empty; keeps numbers that were given without a record from being given twice
+    DELIVERED         as SETTLED: first deliveries of messages, by the turn they were made in
+    REDELIVERED       the same of later ones, then u32 deliveries so far x count
+    GAUGE             u64 waiting, u64 in flight, u32 consumers, u32 0: how a destination stands
     the others        are the broker's (broker/records.py)
+
+DELIVERED, REDELIVERED, GAUGE and BATCH came with format version 2; segments of version 1 are read,
+and gone on from in a new segment, as they are.
 """
 
 from __future__ import annotations
@@ -75,6 +81,10 @@ class RecordType(IntEnum):
     STARTED = 15
     STOPPED = 16
     NUMBERED = 17
+    DELIVERED = 18
+    REDELIVERED = 19
+    GAUGE = 20
+    BATCH = 21
 
 
 class Cause(IntEnum):
@@ -98,12 +108,13 @@ ENTRY: Final = 8
 DELAYED: Final = 16
 """The message is not to be delivered before a time (Message.deliver_at)."""
 
-FORMAT_VERSION: Final = 1
+FORMAT_VERSION: Final = 2
 HEADER_BYTES: Final = 56
 MAX_RECORD_BYTES: Final = 0xFFFFFFFF
 MAX_REFERENCES: Final = 0xFFFF
 MAX_SETTLED: Final = 1 << 16
-"""Sequence numbers in one SETTLED record; a longer list becomes several records of one unit."""
+"""Sequence numbers in one SETTLED, DELIVERED or REDELIVERED record; a longer list becomes several
+records."""
 
 SIZE_AND_CRC: Final = Struct("<II")
 REST: Final = Struct("<QqqQIBBBBBBHI")
@@ -112,6 +123,8 @@ HEADER: Final = Struct("<IIQqqQIBBBBBBHI")
 PADDING: Final = tuple(bytes(-size % 8) for size in range(8))
 """Indexed by size & 7."""
 SETTLED_HEAD: Final = Struct("<II")
+SETTLED_ONE: Final = Struct("<IIQ")
+GAUGE: Final = Struct("<QQII")
 
 _LAST_TYPE: Final = max(RecordType)
 
@@ -154,13 +167,20 @@ class Record(NamedTuple):
         return self.body
 
     @property
+    def lists_messages(self) -> bool:
+        """It is about a list of messages: they were delivered, or settled."""
+        return self.type in (RecordType.SETTLED, RecordType.DELIVERED, RecordType.REDELIVERED)
+
+    @property
     def subscription(self) -> int:
-        """Of a SETTLED record."""
-        return decode_settled(self.body)[0]
+        """Of a record that lists messages."""
+        return int.from_bytes(self.body[:4], "little")
 
     @property
     def sequences(self) -> list[int]:
-        """Of a SETTLED record."""
+        """Of a record that lists messages."""
+        if self.type == RecordType.REDELIVERED:
+            return decode_redelivered(self.body)[1]
         return decode_settled(self.body)[1]
 
     @property
@@ -266,6 +286,8 @@ def decode_record(buffer: memoryview, offset: int, size: int) -> Record:
 
 def encode_settled(subscription: int, sequences: list[int]) -> bytes:
     """Body of a SETTLED record."""
+    if len(sequences) == 1:
+        return SETTLED_ONE.pack(subscription, 1, sequences[0])
     return SETTLED_HEAD.pack(subscription, len(sequences)) + array("Q", sequences).tobytes()
 
 
@@ -279,6 +301,31 @@ def decode_settled(body: bytes) -> tuple[int, list[int]]:
         raise JournalDamaged(f"a SETTLED record of {len(body)} bytes announces {count} numbers")
     numbers.frombytes(body[8:])
     return subscription, numbers.tolist()
+
+
+def encode_redelivered(subscription: int, sequences: list[int], attempts: list[int]) -> bytes:
+    """Body of a REDELIVERED record."""
+    return encode_settled(subscription, sequences) + array("I", attempts).tobytes()
+
+
+def decode_redelivered(body: bytes) -> tuple[int, list[int], list[int]]:
+    """Subscription, sequence numbers, deliveries of each so far. Raises JournalDamaged."""
+    count = int.from_bytes(body[4:8], "little")
+    end = 8 + 8 * count
+    if len(body) != end + 4 * count:
+        raise JournalDamaged(f"a record of {len(body)} bytes announces {count} redeliveries")
+    subscription, sequences = decode_settled(body[:end])
+    attempts = array("I")
+    attempts.frombytes(body[end:])
+    return subscription, sequences, attempts.tolist()
+
+
+def decode_gauge(body: bytes) -> tuple[int, int, int]:
+    """Waiting, in flight, consumers. Raises JournalDamaged."""
+    if len(body) != GAUGE.size:
+        raise JournalDamaged(f"a GAUGE record has {len(body)} bytes, not {GAUGE.size}")
+    waiting, in_flight, consumers, _ = GAUGE.unpack(body)
+    return waiting, in_flight, consumers
 
 
 def encode_address(address: Address) -> bytes:

@@ -272,4 +272,4 @@ def dump(
 def _concerns(record: Record, sequence: int) -> bool:
     if sequence in (record.sequence, record.reference):
         return True
-    return record.type == RecordType.SETTLED and sequence in record.sequences
+    return record.lists_messages and sequence in record.sequences

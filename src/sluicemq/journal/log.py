@@ -11,7 +11,7 @@ import json
 import os
 import time
 from array import array
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from functools import partial
 from pathlib import Path
 from typing import Final, NamedTuple
@@ -133,8 +133,10 @@ class FileJournal(Appender):
         "_unsynced",
         "_upkeep",
         "_writer",
+        "deliveries",
         "directory",
         "durable",
+        "gauge_interval",
         "identity",
         "on_durable",
         "on_failure",
@@ -164,6 +166,8 @@ class FileJournal(Appender):
         self.directory = directory
         self.options = options
         self.sync_delay = options.sync_delay
+        self.deliveries = options.deliveries
+        self.gauge_interval = options.gauge_interval
         self.identity = identity[:8]
         self.recovery = recovery
         self.slots = Slots(directory, options.slot_limit_bytes)
@@ -254,6 +258,10 @@ class FileJournal(Appender):
         return journal
 
     # --- group commit --------------------------------------------------------------------------
+
+    @property
+    def pending(self) -> bool:
+        return bool(self._parts)
 
     def commit(self, sync: bool = True) -> None:
         if self._open or self._failed:
@@ -390,6 +398,11 @@ class FileJournal(Appender):
         preallocate = min(self.options.preallocate_bytes, self.options.segment_bytes)
         self._file = SegmentFile(self.directory, header, self._spares, preallocate)
         self._files[segment.first] = self._file
+
+    @property
+    def segments(self) -> Sequence[Segment]:
+        """All there are, in ascending order, as this thread knows them; not to be changed."""
+        return self._liveness.segments
 
     def seal(self) -> None:
         self._roll_wanted = True

@@ -30,7 +30,8 @@ def _ignore(durable: int) -> None:
 
 
 class MemoryJournal:
-    """See `port.Journal`. With `history` every record is kept for `read_from`; without, none."""
+    """See `port.Journal`. With `history` every record is kept for `read_from`; without, none: then
+    there is nobody that deliveries and gauges could tell something."""
 
     __slots__ = (
         "_entries",
@@ -45,7 +46,9 @@ class MemoryJournal:
         "_open",
         "_unclaimed",
         "addresses",
+        "deliveries",
         "durable",
+        "gauge_interval",
         "identity",
         "on_durable",
         "on_written",
@@ -54,10 +57,14 @@ class MemoryJournal:
         "written",
     )
 
-    def __init__(self, history: bool = False) -> None:
+    def __init__(
+        self, history: bool = False, *, deliveries: bool = False, gauge_interval: int = 0
+    ) -> None:
         self.identity = os.urandom(8)
         self.durable = self.written = 0
         self.sync_delay = 0
+        self.deliveries = deliveries
+        self.gauge_interval = gauge_interval
         self.addresses: dict[int, Address] = {}
         self.on_durable: Callable[[int], None] = _ignore
         self.on_written: Callable[[int], None] = _ignore
@@ -81,6 +88,10 @@ class MemoryJournal:
         sequence = self._next
         self._next = sequence + 1
         return sequence
+
+    @property
+    def pending(self) -> bool:
+        return self.written < self._next - 1
 
     def next_sequence(self) -> int:
         sequence = self._next

@@ -19,6 +19,10 @@ class JournalOptions(msgspec.Struct, frozen=True, kw_only=True):
     verify_on_start    compare every sealed segment with its CRC
     leftover_fraction  sealed segments with a smaller live part are emptied (0 = never, up to 1)
     slot_limit_bytes   limit of a retention slot that names none
+    deliveries         journal who has been given what: what a consumer held when the broker was
+                       killed comes again marked as redelivered, and the pipeline sees deliveries
+    gauge_interval     ms after which the pipeline is told anew how many messages and consumers a
+                       destination has, if that has changed (0 = never)
     """
 
     segment_bytes: int = 64 << 20
@@ -27,3 +31,5 @@ class JournalOptions(msgspec.Struct, frozen=True, kw_only=True):
     verify_on_start: bool = True
     leftover_fraction: float = 0.25
     slot_limit_bytes: int = DEFAULT_SLOT_LIMIT
+    deliveries: bool = True
+    gauge_interval: int = 5000

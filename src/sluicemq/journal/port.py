@@ -52,12 +52,20 @@ class Journal(Protocol):
     the machine could; at least `durable`."""
     sync_delay: int
     """ms within which what nobody waits for is to be committed with `sync`."""
+    deliveries: bool
+    """Whether deliveries are worth a record."""
+    gauge_interval: int
+    """ms between records of how a destination stands; 0 = there are none."""
     on_durable: Callable[[int], None]
     """Called after each group that moves it with the new value of `durable`."""
     on_written: Callable[[int], None]
     """Called after each group with the new value of `written`."""
     snapshot_source: Callable[[], bytes]
     """Called now and then; gives the broker's own state, to be handed back at the next start."""
+
+    @property
+    def pending(self) -> bool:
+        """Records have been appended that the next `commit` will have to write."""
 
     def next_sequence(self) -> int:
         """A number for a message that is not journaled."""

@@ -54,8 +54,8 @@ LARGEST_SPAN: Final = 4 * SPAN_LIMIT
 """No segment has more sequence numbers: it ends with the group that brings it above SPAN_LIMIT."""
 
 _PRIORITIES: Final = bytes(range(10))
-_EVENTS: Final = re.compile(rb"[^\x01\x0c\x0e]")
-"""In a column of types: everything but MESSAGE, CARRIED and INDEX."""
+_EVENTS: Final = re.compile(rb"[^\x01\x0c\x0e\x14]")
+"""In a column of types: everything but MESSAGE, CARRIED, INDEX and GAUGE."""
 _APPLIED: Final = re.compile(
     b"[%c%c%c%c%c]"
     % (
@@ -403,7 +403,7 @@ class Recovery:
     # --- what the broker reads -------------------------------------------------------------------
 
     def events(self) -> Iterator[Record]:
-        """Everything after `position` but messages, in order."""
+        """Everything after `position` but messages and gauges, in order."""
         for part in self.parts:
             yield from self._after(part, self.position, _EVENTS)
 

@@ -38,6 +38,11 @@ class Slot(msgspec.Struct, frozen=True, kw_only=True):
     lost: bool = False
 
 
+def is_slot_name(name: str) -> bool:
+    """Up to 63 characters of a-z 0-9 _ . - and no sign at the start."""
+    return _NAME.fullmatch(name) is not None
+
+
 class Slots:
     """The slots of one data directory. Holds no state: the files are the truth."""
 
@@ -47,7 +52,7 @@ class Slots:
         self._limit_bytes = limit_bytes
 
     def _path(self, name: str) -> Path:
-        if not _NAME.fullmatch(name):
+        if not is_slot_name(name):
             raise JournalError(
                 f"{name!r} is no name for a slot: up to 63 characters of a-z 0-9 _ . - "
                 "and no sign at the start"
@@ -76,7 +81,7 @@ class Slots:
         if self._directory.is_dir():
             for path in sorted(self._directory.iterdir()):
                 name = path.name.removesuffix(_SUFFIX)
-                if name != path.name and _NAME.fullmatch(name):
+                if name != path.name and is_slot_name(name):
                     try:
                         found[name] = self._read(path)
                     except FileNotFoundError:

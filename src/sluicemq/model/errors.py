@@ -12,6 +12,8 @@ SluiceError
 │   ├── TransactionError         it is not in a state that allows the operation
 │   │   ├── TransactionNotFound
 │   │   └── TransactionEnded
+│   ├── BatchConflict            a repeated batch is not what it was the first time
+│   ├── BatchRefused             messages of a batch are refused, so none has been published
 │   ├── SelectorError            the text of a message selector is not one
 │   └── BrokerStopping           the broker no longer accepts messages
 ├── AccessError                  who somebody is, or what they may do
@@ -35,6 +37,8 @@ SluiceError
 """
 
 from __future__ import annotations
+
+from typing import NamedTuple
 
 
 class SluiceError(Exception):
@@ -83,6 +87,36 @@ class TransactionNotFound(TransactionError):
 
 class TransactionEnded(TransactionError):
     """It has been committed or rolled back."""
+
+
+class BatchConflict(BrokerError):
+    """A part of a batch that was written before comes again with other rows, or out of turn."""
+
+
+class Refusal(NamedTuple):
+    """One message of a batch that is refused.
+
+    row      its place among the messages, from 0
+    error    why
+    passing  it is the present state of the broker, not the message: later it may be accepted
+    """
+
+    row: int
+    error: BrokerError
+    passing: bool
+
+
+class BatchRefused(BrokerError):
+    """Messages of a batch are refused, so none of it has been published."""
+
+    def __init__(self, refused: list[Refusal], count: int) -> None:
+        """`refused` is not empty; `count` messages there were in all."""
+        first = refused[0]
+        super().__init__(
+            f"{len(refused)} of {count} messages are refused; the first, at {first.row}: "
+            f"{first.error}"
+        )
+        self.refused = refused
 
 
 class SelectorError(BrokerError):

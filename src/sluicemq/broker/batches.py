@@ -1,0 +1,277 @@
+"""Exactly-once batches: what a data pipeline writes, in parts that it may have to send again.
+
+A writer numbers its batches upwards. Of each, every partition comes as one part, or as several in
+order, the last of them `final`. A part is one journal unit: its messages and a record that it was
+written, so after a crash both are there or neither. Sent again, it changes nothing:
+
+    batch below the writer's latest       there already: the writer went on, so it was complete
+    partition whose final part is known   there already: a repetition may bring the rows in another
+                                          order and so cut otherwise; but if there are more of them,
+                                          or fewer, its final part is a conflict
+    known part of another partition       there already if its digest is the same; else a conflict:
+                                          the rows, or their order, are not those of the first time
+    next part                             to be written
+    later part                            a conflict: parts before it are missing
+
+A writer is forgotten when `batch_writers` others have written after it, or after RETENTION_MS.
+"""
+
+from __future__ import annotations
+
+from array import array
+from bisect import bisect_left
+from collections import OrderedDict
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Final, NamedTuple
+
+from sluicemq.broker.records import BatchPart, WriterState, encode
+from sluicemq.journal.format import RecordType
+from sluicemq.model.errors import (
+    BatchConflict,
+    BatchRefused,
+    BrokerError,
+    BrokerStopping,
+    DestinationNotFound,
+    LimitExceeded,
+    MessageTooLarge,
+    Refusal,
+)
+
+if TYPE_CHECKING:
+    from sluicemq.broker.destination import Destination
+    from sluicemq.broker.engine import Broker
+    from sluicemq.model.destination import Address
+    from sluicemq.model.message import Message
+
+RETENTION_MS: Final = 30 * 24 * 60 * 60 * 1000
+LONGEST_WRITER: Final = 255
+"""Characters."""
+MOST_PARTITIONS: Final = 1 << 20
+
+
+class BatchAnswer(NamedTuple):
+    """What became of a part.
+
+    already   it was there before
+    sequence  to wait for (Broker.when_durable) before answering, also if `already`
+    """
+
+    already: bool
+    sequence: int
+
+
+class Writer:
+    """What is remembered of a writer.
+
+    batch     its latest
+    seen      wall ms of its last part
+    sequence  record of its last part; 0 = on disk since before the start
+    done      partitions that are complete, ascending
+    rows      of each of them, in all
+    partial   of the others, digest and rows of each part
+    repeated  rows of each part of a complete partition that has come again since the start
+    """
+
+    __slots__ = ("batch", "done", "partial", "repeated", "rows", "seen", "sequence")
+
+    def __init__(self, batch: int) -> None:
+        self.batch = batch
+        self.seen = 0
+        self.sequence = 0
+        self.done = array("I")
+        self.rows = array("Q")
+        self.partial: dict[int, list[tuple[int, int]]] = {}
+        self.repeated: dict[int, dict[int, int]] = {}
+
+    def total(self, partition: int) -> int:
+        """Rows of a complete partition; -1 if it is not."""
+        place = bisect_left(self.done, partition)
+        found = place < len(self.done) and self.done[place] == partition
+        return self.rows[place] if found else -1
+
+    def repeat(self, part: BatchPart) -> bool:
+        """A part of a complete partition has come again. False if it is the last and there were
+        not as many rows as the first time, so far as that is known."""
+        repeated = self.repeated.setdefault(part.partition, {})
+        repeated[part.part] = part.rows
+        if not part.final:
+            return True
+        # they come in order, so these are of this repetition, also if another one was cut short
+        counted = [repeated[number] for number in range(part.part + 1) if number in repeated]
+        return len(counted) <= part.part or sum(counted) == self.total(part.partition)
+
+    def add(self, part: BatchPart) -> None:
+        """A part has been written."""
+        if not part.final:
+            self.partial.setdefault(part.partition, []).append((part.digest, part.rows))
+            return
+        before = self.partial.pop(part.partition, [])
+        place = bisect_left(self.done, part.partition)
+        self.done.insert(place, part.partition)
+        self.rows.insert(place, part.rows + sum(rows for _, rows in before))
+
+
+class Batches:
+    """The broker's memory of writers, by name, the one that wrote last at the end."""
+
+    def __init__(self, broker: Broker) -> None:
+        self._broker = broker
+        self.writers: OrderedDict[str, Writer] = OrderedDict()
+
+    def find(self, part: BatchPart) -> BatchAnswer | None:
+        """The answer for a part that is there already; None if it is to be written.
+
+        Raises BatchConflict, and LimitExceeded for names and numbers beyond their ranges.
+        """
+        _expect_sane(part)
+        writer = self.writers.get(part.writer)
+        known: list[tuple[int, int]] = []
+        if writer is not None and part.batch <= writer.batch:
+            if part.batch < writer.batch:
+                return BatchAnswer(True, writer.sequence)
+            total = writer.total(part.partition)
+            if total >= 0:
+                if not writer.repeat(part):
+                    raise BatchConflict(
+                        f"{_name(part)} ends the partition, but it had {total} rows when it was "
+                        "written first: the query's rows, or how they are partitioned, have changed"
+                    )
+                return BatchAnswer(True, writer.sequence)
+            known = writer.partial.get(part.partition, [])
+            if part.part < len(known):
+                if part.final or known[part.part] != (part.digest, part.rows):
+                    raise BatchConflict(
+                        f"{_name(part)} is not what it was when it was written first: the rows of "
+                        "the query, or their order, have changed. Order them by something that "
+                        "does not change, or make transactions large enough for a partition"
+                    )
+                return BatchAnswer(True, writer.sequence)
+        if part.part > len(known):
+            raise BatchConflict(f"{_name(part)}: only {len(known)} parts before it are there")
+        return None
+
+    def check(self, messages: Sequence[tuple[Address, Message]]) -> list[Refusal]:
+        """Which of these would be refused now, in order. Raises BrokerStopping.
+
+        As in any transaction, what it brings itself does not count against the limits.
+        """
+        return self._plan(messages)[1]
+
+    def write(self, part: BatchPart, messages: Sequence[tuple[Address, Message]]) -> BatchAnswer:
+        """Publish the messages of a part that is not there yet, all or none.
+
+        Before anything has happened it raises BatchRefused (with every refusal, see `check`),
+        BatchConflict, BrokerStopping, LimitExceeded (see `find`). Messages of no durability are
+        gone after a restart, but the part is not written again.
+        """
+        found = self.find(part)
+        if found is not None:
+            return found
+        planned, refused = self._plan(messages)
+        if refused:
+            raise BatchRefused(refused, len(messages))
+        broker = self._broker
+        accepted = []
+        for destination, message, queue in planned:
+            if queue is not None:
+                message = broker.redirect(message, destination, queue)
+                destination = queue
+            if message.durability:
+                # numbering appends records of its own, which must not end up inside the unit
+                broker.number(destination)
+            accepted.append((destination, message))
+        for destination, message in accepted:
+            broker.accept(destination, message, last=False)
+        wall = broker.clock.wall
+        sequence = broker.journal.append_entry(RecordType.BATCH, encode(part), wall)
+        broker.show_unit()
+        self.remember(part, wall, sequence)
+        return BatchAnswer(False, sequence)
+
+    def _plan(
+        self, messages: Sequence[tuple[Address, Message]]
+    ) -> tuple[list[tuple[Destination, Message, Destination | None]], list[Refusal]]:
+        """Destination of each message, with the dead-letter queue if it has to go there; and what
+        is refused."""
+        broker = self._broker
+        if broker.stopping:
+            raise BrokerStopping("the broker is shutting down")
+        planned: list[tuple[Destination, Message, Destination | None]] = []
+        refused: list[Refusal] = []
+        for row, (address, message) in enumerate(messages):
+            try:
+                destination = broker.resolve(address)
+                verdict: Destination | None = destination
+                if destination.limited or destination.parked:
+                    verdict = broker.judge(destination, message, False)
+                if not message.durability:
+                    broker.expect_memory()
+            except (DestinationNotFound, MessageTooLarge) as error:
+                refused.append(Refusal(row, error, False))
+            except BrokerError as error:
+                refused.append(Refusal(row, error, True))
+            else:
+                queue = verdict if verdict is not destination else None
+                planned.append((destination, message, queue))
+        return planned, refused
+
+    # --- memory --------------------------------------------------------------------------------
+
+    def remember(self, part: BatchPart, wall: int, sequence: int) -> None:
+        """The part has been written, at `wall` ms: now, or before a restart (sequence 0)."""
+        writer = self.writers.pop(part.writer, None)
+        if writer is None or part.batch > writer.batch:
+            writer = Writer(part.batch)
+        writer.add(part)
+        writer.seen = wall
+        writer.sequence = sequence
+        self.writers[part.writer] = writer
+        self._forget(wall)
+
+    def _forget(self, wall: int) -> None:
+        writers = self.writers
+        limit = self._broker.settings.batch_writers
+        while len(writers) > limit or next(iter(writers.values())).seen <= wall - RETENTION_MS:
+            writers.popitem(last=False)
+
+    def state(self) -> list[WriterState]:
+        """For a snapshot."""
+        return [
+            WriterState(
+                name,
+                writer.batch,
+                writer.seen,
+                writer.done.tobytes(),
+                writer.rows.tobytes(),
+                list(writer.partial.items()),
+            )
+            for name, writer in self.writers.items()
+        ]
+
+    def restore(self, states: list[WriterState]) -> None:
+        """From a snapshot."""
+        for state in states:
+            writer = self.writers[state.name] = Writer(state.batch)
+            writer.seen = state.seen
+            writer.done.frombytes(state.done)
+            writer.rows.frombytes(state.rows)
+            writer.partial.update(state.partial)
+
+
+def _expect_sane(part: BatchPart) -> None:
+    if not 0 < len(part.writer) <= LONGEST_WRITER:
+        raise LimitExceeded(
+            f"the name of a writer has 1 to {LONGEST_WRITER} characters, not {len(part.writer)}"
+        )
+    if not (
+        0 <= part.batch < 1 << 63
+        and 0 <= part.partition < MOST_PARTITIONS
+        and 0 <= part.part < 1 << 32
+        and 0 <= part.digest < 1 << 64
+        and 0 <= part.rows < 1 << 32
+    ):
+        raise LimitExceeded(f"{_name(part)}: a number is beyond its range")
+
+
+def _name(part: BatchPart) -> str:
+    return f"part {part.part} of partition {part.partition}, batch {part.batch} of {part.writer!r}"

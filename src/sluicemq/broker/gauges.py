@@ -1,0 +1,72 @@
+"""How destinations stand, told to the journal now and then: for the pipeline, which sees the
+journal only.
+
+All destinations are looked at in rounds, a share at a time, and each that has changed since it was
+last told of gets a record. A round takes `gauge_interval`, or longer if there are very many, so
+that no turn of the loop is held up.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Final
+
+if TYPE_CHECKING:
+    from sluicemq.broker.core import Core
+    from sluicemq.broker.destination import Destination
+    from sluicemq.model.destination import Address
+
+SHARE: Final = 100
+"""Destinations looked at together where a round has time for it. Each costs about 1 µs."""
+LARGEST_SHARE: Final = 500
+STEPS: Final = 100
+"""Shares to a round."""
+
+
+class Gauges:
+    """See the module."""
+
+    __slots__ = ("_core", "_delay", "_destinations", "_interval", "_left", "_share")
+
+    def __init__(self, core: Core, destinations: dict[Address, Destination]) -> None:
+        self._core = core
+        self._destinations = destinations
+        self._left: list[Destination] = []
+        self._share = SHARE
+        self._delay = self._interval = core.journal.gauge_interval
+        if self._interval > 0:
+            core.timers.add(core.clock.steady + self._delay, self._step, None)
+
+    def _step(self, argument: None) -> None:
+        core = self._core
+        left = self._left
+        if not left:
+            left.extend(self._destinations.values())
+            steps = min(STEPS, len(left) // SHARE + 1)
+            self._share = min(LARGEST_SHARE, len(left) // steps + 1)
+            self._delay = max(1, self._interval // steps)
+        for destination in left[-self._share :]:
+            self.look(destination)
+        del left[-self._share :]
+        core.timers.add(core.clock.steady + self._delay, self._step, None)
+
+    def look(self, destination: Destination) -> None:
+        """Tell of one if it has changed, and the journal knows it for good."""
+        waiting, flight = destination.waiting, destination.unacked
+        self._tell(destination, (waiting, flight, destination.consumers))
+
+    def gone(self, destination: Destination) -> None:
+        """It is about to be removed, with all that it has."""
+        if self._interval > 0:
+            self._tell(destination, (0, 0, 0))
+
+    def finish(self) -> None:
+        """The broker is about to stop: tell of all that have changed."""
+        if self._interval > 0:
+            for destination in self._destinations.values():
+                self.look(destination)
+
+    def _tell(self, destination: Destination, standing: tuple[int, int, int]) -> None:
+        known = destination.number and not destination.temporary and not destination.removed
+        if known and destination.gauged != standing:
+            destination.gauged = standing
+            self._core.notes.gauge(destination, *standing)

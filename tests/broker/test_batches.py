@@ -1,0 +1,326 @@
+"""Exactly-once batches: what is there already, what is a conflict, what is refused."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from msgspec.structs import replace
+
+from sluicemq.broker import BatchPart, Broker, BrokerSettings, ManualClock
+from sluicemq.broker.batches import LONGEST_WRITER, MOST_PARTITIONS, RETENTION_MS
+from sluicemq.broker.records import State, WriterState, decode_batch, decode_state, encode
+from sluicemq.broker.restore import restore, snapshot
+from sluicemq.journal import FileJournal
+from sluicemq.journal.format import UNIT_END, RecordType
+from sluicemq.journal.memory import MemoryJournal
+from sluicemq.model.destination import Address, Kind, Overflow
+from sluicemq.model.errors import (
+    BatchConflict,
+    BatchRefused,
+    BrokerStopping,
+    DestinationNotFound,
+    JournalDamaged,
+    LimitExceeded,
+    MessageTooLarge,
+)
+from sluicemq.model.message import Durability, Message
+from tests.broker.support import Rig, bodies
+
+QUEUE = Address(Kind.QUEUE, "q")
+FIRST = BatchPart("query", 0, 0, 0, True, 11, 1)
+Rows = list[tuple[Address, Message]]
+
+
+def rows(
+    *texts: str, to: Address = QUEUE, durability: Durability = Durability.SYNC, body: bytes = b""
+) -> Rows:
+    return [(to, Message(to, body or text.encode(), durability=durability)) for text in texts]
+
+
+class Lives:
+    """A broker on disk, and the next one on the same directory."""
+
+    def __init__(self, directory: Path, settings: BrokerSettings | None = None) -> None:
+        self.directory = directory
+        self.settings = settings
+        self.clock = ManualClock()
+        self.start()
+
+    def start(self) -> None:
+        self.journal = FileJournal.open(self.directory)
+        self.broker = Broker(self.journal, self.clock, self.settings)
+        broker = self.broker
+        self.journal.snapshot_source = lambda: snapshot(broker)
+        restore(broker, self.journal.recovery)
+
+    def write(self, part: BatchPart, *texts: str) -> bool:
+        """False if it was there already."""
+        answer = self.broker.write_batch(part, rows(*texts))
+        self.sync()
+        return not answer.already
+
+    def sync(self) -> None:
+        for _ in range(2):
+            self.broker.flush()
+            self.journal.sync()
+
+    def restart(self, *, sealed: bool = False) -> None:
+        if sealed:
+            self.journal.seal()
+            self.sync()
+        self.journal.close()
+        self.start()
+
+    def waiting(self) -> list[str]:
+        found = self.broker.queue("q").queue.browse()
+        return [self.broker.core.read(delivery).body.decode() for delivery in found]
+
+
+@pytest.fixture
+def lives(tmp_path: Path) -> Iterator[Lives]:
+    lives = Lives(tmp_path)
+    yield lives
+    lives.journal.close()
+
+
+def test_a_part_is_one_unit_and_shown_when_it_is_durable() -> None:
+    rig = Rig(journal=MemoryJournal(history=True))
+    queue = rig.broker.queue("q")
+    waited: list[int] = []
+    messages = rows("a") + rows("b", durability=Durability.LAZY)
+    messages += rows("c", durability=Durability.NONE) + rows("d", to=Address(Kind.QUEUE, "new"))
+    answer = rig.broker.write_batch(replace(FIRST, rows=4), messages)
+    assert not answer.already
+    assert rig.journal.durable < answer.sequence
+    rig.broker.when_durable(answer.sequence, lambda: waited.append(queue.waiting))
+    assert waited == []
+    again = rig.broker.write_batch(replace(FIRST, rows=4), messages)
+    assert (again.already, again.sequence) == (True, answer.sequence)
+    rig.broker.flush()
+    assert waited == [3]
+    assert sorted(bodies(queue)) == ["a", "b", "c"]
+    records = list(rig.journal.read_from(0))
+    unit = [r for r in records if r.type in (RecordType.MESSAGE, RecordType.BATCH)]
+    assert [r.type for r in unit] == [RecordType.MESSAGE] * 3 + [RecordType.BATCH]
+    assert [bool(r.flags & UNIT_END) for r in unit] == [False] * 3 + [True]
+    assert [r.sequence for r in unit] == [unit[0].sequence + n for n in (0, 1, 3, 4)]
+    assert decode_batch(unit[-1].body) == replace(FIRST, rows=4)
+    assert rig.broker.find(QUEUE).statistics.published == 3  # type: ignore[union-attr]
+
+
+@pytest.mark.parametrize("sealed", [False, True], ids=["replay", "snapshot"])
+def test_what_was_written_is_known_after_a_restart(lives: Lives, sealed: bool) -> None:
+    assert lives.write(FIRST, "a")
+    parts = [BatchPart("query", 1, 5, part, part == 2, 20 + part, 1) for part in range(3)]
+    assert lives.write(parts[0], "b")
+    lives.restart(sealed=sealed)
+    assert lives.waiting() == ["a", "b"]
+    assert not lives.write(FIRST, "older than the latest batch")
+    assert not lives.write(parts[0], "b")
+    with pytest.raises(BatchConflict, match="order"):
+        lives.write(replace(parts[0], digest=99), "x")
+    assert lives.write(parts[1], "c")
+    assert lives.write(parts[2], "d")
+    lives.restart(sealed=sealed)
+    assert not lives.write(parts[2], "d")
+    with pytest.raises(BatchConflict, match="3 rows"):
+        lives.write(replace(parts[2], part=0, rows=2), "d")
+    assert lives.waiting() == ["a", "b", "c", "d"]
+
+
+def test_what_is_in_the_snapshot_and_after_it_adds_up(lives: Lives) -> None:
+    assert lives.write(BatchPart("query", 3, 0, 0, False, 1, 1), "a")
+    lives.journal.seal()
+    lives.sync()
+    assert lives.write(BatchPart("query", 3, 0, 1, True, 2, 1), "b")
+    assert lives.write(BatchPart("query", 3, 1, 0, True, 2, 1), "c")
+    lives.restart()
+    assert lives.write(BatchPart("query", 3, 2, 0, True, 2, 1), "d")
+    assert not lives.write(BatchPart("query", 3, 0, 0, True, 7, 2), "a", "b")
+    with pytest.raises(BatchConflict, match="had 1 rows"):
+        lives.write(BatchPart("query", 3, 1, 0, True, 2, 2), "c", "x")
+
+
+def test_a_complete_partition_may_come_in_another_order_but_not_with_other_rows() -> None:
+    broker = Rig().broker
+    cut = [BatchPart("w", 0, 0, part, part == 2, part, 10) for part in range(3)]
+    for part in cut:
+        assert not broker.write_batch(part, []).already
+    other = [replace(part, digest=77, rows=12 - 2 * part.part) for part in cut]
+    assert all(broker.write_batch(part, rows("x")).already for part in other)
+    other[2] = replace(other[2], rows=9)
+    assert broker.write_batch(other[0], rows("x")).already
+    assert broker.write_batch(other[1], rows("x")).already
+    for _ in range(2):  # the first answer was lost
+        with pytest.raises(BatchConflict, match="had 30 rows"):
+            broker.write_batch(other[2], rows("x"))
+    assert broker.write_batch(cut[0], rows("x")).already
+    with pytest.raises(BatchConflict, match="had 30 rows"):
+        broker.write_batch(replace(cut[1], final=True), rows("x"))
+    assert broker.queue("q").waiting == 0
+
+
+def test_the_last_part_of_a_repetition_alone_says_little() -> None:
+    """The broker was started anew in the middle of the repetition."""
+    broker = Rig().broker
+    for part in range(2):
+        broker.write_batch(BatchPart("w", 0, 0, part, part == 1, part, 10), [])
+    assert broker.write_batch(BatchPart("w", 0, 0, 1, True, 8, 4), rows("x")).already
+
+
+def test_parts_out_of_turn_are_conflicts() -> None:
+    broker = Rig().broker
+    with pytest.raises(BatchConflict, match="only 0 parts"):
+        broker.write_batch(BatchPart("w", 0, 0, 1, True, 0, 1), rows("x"))
+    broker.write_batch(BatchPart("w", 0, 0, 0, False, 0, 1), rows("a"))
+    with pytest.raises(BatchConflict, match="order"):
+        broker.write_batch(BatchPart("w", 0, 0, 0, True, 0, 1), rows("a"))
+    with pytest.raises(BatchConflict, match="only 1 parts"):
+        broker.write_batch(BatchPart("w", 0, 0, 2, False, 0, 1), rows("x"))
+    with pytest.raises(BatchConflict, match="only 0 parts"):
+        broker.write_batch(BatchPart("w", 1, 0, 1, False, 0, 1), rows("x"))
+    assert broker.write_batch(BatchPart("w", 0, 0, 0, False, 0, 1), rows("a")).already
+
+
+@pytest.mark.parametrize(
+    "wrong",
+    [
+        {"writer": ""},
+        {"writer": "w" * (LONGEST_WRITER + 1)},
+        {"batch": -1},
+        {"batch": 1 << 63},
+        {"partition": MOST_PARTITIONS},
+        {"part": -1},
+        {"digest": 1 << 64},
+        {"rows": 1 << 32},
+    ],
+)
+def test_names_and_numbers_have_limits(wrong: dict[str, int]) -> None:
+    with pytest.raises(LimitExceeded):
+        Rig().broker.batches.find(replace(FIRST, **wrong))
+
+
+# --- refusals ------------------------------------------------------------------------------------
+
+
+def test_every_refusal_is_told_and_nothing_is_published() -> None:
+    rig = Rig(BrokerSettings(auto_create_topics=False, memory_limit=0))
+    rig.queue("full", max_messages=1)
+    rig.queue("small", max_message_bytes=3)
+    full, small = Address(Kind.QUEUE, "full"), Address(Kind.QUEUE, "small")
+    rig.send(rig.broker.queue("full"), "there")
+    messages = rows("fine") + rows("x", to=full) + rows("long", to=small)
+    messages += rows("x", to=Address(Kind.TOPIC, "t")) + rows("x", durability=Durability.NONE)
+    rig.broker.core.memory += 1
+    refused = rig.broker.batches.check(messages)
+    assert [(each.row, each.passing, type(each.error)) for each in refused] == [
+        (1, True, LimitExceeded),
+        (2, False, MessageTooLarge),
+        (3, False, DestinationNotFound),
+        (4, True, LimitExceeded),
+    ]
+    before = rig.journal.next_sequence()
+    with pytest.raises(BatchRefused, match="4 of 5 messages are refused; the first, at 1") as error:
+        rig.broker.write_batch(FIRST, messages)
+    assert [each.row for each in error.value.refused] == [1, 2, 3, 4]
+    assert rig.journal.next_sequence() == before + 1
+    assert not rig.broker.write_batch(FIRST, messages[:1]).already
+
+
+def test_a_part_larger_than_a_limit_gets_in_while_there_is_room_at_all() -> None:
+    rig = Rig()
+    queue = rig.queue(max_messages=2)
+    rig.broker.write_batch(FIRST, rows("a", "b", "c", "d"))
+    rig.broker.flush()
+    assert queue.waiting == 4
+    refused = rig.broker.batches.check(rows("e"))
+    assert [each.passing for each in refused] == [True]
+
+
+def test_what_overflows_becomes_a_dead_letter_in_the_same_unit() -> None:
+    rig = Rig(journal=MemoryJournal(history=True))
+    queue = rig.queue(max_messages=1, overflow=Overflow.DEAD_LETTER, dead_letter=True)
+    rig.send(queue, "there")
+    assert rig.broker.batches.check(rows("over")) == []
+    assert queue.statistics.dead_lettered == 0
+    start = rig.journal.durable + 1
+    rig.broker.write_batch(FIRST, rows("over"))
+    rig.broker.flush()
+    assert [message.body for message in rig.dead()] == [b"over"]
+    assert queue.statistics.dead_lettered == 1
+    unit = [r for r in rig.journal.read_from(start) if r.type != RecordType.DESTINATION]
+    assert [r.type for r in unit] == [RecordType.MESSAGE, RecordType.BATCH]
+
+
+def test_a_broker_that_stops_takes_no_batches_but_answers_repetitions() -> None:
+    rig = Rig()
+    rig.broker.write_batch(FIRST, rows("a"))
+    rig.broker.stopping = True
+    assert rig.broker.write_batch(FIRST, rows("a")).already
+    with pytest.raises(BrokerStopping):
+        rig.broker.write_batch(replace(FIRST, batch=1), rows("a"))
+    with pytest.raises(BrokerStopping):
+        rig.broker.batches.check(rows("a"))
+
+
+# --- memory --------------------------------------------------------------------------------------
+
+
+def test_writers_are_forgotten_after_newer_ones_the_oldest_first() -> None:
+    rig = Rig(BrokerSettings(batch_writers=2))
+    for name in "abac":
+        batch = 1 if name == "a" and rig.broker.batches.writers else 0
+        rig.broker.write_batch(replace(FIRST, writer=name, batch=batch), [])
+    assert list(rig.broker.batches.writers) == ["a", "c"]
+    assert not rig.broker.write_batch(replace(FIRST, writer="b"), []).already
+
+
+def test_writers_are_forgotten_after_their_time() -> None:
+    rig = Rig()
+    rig.broker.write_batch(replace(FIRST, writer="old", partition=1), [])
+    rig.clock.advance(RETENTION_MS - 1)
+    rig.broker.write_batch(replace(FIRST, writer="old"), [])  # its last part counts
+    rig.clock.advance(RETENTION_MS - 1)
+    rig.broker.write_batch(replace(FIRST, writer="new"), [])
+    assert list(rig.broker.batches.writers) == ["old", "new"]
+    rig.clock.advance(1)
+    rig.broker.write_batch(replace(FIRST, writer="newest"), [])
+    assert list(rig.broker.batches.writers) == ["new", "newest"]
+
+
+def test_a_limit_that_was_lowered_holds_after_the_next_part(tmp_path: Path) -> None:
+    lives = Lives(tmp_path)
+    for name in "abcd":
+        lives.write(replace(FIRST, writer=name), name)
+    lives.settings = BrokerSettings(batch_writers=2)
+    lives.restart(sealed=True)
+    lives.write(replace(FIRST, writer="e"), "e")
+    assert list(lives.broker.batches.writers) == ["d", "e"]
+    lives.journal.close()
+
+
+def test_many_partitions_take_little_room() -> None:
+    rig = Rig()
+    for partition in (5, 3, 999_999, 0):
+        rig.broker.write_batch(replace(FIRST, partition=partition, rows=partition), [])
+    [state] = rig.broker.batches.state()
+    assert (len(state.done), len(state.rows)) == (16, 32)
+    for partition in (5, 3, 999_999, 0):
+        assert rig.broker.batches.find(replace(FIRST, partition=partition, rows=partition))
+    assert rig.broker.batches.find(replace(FIRST, partition=4)) is None
+
+
+@pytest.mark.parametrize(
+    "writer",
+    [WriterState("w", 0, 0, b"123", b"123456", []), WriterState("w", 0, 0, bytes(8), bytes(8), [])],
+)
+def test_writers_that_end_within_a_number_are_damage(writer: WriterState) -> None:
+    with pytest.raises(JournalDamaged, match="within a number"):
+        decode_state(encode(State([], [], [], [], [], [], writers=[writer])))
+
+
+def test_a_record_of_a_batch_that_cannot_be_read_is_damage() -> None:
+    with pytest.raises(JournalDamaged, match="BatchPart"):
+        decode_batch(encode(replace(FIRST, writer="w"))[:-1])
