@@ -39,6 +39,7 @@ def test_show_as_json(run: Run) -> None:
         "phpmq-maintenance://127.0.0.1:9101",
         "vibemq://127.0.0.1:2925",
         "jmq://127.0.0.1:7676",
+        "http://127.0.0.1:7680",
     ]
 
 
@@ -50,10 +51,10 @@ def test_check_accepts_and_names_the_sources(run: Run, tmp_path: Path) -> None:
 
 
 def test_check_tells_all_problems(run: Run) -> None:
-    result = run("config", "check", "--listen", "phpmq://0.0.0.0:1", "--listen", "http://")
+    result = run("config", "check", "--listen", "phpmq://0.0.0.0:1", "--listen", "http://:1/q")
     assert result.code == 2
     assert "insecure_public" in result.err
-    assert "does not serve http" in result.err
+    assert "neither a user nor a queue" in result.err
 
 
 def test_docs(run: Run, tmp_path: Path) -> None:

@@ -10,6 +10,7 @@ from collections.abc import Callable
 from random import Random
 from typing import Final
 
+from sluicemq.model.rows import RowValues, encode, row
 from sluicemq.protocols.msglite import wire as msglite_wire
 from sluicemq.protocols.phpmq import wire as phpmq_wire
 from sluicemq.protocols.vibemq import wire as vibemq_wire
@@ -170,6 +171,51 @@ def http(chance: Random) -> Frames:
     if chance.random() < 0.8:
         lines.insert(chance.randint(1, len(lines)), b"Content-Length: %d" % len(body))
     return [*(line + end for line in lines), end, body]
+
+
+def api(chance: Random) -> Frames:
+    """Requests to the HTTP listener, some on one connection: head lines, blank line, body."""
+    frames = []
+    for _ in range(chance.randint(1, 3)):
+        body = b"".join(encode(_rows(chance)))
+        method, path, body = chance.choice(
+            (
+                (b"GET", b"status", b""),
+                (b"GET", b"journal", b""),
+                (b"GET", b"journal/segments/1", b""),
+                (b"PUT", b"journal/slots/hostile", b'{"position": 0, "limit_bytes": 1}'),
+                (b"DELETE", b"journal/slots/hostile", b""),
+                (b"POST", b"batches?writer=%d&batch=0&partition=0&part=0&final=1", body),
+                (b"POST", b"batches?writer=%d&batch=0&partition=0&part=0&refused=drop", body),
+            )
+        )
+        if b"%d" in path:
+            path %= chance.randrange(1 << 30)
+        lines = [b"%b /api/v1/%b HTTP/1.1" % (method, path), b"Host: localhost"]
+        for _ in range(chance.randrange(3)):
+            lines.append(
+                chance.choice(
+                    (
+                        b"Range: bytes=0-99",
+                        b"Connection: close",
+                        b"Expect: 100-continue",
+                        b"Authorization: Basic YTpi",
+                        b"Origin: http://localhost",
+                        b"Upgrade: websocket",
+                        b"Transfer-Encoding: chunked",
+                    )
+                )
+            )
+        lines.append(b"Content-Length: %d" % len(body))
+        frames += [*(line + b"\r\n" for line in lines), b"\r\n", body]
+    return frames
+
+
+def _rows(chance: Random) -> list[RowValues]:
+    return [
+        row(chance.choice(NAMES), _body(chance), priority=chance.randrange(10))
+        for _ in range(chance.randrange(4))
+    ]
 
 
 def http_reply(chance: Random) -> Frames:

@@ -52,6 +52,7 @@ LISTENERS: Final[dict[str, corpus.Conversation]] = {
     "msglite": corpus.msglite,
     "msglite+unix": corpus.msglite,
     "msglite-http": corpus.http,
+    "http": corpus.api,
     "vibemq": corpus.vibemq,
     "jmq": jmq_corpus.listener,
     "auto": corpus.any_first_byte,

@@ -37,6 +37,7 @@ def test_nothing_given_serves_every_protocol_on_loopback() -> None:
         "phpmq-maintenance://127.0.0.1:9101",
         "vibemq://127.0.0.1:2925",
         "jmq://127.0.0.1:7676",
+        "http://127.0.0.1:7680",
     ]
     assert {listener.durability for listener in config.listeners} == {None}
     config.check()
@@ -249,7 +250,6 @@ def test_tls_needs_readable_files(tmp_path: Path) -> None:
     [
         (["phpmq://:1", "msglite://:1"], "same address"),
         (["phpmq+unix:///a", "msglite+unix:///a"], "same address"),
-        (["http://"], "does not serve http yet"),
         (["phpmq://h@:1"], "neither a user nor a queue"),
         (["phpmq://:1/queue"], "neither a user nor a queue"),
     ],

@@ -26,6 +26,9 @@ class Transport:
     def can_write_eof(self) -> bool:
         return True
 
+    def get_write_buffer_size(self) -> int:
+        return 0
+
     def _use(self, what: str) -> None:
         if self.closed:
             raise RuntimeError("the handler is closed")
@@ -131,6 +134,18 @@ def test_a_connection_lost_in_the_turn_in_which_it_is_closed(
     house.turns.end()
     assert house.transport.done == []
     assert house.session.told == ["closed"]
+
+
+def test_what_a_slow_reader_leaves_is_measured_whenever_something_is_added(house: House) -> None:
+    """A little in each turn is too much in the end."""
+    house.connection.pause_writing()
+    for turn in range(10):
+        house.connection.write([bytes(200)])
+        house.turns.end()
+        assert house.session.told == (["congest"] if turn > 4 else [])
+    house.connection.resume_writing()
+    house.turns.end()
+    assert house.session.told == ["congest", "relieve", "flushed"]
 
 
 def test_a_session_that_answers_when_its_connection_has_gone(house: House) -> None:

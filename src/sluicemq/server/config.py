@@ -111,6 +111,14 @@ class BrokerSettings(msgspec.Struct, frozen=True, kw_only=True):
             ge=1024**2,
         ),
     ] = 1024**3
+    batch_writers: Annotated[
+        int,
+        about(
+            "Writers of batches (streaming queries, batch jobs) that are remembered, each for 30 "
+            "days: what one of them repeats is not published twice.",
+            ge=1,
+        ),
+    ] = 10_000
     stop_deadline: Annotated[
         float,
         about("Time for connections to finish when the broker stops.", Unit.SECONDS, le=3600),

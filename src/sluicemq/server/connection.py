@@ -183,7 +183,7 @@ class Connection(asyncio.Protocol):
 
     def write(self, chunks: Iterable[bytes]) -> None:
         out = self._out
-        if not out:
+        if not out or self._blocked:  # what waits for a slow reader is measured in every turn
             self._turns.outgoing(self)
         out.extend(chunks)
 

@@ -15,11 +15,6 @@ from sluicemq.server.address import Url
 from sluicemq.server.settings import about
 from sluicemq.server.units import Unit
 
-SERVED: Final = frozenset(
-    {"auto", "jmq", "msglite", "msglite-http", "phpmq", "phpmq-maintenance", "vibemq"}
-)
-"""Protocols that this version has a session for."""
-
 WITH_LOGINS: Final = frozenset({"vibemq", "jmq", "http"})
 """Protocols whose clients can say who they are."""
 
@@ -29,6 +24,7 @@ DEFAULT_LISTENERS: Final = (
     "phpmq-maintenance://",
     "vibemq://",
     "jmq://",
+    "http://",
 )
 
 
@@ -294,9 +290,6 @@ def default_listeners() -> tuple[Listener, ...]:
 
 def address_problems(listener: Listener) -> Iterator[str]:
     url = listener.url
-    if url.protocol not in SERVED:
-        served = ", ".join(sorted(SERVED))
-        yield f"{url}: this version does not serve {url.protocol} yet; it serves {served}"
     if url.user or url.queue:
         yield f"{url}: a listener has neither a user nor a queue; leave them to the clients"
     if url.options:

@@ -19,7 +19,7 @@ import msgspec
 from sluicemq.journal import JournalOptions
 from sluicemq.model.destination import Address, DestinationSettings, Kind
 from sluicemq.model.errors import ConfigurationError
-from sluicemq.server.address import Url
+from sluicemq.server.address import PROTOCOLS, Url
 from sluicemq.server.config import (
     BrokerSettings,
     Config,
@@ -29,7 +29,6 @@ from sluicemq.server.config import (
 )
 from sluicemq.server.listening import (
     JMQ_SETTINGS,
-    SERVED,
     VIBEMQ_SETTINGS,
     WITH_LOGINS,
     Limits,
@@ -67,7 +66,7 @@ _ONLY_FOR: Final[dict[str, frozenset[str]]] = {
     **dict.fromkeys(VIBEMQ_SETTINGS, frozenset({"vibemq", "auto"})),
     **dict.fromkeys(JMQ_SETTINGS, frozenset({"jmq", "auto"})),
     "serves": frozenset({"jmq"}),
-    "user": SERVED - WITH_LOGINS,
+    "user": frozenset(PROTOCOLS) - WITH_LOGINS,
 }
 
 

@@ -65,7 +65,12 @@ class Rooms:
         }
 
     def of(self, protocol: str) -> Room:
-        """The room of a protocol. Raises ConfigurationError if this version has none."""
+        """The room of a protocol; of HTTP, one of its own for each listener. Raises
+        ConfigurationError if this version has none."""
+        if protocol == "http":
+            from sluicemq.server.web import HttpRoom
+
+            return HttpRoom(self._broker, self._gate)
         room = self._rooms.get(protocol)
         if room is None:
             raise ConfigurationError(

@@ -111,6 +111,7 @@ class Server:
                 idle_timeout=settings.idle_timeout,
                 memory_budget=settings.memory_budget,
                 memory_limit=settings.memory_limit,
+                batch_writers=settings.batch_writers,
                 defaults=settings.default_destination,
             ),
         )
@@ -266,4 +267,5 @@ class Server:
                 connection.abort("the broker has stopped")
         await asyncio.sleep(0)
         if not self.exit_code:
+            broker.gauges.finish()
             broker.flush()

@@ -36,6 +36,7 @@ UNITS: Final[dict[str, dict[str, Unit]]] = {
         "preallocate_bytes": Unit.BYTES,
         "sync_delay": Unit.MILLISECONDS,
         "slot_limit_bytes": Unit.BYTES,
+        "gauge_interval": Unit.MILLISECONDS,
     },
 }
 """Units of the fields of structs that other layers own, by struct and field."""

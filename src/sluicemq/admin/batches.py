@@ -1,0 +1,293 @@
+"""Messages written as parts of a batch, each part once, however often it is sent.
+
+    POST /batches?writer=W&batch=N&partition=N&part=N&final=BOOL[&refused=…][&dead_letter=QUEUE]
+
+The body is frames of rows (`sluicemq.model.rows`). All messages of a part are one unit of the
+journal, together with the record that says that the part is there; the answer comes when that
+is on disk. What the broker knows of a writer's batches is `sluicemq.broker.batches`' business.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Mapping
+from typing import Any, Final, NamedTuple
+from zlib import crc32
+
+from starlette.requests import Request
+from starlette.responses import Response
+
+from sluicemq.admin.bodies import Budget, announced, pieces
+from sluicemq.admin.errors import RETRY_SECONDS, Problem, answer
+from sluicemq.admin.identity import caller_of, identify
+from sluicemq.admin.parts import Addressed, PartReader
+from sluicemq.broker import BatchAnswer, BatchPart, Broker
+from sluicemq.broker.deadletter import dead_letter_of
+from sluicemq.model.access import Identity, Operation
+from sluicemq.model.destination import Address, Kind
+from sluicemq.model.errors import BatchRefused
+from sluicemq.model.rows import announced_rows, frames
+from sluicemq.protocols.access import demand
+
+BESIDES_BYTES: Final = 16 * 1024 * 1024
+"""Of a part, beside one message of the largest size that its listener accepts."""
+PART_BYTES: Final = 64 * 1024 * 1024 + BESIDES_BYTES
+"""Of the body, if the listener does not say otherwise."""
+PART_ROWS: Final = 32_768
+"""Rows of a part: all of them are written in one go, while nothing else is done."""
+TOGETHER_BYTES: Final = 256 * 1024 * 1024
+"""Of all bodies that are being read or written."""
+MOST_TOLD: Final = 100
+"""Refused rows that an answer names."""
+DEAD_LETTER: Final = "sluicemq.sink.dlq"
+POLICIES: Final = ("fail", "drop", "dead-letter")
+
+_LARGEST: Final = (1 << 63) - 1
+_MOST_PARTITIONS: Final = 1 << 20
+
+
+class Limits(NamedTuple):
+    """What a listener accepts, in bytes: a part of a batch, and a destination's name."""
+
+    part: int = PART_BYTES
+    name: int = 1024
+
+
+class Query(NamedTuple):
+    """What a request says about its part."""
+
+    writer: str
+    batch: int
+    partition: int
+    part: int
+    final: bool
+    refused: str
+    dead_letter: str
+
+
+class Outcome(NamedTuple):
+    """What is written of a part: messages, dead letters, and of which rows nothing or those."""
+
+    messages: list[Addressed]
+    letters: list[Addressed]
+    refused: dict[int, str]
+
+
+class BatchPages:
+    """`/batches`. One for all connections of a listener."""
+
+    def __init__(self, broker: Broker, limits: Limits) -> None:
+        self._broker = broker
+        self._limits = limits
+        self._budget = Budget(max(TOGETHER_BYTES, limits.part))
+
+    async def post(self, request: Request) -> Response:
+        """POST /batches"""
+        identity = await identify(request)
+        query = read_query(request.query_params)
+        if query.refused == "dead-letter":
+            caller = caller_of(request)
+            demand(caller.access, caller.peer, identity, Operation.PRODUCE, query.dead_letter)
+        size = announced(
+            request, self._limits.part, "send the partition's rows as several parts of a batch"
+        )
+        async with self._budget.room(size):
+            body = bytearray()
+            digest = 0
+            async for piece in pieces(request):
+                body += piece
+                digest = crc32(piece, digest)
+            rows = _count(body)
+            part = BatchPart(
+                writer=query.writer,
+                batch=query.batch,
+                partition=query.partition,
+                part=query.part,
+                final=query.final,
+                digest=len(body) << 32 | digest,
+                rows=rows,
+            )
+            broker = self._broker
+            broker.wake()
+            found = broker.batches.find(part)
+            if found is not None:
+                return await self._known(found, part.writer)
+            reader = await self._read(identity, body)
+            del body  # its messages are enough while the disk is waited for
+            for name in reader.forbidden:
+                caller = caller_of(request)
+                caller.access.denied(caller.peer, identity, f"{Operation.PRODUCE} {name}")
+            return await self._write(part, query, reader)
+
+    async def _read(self, identity: Identity, body: bytearray) -> PartReader:
+        """A frame at a time; others have their turn between them."""
+        reader = PartReader(identity, self._broker.clock.wall, self._limits.name)
+        for frame in frames(memoryview(body)):
+            reader.take(frame)
+            await asyncio.sleep(0)
+        return reader
+
+    async def _write(self, part: BatchPart, query: Query, reader: PartReader) -> Response:
+        """Everything up to the append in one turn."""
+        broker = self._broker
+        broker.wake()
+        found = broker.batches.find(part)
+        if found is not None:  # the same part was sent twice at a time
+            return await self._known(found, part.writer)
+        outcome = Outcome(reader.messages, [], {})
+        if reader.refused:
+            outcome = self._sort(reader, query)
+        try:
+            answered = broker.batches.write(part, outcome.messages + outcome.letters)
+        except BatchRefused:
+            # rarely: to ask about every message before would take as long as to write it
+            outcome = self._sort(reader, query)
+            answered = broker.batches.write(part, outcome.messages + outcome.letters)
+        await self._durable(answered.sequence)
+        return answer(
+            {
+                "written": len(outcome.messages),
+                "already": False,
+                "dead_lettered": len(outcome.letters),
+                **told_of(outcome.refused),
+            }
+        )
+
+    async def _known(self, found: BatchAnswer, writer: str) -> Response:
+        latest = self._broker.batches.writers[writer].batch
+        await self._durable(found.sequence)
+        known = {"written": 0, "already": True, "latest": latest, "dead_lettered": 0}
+        return answer({**known, **told_of({})})
+
+    async def _durable(self, sequence: int) -> None:
+        """Wait until a crash cannot take it back."""
+        future: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+
+        def done() -> None:
+            if not future.done():
+                future.set_result(None)
+
+        self._broker.when_durable(sequence, done)
+        await future
+
+    def _sort(self, reader: PartReader, query: Query) -> Outcome:
+        """What becomes of a part of which rows are refused. Problem if nothing of it is written."""
+        refused = dict(reader.refused)
+        later: dict[int, str] = {}
+        for place, error, passing in self._broker.batches.check(reader.messages):
+            (later if passing else refused)[reader.rows[place]] = str(error)
+        if later:
+            raise _later(later)
+        if query.refused == "fail":
+            raise _refused(refused)
+        letters = []
+        if query.refused == "dead-letter":
+            letters = self._letters(reader, refused, query.dead_letter)
+        rows = zip(reader.rows, reader.messages, strict=True)
+        return Outcome([each for row, each in rows if row not in refused], letters, refused)
+
+    def _letters(
+        self, reader: PartReader, refused: Mapping[int, str], queue: str
+    ) -> list[Addressed]:
+        """Problem if the queue does not take them."""
+        address = Address(Kind.QUEUE, queue)
+        wall = self._broker.clock.wall
+        letters = []
+        rows = sorted(refused)
+        for row in rows:
+            origin, message = reader.message(row)
+            letter = dead_letter_of(message, origin, refused[row], 0, wall)
+            letter.destination = address
+            letters.append((address, letter))
+        refusals = self._broker.batches.check(letters)
+        told = {rows[place]: f"as a dead letter, too: {error}" for place, error, _ in refusals}
+        if any(passing for _, _, passing in refusals):
+            raise _later(told)
+        if told:
+            raise _refused(told)
+        return letters
+
+
+def told_of(refused: Mapping[int, str]) -> dict[str, Any]:
+    """Refused rows as JSON values: how many there are, and the first of them."""
+    first = sorted(refused.items())[:MOST_TOLD]
+    return {
+        "refused": [{"row": row, "reason": reason} for row, reason in first],
+        "refused_rows": len(refused),
+    }
+
+
+def _refused(refused: Mapping[int, str]) -> Problem:
+    row, reason = min(refused.items())
+    return Problem(
+        409,
+        "refused",
+        f"{len(refused)} rows cannot be sent, the first of them is row {row}: {reason}. Nothing of "
+        "the part has been written; refused=drop leaves such rows out, refused=dead-letter puts "
+        "them into a queue of their own",
+        more=told_of(refused),
+    )
+
+
+def _later(refused: Mapping[int, str]) -> Problem:
+    row, reason = min(refused.items())
+    return Problem(
+        503,
+        "try-again",
+        f"{len(refused)} rows cannot be sent now, the first of them is row {row}: {reason}. "
+        "Nothing of the part has been written; send it again",
+        {"Retry-After": str(RETRY_SECONDS)},
+        told_of(refused),
+    )
+
+
+def _count(body: bytearray) -> int:
+    """Rows of a part. Problem for too many; ProtocolError where frames are broken."""
+    rows = sum(announced_rows(frame) for frame in frames(memoryview(body)))
+    if rows > PART_ROWS:
+        raise Problem(
+            413,
+            "too-many-rows",
+            f"the part has {rows} rows, and {PART_ROWS} are the most; send several parts",
+            more={"limit": PART_ROWS},
+        )
+    return rows
+
+
+def read_query(query: Mapping[str, str]) -> Query:
+    """The parameters. Problem says which one is wrong."""
+    for name in query:
+        if name not in Query._fields:
+            raise _bad(name, f"is unknown; there are {', '.join(Query._fields)}")
+    writer = query.get("writer", "")
+    if not 0 < len(writer) <= 255 or not writer.isprintable():
+        raise _bad("writer", "is 1 to 255 printable characters")
+    refused = query.get("refused", "fail")
+    if refused not in POLICIES:
+        raise _bad("refused", f"is one of {', '.join(POLICIES)}")
+    final = query.get("final", "false")
+    if final not in ("true", "false", "1", "0"):
+        raise _bad("final", "is true or false")
+    dead_letter = query.get("dead_letter", DEAD_LETTER)
+    if not 0 < len(dead_letter.encode("utf-8", "replace")) <= 1024:
+        raise _bad("dead_letter", "is the name of a queue")
+    return Query(
+        writer,
+        _integer(query, "batch", _LARGEST),
+        _integer(query, "partition", _MOST_PARTITIONS - 1),
+        _integer(query, "part", (1 << 32) - 1),
+        final in ("true", "1"),
+        refused,
+        dead_letter,
+    )
+
+
+def _integer(query: Mapping[str, str], name: str, largest: int) -> int:
+    text = query.get(name, "")
+    if not (text.isascii() and text.isdecimal() and len(text) <= 19 and int(text) <= largest):
+        raise _bad(name, f"is a whole number from 0 to {largest}")
+    return int(text)
+
+
+def _bad(name: str, what: str) -> Problem:
+    return Problem(400, "bad-parameter", f"the parameter {name} {what}")

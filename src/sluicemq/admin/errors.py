@@ -1,0 +1,123 @@
+"""Refusals, and how they are told: `{"error": {"code": …, "message": …}}`.
+
+raised                       status  code
+Problem                      its own
+AuthenticationMissing        401     authentication-missing
+AuthenticationFailed         401     authentication-failed
+AccessDenied                 403     forbidden
+ProtocolError                400     bad-request
+FrameTooLarge                413     too-large
+BrokerStopping               503     stopping
+BatchConflict                409     batch-differs
+LimitExceeded                409     limit-exceeded
+other BrokerError            409     refused
+anything else                500     internal-error, and the log has the rest
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any, Final
+
+import msgspec
+import structlog
+from starlette.exceptions import HTTPException
+from starlette.responses import Response
+
+from sluicemq.model.errors import (
+    AccessDenied,
+    AuthenticationFailed,
+    AuthenticationMissing,
+    BatchConflict,
+    BrokerError,
+    BrokerStopping,
+    FrameTooLarge,
+    LimitExceeded,
+    ProtocolError,
+    SluiceError,
+)
+
+MEDIA_TYPE: Final = "application/json"
+CHALLENGE: Final = 'Basic realm="sluicemq", charset="UTF-8", Bearer realm="sluicemq"'
+RETRY_SECONDS: Final = 1
+"""What clients are told to wait when the broker stops."""
+
+log = structlog.get_logger("sluicemq.http")
+
+
+class Problem(SluiceError):
+    """A request is refused with that status. `code` is for programs, the text for people; `more`
+    is told beside them."""
+
+    def __init__(
+        self,
+        status: int,
+        code: str,
+        said: str,
+        headers: Mapping[str, str] | None = None,
+        more: Mapping[str, Any] | None = None,
+    ) -> None:
+        super().__init__(said)
+        self.status = status
+        self.code = code
+        self.headers = dict(headers or {})
+        self.more = dict(more or {})
+
+
+def document(code: str, said: str, more: Mapping[str, Any] | None = None) -> bytes:
+    """The body of a refusal."""
+    return msgspec.json.encode({"error": {"code": code, "message": said, **(more or {})}})
+
+
+def answer(content: Any, status: int = 200) -> Response:
+    """A response that says that as JSON."""
+    return Response(msgspec.json.encode(content), status, media_type=MEDIA_TYPE)
+
+
+def refusal(error: Exception) -> Response:
+    """The response to a request that ended with that error."""
+    problem = _problem(error)
+    return Response(
+        document(problem.code, str(problem), problem.more),
+        problem.status,
+        problem.headers,
+        MEDIA_TYPE,
+    )
+
+
+_KNOWN: Final[tuple[tuple[type[SluiceError], int, str], ...]] = (
+    (AuthenticationMissing, 401, "authentication-missing"),
+    (AuthenticationFailed, 401, "authentication-failed"),
+    (AccessDenied, 403, "forbidden"),
+    (FrameTooLarge, 413, "too-large"),
+    (ProtocolError, 400, "bad-request"),
+    (BrokerStopping, 503, "stopping"),
+    (BatchConflict, 409, "batch-differs"),
+    (LimitExceeded, 409, "limit-exceeded"),
+    (BrokerError, 409, "refused"),
+)
+
+
+def _problem(error: Exception) -> Problem:
+    if isinstance(error, Problem):
+        return error
+    if isinstance(error, HTTPException):
+        return _of_routing(error)
+    for kind, status, code in _KNOWN:
+        if isinstance(error, kind):
+            headers = {}
+            if status == 401:
+                headers["WWW-Authenticate"] = CHALLENGE
+            elif status == 503:
+                headers["Retry-After"] = str(RETRY_SECONDS)
+            return Problem(status, code, str(error), headers)
+    log.error("internal error", exc_info=error)
+    return Problem(500, "internal-error", "something went wrong here; the broker's log says what")
+
+
+def _of_routing(error: HTTPException) -> Problem:
+    if error.status_code == 405:
+        allowed = (error.headers or {}).get("Allow", "")
+        said = f"that is not done here; what is: {allowed}"
+        return Problem(405, "method-not-allowed", said, error.headers)
+    return Problem(error.status_code, "not-found", "there is nothing at this path")

@@ -1,0 +1,254 @@
+"""The journal's segments for readers on other machines: which there are, and their bytes.
+
+What is shown of a segment is what a crash cannot take back: all of a sealed one, its index
+included; of the others the records that have been synced. Bytes that have been shown never change.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import base64
+import os
+import re
+from typing import Final, NamedTuple
+
+from starlette.requests import Request
+from starlette.responses import Response
+from starlette.types import Receive, Scope, Send
+
+from sluicemq.admin.errors import Problem, answer
+from sluicemq.admin.identity import Caller, caller_of, demand_superuser
+from sluicemq.journal import FileJournal
+from sluicemq.journal.format import FORMAT_VERSION
+from sluicemq.journal.port import Journal
+from sluicemq.journal.segment import read_segment_header, segment_path
+from sluicemq.journal.writer import DurableEnd, read_durable
+from sluicemq.model.destination import encode_name
+from sluicemq.model.errors import JournalDamaged
+
+MOST_NUMBERS: Final = 500
+"""Destinations asked for at a time."""
+CHUNK_BYTES: Final = 256 * 1024
+"""Read from the disk and handed to the connection at a time."""
+
+_RANGE: Final = re.compile(r"bytes=(?:(\d{1,18})-(\d{1,18})?|-(\d{1,18}))\Z", re.ASCII)
+_OCTETS: Final = "application/octet-stream"
+
+
+class Extent(NamedTuple):
+    """A segment: `size` bytes of it may be read."""
+
+    first: int
+    size: int
+    sealed: bool
+
+
+def kept(journal: Journal) -> FileJournal:
+    """The journal if it is on disk. Problem otherwise."""
+    if not isinstance(journal, FileJournal):
+        raise Problem(
+            409,
+            "ephemeral",
+            "this broker keeps everything in memory (--ephemeral) and has no journal to read",
+        )
+    return journal
+
+
+class JournalPages:
+    """`/journal` and what is in it. One for all connections."""
+
+    def __init__(self, journal: Journal) -> None:
+        self._journal = journal
+        self._created: dict[int, int] = {}
+        """When segments were created; µs since the epoch."""
+
+    async def show(self, request: Request) -> Response:
+        """GET /journal"""
+        await demand_superuser(request, "read the journal")
+        journal = kept(self._journal)
+        durable, extents = await self._extents(journal)
+        new = [each.first for each in extents if each.first not in self._created]
+        if new:
+            self._created.update(await asyncio.to_thread(_creation_times, journal, new))
+        there = [each for each in extents if each.first in self._created]
+        self._created = {each.first: self._created[each.first] for each in there}
+        return answer(
+            {
+                "identity": journal.identity.hex(),
+                "format": FORMAT_VERSION,
+                "durable": durable._asdict(),
+                "segments": [
+                    {**each._asdict(), "created": self._created[each.first]} for each in there
+                ],
+                "earliest": there[0].first if there else durable.sequence + 1,
+            }
+        )
+
+    async def destinations(self, request: Request) -> Response:
+        """GET /journal/destinations?numbers=3,17: those of these that exist, with kind (model.Kind)
+        and name (base64 of its bytes). For a reader of whose segments none tells a name: the one
+        that did has gone."""
+        await demand_superuser(request, "read the journal")
+        known = kept(self._journal).addresses
+        texts = request.query_params.get("numbers", "").split(",")
+        if len(texts) > MOST_NUMBERS:
+            raise Problem(400, "too-many-numbers", f"at most {MOST_NUMBERS} numbers at a time")
+        found = []
+        for number in map(_number, texts):
+            address = known.get(number)
+            if address is not None:
+                name = base64.b64encode(encode_name(address.name)).decode()
+                found.append((number, int(address.kind), name))
+        return answer({"destinations": found})
+
+    async def segment(self, request: Request) -> Response:
+        """GET /journal/segments/{first}, with `Range` or without."""
+        await demand_superuser(request, "read the journal")
+        journal = kept(self._journal)
+        first = _number(request.path_params["first"])
+        durable, extents = await self._extents(journal)
+        extent = next((each for each in extents if each.first == first), None)
+        if extent is None:
+            raise _missing(first, durable)
+        start, end, partial = read_range(request.headers.get("range", ""), extent)
+        try:
+            fd = await asyncio.to_thread(
+                os.open, segment_path(journal.directory, first), os.O_RDONLY | os.O_CLOEXEC
+            )
+        except FileNotFoundError:
+            raise _missing(first, durable) from None
+        headers = {"Accept-Ranges": "bytes"}
+        if partial:
+            headers["Content-Range"] = f"bytes {start}-{end - 1}/{extent.size}"
+        status = 206 if partial else 200
+        return FileResponse(fd, start, end, status, headers, caller_of(request))
+
+    async def _extents(self, journal: FileJournal) -> tuple[DurableEnd, list[Extent]]:
+        """What may be read now, in ascending order."""
+        durable = await asyncio.to_thread(read_durable, journal.directory)
+        if durable is None:
+            raise Problem(503, "not-yet", "the journal does not say how far it is on disk")
+        found = []
+        # what is known here is never older than what the file has said
+        for segment in journal.segments:
+            if segment.sealed:
+                found.append(Extent(segment.first, segment.size, True))
+            elif segment.first < durable.segment:
+                found.append(Extent(segment.first, segment.end, False))
+            elif segment.first == durable.segment:
+                found.append(Extent(segment.first, durable.offset, False))
+        return durable, found
+
+
+class FileResponse(Response):
+    """Bytes of an open file, read off the loop a piece at a time; closes it."""
+
+    def __init__(
+        self,
+        fd: int,
+        start: int,
+        end: int,
+        status: int,
+        headers: dict[str, str],
+        caller: Caller,
+    ) -> None:
+        headers = {**headers, "Content-Length": str(end - start)}
+        super().__init__(None, status, headers, _OCTETS)
+        self._fd = fd
+        self._start = start
+        self._end = end
+        self._caller = caller
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """See Response."""
+        try:
+            await send(
+                {
+                    "type": "http.response.start",
+                    "status": self.status_code,
+                    "headers": self.raw_headers,
+                }
+            )
+            position = self._start if scope["method"] != "HEAD" else self._end
+            while position < self._end and not self._caller.gone:
+                size = min(CHUNK_BYTES, self._end - position)
+                piece = await asyncio.to_thread(os.pread, self._fd, size, position)
+                if not piece:
+                    raise JournalDamaged(
+                        f"a segment ends at offset {position}, {self._end - position} bytes "
+                        "before the end that it was known to have"
+                    )
+                position += len(piece)
+                await send(
+                    {
+                        "type": "http.response.body",
+                        "body": piece,
+                        "more_body": position < self._end,
+                    }
+                )
+            if position == self._start or scope["method"] == "HEAD":
+                await send({"type": "http.response.body", "body": b"", "more_body": False})
+        finally:
+            os.close(self._fd)
+
+
+def _creation_times(journal: FileJournal, firsts: list[int]) -> dict[int, int]:
+    """Of those that are still there. Reads each file's first bytes."""
+    times = {}
+    for first in firsts:
+        try:
+            times[first] = read_segment_header(journal.directory, first).created
+        except FileNotFoundError:
+            continue
+    return times
+
+
+def _number(text: str) -> int:
+    if not (text.isascii() and text.isdecimal() and len(text) <= 20):
+        raise Problem(
+            400,
+            "bad-number",
+            "a destination is named by its number here, and a segment by the first sequence number "
+            "that it may contain",
+        )
+    return int(text)
+
+
+def _missing(first: int, durable: DurableEnd) -> Problem:
+    if first <= durable.segment:
+        return Problem(
+            404,
+            "segment-gone",
+            f"there is no segment {first} (any more): nothing in it was needed. A slot keeps what "
+            "a reader has not read",
+        )
+    return Problem(404, "not-found", f"there is no segment {first} yet")
+
+
+def read_range(header: str, extent: Extent) -> tuple[int, int, bool]:
+    """Where to start and end (exclusive), and whether that was asked for (RFC 9110, 14.1.2)."""
+    if not header:
+        return 0, extent.size, False
+    found = _RANGE.match(header.strip())
+    if found is None:
+        raise Problem(
+            400,
+            "bad-range",
+            "a Range is one of bytes=FIRST-LAST, bytes=FIRST- and bytes=-COUNT; only one at a time",
+        )
+    first, last, count = (None if part is None else int(part) for part in found.groups())
+    if first is None:
+        start, end = max(0, extent.size - (count or 0)), extent.size
+    else:
+        start, end = first, extent.size if last is None else min(last + 1, extent.size)
+        if last is not None and last < first:
+            raise Problem(400, "bad-range", "the Range ends before it begins")
+    if start >= end:
+        raise Problem(
+            416,
+            "beyond-the-end",
+            f"{extent.size} bytes of the segment may be read now",
+            {"Content-Range": f"bytes */{extent.size}"},
+            {"size": extent.size, "sealed": extent.sealed},
+        )
+    return start, end, True

@@ -1,0 +1,251 @@
+"""One HTTP connection: between the broker's connection and the application.
+
+uvicorn's protocol class parses HTTP/1.1 (with h11, which bounds heads) and runs the application;
+sockets, TLS, idle times and the number of connections are the broker's own, as for every other
+protocol. What the class takes for its transport is the `Link`.
+
+    link ──receive──> Http11.data_received ──> application
+         <──write──── LinkTransport <───────── its response
+
+Who sends slowly is cut off by a look every PATIENCE_SECONDS: when a head is not complete that was
+not so at the look before, and when of a body that is read less than SLOWEST bytes a second have
+come since then.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from typing import TYPE_CHECKING, Final, cast
+
+import h11
+import structlog
+from uvicorn.config import Config
+from uvicorn.protocols.http.h11_impl import H11Protocol
+from uvicorn.server import ServerState
+
+from sluicemq.admin.errors import MEDIA_TYPE, document
+from sluicemq.admin.identity import Caller
+from sluicemq.protocols.access import Access
+from sluicemq.protocols.link import Link, Timer
+
+if TYPE_CHECKING:
+    from uvicorn.protocols.http.h11_impl import RequestResponseCycle
+
+    from sluicemq.admin.app import Application
+
+KEEP_ALIVE_SECONDS: Final = 75
+"""How long a connection stays without a request after the first one."""
+PATIENCE_SECONDS: Final = 30.0
+"""Between two looks; so the head of a request may take at least so long, and at most twice."""
+SLOWEST: Final = 1024
+"""Bytes of a body in a second."""
+
+log = structlog.get_logger("sluicemq.http")
+
+
+class _Forward(logging.Handler):
+    """What uvicorn has to say goes where everything else does. Its warnings tell of bad requests,
+    which are nobody's concern here."""
+
+    def emit(self, record: logging.LogRecord) -> None:
+        """Pass it on."""
+        if record.levelno >= logging.ERROR:
+            error = record.exc_info[1] if record.exc_info else None
+            log.error(record.getMessage().strip(), exc_info=error)
+        else:
+            log.debug(record.getMessage().strip())
+
+
+class Http:
+    """What all HTTP connections of a listener share."""
+
+    def __init__(
+        self, application: Application, head: int, patience: float = PATIENCE_SECONDS
+    ) -> None:
+        """`head` is how many bytes the head of a request may have; `patience` in seconds."""
+        self.config = Config(
+            application,
+            http=Http11,
+            ws="none",
+            lifespan="off",
+            interface="asgi3",
+            log_config=None,
+            access_log=False,
+            proxy_headers=False,
+            server_header=False,
+            date_header=False,
+            timeout_keep_alive=KEEP_ALIVE_SECONDS,
+            h11_max_incomplete_event_size=head,
+        )
+        self.config.load()
+        self.state = ServerState()
+        self.patience = patience
+        said = logging.getLogger("uvicorn.error")
+        if not any(isinstance(handler, _Forward) for handler in said.handlers):
+            said.addHandler(_Forward())
+            said.propagate = False
+
+
+class LinkTransport(asyncio.Transport):
+    """A `Link` as uvicorn sees it."""
+
+    def __init__(self, link: Link, tls: bool) -> None:
+        super().__init__({"sslcontext": tls})
+        self._link = link
+        self._closing = False
+
+    def write(self, data: bytes | bytearray | memoryview) -> None:
+        """Leaves at the end of the turn."""
+        if data and not self._closing:
+            self._link.write((bytes(data),))
+
+    def close(self) -> None:
+        """When everything has left."""
+        if not self._closing:
+            self._closing = True
+            self._link.close()
+
+    def is_closing(self) -> bool:
+        """Nothing is written any more."""
+        return self._closing
+
+    def pause_reading(self) -> None:
+        """See Link."""
+        if not self._closing:
+            self._link.pause_reading()
+
+    def resume_reading(self) -> None:
+        """See Link."""
+        if not self._closing:
+            self._link.resume_reading()
+
+
+class Http11(H11Protocol):
+    """uvicorn's, but that what it refuses itself is told as everything else is."""
+
+    def send_400_response(self, msg: str) -> None:
+        """h11 cannot make sense of what was sent, or it is too large for a head."""
+        limit = self.config.h11_max_incomplete_event_size
+        self.refuse(
+            400,
+            "bad-request",
+            f"this is not HTTP/1.1, or the head of the request has more than {limit} bytes",
+        )
+
+    def conclude(self) -> bool:
+        """Close when the request that is there has been answered. False if there is none."""
+        cycle = cast("RequestResponseCycle | None", self.cycle)
+        if cycle is None or cycle.response_complete or cycle.more_body:
+            return False
+        cycle.keep_alive = False
+        return True
+
+    def refuse(self, status: int, code: str, said: str) -> None:
+        """Say so if nothing has been said yet, and close."""
+        if self.cycle is not None:
+            # the application may go on, but nobody listens
+            self.cycle.disconnected = True
+            self.cycle.message_event.set()
+        if self.conn.our_state in (h11.IDLE, h11.SEND_RESPONSE):
+            body = document(code, said)
+            headers = [
+                ("Content-Type", MEDIA_TYPE),
+                ("Content-Length", str(len(body))),
+                ("Connection", "close"),
+            ]
+            for event in (
+                h11.Response(status_code=status, headers=headers),
+                h11.Data(data=body),
+                h11.EndOfMessage(),
+            ):
+                self.transport.write(self.conn.send(event) or b"")
+        self.transport.close()
+
+
+class HttpSession:
+    """See the module, and `sluicemq.protocols.link.Session` for the contract."""
+
+    __slots__ = (
+        "_begun",
+        "_caller",
+        "_in_body",
+        "_link",
+        "_patience",
+        "_protocol",
+        "_received",
+        "_timer",
+        "_transport",
+        "_waiting",
+    )
+
+    def __init__(self, link: Link, http: Http, access: Access, *, host: str, tls: bool) -> None:
+        """`host` is the only name, beside addresses and `localhost`, by which guests may call the
+        broker; "" = they may by any."""
+        self._link = link
+        self._caller = Caller(link, access, host)
+        self._patience = http.patience
+        self._transport = LinkTransport(link, tls)
+        self._protocol = Http11(http.config, http.state, {"caller": self._caller})
+        self._protocol.connection_made(self._transport)
+        self._waiting = True
+        """For the rest of a head; at first for any."""
+        self._begun = False
+        """It is the one that was waited for at the last look."""
+        self._in_body = False
+        """A body was being read at the last look."""
+        self._received = 0
+        """Bytes since then."""
+        self._timer: Timer = link.call_later(self._patience, self._look)
+
+    def receive(self, data: bytes) -> None:
+        """See Session."""
+        self._received += len(data)
+        self._protocol.data_received(data)
+        connection = self._protocol.conn
+        self._waiting = connection.their_state is h11.IDLE and bool(connection.trailing_data[0])
+        if not self._waiting:
+            self._begun = False
+
+    def end_of_input(self) -> None:
+        """An answer that is under way is still given."""
+        if not self._protocol.conclude():
+            self._link.close()
+
+    def flushed(self) -> None:
+        """See Session."""
+
+    def congest(self) -> None:
+        """See Session."""
+        self._protocol.pause_writing()
+
+    def relieve(self) -> None:
+        """See Session."""
+        self._protocol.resume_writing()
+
+    def closed(self) -> None:
+        """See Session."""
+        self._timer.cancel()
+        self._caller.gone = True
+        self._protocol.connection_lost(None)
+
+    def shutdown(self) -> None:
+        """See Session. An answer that is under way is still given."""
+        self._protocol.shutdown()
+
+    def _look(self) -> None:
+        """Who sends too slowly is cut off."""
+        protocol = self._protocol
+        received, self._received = self._received, 0
+        state = protocol.conn.their_state
+        in_body = state is h11.SEND_BODY and not protocol.flow.read_paused
+        if in_body and self._in_body and received < self._patience * SLOWEST:
+            protocol.refuse(408, "too-slow", f"a body comes at {SLOWEST} bytes in a second or more")
+            return
+        self._in_body = in_body
+        if self._begun:
+            said = f"the head of a request has not come within {self._patience:g} s"
+            protocol.refuse(408, "too-slow", said)
+            return
+        self._begun = self._waiting
+        self._timer = self._link.call_later(self._patience, self._look)

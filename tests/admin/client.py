@@ -1,0 +1,103 @@
+"""A client of the HTTP API that has nothing but what Python brings, and what it is told."""
+
+from __future__ import annotations
+
+import http.client
+import json
+import socket
+import ssl
+from types import TracebackType
+from typing import Any, NamedTuple, Self
+
+from sluicemq.cli.local import LocalBroker
+from sluicemq.model.rows import RowValues, encode
+
+HTTP = "http://127.0.0.1:0"
+PHPMQ = "phpmq://127.0.0.1:0"
+TIMEOUT = 30.0
+
+
+class Answer(NamedTuple):
+    """What was answered; header names in small letters."""
+
+    status: int
+    headers: dict[str, str]
+    body: bytes
+
+    def json(self) -> Any:
+        return json.loads(self.body)
+
+    @property
+    def code(self) -> str:
+        """Of a refusal, which is JSON whatever was asked for."""
+        assert self.headers["content-type"] == "application/json"
+        error = self.json()["error"]
+        assert error["message"]
+        return str(error["code"])
+
+
+class Client:
+    """One connection, kept as long as the broker keeps it."""
+
+    def __init__(self, port: int, context: ssl.SSLContext | None = None, **headers: str) -> None:
+        """`headers` go with every request."""
+        self.headers = headers
+        self.connection: http.client.HTTPConnection = (
+            http.client.HTTPConnection("127.0.0.1", port, timeout=TIMEOUT)
+            if context is None
+            else http.client.HTTPSConnection("localhost", port, timeout=TIMEOUT, context=context)
+        )
+
+    def ask(self, method: str, path: str, body: bytes | None = None, **headers: str) -> Answer:
+        """`path` without the part that all have in common."""
+        everything = {**self.headers, **headers}
+        self.connection.request(method, f"/api/v1{path}", body, everything)
+        answer = self.connection.getresponse()
+        found = {name.lower(): value for name, value in answer.getheaders()}
+        return Answer(answer.status, found, answer.read())
+
+    def get(self, path: str, **headers: str) -> Answer:
+        return self.ask("GET", path, None, **headers)
+
+    def journal(self) -> Any:
+        answer = self.get("/journal")
+        assert answer.status == 200, answer
+        return answer.json()
+
+    def segment(self, first: int, wanted: str = "") -> Answer:
+        """With a Range, if there is one wanted."""
+        path = f"/journal/segments/{first}"
+        return self.get(path, Range=f"bytes={wanted}") if wanted else self.get(path)
+
+    def write(self, rows: list[RowValues], **query: object) -> Answer:
+        """A part of a batch: the only one, if nothing else is said."""
+        usual = {"writer": "w", "batch": 0, "partition": 0, "part": 0, "final": "true"}
+        text = "&".join(f"{name}={value}" for name, value in {**usual, **query}.items())
+        return self.ask("POST", f"/batches?{text}", b"".join(encode(rows)))
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        at: TracebackType | None,
+    ) -> None:
+        self.connection.close()
+
+
+def talk(port: int, data: bytes) -> bytes:
+    """Send those bytes, and read to the end of the connection."""
+    with socket.create_connection(("127.0.0.1", port), TIMEOUT) as connection:
+        connection.sendall(data)
+        answer = b""
+        while piece := connection.recv(1 << 16):
+            answer += piece
+        return answer
+
+
+def waiting(broker: LocalBroker) -> dict[str, int]:
+    """Messages in each destination that has some."""
+    found = broker.status()["destinations"]
+    return {each["name"]: each["waiting"] for each in found if each["waiting"]}

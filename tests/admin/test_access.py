@@ -1,0 +1,240 @@
+"""Who may do what over HTTP, how they show who they are, and what browsers may not be used for."""
+
+from __future__ import annotations
+
+import base64
+import json
+import signal
+import socket
+from collections.abc import Callable
+from os import kill
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from sluicemq.cli.local import LocalBroker
+from sluicemq.cli.main import main
+from sluicemq.model.errors import ConnectionLost
+from sluicemq.model.rows import row
+from tests.admin.client import HTTP, PHPMQ, TIMEOUT, Client, talk, waiting
+from tests.server.authority import Authority
+from tests.server.conftest import Start
+from tests.server.tls_clients import says
+
+Command = Callable[..., None]
+SECRET = "correct horse: battery"
+LOG = {"SLUICEMQ_LOGGING__FORMAT": "json", "SLUICEMQ_LOGGING__LEVEL": "error"}
+READING = (
+    ("GET", "/journal"),
+    ("GET", "/journal/segments/1"),
+    ("GET", "/journal/slots"),
+    ("GET", "/journal/slots/a"),
+    ("PUT", "/journal/slots/a"),
+    ("DELETE", "/journal/slots/a"),
+)
+
+
+@pytest.fixture
+def command(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Command:
+    """Call `sluicemq` for the data directory that `start` uses."""
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "secret").write_text(SECRET + "\n")
+
+    def call(*arguments: str) -> None:
+        assert main([*arguments, "--data-dir", str(tmp_path / "broker")]) == 0
+
+    return call
+
+
+def basic(user: str, password: str) -> str:
+    return "Basic " + base64.b64encode(f"{user}:{password}".encode()).decode()
+
+
+def audit(broker: LocalBroker) -> list[tuple[str, str]]:
+    """What happened, and to whom."""
+    lines: list[dict[str, Any]] = [
+        json.loads(line) for line in broker.log.read_text().splitlines() if line.startswith("{")
+    ]
+    return [
+        (line["event"], line.get("user", ""))
+        for line in lines
+        if line.get("logger") == "sluicemq.audit"
+    ]
+
+
+def test_users_and_their_rights(
+    start: Start, command: Command, capsys: pytest.CaptureFixture[str]
+) -> None:
+    command("users", "add", "root", "--superuser", "--password-file", "secret")
+    command("users", "add", "anna", "--password-file", "secret")
+    command("permissions", "grant", "anna", "jobs.*", "produce")
+    capsys.readouterr()
+    command("users", "token", "add", "anna")
+    token = capsys.readouterr().out.strip()
+    broker = start(HTTP, environment=LOG)
+    port = broker.port("http")
+    with Client(port) as nobody:
+        for method, path in (("GET", "/status"), ("POST", "/batches"), *READING):
+            answer = nobody.ask(method, path)
+            assert (answer.status, answer.code) == (401, "authentication-missing"), path
+            assert answer.headers["www-authenticate"].startswith("Basic ")
+    for shown in (basic("anna", SECRET), f"Bearer {token}", f"bearer  {token}", basic("x", token)):
+        with Client(port, Authorization=shown) as anna:
+            assert anna.get("/status").status == 200
+            for method, path in READING:
+                answer = anna.ask(method, path)
+                assert (answer.status, answer.code) == (403, "forbidden"), path
+    with Client(port, Authorization=basic("anna", SECRET)) as anna:
+        both = [row("jobs.a", b"1"), row("other", b"2"), row("other", b"3")]
+        refused = anna.write(both)
+        assert (refused.status, refused.code) == (409, "refused")
+        assert [each["row"] for each in refused.json()["error"]["refused"]] == [1, 2]
+        assert "anna may not produce 'other'" in refused.json()["error"]["message"]
+        # nor to the dead-letter queue
+        assert anna.write(both, refused="dead-letter").code == "forbidden"
+        query = {"refused": "dead-letter", "dead_letter": "jobs.bad"}
+        assert anna.write(both, **query).json()["dead_lettered"] == 2
+        assert anna.write([row("jobs.b")], batch=1).json()["written"] == 1
+    with Client(port, Authorization=basic("root", SECRET)) as root:
+        first = root.journal()["segments"][0]["first"]
+        assert root.segment(first).status == 200
+        assert root.ask("PUT", "/journal/slots/a", b'{"position": 1}').status == 200
+    assert waiting(broker) == {"jobs.a": 1, "jobs.b": 1, "jobs.bad": 2}
+    happened = audit(broker)
+    assert happened.count(("login", "anna")) == 5  # one for each connection
+    denied = [each for each in happened if each[0] == "denied"]
+    # each request for the journal, each part for the name that it may not use, and the queue
+    assert denied == [("denied", "anna")] * (4 * len(READING) + 2 + 1)
+
+
+def test_wrong_credentials(start: Start, command: Command) -> None:
+    command("users", "add", "anna", "--password-file", "secret")
+    broker = start(HTTP, environment={**LOG, "SLUICEMQ_IDENTITY__LOGIN_FAILURES": "4"})
+    with Client(broker.port("http")) as client:
+        for shown in ("Basic", "Basic !", "Basic YQ==", "Bearer", "Bearer ", "Digest x", "\xff"):
+            answer = client.get("/status", Authorization=shown)
+            assert (answer.status, answer.code) == (400, "bad-authorization"), shown
+        assert client.get("/status", Authorization=basic("anna", SECRET)).status == 200
+        for shown in (
+            basic("anna", "wrong"),
+            basic("anna", SECRET + " "),
+            basic("nobody", SECRET),
+            "Bearer sluicemq-nonsense",
+        ):
+            answer = client.get("/status", Authorization=shown)
+            assert (answer.status, answer.code) == (401, "authentication-failed"), shown
+        client.get("/status", Authorization=basic("ghost", "wrong"))
+        throttled = client.get("/status", Authorization=basic("ghost", "wrong"))
+        assert throttled.status == 401
+        assert "too many attempts" in throttled.json()["error"]["message"]
+        # what is known of nobody in particular is never asked twice
+        assert client.get("/status").status == 401
+    assert ("login failed", "anna") in audit(broker)
+
+
+def test_an_address_that_others_can_reach_needs_users(tmp_path: Path) -> None:
+    with pytest.raises(ConnectionLost, match="insecure_public"):
+        LocalBroker(tmp_path / "broker", ["http://0.0.0.0:0"]).start()
+
+
+def test_the_port_is_somebody_elses(start: Start, tmp_path: Path) -> None:
+    port = start(HTTP).port("http")
+    with pytest.raises(ConnectionLost, match=f"cannot listen on http://127.0.0.1:{port}"):
+        LocalBroker(tmp_path / "second", [f"http://127.0.0.1:{port}"]).start()
+
+
+def test_pages_of_others(start: Start) -> None:
+    """As long as nobody is asked for a password, a browser could be made to ask for somebody."""
+    port = start(PHPMQ, HTTP).port("http")
+    with Client(port) as client:
+        for headers, status in (
+            ({"Host": "localhost"}, 200),
+            ({"Host": f"127.0.0.1:{port}"}, 200),
+            ({"Host": "[::1]:1"}, 200),
+            ({"Host": "[::1]"}, 200),
+            ({"Host": "10.1.2.3"}, 200),
+            ({"Host": "LOCALHOST:7680"}, 200),
+            ({"Host": "evil.example"}, 403),
+            ({"Host": "127.0.0.1.evil.example:7680"}, 403),
+            ({"Host": "localhost", "Origin": "http://evil.example"}, 403),
+            ({"Host": "localhost", "Origin": "null"}, 403),
+            ({"Host": "localhost:1", "Origin": "http://localhost:2"}, 403),
+            ({"Host": "localhost:1", "Origin": "http://localhost:1"}, 200),
+        ):
+            answer = client.get("/status", **headers)
+            assert answer.status == status, headers
+
+
+def test_any_name_will_do_where_no_page_can_borrow_it(start: Start, authority: Authority) -> None:
+    pem = authority.pem(authority.issue())
+    broker = start(
+        "http://0.0.0.0:0",
+        f"http+tls://127.0.0.1:0?certificate={pem}",
+        options=("--insecure-public",),
+    )
+    with (
+        Client(broker.port("http")) as public,
+        Client(broker.port("http+tls"), authority.trust()) as encrypted,
+    ):
+        for client in (public, encrypted):
+            assert client.get("/status", Host="broker.example").status == 200
+            assert client.get("/status", Origin="http://evil.example").status == 403
+
+
+def test_pages_of_others_where_there_are_users(start: Start, command: Command) -> None:
+    command("users", "add", "anna", "--password-file", "secret")
+    shown = basic("anna", SECRET)
+    with Client(start(HTTP).port("http"), Authorization=shown) as client:
+        assert client.get("/status", Host="broker.example").status == 200
+        answer = client.get("/status", Host="broker.example", Origin="http://evil.example")
+        assert (answer.status, answer.code) == (403, "cross-origin")
+
+
+def test_over_tls_and_with_a_new_certificate(start: Start, authority: Authority) -> None:
+    pem = authority.pem(authority.issue())
+    broker = start(f"http+tls://127.0.0.1:0?certificate={pem}")
+    port = broker.port("http+tls")
+    with Client(port, authority.trust()) as client:
+        large = [row("q", bytes(1000))] * 5000
+        assert client.write(large).json()["written"] == 5000
+        [segment] = client.journal()["segments"]
+        assert len(client.segment(segment["first"]).body) == segment["size"] > 5_000_000
+        authority.pem(authority.issue())
+        kill(broker.pid, signal.SIGHUP)
+        says(broker, "certificate")
+        with Client(port, authority.trust()) as other:
+            assert other.get("/status").status == 200
+        assert client.get("/status").status == 200
+
+
+def test_a_unix_socket_and_old_clients(start: Start, tmp_path: Path) -> None:
+    path = tmp_path / "http.sock"
+    broker = start(HTTP, f"http+unix://{path}")
+    answer = talk(broker.port("http"), b"GET /api/v1/status HTTP/1.0\r\n\r\n")
+    assert answer.startswith(b"HTTP/1.1 200 ")
+
+    with socket.socket(socket.AF_UNIX) as connection:
+        connection.settimeout(TIMEOUT)
+        connection.connect(str(path))
+        connection.sendall(b"GET /api/v1/status HTTP/1.1\r\nHost: any.name\r\n\r\n")
+        assert connection.recv(12) == b"HTTP/1.1 200"
+
+
+def test_other_paths_and_methods(start: Start) -> None:
+    with Client(start(HTTP).port("http")) as client:
+        for path in ("", "/", "/nothing", "/status/", "/journal/", "/%2e%2e/status", "/%ff"):
+            answer = client.get(path)
+            assert (answer.status, answer.code) == (404, "not-found"), path
+        for method, path in (
+            ("POST", "/status"),
+            ("GET", "/batches"),
+            ("DELETE", "/journal"),
+            ("PATCH", "/journal/slots/a"),
+            ("OPTIONS", "/batches"),
+        ):
+            answer = client.ask(method, path)
+            assert (answer.status, answer.code) == (405, "method-not-allowed")
+            assert answer.headers["allow"]
+        head = client.ask("HEAD", "/status")
+        assert (head.status, head.body) == (200, b"")

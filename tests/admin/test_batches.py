@@ -1,0 +1,329 @@
+"""Parts of batches: every row once, whatever is sent again, and what becomes of refused rows."""
+
+from __future__ import annotations
+
+import json
+import threading
+from contextlib import suppress
+from http.client import HTTPException
+from pathlib import Path
+from random import Random
+from typing import Any
+
+from sluicemq.cli.local import LocalBroker
+from sluicemq.journal import RecordType
+from sluicemq.journal.format import decode_address
+from sluicemq.journal.meta import decode_message
+from sluicemq.journal.reader import read_records
+from sluicemq.model.destination import Address, Kind
+from sluicemq.model.message import BodyKind, Message
+from sluicemq.model.rows import FRAME_ROWS, RowValues, encode, frame, row
+from tests.admin.client import HTTP, PHPMQ, Client, waiting
+from tests.faults.plan import SMALL_SEGMENTS, repeatable, size
+from tests.server.conftest import Start
+
+KILLS = size(4, 80)
+
+
+def rows(count: int, destination: str = "q", start: int = 0) -> list[RowValues]:
+    return [row(destination, b"%d" % number) for number in range(start, start + count)]
+
+
+def written(broker: LocalBroker) -> list[Message]:
+    """Every message that the journal has, in order."""
+    found = []
+    addresses: dict[int, Address] = {}
+    for _, _, record in read_records(broker.directory / "journal"):
+        if record.type == RecordType.DESTINATION:
+            addresses[record.destination] = decode_address(record.body)
+        elif record.type == RecordType.MESSAGE:
+            address = addresses.get(record.destination, Address(Kind.QUEUE, "?"))
+            found.append(decode_message(record, address))
+    return found
+
+
+def told(answer: Any) -> dict[int, str]:
+    return {each["row"]: each["reason"] for each in answer["refused"]}
+
+
+def test_every_field_arrives(start: Start) -> None:
+    broker = start(HTTP)
+    everything = row(
+        "tâche",
+        '{"é": 1}'.encode(),
+        body_kind=BodyKind.JSON,
+        priority=9,
+        ttl=3_600_000,
+        deliver_at=4_000_000_000_000,
+        message_id="id",
+        correlation_id="to",
+        reply_to="back",
+        reply_topic=True,
+        type="t",
+        properties={"s": "é", "i": -5, "f": 1.5, "b": True, "n": None, "x": b"\xff"},
+        timestamp=1_700_000_000_000,
+    )
+    with Client(broker.port("http")) as client:
+        answer = client.write([everything, row(b"raw\xff", expiration=4_100_000_000_000)])
+        assert answer.status == 200, answer
+        assert answer.json()["written"] == 2
+    first, second = written(broker)
+    assert first.body == '{"é": 1}'.encode()
+    assert (first.kind, first.priority, first.type) == (BodyKind.JSON, 9, "t")
+    assert (first.message_id, first.correlation_id) == ("id", "to")
+    assert first.reply_to == Address(Kind.TOPIC, "back")
+    assert first.properties == {"s": "é", "i": -5, "f": 1.5, "b": True, "n": None, "x": b"\xff"}
+    assert (first.timestamp, first.deliver_at) == (1_700_000_000_000, 4_000_000_000_000)
+    # its life is counted from when the broker took it, not from when it was sent
+    assert 1_790_000_000_000 < first.expiration < 4_000_000_000_000
+    assert second.expiration == 4_100_000_000_000
+    assert second.timestamp > 1_790_000_000_000
+    names = {each["name"] for each in broker.status()["destinations"]}
+    assert names == {"tâche", ascii("raw\udcff")[1:-1]}
+
+
+def test_a_part_is_written_once(start: Start) -> None:
+    broker = start(HTTP)
+    with Client(broker.port("http")) as client, Client(broker.port("http")) as other:
+        assert client.write(rows(5), part=0, final="false").json()["written"] == 5
+        for again in (client, other):
+            answer = again.write(rows(5), part=0, final="false").json()
+            assert (answer["already"], answer["written"]) == (True, 0)
+        differing = client.write(rows(5, start=1), part=0, final="false")
+        assert (differing.status, differing.code) == (409, "batch-differs")
+        skipped = client.write(rows(5), part=2)
+        assert (skipped.status, skipped.code) == (409, "batch-differs")
+        assert client.write(rows(2), part=1, final="true").json()["written"] == 2
+        assert client.write(rows(3), partition=1).json()["written"] == 3
+        assert client.write(rows(4), batch=1).json()["written"] == 4
+        assert client.write(rows(9), batch=0, partition=7).json()["already"] is True
+        assert client.write(rows(1), writer="another").json()["written"] == 1
+        assert waiting(broker) == {"q": 5 + 2 + 3 + 4 + 1}
+    broker.kill()
+    broker.start()
+    with Client(broker.port("http")) as client:
+        assert client.write(rows(4), batch=1).json()["already"] is True
+        assert client.write(rows(3), partition=1).json()["already"] is True
+        assert waiting(broker) == {"q": 15}
+
+
+def test_the_same_part_at_the_same_time(start: Start) -> None:
+    broker = start(HTTP)
+    answers: list[dict[str, Any]] = []
+
+    def send() -> None:
+        with Client(broker.port("http")) as client:
+            answers.append(client.write(rows(2000)).json())
+
+    threads = [threading.Thread(target=send) for _ in range(4)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert sorted(answer["written"] for answer in answers) == [0, 0, 0, 2000]
+    assert waiting(broker) == {"q": 2000}
+
+
+def test_a_kill_at_any_moment_and_a_repetition_leave_every_row_once(tmp_path: Path) -> None:
+    chance = repeatable()
+    broker = LocalBroker(tmp_path, [HTTP], environment=SMALL_SEGMENTS)
+    sent = 0
+    broker.start()
+    try:
+        for batch in range(KILLS):
+            parts = [rows(chance.randint(1, 400), start=sent + 1000 * n) for n in range(3)]
+            killer = threading.Timer(chance.uniform(0, 0.06), broker.kill)
+            killer.start()
+            confirmed: list[bool] = []
+            with suppress(OSError, HTTPException):
+                send_all(broker, batch, parts, confirmed)
+            killer.join()
+            broker.start()
+            again: list[bool] = []
+            send_all(broker, batch, parts, again)
+            assert all(again[: len(confirmed)]), "a part that had been confirmed was lost"
+            send_all(broker, batch, parts, [])
+            sent += sum(map(len, parts))
+            assert waiting(broker) == {"q": sent}
+        broker.stop()
+    finally:
+        broker.kill()
+
+
+def send_all(
+    broker: LocalBroker, batch: int, parts: list[list[RowValues]], already: list[bool]
+) -> None:
+    """Collects of each part that was answered whether it was there before."""
+    with Client(broker.port("http")) as client:
+        for number, part in enumerate(parts):
+            final = "true" if number == len(parts) - 1 else "false"
+            answer = client.write(part, batch=batch, part=number, final=final)
+            assert answer.status == 200, answer
+            already.append(answer.json()["already"])
+
+
+def test_a_large_part(start: Start) -> None:
+    broker = start(HTTP)
+    large = [row(f"q{number % 7}", b"x" * 1000) for number in range(10_000)]
+    with Client(broker.port("http")) as client:
+        assert client.write(large).json()["written"] == 10_000
+        before = broker.status()["memory"]
+        for _ in range(3):
+            assert client.write(large, batch=0).json()["already"] is True
+        assert broker.status()["memory"] < before + 40_000_000
+        assert client.write([], batch=1).json()["written"] == 0
+    assert sum(waiting(broker).values()) == 10_000
+
+
+BAD: list[RowValues] = [
+    row(""),
+    row("x" * 1025),
+    row("wild.*", topic=True),
+    row("ok", b"\xff", body_kind=BodyKind.TEXT),
+    row("ok", b'{"a":', body_kind=BodyKind.JSON),
+    row("ok", b"x", body_kind=BodyKind.NONE),
+    row("ok", properties={"a": [1]}),  # type: ignore[dict-item]
+    (["no name"], *row("ok")[1:]),  # type: ignore[list-item]
+]
+GOOD: list[RowValues] = [row("ok", b"1"), row("ok", b"2")]
+
+
+def test_refused_rows_fail_the_part(start: Start) -> None:
+    broker = start(HTTP)
+    with Client(broker.port("http")) as client:
+        answer = client.write([GOOD[0], *BAD, GOOD[1]])
+        assert (answer.status, answer.code) == (409, "refused")
+        error = answer.json()["error"]
+        assert error["refused_rows"] == len(BAD)
+        assert list(told(error)) == list(range(1, 1 + len(BAD)))
+        assert waiting(broker) == {}
+        many = client.write(BAD * 20).json()["error"]
+        assert (len(many["refused"]), many["refused_rows"]) == (100, 20 * len(BAD))
+        assert client.write(GOOD).json()["written"] == 2  # nothing is remembered of it
+
+
+def test_refused_rows_are_left_out(start: Start) -> None:
+    broker = start(HTTP)
+    with Client(broker.port("http")) as client:
+        answer = client.write([GOOD[0], *BAD, GOOD[1]], refused="drop").json()
+        assert (answer["written"], answer["refused_rows"]) == (2, len(BAD))
+        assert waiting(broker) == {"ok": 2}
+        again = client.write([GOOD[0], *BAD, GOOD[1]], refused="drop").json()
+        assert again["already"] is True
+
+
+def test_refused_rows_become_dead_letters(start: Start) -> None:
+    broker = start(HTTP)
+    with Client(broker.port("http")) as client:
+        query = {"refused": "dead-letter", "dead_letter": "bad.rows"}
+        answer = client.write([GOOD[0], *BAD, GOOD[1]], **query).json()
+        assert (answer["written"], answer["dead_lettered"]) == (2, len(BAD))
+    assert waiting(broker) == {"ok": 2, "bad.rows": len(BAD)}
+    letters = written(broker)[2:]
+    assert [letter.body for letter in letters] == [values[2] for values in BAD]
+    for letter, reason in zip(letters, told(answer).values(), strict=True):
+        assert letter.properties is not None
+        assert letter.properties["deadLetterReason"] == reason
+    assert letters[3].properties is not None
+    assert letters[3].properties["originalQueue"] == "ok"
+
+
+def test_what_the_broker_does_not_take(start: Start, tmp_path: Path) -> None:
+    """Too large and not there: the row's fault. Full: not now."""
+    (tmp_path / "sluicemq.toml").write_text(
+        "[broker]\nauto_create_queues = false\n"
+        "[destinations.small]\nmax_message_bytes = 10\n"
+        "[destinations.full]\nmax_messages = 2\n"
+        "[destinations.dlq]\n"
+    )
+    broker = start(HTTP, options=("--config", str(tmp_path / "sluicemq.toml")))
+    mixed = [row("small", b"x" * 10), row("small", b"x" * 11), row("unknown")]
+    with Client(broker.port("http")) as client:
+        refused = client.write(mixed)
+        assert (refused.status, refused.code) == (409, "refused")
+        assert list(told(refused.json()["error"])) == [1, 2]
+        query = {"refused": "dead-letter", "dead_letter": "dlq"}
+        assert client.write(mixed, **query).json()["dead_lettered"] == 2
+        assert waiting(broker) == {"small": 1, "dlq": 2}
+        assert [message.body for message in written(broker)] == [b"x" * 10, b"x" * 11, b""]
+        nowhere = client.write(mixed, batch=1, refused="dead-letter", dead_letter="unknown")
+        assert (nowhere.status, nowhere.code) == (409, "refused")
+        assert client.write([row("full")] * 2, batch=2).json()["written"] == 2
+        for policy in ("fail", "drop", "dead-letter"):
+            later = client.write([row("full"), row("small")], batch=3, refused=policy)
+            assert (later.status, later.code) == (503, "try-again")
+            assert later.headers["retry-after"] == "1"
+        assert waiting(broker) == {"small": 1, "dlq": 2, "full": 2}
+
+
+WRONG: dict[str, tuple[object, ...]] = {
+    "writer": ("", "w" * 256, "%00"),
+    "batch": ("", -1, 1 << 63, "%D9%A1", "1" * 5000),
+    "partition": ("", 1 << 20),
+    "part": ("1.0", 1 << 32),
+    "final": ("perhaps",),
+    "refused": ("ignore",),
+    "dead_letter": ("",),
+    "colour": ("red",),
+}
+
+
+def test_wrong_parameters(start: Start) -> None:
+    broker = start(HTTP)
+    with Client(broker.port("http")) as client:
+        for name, values in WRONG.items():
+            for value in values:
+                answer = client.write(GOOD, **{name: value})
+                assert (answer.status, answer.code) == (400, "bad-parameter"), (name, value)
+                assert name in answer.json()["error"]["message"]
+    assert waiting(broker) == {}
+
+
+def test_wrong_bodies(start: Start) -> None:
+    broker = start(HTTP + "?max_frame_bytes=1MiB")
+    path = "/batches?writer=w&batch=0&partition=0&part=0"
+    good = b"".join(encode(GOOD))
+    with Client(broker.port("http")) as client:
+        for body, status, code in (
+            (b"\0", 400, "bad-request"),
+            (b"\xff\xff\xff\xff", 400, "bad-request"),
+            (good[:-1], 400, "bad-request"),
+            (good + b"\1\0\0\0\xc1", 400, "bad-request"),
+            (frame([["only a name", 5]]), 400, "bad-request"),
+            (frame([row("q", priority=10)]), 400, "bad-request"),
+            (frame([row("q", ttl=-1)]), 400, "bad-request"),
+            (frame([row("q", deliver_at=1 << 62)]), 400, "bad-request"),
+            (frame([row("q")] * (FRAME_ROWS + 1)), 413, "too-large"),
+            (b"\5\0\0\0\xdd\xff\xff\xff\xff", 413, "too-many-rows"),
+            (frame([["q"]] * FRAME_ROWS) * 40, 413, "too-many-rows"),
+            (bytes((17 << 20) + 1), 413, "too-large"),
+        ):
+            answer = client.ask("POST", path, body)
+            assert (answer.status, answer.code) == (status, code), body[:20]
+        assert "several parts" in answer.json()["error"]["message"]
+        chunked = client.ask("POST", path, None, **{"Transfer-Encoding": "chunked"})
+        assert (chunked.status, chunked.code) == (411, "length-required")
+    assert waiting(broker) == {}
+    assert "Traceback" not in broker.log.read_text()
+
+
+def test_a_stop_between_parts_is_told(start: Start) -> None:
+    """What was answered is there after the stop, and what was not is written by a repetition."""
+    broker = start(PHPMQ, HTTP)
+    chance = Random(1)
+    answered = 0
+    with Client(broker.port("http")) as client, suppress(OSError, HTTPException):
+        stopper = threading.Timer(chance.uniform(0.05, 0.1), broker.stop)
+        stopper.start()
+        while True:
+            answer = client.write(rows(50), batch=answered)
+            if answer.status != 200:
+                assert (answer.status, answer.code) == (503, "stopping")
+                break
+            answered += 1
+    stopper.join()
+    broker.start()
+    with Client(broker.port("http")) as client:
+        final = client.write(rows(50), batch=answered)
+        assert final.status == 200
+        assert json.dumps(waiting(broker)) == json.dumps({"q": 50 * (answered + 1)})

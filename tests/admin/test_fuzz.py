@@ -1,0 +1,118 @@
+"""Whatever a request says is understood or refused: the parsers, and the rows behind them."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import TypeVar
+
+import msgspec
+from hypothesis import given
+from hypothesis import strategies as st
+
+from sluicemq.admin.batches import POLICIES, read_query
+from sluicemq.admin.errors import Problem
+from sluicemq.admin.identity import is_ours, read_authorization
+from sluicemq.admin.journal import Extent, read_range
+from sluicemq.admin.parts import PartReader
+from sluicemq.model.access import EVERYBODY, NOBODY
+from sluicemq.model.destination import Kind
+from sluicemq.model.errors import ProtocolError
+from sluicemq.model.rows import RowValues, frame
+from tests.model.test_rows import ROWS
+
+Read = TypeVar("Read")
+
+NAMES = st.sampled_from(
+    ["writer", "batch", "partition", "part", "final", "refused", "dead_letter", "more"]
+)
+TEXTS = st.one_of(
+    st.text(), st.integers().map(str), st.sampled_from(["true", "0", "drop", "\ud800", "٣"])
+)
+
+
+def result(parser: Callable[..., Read], *said: object) -> Read | Problem:
+    """What it makes of that, or why not."""
+    try:
+        return parser(*said)
+    except Problem as problem:
+        return problem
+
+
+@given(st.dictionaries(NAMES, TEXTS))
+def test_parameters(query: dict[str, str]) -> None:
+    complete = {"writer": "w", "batch": "0", "partition": "0", "part": "0", **query}
+    read = result(read_query, complete)
+    if isinstance(read, Problem):
+        assert read.status == 400
+        assert any(name in str(read) for name in query)
+        return
+    assert 0 <= read.batch < 1 << 63
+    assert 0 <= read.partition < 1 << 20
+    assert 0 <= read.part < 1 << 32
+    assert 0 < len(read.writer) < 256
+    assert read.refused in POLICIES
+
+
+@given(
+    st.one_of(st.text(), st.from_regex(r"bytes=[0-9]{0,20}-[0-9]{0,20}", fullmatch=True)),
+    st.integers(0, 1 << 40),
+)
+def test_ranges(header: str, size: int) -> None:
+    read = result(read_range, header, Extent(1, size, False))
+    if isinstance(read, Problem):
+        assert read.status in (400, 416)
+        return
+    start, end, partial = read
+    assert 0 <= start <= end <= size
+    assert partial == bool(header)
+    assert start < end or not partial
+
+
+@given(st.one_of(st.text(), st.binary().map(lambda raw: "Basic " + raw.hex())))
+def test_credentials(header: str) -> None:
+    shown = result(read_authorization, header)
+    if isinstance(shown, Problem):
+        assert shown.status == 400
+        return
+    if shown.token:
+        assert header.endswith(shown.token) or header.strip().endswith(shown.token)
+        assert not shown.password
+
+
+@given(st.text(), st.integers(0, 65_535))
+def test_names_of_others(name: str, port: int) -> None:
+    for header in (f"{name}.example", f"{name}.example:{port}", f"127.0.0.1.{name}x"):
+        assert not is_ours(header, "127.0.0.1")
+
+
+@given(st.lists(ROWS, max_size=6))
+def test_every_row_is_a_message_or_refused(rows: list[RowValues]) -> None:
+    reader = PartReader(EVERYBODY, 1_000, 64)
+    reader.take(memoryview(frame(rows))[4:])
+    assert sorted([*reader.rows, *reader.refused]) == list(range(len(rows)))
+    for number, (address, message) in zip(reader.rows, reader.messages, strict=True):
+        said = rows[number]
+        assert (address.kind is Kind.TOPIC, message.body) == (said[1], said[2])
+        assert 0 < len(address.name.encode("utf-8", "surrogateescape")) <= 64
+        assert message.timestamp == (said[15] or 1_000)
+        assert bool(message.expiration) == bool(said[5] or said[6])
+    for number in reader.refused:
+        _, letter = reader.message(number)
+        assert letter.body == rows[number][2]
+    nobody = PartReader(NOBODY, 1_000, 64)
+    nobody.take(memoryview(frame(rows))[4:])
+    assert nobody.messages == []
+
+
+@given(st.binary(), st.lists(ROWS, min_size=1, max_size=2), st.data())
+def test_damaged_frames(noise: bytes, rows: list[RowValues], draw: st.DataObject) -> None:
+    good = bytearray(msgspec.msgpack.encode(rows))
+    good[draw.draw(st.integers(0, len(good) - 1))] ^= 1 << draw.draw(st.integers(0, 7))
+    for data in (noise, bytes(good)):
+        reader = PartReader(EVERYBODY, 1_000, 64)
+        try:
+            reader.take(memoryview(data))
+        except ProtocolError:
+            continue
+        for number in reader.refused:
+            reader.message(number)

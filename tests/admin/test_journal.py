@@ -1,0 +1,215 @@
+"""Segments over HTTP are those on disk, as far as a crash cannot take them back."""
+
+from __future__ import annotations
+
+import base64
+import socket
+import threading
+import time
+from pathlib import Path
+
+from sluicemq.cli.local import LocalBroker
+from sluicemq.journal.format import FORMAT_VERSION
+from sluicemq.journal.segment import list_segments, segment_path
+from sluicemq.model.rows import row
+from sluicemq.protocols.phpmq.client import BlockingPhpmqClient
+from tests.admin.client import HTTP, PHPMQ, Client
+from tests.server.conftest import Start
+from tests.server.tls_clients import until
+
+STEP = 20
+SMALL = {"SLUICEMQ_JOURNAL__SEGMENT_BYTES": "64KiB"}
+
+
+def directory(broker: LocalBroker) -> Path:
+    return broker.directory / "journal"
+
+
+def fill(broker: LocalBroker, count: int, size: int = 1000, queue: str = "q") -> None:
+    """Messages, a few at a time, so that segments can end between them; all are on disk then."""
+    writer = f"{queue}.{time.monotonic_ns()}"
+    with Client(broker.port("http")) as client:
+        for batch, start in enumerate(range(0, count, STEP)):
+            numbers = range(start, min(start + STEP, count))
+            rows = [row(queue, b"%d" % each * (size // len(str(each)))) for each in numbers]
+            assert client.write(rows, writer=writer, batch=batch).status == 200
+
+
+def test_what_it_says_is_what_is_on_disk(start: Start) -> None:
+    broker = start(PHPMQ, HTTP, environment=SMALL)
+    fill(broker, 300)
+    with Client(broker.port("http")) as client:
+        until(lambda: client.journal()["segments"][-2]["sealed"], "the last but one is not sealed")
+        about = client.journal()
+        status = client.get("/status").json()
+        assert about["identity"] == status["identity"]
+        assert (
+            bytes.fromhex((directory(broker) / "identity").read_text())[:8].hex()
+            == (about["identity"])
+        )
+        assert about["format"] == FORMAT_VERSION
+        firsts = [segment["first"] for segment in about["segments"]]
+        assert firsts == list_segments(directory(broker))
+        assert about["earliest"] == firsts[0]
+        assert len(firsts) > 3
+        for segment in about["segments"]:
+            on_disk = segment_path(directory(broker), segment["first"]).read_bytes()
+            assert segment["created"] == int.from_bytes(on_disk[32:40], "little")
+            answer = client.segment(segment["first"])
+            assert answer.status == 200
+            assert answer.headers["accept-ranges"] == "bytes"
+            assert answer.body == on_disk[: segment["size"]]
+            assert segment["sealed"] == (len(on_disk) == segment["size"])
+            if segment["first"] == about["durable"]["segment"]:
+                assert segment["size"] == about["durable"]["offset"]
+        assert not about["segments"][-1]["sealed"]
+
+
+def test_ranges(start: Start) -> None:
+    broker = start(PHPMQ, HTTP)
+    fill(broker, 20)
+    with Client(broker.port("http")) as client:
+        [segment] = client.journal()["segments"]
+        first, size = segment["first"], segment["size"]
+        whole = client.segment(first).body
+        for wanted, start_at, end in (
+            ("0-7", 0, 8),
+            ("8-8", 8, 9),
+            ("100-", 100, size),
+            ("-64", size - 64, size),
+            (f"{size - 1}-{size + 1000}", size - 1, size),
+            (f"-{size + 5}", 0, size),
+        ):
+            answer = client.segment(first, wanted)
+            assert answer.status == 206, wanted
+            assert answer.body == whole[start_at:end]
+            assert answer.headers["content-range"] == f"bytes {start_at}-{end - 1}/{size}"
+        for wanted in (f"{size}-", f"{size + 9}-{size + 10}", "-0"):
+            answer = client.segment(first, wanted)
+            assert (answer.status, answer.code) == (416, "beyond-the-end")
+            assert answer.headers["content-range"] == f"bytes */{size}"
+            assert answer.json()["error"]["size"] == size
+        for wanted in ("9-3", "a-b", "-", "", "1-2,4-5", "1" * 30 + "-"):
+            answer = client.get(f"/journal/segments/{first}", Range=f"bytes={wanted}")
+            assert (answer.status, answer.code) == (400, "bad-range"), wanted
+        head = client.ask("HEAD", f"/journal/segments/{first}", Range="bytes=8-")
+        assert (head.status, head.body) == (206, b"")
+        assert head.headers["content-length"] == str(size - 8)
+
+
+def test_what_is_not_there(start: Start) -> None:
+    broker = start(PHPMQ, HTTP)
+    with Client(broker.port("http")) as client:
+        first = client.journal()["segments"][-1]["first"]
+        for name, status, code in (
+            (str(first + 1000), 404, "not-found"),
+            ("0", 404, "segment-gone"),
+            ("x", 400, "bad-number"),
+            ("-1", 400, "bad-number"),
+            ("1" * 40, 400, "bad-number"),
+            ("%D9%A1", 400, "bad-number"),
+            ("1/2", 404, "not-found"),
+            ("..%2Fdurable", 404, "not-found"),
+        ):
+            answer = client.get(f"/journal/segments/{name}")
+            assert (answer.status, answer.code) == (status, code), name
+
+
+def test_an_ephemeral_broker_has_none(start: Start) -> None:
+    broker = start(HTTP, options=("--ephemeral",))
+    with Client(broker.port("http")) as client:
+        for path in ("/journal", "/journal/segments/1", "/journal/slots", "/journal/slots/a"):
+            answer = client.get(path)
+            assert (answer.status, answer.code) == (409, "ephemeral")
+
+
+def test_a_follower_gets_every_byte_once_while_the_journal_grows(start: Start) -> None:
+    """Through rotations and seals, with nothing but what the pages say."""
+    broker = start(PHPMQ, HTTP, environment=SMALL)
+    writer = threading.Thread(target=fill, args=(broker, 1000))
+    writer.start()
+    collected: dict[int, bytes] = {}
+    with Client(broker.port("http")) as client:
+        done = False
+        while not done:
+            done = not writer.is_alive()  # then one more look gets the rest
+            for segment in client.journal()["segments"]:
+                first = segment["first"]
+                have = collected.get(first, b"")
+                if len(have) < segment["size"]:
+                    answer = client.segment(first, f"{len(have)}-")
+                    assert answer.status == 206
+                    collected[first] = have + answer.body
+    writer.join()
+    assert len(collected) > 10
+    for first, data in collected.items():
+        on_disk = segment_path(directory(broker), first).read_bytes()
+        assert on_disk.startswith(data), first
+    joined = b"".join(collected.values())
+    for number in (0, 1, 499, 999):
+        assert joined.count(b"%d" % number * (1000 // len(str(number)))) >= 1
+
+
+def test_readers_that_do_not_read_cost_little_memory(start: Start) -> None:
+    broker = start(PHPMQ, HTTP)
+    fill(broker, 60, 1_000_000)
+    with Client(broker.port("http")) as client:
+        [segment] = client.journal()["segments"]
+        assert segment["size"] > 40_000_000
+        client.segment(segment["first"], "0-9999999")  # so that what it takes once is counted
+        before = broker.status()["memory"]
+        request = b"GET /api/v1/journal/segments/%d HTTP/1.1\r\nHost: localhost\r\n\r\n"
+        readers = []
+        try:
+            for _ in range(8):
+                reader = socket.create_connection(("127.0.0.1", broker.port("http")), 30)
+                reader.sendall(request % segment["first"])
+                readers.append(reader)
+            for reader in readers:
+                assert reader.recv(12) == b"HTTP/1.1 200"
+            # others are served meanwhile, again and again
+            for _ in range(20):
+                assert client.get("/status").status == 200
+                assert broker.status()["memory"] < before + 32_000_000  # of 480
+        finally:
+            for reader in readers:
+                reader.close()
+
+
+def test_a_removed_segment_is_gone(start: Start) -> None:
+    broker = start(PHPMQ, HTTP, environment=SMALL)
+    fill(broker, 300)
+    with Client(broker.port("http")) as client:
+        oldest = client.journal()["segments"][0]["first"]
+        with BlockingPhpmqClient.connect(port=broker.port("phpmq")) as consumer:
+            consumer.subscribe("q", 1000)
+            for _ in range(300):
+                consumer.receive(10).ack()
+        fill(broker, 200, queue="more")  # segments go when others have been sealed
+        until(lambda: client.segment(oldest).status == 404, "the segment stays, though not needed")
+        assert client.segment(oldest).code == "segment-gone"
+        about = client.journal()
+        assert about["earliest"] > oldest
+        assert about["earliest"] == about["segments"][0]["first"]
+
+
+def test_destinations_by_number(start: Start) -> None:
+    """As the index of a segment has them, by which a reader finds their names otherwise."""
+    broker = start(PHPMQ, HTTP)
+    fill(broker, 1, queue="orders")
+    fill(broker, 1, queue="invoices.eu")
+    with Client(broker.port("http")) as client:
+        found = client.get("/journal/destinations?numbers=" + ",".join(map(str, range(1, 60))))
+        by_name = {
+            base64.b64decode(name): (number, kind)
+            for number, kind, name in found.json()["destinations"]
+        }
+        assert set(by_name) == {b"orders", b"invoices.eu"}
+        number, kind = by_name[b"orders"]
+        assert kind == 1
+        one = client.get(f"/journal/destinations?numbers={number},4000000000")
+        assert [each[0] for each in one.json()["destinations"]] == [number]
+        assert client.get("/journal/destinations").code == "bad-number"
+        assert client.get("/journal/destinations?numbers=1,x").code == "bad-number"
+        many = ",".join(["1"] * 501)
+        assert client.get(f"/journal/destinations?numbers={many}").code == "too-many-numbers"

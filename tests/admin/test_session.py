@@ -1,0 +1,274 @@
+"""One connection without a network: what is sent in pieces, slowly, at once, or not at all."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Coroutine
+from functools import wraps
+from typing import Any
+
+import h11
+import pytest
+
+from sluicemq.admin.app import Application
+from sluicemq.admin.batches import Limits
+from sluicemq.admin.session import PATIENCE_SECONDS, SLOWEST, Http, HttpSession
+from sluicemq.model.rows import encode, row
+from sluicemq.protocols.access import OPEN
+from sluicemq.protocols.link import Link, Session
+from tests.protocols.harness import RecordedLink, RoomHarness
+
+HEAD = 4096
+STATUS = b"GET /api/v1/status HTTP/1.1\r\nHost: localhost\r\n\r\n"
+BODY = b"".join(encode([row("q", bytes(500))] * 40))
+POST = (
+    b"POST /api/v1/batches?writer=w&batch=0&partition=0&part=0&final=1 HTTP/1.1\r\n"
+    b"Host: localhost\r\nContent-Length: %d\r\n\r\n" % len(BODY)
+)
+LOOK = round(PATIENCE_SECONDS * 1000)
+
+Scenario = Callable[[], Coroutine[Any, Any, None]]
+
+
+def looped(scenario: Scenario) -> Callable[[], None]:
+    """The application's tasks need an event loop."""
+
+    @wraps(scenario)
+    def run() -> None:
+        asyncio.run(scenario())
+
+    return run
+
+
+class House(RoomHarness):
+    """Connections to the HTTP room of a broker in memory."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.http = Http(Application(self.broker, Limits()), HEAD)
+
+    def open(self, link: Link) -> Session:
+        return HttpSession(link, self.http, OPEN, host="127.0.0.1", tls=False)
+
+    def connect(self) -> RecordedLink:
+        link = RecordedLink(self)
+        link.session = self.open(link)
+        self.links.append(link)
+        return link
+
+    async def rest(self) -> None:
+        """Let tasks and turns go on until nothing happens any more."""
+        for _ in range(50):
+            await asyncio.sleep(0)
+            self.turn()
+
+
+def answers(link: RecordedLink) -> list[tuple[int, bytes]]:
+    """Whole responses that have been written."""
+    client = h11.Connection(h11.CLIENT)
+    found = []
+    data = link.written
+    while data:
+        client.send(h11.Request(method="GET", target="/", headers=[("Host", "x")]))
+        client.send(h11.EndOfMessage())
+        client.receive_data(data)
+        response = client.next_event()
+        assert isinstance(response, h11.Response), response
+        body = b""
+        while isinstance(event := client.next_event(), h11.Data):
+            body += bytes(event.data)
+        assert isinstance(event, h11.EndOfMessage)
+        found.append((response.status_code, body))
+        data = client.trailing_data[0]
+        client = h11.Connection(h11.CLIENT)
+    return found
+
+
+@looped
+async def test_any_pieces_make_the_same_request() -> None:
+    house = House()
+    for step in (1, 7, 1000):
+        link = house.connect()
+        for start in range(0, len(STATUS), step):
+            link.session.receive(STATUS[start : start + step])
+        await house.rest()
+        [(status, body)] = answers(link)
+        assert status == 200
+        assert house.broker.identity.hex().encode() in body
+        assert link.open
+
+
+@looped
+async def test_requests_that_come_at_once_are_answered_in_order() -> None:
+    house = House()
+    link = house.connect()
+    link.session.receive(STATUS + STATUS.replace(b"status", b"nothing") + STATUS)
+    await house.rest()
+    assert [status for status, _ in answers(link)] == [200, 404, 200]
+
+
+@looped
+async def test_a_body_in_pieces_is_one_part() -> None:
+    house = House()
+    link = house.connect()
+    data = POST + BODY
+    for start in range(0, len(data), 999):
+        link.session.receive(data[start : start + 999])
+        await house.rest()
+    assert answers(link)[0][0] == 200
+    assert len(house.bodies("q")) == 40
+
+
+@looped
+async def test_a_part_is_answered_when_it_is_on_disk_and_so_is_its_repetition() -> None:
+    house = House()
+    first, second = house.connect(), house.connect()
+    for link in (first, second):
+        link.session.receive(POST + BODY)
+    for _ in range(50):
+        await asyncio.sleep(0)  # without a turn: nothing is given to the journal
+    assert first.written == second.written == b""
+    await house.rest()
+    assert [b'"already":false' in first.written, b'"already":true' in second.written] == [True] * 2
+    assert len(house.bodies("q")) == 40
+
+
+@pytest.mark.parametrize(
+    "data",
+    [
+        b"\r\n\r\n\r\n",
+        b"HELO\r\n\r\n",
+        b"GET /\xff HTTP/1.1\r\nHost: localhost\r\n\r\n",
+        b"GET / HTTP/1.1\r\n\r\n",
+        b"GET / HTTP/1.1\r\nHost: a\r\nHost: b\r\n\r\n",
+        b"GET / HTTP/1.1\r\nHost: a\r\n folded\r\nbad name: x\r\n\r\n",
+        b"POST / HTTP/1.1\r\nHost: a\r\nContent-Length: -1\r\n\r\n",
+        b"POST / HTTP/1.1\r\nHost: a\r\nContent-Length: 1\r\nContent-Length: 2\r\n\r\n",
+        b"GET /" + b"a" * HEAD * 2,
+        b"GET / HTTP/1.1\r\nHost: localhost\r\n" + b"A: b\r\n" * HEAD,
+    ],
+)
+def test_what_is_no_request_is_refused_in_json(data: bytes) -> None:
+    async def scenario() -> None:
+        house = House()
+        link = house.connect()
+        for start in range(0, len(data), 1000):
+            if link.open:
+                link.session.receive(data[start : start + 1000])
+        await house.rest()
+        [(status, body)] = answers(link)
+        assert status == 400
+        assert b'"bad-request"' in body
+        assert not link.open
+
+    asyncio.run(scenario())
+
+
+@looped
+async def test_a_head_that_does_not_come() -> None:
+    """Nor one that comes a byte at a time; who has been served may wait for the next."""
+    house = House()
+    silent, slow, idle = house.connect(), house.connect(), house.connect()
+    idle.session.receive(STATUS)
+    slow.session.receive(STATUS[:-2])
+    await house.rest()
+    house.turn(LOOK)
+    assert silent.open
+    assert slow.open
+    slow.session.receive(b"A")
+    house.turn(LOOK)
+    for link in (silent, slow):
+        [(status, body)] = answers(link)
+        assert (status, b"too-slow" in body, link.open) == (408, True, False)
+    assert idle.open
+
+
+@looped
+async def test_a_body_that_comes_too_slowly() -> None:
+    house = House()
+    slow, steady = house.connect(), house.connect()
+    for link in (slow, steady):
+        link.session.receive(POST)
+    step = round(SLOWEST * PATIENCE_SECONDS)
+    large = POST.replace(b"%d" % len(BODY), b"%d" % (4 * step))
+    quick = house.connect()
+    quick.session.receive(large)
+    await house.rest()
+    for _ in range(3):
+        house.turn(LOOK)
+        slow.session.receive(b"x") if slow.open else None
+        if quick.open:
+            quick.session.receive(bytes(step))
+        await house.rest()
+    [(status, body)] = answers(slow)
+    assert (status, b"too-slow" in body, slow.open) == (408, True, False)
+    assert quick.open
+    assert house.bodies("q") == []
+
+
+@looped
+async def test_the_end_of_input() -> None:
+    """What was asked completely is answered, and then it is over."""
+    house = House()
+    asked, half, idle = house.connect(), house.connect(), house.connect()
+    asked.session.receive(POST + BODY)
+    half.session.receive(POST + BODY[:-1])
+    idle.session.receive(STATUS)
+    await asyncio.sleep(0)
+    asked.session.end_of_input()
+    half.session.end_of_input()
+    await house.rest()
+    idle.session.end_of_input()
+    await house.rest()
+    assert answers(asked)[0][0] == 200
+    assert [link.open for link in (asked, half, idle)] == [False, False, False]
+    assert len(house.bodies("q")) == 40
+
+
+@looped
+async def test_a_connection_lost_in_the_middle() -> None:
+    house = House()
+    link = house.connect()
+    link.session.receive(POST + BODY[:-1])
+    await house.rest()
+    link.session.closed()
+    await house.rest()
+    assert house.bodies("q") == []
+    other = house.connect()
+    other.session.receive(POST + BODY)
+    await house.rest()
+    assert answers(other)[0][0] == 200
+
+
+@looped
+async def test_a_stop() -> None:
+    """Who waits for nothing goes at once; an answer under way is given."""
+    house = House()
+    idle, busy = house.connect(), house.connect()
+    busy.session.receive(POST + BODY[:-1])
+    await house.rest()
+    for link in (idle, busy):
+        link.session.shutdown()
+    assert not idle.open
+    assert busy.open
+    busy.session.receive(BODY[-1:])
+    await house.rest()
+    assert answers(busy)[0][0] == 200
+    assert not busy.open
+
+
+@looped
+async def test_bodies_wait_for_room() -> None:
+    """All together they take no more than the budget."""
+    house = House()
+    house.http = Http(Application(house.broker, Limits(part=1 << 28)), HEAD)
+    announced = POST.replace(b"%d" % len(BODY), b"%d" % (1 << 28))
+    first, second = house.connect(), house.connect()
+    first.session.receive(announced)
+    await house.rest()
+    second.session.receive(POST + BODY)
+    await house.rest()
+    assert second.written == b""
+    first.session.closed()
+    await house.rest()
+    assert answers(second)[0][0] == 200

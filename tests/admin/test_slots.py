@@ -1,0 +1,106 @@
+"""Slots over HTTP: made, moved and dropped by several clients, and what they hold."""
+
+from __future__ import annotations
+
+import json
+import threading
+
+from sluicemq.protocols.phpmq.client import BlockingPhpmqClient
+from tests.admin.client import HTTP, PHPMQ, Client
+from tests.admin.test_journal import SMALL, directory, fill
+from tests.server.conftest import Start
+from tests.server.tls_clients import until
+
+
+def put(client: Client, name: str, position: int, **more: int) -> tuple[int, dict[str, object]]:
+    body = json.dumps({"position": position, **more}).encode()
+    answer = client.ask("PUT", f"/journal/slots/{name}", body)
+    return answer.status, answer.json()
+
+
+def test_the_life_of_a_slot_seen_by_two_clients(start: Start) -> None:
+    port = start(PHPMQ, HTTP).port("http")
+    with Client(port) as one, Client(port) as other:
+        status, slot = put(one, "spark.1", 5, limit_bytes=1000)
+        assert status == 200
+        assert (slot["name"], slot["position"], slot["limit_bytes"]) == ("spark.1", 5, 1000)
+        assert slot["lost"] is False
+        assert other.get("/journal/slots").json() == {"slots": [slot]}
+        assert put(other, "spark.1", 7)[1]["position"] == 7
+        assert put(other, "spark.1", 7)[0] == 200
+        assert one.get("/journal/slots/spark.1").json()["position"] == 7
+        status, refused = put(one, "spark.1", 6)
+        assert (status, refused["error"]["code"]) == (409, "slot-ahead")  # type: ignore[index]
+        assert put(one, "b", 0)[0] == 200
+        names = [slot["name"] for slot in other.get("/journal/slots").json()["slots"]]
+        assert names == ["b", "spark.1"]
+        assert one.ask("DELETE", "/journal/slots/b").status == 204
+        for method in ("GET", "DELETE"):
+            answer = other.ask(method, "/journal/slots/b")
+            assert (answer.status, answer.code) == (404, "slot-not-found")
+
+
+NO_SLOTS = (
+    ("UPPER", b'{"position": 1}', "bad-name"),
+    ("a%20b", b'{"position": 1}', "bad-name"),
+    ("%2E%2E", b'{"position": 1}', "bad-name"),
+    ("a" * 64, b'{"position": 1}', "bad-name"),
+    ("a", b"", "bad-slot"),
+    ("a", b"[]", "bad-slot"),
+    ("a", b"{", "bad-slot"),
+    ("a", b'{"position": -1}', "bad-slot"),
+    ("a", b'{"position": 1.5}', "bad-slot"),
+    ("a", b'{"position": 9223372036854775808}', "bad-slot"),
+    ("a", b'{"position": 1, "limit_bytes": 0}', "bad-slot"),
+    ("a", b'{"position": 1, "more": 0}', "bad-slot"),
+    ("a", b"[" * 60_000, "bad-slot"),
+)
+
+
+def test_what_is_no_slot(start: Start) -> None:
+    with Client(start(HTTP).port("http")) as client:
+        for name, body, code in NO_SLOTS:
+            answer = client.ask("PUT", f"/journal/slots/{name}", body)
+            assert (answer.status, answer.code) == (400, code), (name, body[:20])
+        assert client.get("/journal/slots").json() == {"slots": []}
+
+
+def test_advances_at_the_same_time_never_go_back(start: Start) -> None:
+    port = start(HTTP).port("http")
+    with Client(port) as client:
+        put(client, "s", 0)
+
+        def advance(step: int) -> None:
+            with Client(port) as own:
+                for position in range(step, 60, 3):
+                    put(own, "s", position)
+
+        threads = [threading.Thread(target=advance, args=(step,)) for step in range(3)]
+        for thread in threads:
+            thread.start()
+        seen = [0]
+        while any(thread.is_alive() for thread in threads):
+            seen.append(client.get("/journal/slots/s").json()["position"])
+        for thread in threads:
+            thread.join()
+        assert seen == sorted(seen)
+        assert client.get("/journal/slots/s").json()["position"] == 59
+
+
+def test_a_slot_holds_segments_until_it_is_dropped_or_lost(start: Start) -> None:
+    broker = start(PHPMQ, HTTP, environment=SMALL)
+    with Client(broker.port("http")) as client:
+        fill(broker, 200)
+        oldest = client.journal()["earliest"]
+        put(client, "keeps", 0)
+        with BlockingPhpmqClient.connect(port=broker.port("phpmq")) as consumer:
+            consumer.subscribe("q", 1000)
+            for _ in range(200):
+                consumer.receive(10).ack()
+        fill(broker, 200, queue="more")
+        assert client.journal()["earliest"] == oldest
+        assert client.ask("DELETE", "/journal/slots/keeps").status == 204
+        put(client, "small", 0, limit_bytes=1)
+        fill(broker, 200, queue="more")
+        until(lambda: client.journal()["earliest"] > oldest, "the segments stay without the slot")
+        assert len(list(directory(broker).glob("slots/*.json"))) == 1

@@ -1,0 +1,160 @@
+"""Rows on their way: what a writer says is what the broker reads, and nothing else is read."""
+
+from __future__ import annotations
+
+from contextlib import suppress
+
+import msgspec
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from sluicemq.model.errors import FrameTooLarge, ProtocolError
+from sluicemq.model.message import Property
+from sluicemq.model.rows import (
+    FRAME_ROWS,
+    MAX_TIME,
+    MOST_NAME_BYTES,
+    MOST_PROPERTIES_BYTES,
+    Row,
+    RowValues,
+    announced_rows,
+    decode,
+    encode,
+    frame,
+    frames,
+    name_of,
+    properties_of,
+    row,
+)
+
+TEXT = st.text(st.characters(codec="utf-8"))
+INTEGERS = st.integers(-(1 << 63), (1 << 64) - 1)
+TIMES = st.integers(0, MAX_TIME)
+SCALARS: st.SearchStrategy[Property] = st.one_of(
+    st.booleans(), INTEGERS, st.floats(allow_nan=False), TEXT, st.binary(), st.none()
+)
+ROWS = st.builds(
+    row,
+    st.one_of(TEXT, st.binary(min_size=1).filter(lambda raw: not is_text(raw))),
+    st.binary(),
+    topic=st.booleans(),
+    body_kind=st.integers(0, 6),
+    priority=st.integers(0, 9),
+    ttl=TIMES,
+    expiration=TIMES,
+    deliver_at=TIMES,
+    message_id=TEXT,
+    correlation_id=TEXT,
+    reply_to=st.none() | TEXT,
+    reply_topic=st.booleans(),
+    type=TEXT,
+    durability=st.integers(0, 2),
+    properties=st.none() | st.dictionaries(TEXT, SCALARS),
+    timestamp=TIMES,
+)
+
+
+def is_text(raw: bytes) -> bool:
+    try:
+        raw.decode()
+    except UnicodeDecodeError:
+        return False
+    return True
+
+
+def values(read: Row) -> RowValues:
+    """What its writer said."""
+    said = [getattr(read, name) for name in Row.__struct_fields__]
+    name = name_of(read.destination)
+    said[0] = name.encode("utf-8", "surrogateescape")
+    said[Row.__struct_fields__.index("properties")] = properties_of(read.properties)
+    return tuple(said)
+
+
+def raw_name(said: RowValues) -> RowValues:
+    name = said[0]
+    return (name if isinstance(name, bytes) else name.encode(), *said[1:])
+
+
+@given(st.lists(ROWS, max_size=5))
+def test_there_and_back(rows: list[RowValues]) -> None:
+    data = b"".join(encode(rows))
+    read = [each for piece in frames(memoryview(data)) for each in decode(piece)]
+    assert [values(each) for each in read] == [raw_name(each) for each in rows]
+
+
+def test_frames_have_few_rows_and_say_how_many() -> None:
+    rows = [row("q", bytes(100))] * 3000
+    found = list(frames(memoryview(b"".join(encode(rows)))))
+    counts = [announced_rows(each) for each in found]
+    assert sum(counts) == 3000
+    assert max(counts) <= FRAME_ROWS // 2
+    assert counts == [len(decode(each)) for each in found]
+    large = list(encode([row("q", bytes(1_000_000))] * 3))
+    assert len(large) == 3
+
+
+def test_shorter_and_longer_rows() -> None:
+    """Those of other versions."""
+    [short] = decode(frame([["q"]])[4:])
+    assert values(short) == raw_name(row("q"))
+    [long] = decode(frame([[*row("q", b"x"), "more", {}]])[4:])
+    assert values(long) == raw_name(row("q", b"x"))
+
+
+@given(st.binary())
+def test_any_bytes_are_rows_or_refused(data: bytes) -> None:
+    for read in (decode, lambda each: list(map(decode, frames(memoryview(each))))):
+        with suppress(ProtocolError):
+            read(data)
+
+
+@given(ROWS, st.data())
+def test_a_damaged_row_is_a_row_or_refused(said: RowValues, draw: st.DataObject) -> None:
+    data = bytearray(frame([said]))
+    for _ in range(3):
+        at = draw.draw(st.integers(0, len(data) - 1))
+        data[at] = draw.draw(st.integers(0, 255))
+    try:
+        for piece in frames(memoryview(data)):
+            for each in decode(piece):
+                name_of(each.destination)
+                properties_of(each.properties)
+    except ProtocolError:
+        pass
+
+
+DEEP = b"\x91" * 60_000 + b"\xc0"
+
+
+@pytest.mark.parametrize(
+    "data",
+    [
+        b"\x91\x91" + DEEP,
+        b"\x91\x92\xa1q" + DEEP,
+        b"\x91\x91\xa1q" * 2,
+        b"\x91\x90",
+        b"\xc0",
+        b"",
+    ],
+)
+def test_no_rows(data: bytes) -> None:
+    with pytest.raises(ProtocolError):
+        [name_of(each.destination) for each in decode(data)]
+
+
+def test_limits() -> None:
+    with pytest.raises(FrameTooLarge, match="1025 rows"):
+        decode(frame([["q"]] * (FRAME_ROWS + 1))[4:])
+    with pytest.raises(FrameTooLarge, match="4294967295 rows"):
+        decode(b"\xdd\xff\xff\xff\xff")
+    with pytest.raises(ProtocolError, match="far too long"):
+        name_of(msgspec.msgpack.encode("x" * MOST_NAME_BYTES))
+    large = msgspec.Raw(msgspec.msgpack.encode({"a": "x" * MOST_PROPERTIES_BYTES}))
+    with pytest.raises(ProtocolError, match="more than"):
+        properties_of(large)
+    several: tuple[object, ...] = ({"a": {}}, {"a": []}, {1: 1}, [], 5)
+    for wrong in several:
+        with pytest.raises(ProtocolError, match="no map of scalars"):
+            properties_of(msgspec.Raw(msgspec.msgpack.encode(wrong)))
