@@ -1,0 +1,270 @@
+"""How fast Spark reads the journal, beside Spark's own Parquet reader over the same rows.
+
+    python benchmarks/pipeline_source.py [--rows 1048576] [--runs 5] [--json FILE]
+
+A journal of messages of 1 KB (JSON, 100 queues, spread over 24 hours) is written to a temporary
+directory, and the same rows by Spark to Parquet (zstd). Measured are, in turn and `runs` times
+each, reads into Spark's sink that does nothing; shown are medians and their ratios. Figures
+without a ratio say little: they depend on the machine and on what else it does.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import random
+import shutil
+import statistics
+import subprocess
+import sys
+import tempfile
+import threading
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any, Final
+
+from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql.streaming import StreamingQuery
+
+from sluicemq.journal import FileJournal, JournalOptions
+from sluicemq.model.destination import Address, Kind
+from sluicemq.model.message import BodyKind, Durability, Message, Origin
+from sluicemq.pipeline.session import session
+
+DAY_MS: Final = 24 * 3_600_000
+T0: Final = 1_767_225_600_000
+QUEUES: Final = [Address(Kind.QUEUE, f"orders.{number}") for number in range(100)]
+BODIES: Final = 4096
+NARROW: Final = ("sequence", "time", "destination", "priority", "size")
+BATCH_ROWS: Final = 262_144
+SINGLE_ROWS: Final = 40
+"""Micro-batches of one row; the first ten are not counted."""
+
+
+def bodies() -> list[bytes]:
+    """JSON of 1,024 bytes each."""
+    chance = random.Random(6)
+    letters = "abcdefghijklmnopqrstuvwxyz"
+    words = ["".join(chance.choices(letters, k=chance.randint(3, 9))) for _ in range(2000)]
+    made = []
+    for number in range(BODIES):
+        order: dict[str, Any] = {"order": number, "customer": chance.choice(words), "lines": []}
+        while len(text := json.dumps(order).encode()) < 950:
+            line = {"article": chance.choice(words), "amount": chance.randint(1, 99)}
+            order["lines"].append(line)
+        made.append(text + b" " * (1024 - len(text)))
+    return made
+
+
+def write_journal(directory: Path, rows: int) -> None:
+    """One message after the other, all sealed."""
+    journal = FileJournal.open(directory, JournalOptions())
+    journal.recovery.done()
+    numbers = [journal.destination(address) for address in QUEUES]
+    contents = bodies()
+    for row in range(rows):
+        queue = row % len(QUEUES)
+        message = Message(
+            QUEUES[queue],
+            contents[row % BODIES],
+            BodyKind.JSON,
+            Origin.VIBEMQ,
+            Durability.SYNC,
+            T0 + row * DAY_MS // rows,
+        )
+        journal.append_message(message, numbers[queue])
+        if row % 1000 == 999:
+            journal.sync()
+    journal.seal()
+    journal.sync()
+    journal.close()
+
+
+def timed(work: Callable[[], object]) -> float:
+    before = time.perf_counter()
+    work()
+    return time.perf_counter() - before
+
+
+def drain(frame: DataFrame) -> None:
+    """Read everything, keep nothing."""
+    frame.write.format("noop").mode("overwrite").save()
+
+
+def in_turn(works: dict[str, Callable[[], object]], runs: int) -> dict[str, float]:
+    """Median seconds of each; they take turns, so that what disturbs one disturbs all."""
+    taken: dict[str, list[float]] = {name: [] for name in works}
+    for work in works.values():
+        work()
+    for _ in range(runs):
+        for name, work in works.items():
+            taken[name].append(timed(work))
+    return {name: statistics.median(seconds) for name, seconds in taken.items()}
+
+
+class Reads:
+    """The same rows as a journal and as Parquet."""
+
+    def __init__(self, spark: SparkSession, directory: Path, rows: int) -> None:
+        self.spark = spark
+        self.directory = directory
+        self.journal = directory / "journal"
+        self.parquet = str(directory / "parquet")
+        write_journal(self.journal, rows)
+        self.ours().write.option("compression", "zstd").parquet(self.parquet)
+
+    def ours(self, **options: str) -> DataFrame:
+        return self.spark.read.format("sluicemq").options(**options).load(str(self.journal))
+
+    def native(self) -> DataFrame:
+        return self.spark.read.parquet(self.parquet)
+
+    def works(self) -> dict[str, Callable[[], object]]:
+        last_hour = f"time >= timestamp_millis({T0 + DAY_MS - 3_600_000})"
+        return {
+            "all columns, native": lambda: drain(self.native()),
+            "all columns": lambda: drain(self.ours()),
+            "5 columns, native": lambda: drain(self.native().select(*NARROW)),
+            "5 columns": lambda: drain(self.ours(columns=",".join(NARROW))),
+            "1 of 100 queues": lambda: drain(self.ours().where("destination = 'orders.7'")),
+            "last hour of 24": lambda: drain(self.ours().where(last_hour)),
+            "stream": self.stream,
+        }
+
+    def stream(self) -> None:
+        """Everything there is, in micro-batches."""
+        with tempfile.TemporaryDirectory(dir=self.directory) as checkpoint:
+            frame = (
+                self.spark.readStream.format("sluicemq")
+                .options(startingOffsets="earliest", maxOffsetsPerTrigger=str(BATCH_ROWS))
+                .load(str(self.journal))
+            )
+            query = (
+                frame.writeStream.format("noop")
+                .option("checkpointLocation", checkpoint)
+                .trigger(availableNow=True)
+                .start()
+            )
+            query.awaitTermination()
+
+
+def batch_times(query: StreamingQuery, enough: int) -> list[float]:
+    """ms of the micro-batches of one row, without the first ten."""
+    found: dict[int, float] = {}
+    while len(found) < enough and query.isActive:
+        for progress in query.recentProgress:
+            if progress.numInputRows == 1:
+                found[progress.batchId] = progress.durationMs["triggerExecution"]
+        time.sleep(0.2)
+    return [found[number] for number in sorted(found)][10:]
+
+
+def one_row(spark: SparkSession, directory: Path) -> dict[str, float]:
+    """Median ms of a micro-batch of one row: ours, and Spark's own source of rows."""
+    rate = spark.readStream.format("rate-micro-batch").option("rowsPerBatch", "1").load()
+    journal = FileJournal.open(directory / "live", JournalOptions())
+    journal.recovery.done()
+    number = journal.destination(QUEUES[0])
+    journal.sync()
+    ours = spark.readStream.format("sluicemq").load(str(directory / "live"))
+    medians = {}
+    for name, frame in (("one row, rate-micro-batch", rate), ("one row", ours)):
+        query = (
+            frame.writeStream.format("noop")
+            .option("checkpointLocation", str(directory / f"checkpoint {name}"))
+            .start()
+        )
+        stopped = threading.Event()
+
+        def feed(until: threading.Event = stopped) -> None:
+            while not until.wait(0.3):
+                journal.append_message(Message(QUEUES[0], b"x" * 1024), number)
+                journal.sync()
+
+        feeder = threading.Thread(target=feed)
+        if frame is ours:
+            feeder.start()
+        medians[name] = statistics.median(batch_times(query, SINGLE_ROWS))
+        stopped.set()
+        if frame is ours:
+            feeder.join()
+        query.stop()
+    journal.close()
+    return medians
+
+
+PROBE: Final = """
+import sys
+from pathlib import Path
+from pyspark.sql.types import StructType
+from sluicemq.pipeline.source.batch import BatchReader
+from sluicemq.pipeline.source.columns import arrow_columns, asked_columns
+from sluicemq.pipeline.source.options import parse_options
+
+def anonymous():
+    lines = Path("/proc/self/status").read_text().splitlines()
+    return next(int(line.split()[1]) for line in lines if line.startswith("RssAnon"))
+
+options = parse_options({"path": sys.argv[1]})
+reader = BatchReader(options, arrow_columns(asked_columns(options)))
+most = 0
+for share in reader.partitions():
+    for batch in reader.read(share):
+        most = max(most, anonymous())
+print(most)
+"""
+
+
+def task_memory(directory: Path) -> float:
+    """MB that a process has of its own at most while it reads all of a journal, task after task.
+    What is mapped belongs to the page cache and is not counted."""
+    command = [sys.executable, "-c", PROBE, str(directory)]
+    done = subprocess.run(command, capture_output=True, text=True, check=True)
+    return int(done.stdout) / 1024
+
+
+def main() -> None:
+    """See the module."""
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("--rows", type=int, default=1 << 20)
+    parser.add_argument("--runs", type=int, default=5)
+    parser.add_argument("--json", type=Path)
+    given = parser.parse_args()
+    directory = Path(tempfile.mkdtemp(prefix="sluicemq-bench-"))
+    try:
+        spark = session("benchmark")
+        spark.sparkContext.setLogLevel("ERROR")
+        reads = Reads(spark, directory, given.rows)
+        seconds = in_turn(reads.works(), given.runs)
+        single = one_row(spark, directory)
+        spark.stop()
+        small = task_memory(reads.journal)
+        write_journal(directory / "large", 4 * given.rows)
+        large = task_memory(directory / "large")
+    finally:
+        shutil.rmtree(directory)
+    ratios = {
+        "all columns, of native (>= 0.8)": seconds["all columns, native"] / seconds["all columns"],
+        "5 columns, of native (>= 0.9)": seconds["5 columns, native"] / seconds["5 columns"],
+        "stream, of our batch (>= 0.5)": seconds["all columns"] / seconds["stream"],
+        "1 of 100 queues, faster by (>= 5)": seconds["all columns"] / seconds["1 of 100 queues"],
+        "last hour of 24, faster by (>= 5)": seconds["all columns"] / seconds["last hour of 24"],
+        "one row, of rate-micro-batch (<= 2)": single["one row"]
+        / single["one row, rate-micro-batch"],
+        "memory, four times the journal (~1)": large / small,
+    }
+    for name, value in seconds.items():
+        print(f"{name:40} {value:8.2f} s {given.rows / value / 1000:10,.0f} krows/s")
+    for name, value in single.items():
+        print(f"{name:40} {value:8.0f} ms")
+    print(f"{'memory of a task':40} {small:8.0f} MB, {large:.0f} MB of four times the journal")
+    print()
+    for name, value in ratios.items():
+        print(f"{name:40} {value:8.2f}")
+    if given.json:
+        given.json.write_text(json.dumps({"seconds": seconds, "ms": single, "ratios": ratios}))
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,276 @@
+"""A broker's HTTP interface, as the tasks of Spark use it: one connection that is kept open, and
+requests that are repeated while the broker restarts.
+
+    http://[user[:password]@]host[:port]        port 7680 if none is named
+    https://…  or  http+tls://…?ca=FILE&insecure=true
+
+A request is repeated when the connection breaks, or the answer is 408, 502, 503 or 504. So all
+requests must be such that repeating them changes nothing.
+"""
+
+from __future__ import annotations
+
+import base64
+import http.client
+import random
+import ssl
+import time
+from collections.abc import Mapping, Sequence
+from typing import Final, NamedTuple
+
+import msgspec
+
+from sluicemq.model.errors import (
+    AccessDenied,
+    AuthenticationFailed,
+    ConfigurationError,
+    ConnectionLost,
+    RequestRefused,
+)
+from sluicemq.protocols import targets
+
+PORT: Final = 7680
+PATIENCE: Final = 60.0
+"""Seconds for which a broker may be away before a request fails."""
+TIMEOUT: Final = 60.0
+"""Seconds in which the next bytes of an answer have to come."""
+
+_PLAIN: Final = ("http",)
+_SECURE: Final = ("https", "http+tls")
+_FIRST_PAUSE: Final = 0.1
+_LONGEST_PAUSE: Final = 5.0
+_PASSING: Final = frozenset({408, 502, 503, 504})
+_SAID: Final = 500
+"""Characters of an answer that is no error of ours, in the text of the error."""
+
+
+class Target(NamedTuple):
+    """Which broker, and as whom; made to be sent to the executors. Its text shows no secret."""
+
+    host: str
+    port: int
+    secure: bool = False
+    ca: str = ""
+    insecure: bool = False
+    authorization: str = ""
+
+    def __repr__(self) -> str:
+        return f"<Target {self}>"
+
+    def __str__(self) -> str:
+        host = f"[{self.host}]" if ":" in self.host else self.host
+        return f"{'https' if self.secure else 'http'}://{host}:{self.port}"
+
+
+def target(options: Mapping[str, str]) -> Target:
+    """Out of the options `url`, `user`, `password` and `token`. Raises ConfigurationError, which
+    shows no secret."""
+    url = options.get("url", "")
+    scheme, separator, rest = url.partition("://")
+    scheme = scheme.lower()
+    if not separator or scheme not in (*_PLAIN, *_SECURE):
+        raise ConfigurationError(
+            "the option url names the HTTP listener of a broker, such as http://localhost:7680"
+        )
+    location, _, query = rest.partition("?")
+    user, password, location = targets.credentials(location.rstrip("/"))
+    hosts = targets.hosts(location, PORT)
+    if len(hosts) != 1:
+        raise ConfigurationError("the option url names one host")
+    given = targets.query(query)
+    settings = {"ca": given.pop("ca", ""), "insecure": given.pop("insecure", "false")}
+    if given:
+        raise ConfigurationError(f"url: there is no option {', '.join(sorted(given))}")
+    return Target(
+        *hosts[0],
+        scheme in _SECURE,
+        settings["ca"],
+        targets.truth("url: insecure", settings["insecure"]),
+        _authorization(
+            options.get("user", user), options.get("password", password), options.get("token", "")
+        ),
+    )
+
+
+def _authorization(user: str, password: str, token: str) -> str:
+    if token and (user or password):
+        raise ConfigurationError("a token says who it is for: leave out user and password")
+    if token:
+        if not (token.isascii() and token.isprintable()):
+            raise ConfigurationError("the option token has characters that no token has")
+        return f"Bearer {token}"
+    if not user:
+        if password:
+            raise ConfigurationError("a password needs the option user")
+        return ""
+    return "Basic " + base64.b64encode(f"{user}:{password}".encode()).decode()
+
+
+class Refusal(RequestRefused):
+    """The broker answered with an error.
+
+    status  of HTTP
+    code    for programs: "batch-differs", "segment-gone", ...
+    answer  the whole answer
+    """
+
+    def __init__(self, said: str, status: int, code: str, answer: bytes) -> None:
+        super().__init__(said)
+        self.status = status
+        self.code = code
+        self.answer = answer
+
+
+class Answer(NamedTuple):
+    """What a request brought."""
+
+    status: int
+    headers: dict[str, str]
+    body: bytes
+
+
+class Remote:
+    """One connection to a broker; it belongs to one thread. Closed by `close` or `with`."""
+
+    def __init__(self, target: Target, patience: float = PATIENCE) -> None:
+        """`patience`: seconds for which requests are repeated while the broker is away."""
+        self._target = target
+        self._patience = patience
+        self._connection: http.client.HTTPConnection | None = None
+
+    def request(
+        self,
+        method: str,
+        path: str,
+        body: Sequence[bytes] = (),
+        headers: Mapping[str, str] | None = None,
+    ) -> Answer:
+        """The answer to a request.
+
+        Raises ConnectionLost when the broker stayed away for longer than the patience,
+        AuthenticationFailed (401), AccessDenied (403), and Refusal for other errors.
+        """
+        self.send(method, path, body, headers)
+        return self.receive()
+
+    def send(
+        self,
+        method: str,
+        path: str,
+        body: Sequence[bytes] = (),
+        headers: Mapping[str, str] | None = None,
+    ) -> None:
+        """Begin a request, of which `receive` tells the answer. Raises nothing: what goes wrong
+        here goes right there, or is raised there."""
+        self._pending = (method, path, body, {**(headers or {}), **self._usual(body)})
+        self._broken: Exception | None = None
+        try:
+            self._transmit()
+        except (OSError, http.client.HTTPException) as fault:
+            self._broken = fault
+
+    def receive(self) -> Answer:
+        """The answer to what `send` has begun; raises as `request`."""
+        until = time.monotonic() + self._patience
+        pause = _FIRST_PAUSE
+        fault = self._broken
+        while True:
+            answer = None
+            try:
+                if fault is not None:
+                    self._transmit()
+                answer = self._answer()
+                if answer.status not in _PASSING:
+                    return self._checked(answer)
+                fault = http.client.HTTPException(f"it answers {answer.status}")
+            except (OSError, http.client.HTTPException) as broken:
+                fault = broken
+            self.close()
+            if isinstance(fault, ssl.SSLCertVerificationError):
+                raise ConnectionLost(
+                    f"{self._target}: its certificate is not trusted ({fault.verify_message}); "
+                    "name the authority's file by ?ca=FILE in the url"
+                ) from None
+            if time.monotonic() + pause > until:
+                if answer is not None:
+                    self._checked(answer)
+                raise ConnectionLost(
+                    f"no answer from the broker at {self._target} for {self._patience:g} s "
+                    f"({str(fault) or type(fault).__name__}); is it running, with a listener "
+                    f"{str(self._target).replace('https', 'http+tls')}?"
+                ) from fault
+            # not all tasks at the same moment
+            time.sleep(pause * random.uniform(0.75, 1.0))
+            pause = min(2 * pause, _LONGEST_PAUSE)
+
+    def _usual(self, body: Sequence[bytes]) -> dict[str, str]:
+        usual = {"Content-Length": str(sum(map(len, body)))}
+        if self._target.authorization:
+            usual["Authorization"] = self._target.authorization
+        return usual
+
+    def _transmit(self) -> None:
+        method, path, body, headers = self._pending
+        if self._connection is None:
+            self._connection = self._connect()
+        self._connection.request(method, path, body, headers)
+
+    def _answer(self) -> Answer:
+        assert self._connection is not None
+        response = self._connection.getresponse()
+        return Answer(response.status, dict(response.headers), response.read())
+
+    def _connect(self) -> http.client.HTTPConnection:
+        to = self._target
+        if not to.secure:
+            return http.client.HTTPConnection(to.host, to.port, timeout=TIMEOUT)
+        context = targets.tls_context(to.ca, insecure=to.insecure, named=True)
+        return http.client.HTTPSConnection(to.host, to.port, timeout=TIMEOUT, context=context)
+
+    def _checked(self, answer: Answer) -> Answer:
+        if answer.status < 400:
+            return answer
+        code, said = _error(answer)
+        if answer.status == 401:
+            raise AuthenticationFailed(
+                f"the broker at {self._target} wants to know who this is: {said} "
+                "(options user and password, or token)"
+            )
+        if answer.status == 403:
+            raise AccessDenied(f"the broker at {self._target} forbids it: {said}")
+        raise Refusal(
+            f"the broker at {self._target} answers {answer.status}: {said}",
+            answer.status,
+            code,
+            answer.body,
+        )
+
+    def close(self) -> None:
+        """Close the connection; the next request opens another."""
+        if self._connection is not None:
+            self._connection.close()
+            self._connection = None
+
+    def __enter__(self) -> Remote:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+
+class _Error(msgspec.Struct):
+    code: str
+    message: str
+
+
+class _Failed(msgspec.Struct):
+    error: _Error
+
+
+def _error(answer: Answer) -> tuple[str, str]:
+    """Code and text of an error."""
+    try:
+        error = msgspec.json.decode(answer.body, type=_Failed).error
+    except (msgspec.MsgspecError, UnicodeError):
+        return "", answer.body[:_SAID].decode(errors="replace") or "no reason given"
+    return error.code, error.message

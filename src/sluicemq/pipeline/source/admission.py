@@ -1,0 +1,97 @@
+"""How far the next micro-batch goes."""
+
+from __future__ import annotations
+
+from bisect import bisect_right
+from collections.abc import Iterator
+
+import numpy as np
+
+from sluicemq.model.errors import JournalDamaged, RecordNotFound
+from sluicemq.pipeline.source.heads import Heads, index_heads
+from sluicemq.pipeline.source.journal import Journal
+from sluicemq.pipeline.source.offsets import Offset
+from sluicemq.pipeline.source.places import Integers
+from sluicemq.pipeline.source.selection import Selection, row_counts
+from sluicemq.pipeline.source.walk import walk
+
+
+class Limits:
+    """What a micro-batch may hold: rows, and bytes of records; None = any number. It holds one
+    record in any case."""
+
+    def __init__(self, rows: int | None, volume: int | None) -> None:
+        self._rows = rows
+        self._volume = volume
+        self._empty = True
+
+    def first_beyond(self, sizes: Integers, counts: Integers) -> int:
+        """Of the records that come next: the place of the first that is too much, or their
+        number."""
+        total = place = len(sizes)
+        if not total:
+            return 0
+        rows = np.cumsum(counts)
+        volume = np.cumsum(sizes)
+        if self._rows is not None:
+            place = int(np.searchsorted(rows, self._rows, side="right"))
+            self._rows -= int(rows[-1])
+        if self._volume is not None:
+            place = min(place, int(np.searchsorted(volume, self._volume, side="right")))
+            self._volume -= int(volume[-1])
+        if self._empty:
+            place = max(place, 1)
+        self._empty = False
+        return place
+
+
+def admit(
+    journal: Journal,
+    selection: Selection,
+    start: Offset,
+    end: Offset,
+    limits: Limits,
+    strict: bool,
+) -> Offset:
+    """The position from `start` on, up to `end`, behind which a record would be too much.
+
+    Raises RecordNotFound, JournalDamaged. Without `strict`, segments that are gone or damaged count
+    nothing: the tasks report them.
+    """
+    state = journal.state
+    wanted = selection.between(start.sequence, end.sequence)
+    for place in range(max(0, bisect_right(state.firsts, start.sequence) - 1), len(state.firsts)):
+        first = state.firsts[place]
+        if first >= end.sequence:
+            break
+        try:
+            segment = journal.segment(place)
+        except (RecordNotFound, JournalDamaged):
+            if strict:
+                raise
+            continue
+        names = journal.names(segment)
+        parts: Iterator[Heads]
+        if segment.index is None:
+            at = start.offset if start.segment == first else 0
+            parts = (stretch.heads for stretch in walk(segment, at, segment.end, _ignore))
+        elif wanted.may_be_in(segment.index.summary):
+            parts = iter((index_heads(segment.index),))
+        else:
+            continue
+        for heads in parts:
+            if wanted.by_destination:
+                journal.complete(names, segment, heads["destination"])
+            rows, codes = wanted.rows(heads, names)
+            chosen = heads.only(rows)
+            beyond = limits.first_beyond(chosen["size"].astype(np.int64), row_counts(chosen, codes))
+            if beyond < len(rows):
+                sequence = int(chosen["sequence"][beyond])
+                if segment.index is not None:
+                    return Offset(end.journal, sequence)
+                return Offset(end.journal, sequence, first, int(chosen["offset"][beyond]))
+    return end
+
+
+def _ignore(start: int, stop: int) -> None:
+    """Damage is reported by the task that reads it."""

@@ -1,0 +1,184 @@
+"""The rarely set fields of messages (journal/meta.py), as columns."""
+
+from __future__ import annotations
+
+import base64
+from collections.abc import Callable, Iterable, Sequence
+from itertools import repeat
+from typing import Any, Final
+
+import msgspec
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from sluicemq.journal.meta import unescape
+from sluicemq.model.destination import Kind
+from sluicemq.pipeline.schema import TEXTS
+from sluicemq.pipeline.source.names import spelled
+from sluicemq.pipeline.source.places import Integers
+
+FIELDS: Final = (
+    "message_id",
+    "correlation_id",
+    "reply_to",
+    "type",
+    "properties",
+    "native",
+    "routes",
+    "deliver_at",
+)
+Fields = tuple[Any, ...]
+EMPTY: Final[Fields] = ("", "", None, "", None, b"", (), 0)
+"""Of a message that has none of them."""
+
+_NAMES: Final[dict[type, str]] = {
+    bool: "boolean",
+    int: "integer",
+    float: "real",
+    str: "text",
+    bytes: "bytes",
+    type(None): "null",
+}
+
+_Meta = tuple[
+    str,
+    str,
+    tuple[int, str] | None,
+    str,
+    dict[str, Any] | list[Any] | None,
+    bytes,
+    list[int],
+    int,
+]
+_all: Final = msgspec.msgpack.Decoder(list[_Meta], ext_hook=unescape)
+_one: Final = msgspec.msgpack.Decoder(ext_hook=unescape)
+"""For metas with text that is not UTF-8 where `_all` wants text."""
+_ARRAY: Final = b"\xdd"
+"""MessagePack's array of a 32-bit number of values."""
+_FAILURES: Final = (msgspec.MsgspecError, ValueError, TypeError, LookupError, RecursionError)
+
+
+def array_of(count: int, values: bytes | memoryview) -> bytes:
+    """MessagePack values, one after the other, as one array."""
+    return b"".join((_ARRAY, count.to_bytes(4, "big"), values))
+
+
+def decode_fields(metas: pa.Array, failed: Callable[[int, Exception], None]) -> Sequence[Fields]:
+    """Of each meta: one call for all. `failed(row, error)` is told of one that cannot be read, and
+    may raise; it counts as empty then."""
+    joined = metas.buffers()[2]
+    try:
+        return _all.decode(array_of(len(metas), memoryview(joined) if joined else b""))
+    except _FAILURES:
+        pass
+    found: list[Fields] = []
+    for row, meta in enumerate(metas.to_pylist()):
+        try:
+            fields = tuple(_one.decode(meta))
+            if not _is_sound(fields):
+                raise ValueError("it is no array of the eight fields")
+        except _FAILURES as error:
+            failed(row, error)
+            fields = EMPTY
+        found.append(fields)
+    return found
+
+
+def _is_sound(fields: Fields) -> bool:
+    return (
+        len(fields) == 8
+        and type(fields[0]) is str
+        and type(fields[1]) is str
+        and (fields[2] is None or len(fields[2]) == 2)
+        and type(fields[3]) is str
+        and (fields[4] is None or type(fields[4]) in (dict, list))
+        and type(fields[7]) is int
+    )
+
+
+class Headers:
+    """Fields of messages, by column. Rows of the columns are those of `fields`."""
+
+    def __init__(self, fields: Sequence[Fields]) -> None:
+        columns = list(zip(*fields, strict=True)) or [()] * len(FIELDS)
+        self._columns = dict(zip(FIELDS, columns, strict=True))
+
+    def text(self, name: str) -> pa.Array:
+        """message_id, correlation_id or type; null where it is not set."""
+        array = _texts(self._columns[name])
+        return pc.if_else(pc.equal(array, ""), pa.scalar(None, pa.string()), array)
+
+    def reply_to(self) -> pa.Array:
+        """As an address is written."""
+        targets = self._columns["reply_to"]
+        if not any(targets):
+            return pa.nulls(len(targets), pa.string())
+        return _texts(
+            [
+                None if to is None else to[1] if to[0] == Kind.QUEUE else f"topic:{to[1]}"
+                for to in targets
+            ]
+        )
+
+    def deliver_at(self) -> Integers:
+        """ms; 0 = at once."""
+        moments = self._columns["deliver_at"]
+        try:
+            return np.array(moments, np.int64)
+        except OverflowError:
+            return np.array([min(moment, (1 << 63) - 1) for moment in moments], np.int64)
+
+    def properties(self) -> tuple[pa.Array, pa.Array]:
+        """The columns properties and property_types."""
+        given = self._columns["properties"]
+        if not any(given):
+            empty = pa.nulls(len(given), TEXTS)
+            return empty, empty
+        offsets: list[int | None] = []
+        names: list[str] = []
+        values: list[Any] = []
+        for properties in given:
+            if not properties:
+                offsets.append(None)
+                continue
+            offsets.append(len(names))
+            if type(properties) is list:  # where a name or a value is not plain text
+                properties = {spelled(str(name)): value for name, value in properties}
+            names += properties
+            values += properties.values()
+        offsets.append(len(names))
+        types = set(map(type, values))
+        if types == {str}:
+            texts, kinds = _texts(values), pa.array(list(repeat("text", len(values))), pa.string())
+        else:
+            texts = _texts([text_of(value) for value in values])
+            kinds = pa.array([_NAMES.get(type(value), "text") for value in values], pa.string())
+        keys = _texts(names)
+        starts = pa.array(offsets, pa.int32())
+        return (
+            pa.MapArray.from_arrays(starts, keys, texts),
+            pa.MapArray.from_arrays(starts, keys, kinds),
+        )
+
+
+def text_of(value: object) -> str | None:
+    """A property's value as the column has it; property_types says how to read it back."""
+    if value is None or type(value) is str:
+        return value
+    if type(value) is bool:
+        return "true" if value else "false"
+    if type(value) is bytes:
+        return base64.b64encode(value).decode()
+    if type(value) is float:
+        return repr(value)
+    return str(value)
+
+
+def _texts(values: Iterable[str | None]) -> pa.Array:
+    try:
+        return pa.array(values, pa.string())
+    except UnicodeEncodeError:
+        return pa.array(
+            [None if value is None else spelled(value) for value in values], pa.string()
+        )

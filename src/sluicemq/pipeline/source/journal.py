@@ -1,0 +1,286 @@
+"""What one task or one plan knows of a journal: open segments, names, messages published earlier.
+
+Bounded, and kept by the process only where that is safe: what a record says never changes.
+"""
+
+from __future__ import annotations
+
+from collections import OrderedDict
+from typing import Final
+
+import numpy as np
+
+from sluicemq.journal.format import ENTRY, RecordType, decode_address
+from sluicemq.model.destination import Address
+from sluicemq.model.errors import JournalDamaged, RecordNotFound
+from sluicemq.pipeline.source.heads import Column, Heads, index_heads
+from sluicemq.pipeline.source.names import Names
+from sluicemq.pipeline.source.places import Integers, JournalState, Place, Segment
+from sluicemq.pipeline.source.walk import walk
+
+OPEN_SEGMENTS: Final = 12
+MOST_NAMES: Final = 1 << 18
+MANY_NAMES: Final = 1000
+MOST_TAILS: Final = 3
+MOST_CARRIED: Final = 8
+"""Segments whose moved messages are remembered."""
+MOST_WITHOUT: Final = 1 << 16
+"""Segments of which it is remembered that nothing was moved there."""
+
+
+_REMEMBERED: Final = ("sequence", "time", "reference", "type", "origin")
+
+
+class Tail:
+    """Messages and destinations of a segment that has no index yet, as far as it was looked at."""
+
+    __slots__ = ("_parts", "_table", "addresses", "at")
+
+    def __init__(self) -> None:
+        self.at = 0
+        self.addresses: dict[int, Address] = {}
+        self._parts: list[Heads] = []
+        self._table: Heads | None = None
+
+    def extend(self, segment: Segment, end: int) -> None:
+        """Look at what came since. What is damaged is left to those who read it."""
+        if self.at >= end:
+            return
+        for heads, data, base, stop in walk(segment, self.at, end, _ignore):
+            types = heads["type"]
+            named = np.flatnonzero(
+                (types == RecordType.DESTINATION) | (types == RecordType.DESTINATION_GONE)
+            )
+            for row in named.tolist():
+                start = int(heads["offset"][row]) - base
+                body = bytes(
+                    data[start + int(heads["body"][row]) : start + int(heads["size"][row])]
+                )
+                self.addresses[int(heads["destination"][row])] = decode_address(body)
+            kept = _messages(heads).with_only(*_REMEMBERED)
+            if kept.count:
+                self._parts.append(kept)
+                self._table = None
+            self.at = stop
+        self.at = end
+
+    @property
+    def messages(self) -> Heads | None:
+        """Columns of the messages, those that were moved here among them; None = there are none."""
+        if self._table is None and self._parts:
+            columns = {
+                name: np.concatenate([part[name] for part in self._parts]) for name in _REMEMBERED
+            }
+            self._table = Heads(columns, len(columns["sequence"]))
+            self._parts = [self._table]
+        return self._table
+
+
+def _ignore(start: int, stop: int) -> None:
+    """Damage is reported by what reads it."""
+
+
+def _messages(heads: Heads) -> Heads:
+    types = heads["type"]
+    moved = (types == RecordType.CARRIED) & (heads["flags"] & ENTRY == 0)
+    return heads.take((types == RecordType.MESSAGE) | moved)
+
+
+_tails: OrderedDict[tuple[str, int], Tail] = OrderedDict()
+_names: OrderedDict[tuple[str, int], Address | None] = OrderedDict()
+_carried: OrderedDict[tuple[str, int], Heads] = OrderedDict()
+"""Of sealed segments, records that were moved there, by `reference`."""
+_without: OrderedDict[tuple[str, int], None] = OrderedDict()
+"""Sealed segments where no record was moved."""
+
+
+class Journal:
+    """One journal, for one task or plan."""
+
+    def __init__(self, place: Place, identity: str) -> None:
+        self.place = place
+        self.identity = identity
+        self._state: JournalState | None = None
+        self._open: OrderedDict[int, Segment] = OrderedDict()
+
+    @property
+    def state(self) -> JournalState:
+        """As of when it was first asked for."""
+        if self._state is None:
+            self._state = self.place.state()
+        return self._state
+
+    def segment(self, place: int) -> Segment:
+        """Of the segment at that place of `state.firsts`. Raises as Place.open."""
+        first = self.state.firsts[place]
+        segment = self._open.get(first)
+        if segment is None:
+            end = self.place.records_end(self.state, place)
+            segment = self._open[first] = self.place.open(first, end)
+            if len(self._open) > OPEN_SEGMENTS:
+                self._open.popitem(last=False)
+        else:
+            self._open.move_to_end(first)
+        return segment
+
+    def tail(self, segment: Segment) -> Tail:
+        """Of a segment without an index."""
+        key = (self.identity, segment.first)
+        tail = _tails.get(key)
+        if tail is None:
+            tail = _tails[key] = Tail()
+            if len(_tails) > MOST_TAILS:
+                _tails.popitem(last=False)
+        else:
+            _tails.move_to_end(key)
+        tail.extend(segment, segment.end)
+        return tail
+
+    # --- names ---------------------------------------------------------
+
+    def names(self, segment: Segment) -> Names:
+        """To begin with: those that the segment's index has."""
+        if segment.index is None:
+            return Names({})
+        return Names.of_summary(segment.index.summary)
+
+    def complete(self, names: Names, segment: Segment, numbers: Column) -> None:
+        """Add to `names` what these numbers need, if the journal still knows it.
+
+        A sealed segment names what it refers to. One that is being written refers to destinations
+        that were declared in it, or earlier: the newest snapshot knows them, or a segment that is
+        newer than that one. Either way it is asked for once per process.
+        """
+        missing = names.missing(numbers)
+        if len(missing) > MANY_NAMES and segment.index is None:
+            # all at once: to add some for every stretch would take time by the square
+            names.add(self.tail(segment).addresses)
+            missing = names.missing(numbers)
+        if not missing:
+            return
+        found: dict[int, Address | None] = {}
+        for number in missing:
+            key = (self.identity, number)
+            if key in _names:
+                found[number] = _names[key]
+        asked = missing - found.keys()
+        if asked:
+            found.update(self._find(asked, segment))
+            for number in asked:
+                _names[self.identity, number] = found.get(number)
+            while len(_names) > MOST_NAMES:
+                _names.popitem(last=False)
+        names.add({number: address for number, address in found.items() if address is not None})
+
+    def _find(self, numbers: set[int], segment: Segment) -> dict[int, Address]:
+        found: dict[int, Address] = {}
+
+        def look(known: dict[int, Address]) -> bool:
+            found.update((number, known[number]) for number in numbers & known.keys())
+            return found.keys() == numbers
+
+        if segment.index is None and look(self.tail(segment).addresses):
+            return found
+        if look(self.place.addresses(numbers - found.keys())):
+            return found
+        for place in reversed(range(len(self.state.firsts))):
+            try:
+                other = self.segment(place)
+            except (RecordNotFound, JournalDamaged):
+                continue
+            if other.index is None:
+                known = self.tail(other).addresses
+            else:
+                known = Names.of_summary(other.index.summary).addresses
+            if look(known):
+                break
+        return found
+
+    # --- messages ---------------------------------------------------------
+
+    def origins(self, messages: Integers) -> tuple[Integers, Column, Column]:
+        """When these messages were published (µs) and their model.Origin, and which are known."""
+        times = np.zeros(len(messages), np.int64)
+        origins = np.zeros(len(messages), np.uint8)
+        known = np.zeros(len(messages), np.bool_)
+        if not len(messages):
+            return times, origins, known
+        unique, back = np.unique(messages, return_inverse=True)
+        firsts = np.array(self.state.firsts, np.int64)
+        places = np.searchsorted(firsts, unique, side="right") - 1
+        at = np.zeros(len(unique), np.int64)
+        by = np.zeros(len(unique), np.uint8)
+        has = np.zeros(len(unique), np.bool_)
+        for place in np.unique(places[places >= 0]).tolist():
+            try:
+                table = self._table(self.segment(place))
+            except (RecordNotFound, JournalDamaged):
+                continue
+            rows = np.flatnonzero(places == place)
+            self._match(table, "sequence", RecordType.MESSAGE, unique, rows, at, by, has)
+        for place in reversed(range(len(firsts))):
+            # what was moved is in a later segment than the message was
+            rows = np.flatnonzero(~has & (places < place))
+            if not len(rows):
+                continue
+            try:
+                moved = self._moved(place)
+            except (RecordNotFound, JournalDamaged):
+                continue
+            self._match(moved, "reference", RecordType.CARRIED, unique, rows, at, by, has)
+        return at[back], by[back], has[back]
+
+    def _table(self, segment: Segment) -> Heads | None:
+        if segment.index is None:
+            return self.tail(segment).messages
+        return index_heads(segment.index)
+
+    def _moved(self, place: int) -> Heads | None:
+        """The messages that were moved to a segment, in the order of their old numbers."""
+        key = (self.identity, self.state.firsts[place])
+        if key in _without:
+            return None
+        if key in _carried:
+            _carried.move_to_end(key)
+            return _carried[key]
+        segment = self.segment(place)
+        table = None
+        carried = str(int(RecordType.CARRIED))
+        if segment.index is None or carried in segment.index.summary["types"]:
+            everything = self._table(segment)
+            if everything is not None:
+                moved = everything.take(everything["type"] == RecordType.CARRIED)
+                if moved.count:
+                    ordered = moved.take(np.argsort(moved["reference"], kind="stable"))
+                    table = ordered.with_only(*_REMEMBERED)
+        if segment.index is not None and table is not None:
+            _carried[key] = table
+            if len(_carried) > MOST_CARRIED:
+                _carried.popitem(last=False)
+        elif segment.index is not None:
+            _without[key] = None
+            if len(_without) > MOST_WITHOUT:
+                _without.popitem(last=False)
+        return table
+
+    @staticmethod
+    def _match(
+        table: Heads | None,
+        by_column: str,
+        type: int,
+        wanted: Integers,
+        rows: Integers,
+        times: Integers,
+        origins: Column,
+        known: Column,
+    ) -> None:
+        if table is None or not table.count:
+            return
+        numbers = table[by_column]
+        found = np.searchsorted(numbers, wanted[rows])
+        found[found == table.count] = 0
+        good = (numbers[found] == wanted[rows]) & (table["type"][found] == type)
+        rows, found = rows[good], found[good]
+        times[rows] = table["time"][found]
+        origins[rows] = table["origin"][found]
+        known[rows] = True

@@ -1,0 +1,92 @@
+"""Names of destinations by their numbers, which the journal never gives twice."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping
+from typing import Any, Final
+
+import numpy as np
+import pyarrow as pa
+
+from sluicemq.model.destination import Address, Kind
+from sluicemq.pipeline.source.heads import Column
+from sluicemq.pipeline.source.places import Integers
+
+KINDS: Final = pa.array([None, "queue", "topic"], pa.string())
+
+
+def spelled(text: str) -> str:
+    """Text that any table can hold: a byte that is not UTF-8 becomes `\\xNN`."""
+    try:
+        text.encode()
+    except UnicodeEncodeError:
+        try:
+            return text.encode("utf-8", "surrogateescape").decode("utf-8", "backslashreplace")
+        except UnicodeEncodeError:
+            return text.encode("utf-8", "backslashreplace").decode()
+    return text
+
+
+class Names:
+    """Destinations, as columns need them."""
+
+    __slots__ = ("_allowed", "_asked", "_kinds", "_numbers", "_texts", "addresses")
+
+    def __init__(self, addresses: Mapping[int, Address]) -> None:
+        self.addresses = dict(addresses)
+        self._arrange()
+
+    def _arrange(self) -> None:
+        ordered = sorted(self.addresses)
+        found = [self.addresses[number] for number in ordered]
+        self._numbers: Integers = np.array(ordered, np.int64)
+        # one more, for what is not known
+        self._texts = pa.array([*(spelled(address.name) for address in found), None], pa.string())
+        self._kinds = np.array([*(address.kind for address in found), 0], np.int32)
+        self._asked: object = None
+        self._allowed = np.zeros(0, np.bool_)
+
+    @classmethod
+    def of_summary(cls, summary: Mapping[str, Any]) -> Names:
+        """Those that a sealed segment's index names."""
+        return cls(
+            {number: Address(Kind(kind), name) for number, kind, name in summary["destinations"]}
+        )
+
+    def add(self, addresses: Mapping[int, Address]) -> None:
+        """More of them."""
+        if addresses:
+            self.addresses.update(addresses)
+            self._arrange()
+
+    def missing(self, numbers: Column) -> set[int]:
+        """Those of these numbers that have no name here."""
+        unique = np.unique(numbers).astype(np.int64)
+        return set(unique[~np.isin(unique, self._numbers)].tolist()) - {0}
+
+    def _places(self, numbers: Column) -> Integers:
+        """Where the names are; the last place for what is not known."""
+        count = len(self._numbers)
+        if not count:
+            return np.zeros(len(numbers), np.int64)
+        places = np.searchsorted(self._numbers, numbers)
+        places[places == count] = 0
+        return np.where(self._numbers[places] == numbers, places, count)
+
+    def texts(self, numbers: Column) -> pa.Array:
+        """Names; null where none is known."""
+        return self._texts.take(pa.array(self._places(numbers)))
+
+    def kinds(self, numbers: Column) -> pa.Array:
+        """ "queue" or "topic"."""
+        return KINDS.take(pa.array(self._kinds[self._places(numbers)]))
+
+    def among(
+        self, numbers: Column, allows: Callable[[Iterable[Address]], list[bool]]
+    ) -> np.ndarray[Any, np.dtype[np.bool_]]:
+        """Which of these numbers are allowed."""
+        if self._asked != allows:
+            ordered = (self.addresses[number] for number in self._numbers.tolist())
+            self._allowed = np.array([*allows(ordered), False], np.bool_)
+            self._asked = allows
+        return self._allowed[self._places(numbers)]

@@ -1,0 +1,289 @@
+"""One task: pieces of the journal in, batches of rows out."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import Final, NamedTuple
+
+import numpy as np
+import pyarrow as pa
+from zlib_ng import zlib_ng
+
+from sluicemq.journal.format import HEADER_BYTES, RecordType
+from sluicemq.model.errors import JournalDamaged, RecordNotFound
+from sluicemq.pipeline.schema import Event
+from sluicemq.pipeline.source.build import NO_LETTERS, Batch, Letters, Mask, slices, touched
+from sluicemq.pipeline.source.heads import Column, Heads, index_heads
+from sluicemq.pipeline.source.journal import Journal
+from sluicemq.pipeline.source.places import Integers, Place, Segment
+from sluicemq.pipeline.source.selection import (
+    DEAD_LETTERED,
+    Selection,
+    meta_sizes,
+    row_counts,
+)
+from sluicemq.pipeline.source.walk import walk
+
+BATCH_ROWS: Final = 4096
+"""Spark takes 1,024 to 8,192 rows at a time the fastest."""
+BATCH_BYTES: Final = 8 << 20
+SPAN_BYTES: Final = 1 << 30
+"""What a batch's records may lie apart: Arrow's offsets have 31 bits."""
+FEW: Final = 8
+"""If less than one in so many bytes is wanted, records are checked and not the whole segment."""
+
+_PROPERTIES: Final = frozenset(("properties", "property_types"))
+
+log = logging.getLogger("sluicemq.pipeline.source")
+
+
+class Piece(NamedTuple):
+    """A range of one segment: sequence numbers from `low` on and below `high`.
+
+    start, end  should the segment have no index: from where to where in bytes to look for them
+                (start 0: from the segment's first record on; end 0: it has an index)
+    """
+
+    first: int
+    low: int
+    high: int
+    start: int
+    end: int
+
+
+@dataclass(frozen=True)
+class Reading:
+    """Everything that a task has to know; it is pickled with the reader.
+
+    identity  of the journal that was planned for
+    strict    what is gone or damaged is an error
+    """
+
+    place: Place
+    schema: pa.Schema
+    selection: Selection
+    strict: bool
+    identity: str = ""
+
+    def read(self, pieces: list[Piece]) -> Iterator[pa.RecordBatch]:
+        """The rows of these pieces. Raises JournalError, and JournalDamaged that names segment and
+        offset; without `strict` what is lost is left out, and said in a warning."""
+        journal = Journal(self.place, self.identity)
+        for piece in pieces:
+            try:
+                segment = self.place.open(piece.first, piece.end)
+                yield from _PieceReader(self, journal, segment, piece).read()
+            except RecordNotFound as error:
+                if self.strict:
+                    raise RecordNotFound(gone(piece.low, piece.high, str(error))) from error
+                log.warning("Not read: %s", gone(piece.low, piece.high, str(error)))
+            except JournalDamaged as error:
+                if self.strict:
+                    raise
+                log.warning(
+                    "Not read: sequence numbers %d to %d, or some of them. %s",
+                    piece.low,
+                    piece.high - 1,
+                    error,
+                )
+
+
+def gone(low: int, high: int, why: str) -> str:
+    """What to say of records that were removed before they were read."""
+    return (
+        f"sequence numbers {low} to {high - 1} are gone, in whole or in part: {why}. To go on with "
+        "what is left, set failOnDataLoss to false (what is missing is then reported as a "
+        "warning), or start anew with another checkpoint. A slot (option slot) keeps the broker "
+        "from removing what a stream has not read."
+    )
+
+
+class _PieceReader:
+    def __init__(self, reading: Reading, journal: Journal, segment: Segment, piece: Piece) -> None:
+        self._reading = reading
+        self._journal = journal
+        self._segment = segment
+        self._piece = piece
+        self._selection = reading.selection.between(piece.low, piece.high)
+        self._columns = frozenset(reading.schema.names)
+        self._names = journal.names(segment)
+        self._wants_letters = Event.DEAD_LETTERED in self._selection.events and (
+            not self._columns.isdisjoint(_PROPERTIES)
+        )
+
+    def read(self) -> Iterator[pa.RecordBatch]:
+        piece = self._piece
+        if self._segment.index is not None:
+            yield from self._read_indexed()
+            return
+        report = None if self._reading.strict else self._report
+        last: Heads | None = None
+        for heads, data, base, _ in walk(self._segment, piece.start, piece.end, report):
+            if int(heads["sequence"][0]) >= piece.high:
+                return
+            rows, codes = self._choose(heads)
+            chosen = heads.only(rows)
+            counts = row_counts(chosen, codes)
+            if last is None and len(rows) and rows[0] == 0 and codes[0] == DEAD_LETTERED:
+                last = self._before(piece.start)
+            for part in _cut(chosen["offset"], chosen["size"], counts):
+                some = chosen.take(part)
+                letters = self._letters(heads, rows[part], codes[part], last)
+                yield self._build(
+                    some, codes[part], counts[part], data, some["offset"] - base, letters
+                )
+            last = heads.take(slice(heads.count - 1, None))
+
+    def _before(self, start: int) -> Heads | None:
+        """The record that ends at that offset: a micro-batch was cut behind a letter."""
+        if not self._wants_letters:
+            return None
+        last = None
+        for heads, *_ in walk(self._segment, 0, start, _ignore):
+            last = heads.take(slice(heads.count - 1, None))
+        return last
+
+    def _letters(self, heads: Heads, rows: Integers, codes: Column, last: Heads | None) -> Letters:
+        """Of the dead-lettered ones among these rows of `heads`: the dead letter is the record
+        before, of the same unit, and says why. `last` is the record before all of them."""
+        if not self._wants_letters or not (codes == DEAD_LETTERED).any():
+            return NO_LETTERS
+        if last is not None:
+            heads, rows = last.followed_by(heads), rows + 1
+        dead = np.flatnonzero((codes == DEAD_LETTERED) & (rows > 0))
+        before = heads.take(rows[dead] - 1)
+        kept = (before["type"] == RecordType.MESSAGE) & (meta_sizes(before) > 0)
+        dead, before = dead[kept], before.take(kept)
+        if not len(dead):
+            return NO_LETTERS
+        sizes = before["size"].astype(np.int64)
+        data, places = self._segment.gather(before["offset"], sizes)
+        good = np.array(_intact(data, places, sizes), np.bool_)
+        dead, places, bodies = dead[good], places[good], before["body"][good]
+        return Letters(dead, slices(data, places + HEADER_BYTES, places + bodies))
+
+    def _choose(self, heads: Heads) -> tuple[Column, Column]:
+        needs_names = not self._columns.isdisjoint(("destination", "destination_kind"))
+        if needs_names or self._selection.by_destination:
+            self._journal.complete(self._names, self._segment, heads["destination"])
+        return self._selection.rows(heads, self._names)
+
+    def _read_indexed(self) -> Iterator[pa.RecordBatch]:
+        segment = self._segment
+        index = segment.index
+        assert index is not None
+        if not self._selection.may_be_in(index.summary):
+            return
+        # one before, which may be the letter of the first
+        low = max(0, index.row(self._piece.low) - 1)
+        heads = index_heads(index).take(slice(low, index.row(self._piece.high)))
+        rows, codes = self._choose(heads)
+        chosen = heads.only(rows)
+        counts = row_counts(chosen, codes)
+        touch = touched(self._columns, codes, chosen)
+        sizes = np.where(touch, chosen["size"], 0).astype(np.int64)
+        intact = segment.is_intact() if int(sizes.sum()) * FEW > segment.end else None
+        if intact is False and self._reading.strict:
+            self._find_damage(index_heads(index))
+        for part in _cut(chosen["offset"], sizes, counts):
+            some = chosen.take(part)
+            data, places, good = self._fetch(some, touch[part], intact is True)
+            letters = self._letters(heads, rows[part][good], codes[part][good], None)
+            yield self._build(
+                some.take(good), codes[part][good], counts[part][good], data, places[good], letters
+            )
+
+    def _fetch(
+        self, heads: Heads, touch: Mask, checked: bool
+    ) -> tuple[pa.Buffer, Integers, Mask | slice]:
+        """The bytes of those records of a sealed segment that are touched, where in them each is,
+        and which are intact."""
+        rows = np.flatnonzero(touch)
+        offsets = heads["offset"][rows]
+        sizes = heads["size"][rows].astype(np.int64)
+        data, found = self._segment.gather(offsets, sizes)
+        places = np.full(heads.count, -1, np.int64)
+        places[rows] = found
+        if checked or not len(rows):
+            return data, places, slice(None)
+        good = np.ones(heads.count, np.bool_)
+        for row, intact in zip(rows.tolist(), _intact(data, found, sizes), strict=True):
+            if not intact:
+                good[row] = False
+                self._failed(heads, row, "the record is not intact")
+        return data, places, slice(None) if good.all() else good
+
+    def _find_damage(self, heads: Heads) -> None:
+        """The whole does not match its CRC: name the record that is to blame."""
+        offsets = heads["offset"]
+        sizes = heads["size"].astype(np.int64)
+        for part in _cut(offsets, sizes, np.ones(heads.count, np.int64)):
+            data, places = self._segment.gather(offsets[part], sizes[part])
+            for place, intact in enumerate(_intact(data, places, sizes[part])):
+                if not intact:
+                    self._failed(heads.take(part), place, "the record is not intact")
+        raise self._segment.damage(0, "the segment does not match its CRC")
+
+    def _build(
+        self,
+        heads: Heads,
+        codes: Column,
+        counts: Integers,
+        data: pa.Buffer,
+        places: Integers,
+        letters: Letters,
+    ) -> pa.RecordBatch:
+        def failed(row: int, what: str) -> None:
+            self._failed(heads, row, what)
+
+        names, journal = self._names, self._journal
+        batch = Batch(heads, codes, counts, data, places, letters, names, journal, failed)
+        return batch.record_batch(self._reading.schema)
+
+    def _failed(self, heads: Heads, row: int, what: str) -> None:
+        sequence = int(heads["sequence"][row])
+        error = self._segment.damage(int(heads["offset"][row]), f"{what} (record {sequence})")
+        if self._reading.strict:
+            raise error
+        log.warning("Left out, or part of it: %s", error)
+
+    def _report(self, start: int, stop: int) -> None:
+        error = self._segment.damage(start, "the record is not intact")
+        log.warning("Left out: %d bytes. %s", stop - start, error)
+
+
+def _ignore(start: int, stop: int) -> None:
+    """Damage is reported by the task that reads it."""
+
+
+def _intact(data: pa.Buffer, places: Integers, sizes: Integers) -> list[bool]:
+    view = memoryview(data)
+    words = view[: len(view) & -4].cast("I")
+    crc32 = zlib_ng.crc32
+    return [
+        size >= HEADER_BYTES
+        and words[place >> 2] == size
+        and crc32(view[place + 8 : place + size]) == words[(place >> 2) + 1]
+        for place, size in zip(places.tolist(), sizes.tolist(), strict=True)
+    ]
+
+
+def _cut(offsets: Integers, sizes: Column, counts: Integers) -> Iterator[slice]:
+    """Ranges of records that make batches: at least one record each, else within the limits."""
+    total = len(offsets)
+    rows = np.cumsum(counts)
+    volume = np.cumsum(sizes, dtype=np.int64)
+    start = 0
+    while start < total:
+        rows_before = int(rows[start - 1]) if start else 0
+        volume_before = int(volume[start - 1]) if start else 0
+        stop = min(
+            int(np.searchsorted(rows, rows_before + BATCH_ROWS, side="right")),
+            int(np.searchsorted(volume, volume_before + BATCH_BYTES, side="right")),
+            int(np.searchsorted(offsets, int(offsets[start]) + SPAN_BYTES, side="right")),
+        )
+        stop = max(stop, start + 1)
+        yield slice(start, stop)
+        start = stop

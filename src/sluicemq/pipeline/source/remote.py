@@ -1,0 +1,316 @@
+"""A journal behind a broker's HTTP address.
+
+Of a sealed segment its end is asked for first, which finds the index; then only the bytes of the
+records that are wanted. Ranges that lie close together are fetched as one.
+"""
+
+from __future__ import annotations
+
+import base64
+import re
+from collections import OrderedDict
+from collections.abc import Iterable
+from itertools import pairwise
+from pathlib import Path
+from typing import Any, Final
+from urllib.parse import quote
+
+import msgspec
+import numpy as np
+import pyarrow as pa
+
+from sluicemq.journal.format import HEADER_BYTES, RecordType, record_size
+from sluicemq.journal.index import TRAILER_BYTES, Index, decode_trailer
+from sluicemq.journal.segment import (
+    SEGMENT_HEADER_BYTES,
+    SegmentHeader,
+    decode_segment_header,
+)
+from sluicemq.journal.slots import Slot
+from sluicemq.journal.writer import DurableEnd
+from sluicemq.model.destination import Address, Kind, decode_name
+from sluicemq.model.errors import (
+    JournalDamaged,
+    JournalError,
+    RecordNotFound,
+    RequestRefused,
+)
+from sluicemq.pipeline.remote import Answer, Refusal, Remote, Target
+from sluicemq.pipeline.source.places import (
+    IDENTITY_DIGITS,
+    Integers,
+    JournalState,
+    Place,
+    Segment,
+)
+
+API: Final = "/api/v1/journal"
+RANGE_BYTES: Final = 8 << 20
+"""Fetched by one request, at most."""
+GAP_BYTES: Final = 64 << 10
+"""Not wanted, but fetched rather than making another request."""
+END_BYTES: Final = 64 << 10
+"""Fetched first, from the end of a sealed segment: a small index is in it already."""
+NUMBERS: Final = 400
+"""Destinations asked for at a time."""
+MOST_INDEXES: Final = 4
+
+
+class _Durable(msgspec.Struct):
+    segment: int
+    offset: int
+    sequence: int
+
+
+class _Segment(msgspec.Struct):
+    first: int
+    size: int
+    sealed: bool
+
+
+class _State(msgspec.Struct):
+    identity: str
+    segments: list[_Segment]
+    durable: _Durable | None = None
+
+
+class _Destinations(msgspec.Struct):
+    destinations: list[tuple[int, int, str]]
+
+
+_SPAN: Final = re.compile(r"bytes (\d+)-\d+/(\d+)\Z")
+_state: Final = msgspec.json.Decoder(_State)
+_destinations: Final = msgspec.json.Decoder(_Destinations)
+_slot: Final = msgspec.json.Decoder(Slot)
+
+_indexes: OrderedDict[tuple[object, ...], tuple[bytes, int, bytes]] = OrderedDict()
+"""Of sealed segments: the trailer, where the index is, and what it says."""
+
+
+class Http(Place):
+    """Keeps one connection for as long as it is used."""
+
+    _remote: Remote | None = None
+
+    def __init__(self, to: Target) -> None:
+        self._target = to
+        self.name = str(to)
+
+    def __getstate__(self) -> dict[str, Any]:
+        return {**self.__dict__, "_remote": None}
+
+    def __repr__(self) -> str:
+        return f"<Http {self.name}>"
+
+    def __del__(self) -> None:
+        # a task does not say when it is done
+        if self._remote is not None:
+            self._remote.close()
+
+    # --- requests ---------------------------------------------------------
+
+    def _ask(
+        self,
+        method: str,
+        path: str,
+        headers: dict[str, str] | None = None,
+        body: bytes = b"",
+    ) -> Answer:
+        """Raises as Remote.request, but RecordNotFound for what is gone and JournalError for what
+        cannot be as things stand (409)."""
+        if self._remote is None:
+            self._remote = Remote(self._target)
+        try:
+            return self._remote.request(method, path, (body,) if body else (), headers)
+        except Refusal as refusal:
+            if refusal.status == 404:
+                raise RecordNotFound(str(refusal)) from refusal
+            if refusal.status == 409:
+                raise JournalError(str(refusal)) from refusal
+            raise
+
+    def range(self, first: int, start: int, stop: int) -> bytes:
+        """Bytes of a segment. Raises RecordNotFound if it has been removed."""
+        path = f"{API}/segments/{first}"
+        data = self._ask("GET", path, {"Range": f"bytes={start}-{stop - 1}"}).body
+        if len(data) != stop - start:
+            raise RequestRefused(
+                f"{self.name}: {len(data)} bytes came of the {stop - start} from {start} on of the "
+                f"segment {first}"
+            )
+        return data
+
+    def last(self, first: int, count: int) -> tuple[int, bytes]:
+        """The last bytes of a segment, and from where on they are. Raises as `range`."""
+        answer = self._ask("GET", f"{API}/segments/{first}", {"Range": f"bytes=-{count}"})
+        data = answer.body
+        headers = {name.lower(): value for name, value in answer.headers.items()}
+        span = headers.get("content-range", "")
+        found = _SPAN.match(span)
+        if found is None or int(found[2]) - int(found[1]) != len(data):
+            raise RequestRefused(
+                f"{self.name}: the end of the segment {first} was asked for; {len(data)} bytes "
+                f"came as {span!r}"
+            )
+        return int(found[1]), data
+
+    # --- the journal ---------------------------------------------------------
+
+    def state(self) -> JournalState:
+        try:
+            said = _state.decode(self._ask("GET", API).body)
+        except msgspec.MsgspecError as error:
+            raise RequestRefused(
+                f"{self.name}{API}: the answer is not understood: {error}"
+            ) from error
+        durable = said.durable
+        if durable is None:
+            return JournalState(said.identity[:IDENTITY_DIGITS], None, (), ())
+        segments = [segment for segment in said.segments if segment.first <= durable.segment]
+        return JournalState(
+            said.identity[:IDENTITY_DIGITS],
+            DurableEnd(durable.segment, durable.offset, durable.sequence),
+            tuple(segment.first for segment in segments),
+            tuple(
+                0
+                if segment.sealed
+                else durable.offset
+                if segment.first == durable.segment
+                else segment.size
+                for segment in segments
+            ),
+        )
+
+    def durable(self) -> DurableEnd | None:
+        return self.state().durable
+
+    def header(self, first: int) -> SegmentHeader:
+        return decode_segment_header(self.range(first, 0, SEGMENT_HEADER_BYTES), self.path(first))
+
+    def path(self, first: int) -> Path:
+        """What stands for a segment's file in errors."""
+        return Path(f"{self.name}{API}/segments/{first}")
+
+    def open(self, first: int, end: int = 0) -> Segment:
+        return RemoteSegment(self, first, end)
+
+    def addresses(self, numbers: Iterable[int]) -> dict[int, Address]:
+        wanted = sorted(numbers)
+        found = {}
+        for start in range(0, len(wanted), NUMBERS):
+            asked = ",".join(map(str, wanted[start : start + NUMBERS]))
+            data = self._ask("GET", f"{API}/destinations?numbers={quote(asked)}").body
+            for number, kind, name in _destinations.decode(data).destinations:
+                found[number] = Address(Kind(kind), decode_name(base64.b64decode(name)))
+        return found
+
+    # --- slots ---------------------------------------------------------
+
+    def _slot_path(self, slot: str) -> str:
+        return f"{API}/slots/{quote(slot, safe='')}"
+
+    def hold(self, slot: str, position: int, limit_bytes: int | None) -> Slot:
+        try:
+            return _slot.decode(self._ask("GET", self._slot_path(slot)).body)
+        except RecordNotFound:
+            return self._put(slot, position, limit_bytes)
+
+    def advance(self, slot: str, position: int) -> None:
+        known = _slot.decode(self._ask("GET", self._slot_path(slot)).body)
+        if known.lost or position > known.position:
+            self._put(slot, position, None)
+
+    def _put(self, slot: str, position: int, limit_bytes: int | None) -> Slot:
+        asked = {"position": position}
+        if limit_bytes is not None:
+            asked["limit_bytes"] = limit_bytes
+        return _slot.decode(
+            self._ask(
+                "PUT",
+                self._slot_path(slot),
+                {"Content-Type": "application/json"},
+                msgspec.json.encode(asked),
+            ).body
+        )
+
+
+class RemoteSegment(Segment):
+    """One segment of a journal behind HTTP."""
+
+    __slots__ = ("_place", "end", "first", "index", "key")
+
+    def __init__(self, place: Http, first: int, end: int) -> None:
+        """With `end` the segment may have an index by now, but that is not asked for."""
+        self._place = place
+        self.first = first
+        self.key = (place.name, first, end)
+        self.index = None
+        self.end = end
+        if not end:
+            self.end, payload = self._read_index()
+            self.index = Index(memoryview(payload))
+
+    def _read_index(self) -> tuple[int, bytes]:
+        known = _indexes.get(self.key)
+        # behind the same address there may be another journal by now
+        if known is not None and self._place.last(self.first, TRAILER_BYTES)[1] == known[0]:
+            _indexes.move_to_end(self.key)
+            return known[1:]
+        start, data = self._place.last(self.first, END_BYTES)
+        size = start + len(data)
+        end = data[-TRAILER_BYTES:]
+        trailer = decode_trailer(end)
+        if trailer is None:
+            raise self.damage(size, "the segment is sealed and has no intact end")
+        offset = trailer[0]
+        if not SEGMENT_HEADER_BYTES <= offset < size:
+            raise self.damage(size, "the segment's end refers to no index")
+        while start > offset:
+            before = max(offset, start - RANGE_BYTES)
+            data = self._place.range(self.first, before, start) + data
+            start = before
+        record = memoryview(data)[offset - start : -TRAILER_BYTES]
+        length = record_size(record, 0)
+        if not length or record[44] != RecordType.INDEX:
+            raise self.damage(offset, "the index is not intact")
+        found = offset, bytes(record[HEADER_BYTES:length])
+        _indexes[self.key] = end, *found
+        if len(_indexes) > MOST_INDEXES:
+            _indexes.popitem(last=False)
+        return found
+
+    def gather(self, offsets: Integers, sizes: Integers) -> tuple[pa.Buffer, Integers]:
+        if not len(offsets):
+            return pa.py_buffer(b""), offsets
+        # records are padded, so that each starts at a multiple of 8 of what is fetched
+        stops = offsets + (sizes + 7 & -8)
+        apart = np.flatnonzero(offsets[1:] - stops[:-1] > GAP_BYTES) + 1
+        starts = [0, *apart.tolist(), len(offsets)]
+        parts = []
+        places = np.empty(len(offsets), np.int64)
+        held = 0
+        for low, high in pairwise(starts):
+            start, stop = int(offsets[low]), int(stops[high - 1])
+            places[low:high] = offsets[low:high] - start + held
+            for at in range(start, stop, RANGE_BYTES):
+                parts.append(self._place.range(self.first, at, min(at + RANGE_BYTES, stop)))
+            held += stop - start
+        return pa.py_buffer(parts[0] if len(parts) == 1 else b"".join(parts)), places
+
+    def stretch(self, start: int, end: int, least: int) -> pa.Buffer:
+        stop = min(end, start + least)
+        parts = [
+            self._place.range(self.first, at, min(at + RANGE_BYTES, stop))
+            for at in range(start, stop, RANGE_BYTES)
+        ]
+        return pa.py_buffer(parts[0] if len(parts) == 1 else b"".join(parts))
+
+    def is_intact(self) -> bool | None:
+        return None  # its records are checked one by one when they have come
+
+    def damage(self, offset: int, what: str) -> JournalDamaged:
+        return JournalDamaged(
+            f"{self._place.name}, segment {self.first}, offset {offset}: {what}. What came over "
+            "the network is damaged, or the file is: sluicemq journal check, on the broker's "
+            "machine, tells which"
+        )

@@ -1,0 +1,192 @@
+"""Which records a read wants: by event, destination, sequence number and time.
+
+Decided from the index columns alone, and for whole segments from the summary of their index.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, replace
+from functools import cached_property
+from typing import Any, Final
+
+import numpy as np
+
+from sluicemq.journal.format import ENTRY, HEADER_BYTES, Cause, RecordType
+from sluicemq.model.access import matcher
+from sluicemq.model.destination import Address
+from sluicemq.pipeline.schema import Event
+from sluicemq.pipeline.source.heads import Column, Heads
+from sluicemq.pipeline.source.names import Names, spelled
+from sluicemq.pipeline.source.options import SourceOptions
+
+EVENT_CODES: Final = {event: code for code, event in enumerate(Event, 1)}
+"""A byte for each event; 0 is for records that are none."""
+
+_CAUSES: Final = {
+    Cause.ACKNOWLEDGED: Event.ACKNOWLEDGED,
+    Cause.EXPIRED: Event.EXPIRED,
+    Cause.DEAD_LETTERED: Event.DEAD_LETTERED,
+    Cause.DROPPED: Event.DROPPED,
+    Cause.PURGED: Event.PURGED,
+    Cause.MOVED: Event.MOVED,
+    Cause.DISCARDED: Event.DISCARDED,
+}
+_TYPES: Final = {
+    RecordType.MESSAGE: Event.MESSAGE,
+    RecordType.CARRIED: Event.CARRIED,
+    RecordType.DELIVERED: Event.DELIVERED,
+    RecordType.REDELIVERED: Event.REDELIVERED,
+    RecordType.REQUEUED: Event.REQUEUED,
+    RecordType.GAUGE: Event.GAUGE,
+}
+
+END: Final = (1 << 63) - 1
+"""After every sequence number and every time."""
+START: Final = -(1 << 63)
+
+SETTLED_CODES: Final = tuple(EVENT_CODES[event] for event in _CAUSES.values())
+LISTS: Final = (*SETTLED_CODES, EVENT_CODES[Event.DELIVERED], EVENT_CODES[Event.REDELIVERED])
+"""Events of which one record tells many."""
+BODIED: Final = (EVENT_CODES[Event.MESSAGE], EVENT_CODES[Event.CARRIED])
+"""Events with a body."""
+
+
+DEAD_LETTERED: Final = EVENT_CODES[Event.DEAD_LETTERED]
+
+
+def flags(codes: Iterable[int]) -> np.ndarray[Any, np.dtype[np.bool_]]:
+    """True for these of all 256 codes."""
+    table = np.zeros(256, np.bool_)
+    table[list(codes)] = True
+    return table
+
+
+def _code_table() -> Column:
+    table = np.zeros(1 << 16, np.uint8)
+    for type, event in _TYPES.items():
+        table[type << 8 : (type + 1) << 8] = EVENT_CODES[event]
+    for cause, event in _CAUSES.items():
+        table[RecordType.SETTLED << 8 | cause] = EVENT_CODES[event]
+    return table
+
+
+_CODES: Final = _code_table()
+_IS_LIST: Final = flags(LISTS)
+_REDELIVERED: Final = EVENT_CODES[Event.REDELIVERED]
+LIST_HEAD: Final = 8
+"""Bytes before the numbers of such a record."""
+
+
+def event_codes(heads: Heads) -> Column:
+    """Of each record."""
+    codes: Column = _CODES[heads["type"].astype(np.uint16) << 8 | heads["kind"]]
+    entries = heads["flags"] & ENTRY != 0
+    if entries.any():
+        codes[entries] = 0  # something else than a message was moved
+    return codes
+
+
+def row_counts(heads: Heads, codes: Column) -> Column:
+    """Rows that each record makes."""
+    counts = np.ones(heads.count, np.int64)
+    lists = np.flatnonzero(_IS_LIST[codes])
+    if len(lists):
+        width = np.where(codes[lists] == _REDELIVERED, 12, 8)
+        content = heads["size"][lists].astype(np.int64) - heads["body"][lists] - LIST_HEAD
+        counts[lists] = np.maximum(content, 0) // width
+    return counts
+
+
+@dataclass(frozen=True)
+class Selection:
+    """The records that are wanted.
+
+    events      of these kinds
+    patterns    of destinations that match one of these globs; () = all
+    names       of destinations with one of these names, as the column spells them; None = all
+    low, high   sequence numbers, `high` exclusive
+    since, until  µs, `until` exclusive
+    message     about this message, and lists that may hold it; None = all
+    """
+
+    events: frozenset[Event]
+    patterns: tuple[str, ...] = ()
+    names: frozenset[str] | None = None
+    low: int = 0
+    high: int = END
+    since: int = START
+    until: int = END
+    message: int | None = None
+
+    @classmethod
+    def of(cls, options: SourceOptions) -> Selection:
+        """What the options of a read say."""
+        return cls(frozenset(options.events), options.destinations)
+
+    def between(self, low: int, high: int) -> Selection:
+        """Of these, those with numbers from `low` on and below `high`."""
+        return replace(self, low=max(self.low, low), high=min(self.high, high))
+
+    @cached_property
+    def _wanted(self) -> np.ndarray[Any, np.dtype[np.bool_]]:
+        return flags(EVENT_CODES[event] for event in self.events)
+
+    @property
+    def by_destination(self) -> bool:
+        """Not all destinations are wanted."""
+        return bool(self.patterns) or self.names is not None
+
+    def allows(self, addresses: Iterable[Address]) -> list[bool]:
+        """Whether destinations are wanted."""
+        matches = [matcher(pattern).match for pattern in self.patterns]
+        names = self.names
+        return [
+            (not matches or any(match(str(address)) for match in matches))
+            and (names is None or spelled(address.name) in names)
+            for address in addresses
+        ]
+
+    def may_be_in(self, summary: Mapping[str, Any]) -> bool:
+        """False if the segment with this summary of its index has no record that is wanted."""
+        if not summary["records"]:
+            return False
+        if summary["last_sequence"] < self.low or summary["first_sequence"] >= self.high:
+            return False
+        if summary["last_time"] < self.since or summary["first_time"] >= self.until:
+            return False
+        if self.message is not None and summary["last_sequence"] < self.message:
+            return False
+        types = {int(type) for type in summary["types"]}
+        return any(_type_of(event) in types for event in self.events)
+
+    def rows(self, heads: Heads, names: Names) -> tuple[Column, Column]:
+        """Places of the records that are wanted, and the event of each."""
+        codes = event_codes(heads)
+        mask = self._wanted[codes]
+        sequences = heads["sequence"]
+        if heads.count and (sequences[0] < self.low or sequences[-1] >= self.high):
+            mask &= (sequences >= self.low) & (sequences < self.high)
+        if self.since != START or self.until != END:
+            times = heads["time"]
+            mask &= (times >= self.since) & (times < self.until)
+        if self.message is not None:
+            mask &= (
+                _IS_LIST[codes] | (heads["reference"] == self.message) | (sequences == self.message)
+            )
+        if self.by_destination:
+            mask &= names.among(heads["destination"], self.allows)
+        rows = np.flatnonzero(mask)
+        return rows, codes[rows]
+
+
+def _type_of(event: Event) -> int:
+    for type, other in _TYPES.items():
+        if other is event:
+            return type
+    return RecordType.SETTLED
+
+
+def meta_sizes(heads: Heads) -> Column:
+    """Bytes of the rarely set fields of each record."""
+    return heads["body"].astype(np.int64) - HEADER_BYTES

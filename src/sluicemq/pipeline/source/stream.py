@@ -1,0 +1,194 @@
+"""spark.readStream: the journal as it grows."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from itertools import pairwise
+from typing import Any
+
+import pyarrow as pa
+from pyspark.sql.datasource import DataSourceStreamReader, InputPartition
+from pyspark.sql.streaming.datasource import (
+    ReadAllAvailable,
+    ReadLimit,
+    ReadMaxBytes,
+    ReadMaxRows,
+    SupportsTriggerAvailableNow,
+)
+
+from sluicemq.model.errors import RecordNotFound
+from sluicemq.pipeline.source.admission import Limits, admit
+from sluicemq.pipeline.source.batch import Share
+from sluicemq.pipeline.source.connect import connect
+from sluicemq.pipeline.source.journal import Journal
+from sluicemq.pipeline.source.offsets import (
+    Offset,
+    first_since,
+    lost_before,
+    read_offset,
+    resolve,
+)
+from sluicemq.pipeline.source.options import LATEST, SourceOptions
+from sluicemq.pipeline.source.places import JournalState
+from sluicemq.pipeline.source.plan import LEAST_TASK_BYTES, between, pieces, share
+from sluicemq.pipeline.source.reading import Reading, gone, log
+from sluicemq.pipeline.source.selection import Selection
+from sluicemq.pipeline.source.slots import move_slot, slot_is_lost
+
+
+class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
+    """One query's reader. Spark pickles it for the tasks and keeps one on the driver."""
+
+    def __init__(self, options: SourceOptions, schema: pa.Schema) -> None:
+        self._options = options
+        self._place = connect(options)
+        self._schema = schema
+        self._selection = Selection.of(options)
+        self._target: Offset | None = None
+        self._held = False
+
+    # --- offsets ---------------------------------------------------------
+
+    def initialOffset(self) -> dict[str, Any]:  # noqa: N802
+        """Where a query without a checkpoint starts."""
+        journal = Journal(self._place, "")
+        state = journal.state
+        journal.identity = state.identity
+        options = self._options
+        if options.starting_timestamp is not None and options.starting_offsets is None:
+            sequence = first_since(journal, options.starting_timestamp)
+        else:
+            position = LATEST if options.starting_offsets is None else options.starting_offsets
+            sequence = resolve(journal, position)
+        if sequence == state.next:
+            return _end(state).as_json()
+        return Offset(state.identity, sequence).as_json()
+
+    def getDefaultReadLimit(self) -> ReadLimit:  # noqa: N802
+        """What the options say; the trigger may say otherwise."""
+        if self._options.max_offsets_per_trigger:
+            return ReadMaxRows(self._options.max_offsets_per_trigger)
+        if self._options.max_bytes_per_trigger:
+            return ReadMaxBytes(self._options.max_bytes_per_trigger)
+        return ReadAllAvailable()
+
+    def latestOffset(self, start: dict[str, Any], limit: ReadLimit) -> dict[str, Any]:  # noqa: N802
+        """Where the next micro-batch ends; `start` itself if there is nothing new.
+
+        Raises RecordNotFound if records behind `start` were removed, ConfigurationError if `start`
+        is of another journal.
+        """
+        durable = self._place.durable()
+        begin = read_offset(start, "")
+        self._hold(begin)
+        if durable is None or durable.sequence < begin.sequence:
+            return start
+        journal = Journal(self._place, "")
+        begin = self._checked(journal, start)
+        end = _end(journal.state)
+        if self._target is not None and self._target.sequence < end.sequence:
+            end = self._target
+        if end.sequence <= begin.sequence:
+            return start
+        rows = limit.max_rows if isinstance(limit, ReadMaxRows) else None
+        volume = limit.max_bytes if isinstance(limit, ReadMaxBytes) else None
+        if rows is not None and self._options.max_bytes_per_trigger:
+            volume = self._options.max_bytes_per_trigger
+        if rows is not None or volume is not None:
+            strict = self._options.fail_on_data_loss
+            limits = Limits(rows, volume)
+            end = admit(journal, self._selection, begin, end, limits, strict)
+        cuts = self._cuts(journal, begin, end)
+        return end._replace(cuts=cuts, slot=self._options.slot).as_json()
+
+    def prepareForTriggerAvailableNow(self) -> None:  # noqa: N802
+        """From here on nothing newer is read."""
+        self._target = _end(self._place.state())
+
+    def reportLatestOffset(self) -> dict[str, Any]:  # noqa: N802
+        """The journal's end, for the query's progress: the lag is the difference."""
+        return _end(self._place.state()).as_json()
+
+    def commit(self, end: dict[str, Any]) -> None:
+        """Spark has done everything before `end`, and will not ask for it again."""
+        if self._options.slot:
+            move_slot(self._options, self._place, read_offset(end, "").sequence)
+
+    def _checked(self, journal: Journal, start: dict[str, Any]) -> Offset:
+        """The offset, or what is left behind it."""
+        state = journal.state
+        offset = read_offset(start, state.identity)
+        journal.identity = state.identity
+        left = lost_before(journal, offset)
+        if not left:
+            return offset
+        message = gone(offset.sequence, left, "their segments have been removed")
+        if self._options.fail_on_data_loss:
+            raise RecordNotFound(message)
+        log.warning("Not read: %s", message)
+        return Offset(offset.journal, left)
+
+    def _hold(self, start: Offset) -> None:
+        """Have a slot from the beginning on."""
+        options = self._options
+        if self._held or not options.slot:
+            return
+        position = max(0, start.sequence - 1)
+        slot = self._place.hold(options.slot, position, options.slot_limit_bytes)
+        if slot.lost:
+            slot_is_lost(options, f"it was allowed to hold back {slot.limit_bytes} bytes")
+        self._held = True
+
+    # --- tasks ---------------------------------------------------------
+
+    def _cuts(self, journal: Journal, start: Offset, end: Offset) -> tuple[int, ...]:
+        """Where to divide what is between two offsets among tasks."""
+        least = self._options.min_partitions
+        near = start.segment == end.segment and end.offset - start.offset < LEAST_TASK_BYTES
+        if near and start.segment and least <= 1:
+            return ()
+        selection = self._selection.between(start.sequence, end.sequence)
+        columns = frozenset(self._schema.names)
+        tasks = share(pieces(journal, selection, columns, strict=False), least)
+        return tuple(task[0].low for task in tasks[1:])
+
+    def partitions(self, start: dict[str, Any], end: dict[str, Any]) -> Sequence[InputPartition]:
+        """The tasks of a micro-batch: the same ones whenever it is asked for again."""
+        journal = Journal(self._place, "")
+        self._hold(read_offset(start, ""))
+        begin = self._checked(journal, start)
+        stop = read_offset(end, journal.identity)
+        first = read_offset(start, journal.identity).sequence
+        bounds = [first, *(cut for cut in stop.cuts if first < cut < stop.sequence), stop.sequence]
+        tasks = [
+            between(journal, max(low, begin.sequence), high, begin)
+            for low, high in pairwise(bounds)
+        ]
+        return [Task(task, journal.identity) for task in tasks]
+
+    def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
+        """One task."""
+        assert isinstance(partition, Task)
+        reading = Reading(
+            self._place,
+            self._schema,
+            self._selection,
+            self._options.fail_on_data_loss,
+            partition.identity,
+        )
+        return reading.read(partition.pieces)
+
+
+class Task(Share):
+    """The pieces of one task, of the journal with that identity."""
+
+    def __init__(self, pieces: list[Any], identity: str) -> None:
+        super().__init__(pieces)
+        self.identity = identity
+
+
+def _end(state: JournalState) -> Offset:
+    durable = state.durable
+    if durable is None:
+        return Offset(state.identity, 0)
+    return Offset(state.identity, state.next, durable.segment, durable.offset)

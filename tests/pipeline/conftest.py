@@ -1,0 +1,18 @@
+"""One Spark session for all tests of the pipeline: starting one takes seconds."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import pytest
+from pyspark.sql import SparkSession
+
+from sluicemq.pipeline.session import session
+
+
+@pytest.fixture(scope="session")
+def spark() -> Iterator[SparkSession]:
+    made = session("tests", {"spark.driver.memory": "1g"})
+    made.sparkContext.setLogLevel("ERROR")
+    yield made
+    made.stop()

@@ -1,0 +1,282 @@
+"""Shared by the tests of the source: journals of every kind of record, and a reader that takes
+them one by one, to compare with."""
+
+from __future__ import annotations
+
+import base64
+from collections.abc import Callable, Iterable
+from datetime import UTC, datetime, timedelta
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+
+from sluicemq.broker.records import decode_requeue, encode_requeue
+from sluicemq.journal import FileJournal, JournalOptions
+from sluicemq.journal.format import (
+    ENTRY,
+    GAUGE,
+    Cause,
+    Record,
+    RecordType,
+    decode_gauge,
+    decode_redelivered,
+    encode_redelivered,
+    encode_settled,
+)
+from sluicemq.journal.meta import decode_message
+from sluicemq.journal.reader import read_records
+from sluicemq.model.destination import Address, Kind
+from sluicemq.model.message import BodyKind, Durability, Message, Origin
+from sluicemq.pipeline.schema import EVENTS
+from sluicemq.pipeline.source.batch import BatchReader, Share
+from sluicemq.pipeline.source.build import LATEST_MS
+from sluicemq.pipeline.source.columns import arrow_columns, asked_columns
+from sluicemq.pipeline.source.options import SourceOptions, parse_options
+
+Row = dict[str, Any]
+T0 = 1_700_000_000_000
+SMALL = JournalOptions(segment_bytes=4000, preallocate_bytes=0, sync_delay=0)
+"""Segments of a few records each."""
+ORDERS = Address(Kind.QUEUE, "orders")
+
+
+def message(body: bytes = b"hello", address: Address = ORDERS, **fields: object) -> Message:
+    """One that came by PHPMQ; `fields` set the others."""
+    made = Message(address, body, BodyKind.TEXT, Origin.PHPMQ, Durability.SYNC, T0, 0, 4)
+    for name, value in fields.items():
+        setattr(made, name, value)
+    return made
+
+
+def put(journal: FileJournal, made: Message | None = None) -> int:
+    """Append one message."""
+    made = made or message()
+    return journal.append_message(made, journal.destination(made.destination))
+
+
+def deliver(journal: FileJournal, sequences: list[int], address: Address = ORDERS) -> int:
+    """Append that these were delivered for the first time."""
+    body = encode_settled(7, sequences)
+    number = journal.destination(address)
+    return journal.append_entry(RecordType.DELIVERED, body, T0 + 1, destination=number)
+
+
+def redeliver(
+    journal: FileJournal, sequences: list[int], attempts: list[int], address: Address = ORDERS
+) -> int:
+    """Append that these were delivered again."""
+    body = encode_redelivered(7, sequences, attempts)
+    number = journal.destination(address)
+    return journal.append_entry(RecordType.REDELIVERED, body, T0 + 2, destination=number)
+
+
+def settle(
+    journal: FileJournal,
+    sequences: list[int],
+    cause: Cause = Cause.ACKNOWLEDGED,
+    address: Address = ORDERS,
+) -> int:
+    """Append that these deliveries ended."""
+    return journal.append_settled(7, journal.destination(address), cause, sequences, T0 + 3)
+
+
+def requeue(journal: FileJournal, sequence: int, attempts: int, address: Address = ORDERS) -> int:
+    """Append that this one went to the tail."""
+    return journal.append_entry(
+        RecordType.REQUEUED,
+        encode_requeue(7, 0, attempts),
+        T0 + 4,
+        reference=sequence,
+        destination=journal.destination(address),
+    )
+
+
+def gauge(journal: FileJournal, waiting: int, address: Address = ORDERS) -> int:
+    """Append how a destination stands."""
+    return journal.append_entry(
+        RecordType.GAUGE,
+        GAUGE.pack(waiting, 2, 3, 0),
+        T0 + 5,
+        destination=journal.destination(address),
+    )
+
+
+# --- the reader under test ------------------------------------------------------------------------
+
+
+def options_of(place: Path | str, **given: str) -> SourceOptions:
+    """Everything there is to read, unless told otherwise; names as Spark hands them over."""
+    where = {"url": place} if isinstance(place, str) else {"path": str(place)}
+    asked = {"events": "*", "includeheaders": "true", **where, **given}
+    return parse_options({name: text for name, text in asked.items() if text})
+
+
+def reader_of(place: Path | str, **given: str) -> BatchReader:
+    """What Spark is given for `spark.read`."""
+    options = options_of(place, **given)
+    return BatchReader(options, arrow_columns(asked_columns(options)))
+
+
+def table_of(reader: BatchReader) -> pa.Table:
+    """All that it reads, in the order of the journal."""
+    batches = [
+        batch
+        for share in reader.partitions()
+        if isinstance(share, Share)
+        for batch in reader.read(share)
+    ]
+    if not batches:
+        return pa.table({name: [] for name in EVENTS.names})
+    table = pa.Table.from_batches(batches)
+    table.validate(full=True)
+    return table
+
+
+def read(place: Path | str, **given: str) -> list[Row]:
+    """The rows of a batch read."""
+    return rows_of(table_of(reader_of(place, **given)))
+
+
+def rows_of(table: pa.Table) -> list[Row]:
+    """Rows with maps as dictionaries."""
+    rows: list[Row] = table.to_pylist()
+    for row in rows:
+        for name in ("properties", "property_types"):
+            if row.get(name) is not None:
+                row[name] = dict(row[name])
+    return rows
+
+
+# --- the one to compare with ----------------------------------------------------------------------
+
+_EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
+
+
+def moment(microseconds: int) -> datetime:
+    """A time as Arrow gives it."""
+    return _EPOCH + timedelta(microseconds=microseconds)
+
+
+def _name(text: str) -> str:
+    return text.encode("utf-8", "surrogateescape").decode("utf-8", "backslashreplace")
+
+
+def _property(value: object) -> tuple[str | None, str]:
+    if value is None:
+        return None, "null"
+    if isinstance(value, bool):
+        return str(value).lower(), "boolean"
+    if isinstance(value, int):
+        return str(value), "integer"
+    if isinstance(value, float):
+        return repr(value), "real"
+    if isinstance(value, bytes):
+        return base64.b64encode(value).decode(), "bytes"
+    return _name(str(value)), "text"
+
+
+def naive_rows(directory: Path, wanted: Callable[[Row], bool] = lambda row: True) -> list[Row]:
+    """Every event of a journal, a record at a time."""
+    records = [record for _, _, record in read_records(directory)]
+    names = {
+        record.destination: record.address
+        for record in records
+        if record.type in (RecordType.DESTINATION, RecordType.DESTINATION_GONE)
+    }
+    published: dict[int, Record] = {}
+    for record in records:
+        if record.is_message and (record.type == RecordType.MESSAGE or not record.flags & ENTRY):
+            published.setdefault(record.identity, record)
+    rows = []
+    before: Record | None = None
+    for record in records:
+        made = _rows(record, names, published)
+        after_message = before is not None and before.type == RecordType.MESSAGE
+        if before is not None and after_message and record.kind == Cause.DEAD_LETTERED:
+            letter = _fields(before, names[before.destination])
+            for row in made if record.type == RecordType.SETTLED else ():
+                row["properties"] = letter.get("properties")
+                row["property_types"] = letter.get("property_types")
+        rows += made
+        before = record
+    return [row for row in rows if wanted(row)]
+
+
+def _rows(record: Record, names: dict[int, Address], published: dict[int, Record]) -> list[Row]:
+    about: list[tuple[int | None, int | None]]
+    more: Row = {}
+    event = RecordType(record.type).name.lower()
+    if record.is_message:
+        about = [(record.identity, None)]
+        more = _fields(record, names[record.destination])
+    elif record.type == RecordType.SETTLED:
+        event = Cause(record.kind).name.lower().replace("_", "-")
+        about = [(sequence, None) for sequence in record.sequences]
+        more = {"subscription": record.subscription}
+    elif record.type == RecordType.DELIVERED:
+        about = [(sequence, 1) for sequence in record.sequences]
+        more = {"subscription": record.subscription}
+    elif record.type == RecordType.REDELIVERED:
+        subscription, sequences, attempts = decode_redelivered(record.body)
+        about = list(zip(sequences, attempts, strict=True))
+        more = {"subscription": subscription}
+    elif record.type == RecordType.REQUEUED:
+        requeued = decode_requeue(record.body)
+        about = [(record.reference, requeued.attempts)]
+        more = {"subscription": requeued.subscription}
+    elif record.type == RecordType.GAUGE:
+        about = [(None, None)]
+        waiting, in_flight, consumers = decode_gauge(record.body)
+        more = {"waiting": waiting, "in_flight": in_flight, "consumers": consumers}
+    else:
+        return []
+    rows = []
+    for item, (number, attempts_made) in enumerate(about):
+        row: Row = dict.fromkeys(EVENTS.names)
+        address = names[record.destination]
+        row |= {
+            "sequence": record.sequence,
+            "item": item,
+            "time": moment(record.time),
+            "event": event,
+            "destination": _name(address.name),
+            "destination_kind": address.kind.name.lower(),
+            "message": number,
+            "attempts": attempts_made,
+            **more,
+        }
+        origin = published.get(number) if number is not None else None
+        if origin is not None:
+            row["published"] = moment(origin.time)
+            row["protocol"] = Origin(origin.origin).name.lower()
+        rows.append(row)
+    return rows
+
+
+def _fields(record: Record, address: Address) -> Row:
+    made = decode_message(record, address)
+    row: Row = {
+        "priority": made.priority,
+        "durability": made.durability.name.lower(),
+        "expiration": moment(min(made.expiration, LATEST_MS) * 1000) if made.expiration else None,
+        "size": len(made.body),
+        "body_kind": made.kind.name.lower(),
+        "body": None if made.kind is BodyKind.NONE and not made.body else made.body,
+        "message_id": _name(made.message_id) or None,
+        "correlation_id": _name(made.correlation_id) or None,
+        "type": _name(made.type) or None,
+        "deliver_at": moment(min(made.deliver_at, LATEST_MS) * 1000) if made.deliver_at else None,
+    }
+    if made.reply_to is not None:
+        row["reply_to"] = _name(str(made.reply_to))
+    if made.properties:
+        pairs = {_name(name): _property(value) for name, value in made.properties.items()}
+        row["properties"] = {name: text for name, (text, _) in pairs.items()}
+        row["property_types"] = {name: kind for name, (_, kind) in pairs.items()}
+    return row
+
+
+def only(rows: Iterable[Row], *columns: str) -> list[tuple[Any, ...]]:
+    """Some columns of each row."""
+    return [tuple(row[column] for column in columns) for row in rows]

@@ -1,0 +1,172 @@
+"""Segments that are damaged or gone: an error that says where, or a gap that is reported."""
+
+from __future__ import annotations
+
+import logging
+from pathlib import Path
+
+import pytest
+
+from sluicemq.journal.index import TRAILER_BYTES
+from sluicemq.journal.reader import read_records
+from sluicemq.journal.segment import list_segments, segment_path
+from sluicemq.model.errors import JournalDamaged, RecordNotFound
+from sluicemq.pipeline.source import reading
+from sluicemq.pipeline.source.batch import Share
+from tests.pipeline.source.support import Row, message, only, put, read, reader_of
+from tests.pipeline.source.test_events import journal_in
+
+COUNT = 100
+
+
+@pytest.fixture
+def directory(tmp_path: Path) -> Path:
+    """Messages m0, m1, ... in several sealed segments and one that is not."""
+    with journal_in(tmp_path) as journal:
+        for number in range(COUNT):
+            put(journal, message(b"m%d " % number * 30))
+            journal.sync()
+    assert len(list_segments(tmp_path)) > 2
+    return tmp_path
+
+
+def place_of(directory: Path, sequence: int) -> tuple[Path, int]:
+    """The file and offset of a record."""
+    for view, offset, record in read_records(directory):
+        if record.sequence == sequence:
+            return view.path, offset
+    raise AssertionError(sequence)
+
+
+def flip(path: Path, offset: int) -> None:
+    """Change one bit, as if by itself: the file looks as old as before."""
+    with path.open("r+b") as file:
+        file.seek(offset)
+        byte = file.read(1)[0]
+        file.seek(offset)
+        file.write(bytes([byte ^ 4]))
+
+
+def numbers(rows: list[Row]) -> list[int]:
+    return [sequence for (sequence,) in only(rows, "sequence")]
+
+
+def last_segment(directory: Path) -> Path:
+    return segment_path(directory, list_segments(directory)[-1])
+
+
+@pytest.mark.parametrize("part", ["body", "size", "sequence"])
+@pytest.mark.parametrize("sealed", [True, False])
+def test_a_damaged_record(
+    directory: Path, sealed: bool, part: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    everything = numbers(read(directory, events="message"))
+    inside = [
+        number
+        for number in everything
+        if (place_of(directory, number)[0] == last_segment(directory)) != sealed
+    ]
+    victim = inside[1]
+    path, offset = place_of(directory, victim)
+    flip(path, offset + {"body": 90, "size": 1, "sequence": 8}[part])
+
+    with pytest.raises(JournalDamaged, match=f"{path.name}.*offset {offset}"):
+        read(directory, events="message")
+    with caplog.at_level(logging.WARNING):
+        left = numbers(read(directory, events="message", failondataloss="false"))
+    assert left == [number for number in everything if number != victim]
+    assert f"offset {offset}" in caplog.text
+
+
+def test_damage_that_the_read_does_not_touch_is_told_too(directory: Path) -> None:
+    everything = numbers(read(directory, events="message"))
+    path, offset = place_of(directory, everything[0])
+    flip(path, offset + 90)
+    with pytest.raises(JournalDamaged, match=f"offset {offset}"):
+        read(directory, events="message", startingoffsets=str(everything[1]))
+    # what needs no bodies is in the index, which has a CRC of its own
+    assert numbers(read(directory, events="message", columns="sequence")) == everything
+
+
+def test_a_few_records_are_checked_one_by_one(
+    directory: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(reading, "FEW", 0)
+    everything = numbers(read(directory, events="message"))
+    path, offset = place_of(directory, everything[2])
+    flip(path, offset + 90)
+    assert numbers(read(directory, startingoffsets="1", endingoffsets=str(everything[2])))
+    with pytest.raises(JournalDamaged, match=f"offset {offset}"):
+        read(directory, events="message")
+
+
+def test_a_damaged_index_is_done_without(directory: Path) -> None:
+    everything = read(directory)
+    path = segment_path(directory, list_segments(directory)[0])
+    flip(path, path.stat().st_size - TRAILER_BYTES - 8)
+    assert read(directory) == everything
+
+
+def test_a_segment_that_lost_its_end(directory: Path, caplog: pytest.LogCaptureFixture) -> None:
+    everything = numbers(read(directory, events="message"))
+    path, offset = place_of(directory, everything[3])
+    with path.open("r+b") as file:
+        file.truncate(offset)
+    with pytest.raises(JournalDamaged, match=path.name):
+        read(directory, events="message")
+    with caplog.at_level(logging.WARNING):
+        left = numbers(read(directory, events="message", failondataloss="false"))
+    assert set(left) < set(everything)
+    assert left[-1] == everything[-1]
+    assert path.name in caplog.text
+
+
+@pytest.mark.parametrize("strict", ["true", "false"])
+def test_a_segment_removed_before_it_is_read(
+    directory: Path, strict: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    reader = reader_of(directory, events="message", failondataloss=strict)
+    (share,) = reader.partitions()
+    assert isinstance(share, Share)
+    gone = share.pieces[0]
+    segment_path(directory, gone.first).unlink()
+    if strict == "true":
+        with pytest.raises(RecordNotFound, match=f"{gone.low} to {gone.high - 1} are gone"):
+            list(reader.read(share))
+    else:
+        with caplog.at_level(logging.WARNING):
+            rows = sum(batch.num_rows for batch in reader.read(share))
+        assert 0 < rows < COUNT
+        assert f"{gone.low} to {gone.high - 1} are gone" in caplog.text
+
+
+def test_a_segment_removed_while_it_is_read(directory: Path) -> None:
+    reader = reader_of(directory, events="message")
+    (share,) = reader.partitions()
+    assert isinstance(share, Share)
+    batches = reader.read(share)
+    first = next(batches)
+    segment_path(directory, share.pieces[0].first).unlink()  # it is mapped: its bytes stay
+    assert first.num_rows + sum(batch.num_rows for batch in batches) == COUNT
+
+
+def test_a_start_that_is_gone(directory: Path, caplog: pytest.LogCaptureFixture) -> None:
+    firsts = list_segments(directory)
+    segment_path(directory, firsts[0]).unlink()
+    assert numbers(read(directory))[0] >= firsts[1]
+    with pytest.raises(RecordNotFound, match=f"2 to {firsts[1] - 1} are gone.*failOnDataLoss"):
+        read(directory, startingoffsets="2")
+    with caplog.at_level(logging.WARNING):
+        rows = read(directory, startingoffsets="2", failondataloss="false")
+    assert numbers(rows)[0] >= firsts[1]
+    assert "are gone" in caplog.text
+
+
+def test_names_of_destinations_whose_declaration_is_gone(directory: Path) -> None:
+    with journal_in(directory) as journal:
+        last = put(journal)
+        journal.sync()
+        # the record that names the destination is in the first segment, and only there
+        segment_path(directory, list_segments(directory)[0]).unlink()
+        (row,) = read(directory, startingoffsets=str(last))
+        assert row["destination"] == "orders"

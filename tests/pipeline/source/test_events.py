@@ -1,0 +1,228 @@
+"""Every kind of record becomes the rows that a reader of single records makes of it."""
+
+from __future__ import annotations
+
+import tempfile
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from sluicemq.journal import FileJournal, JournalOptions
+from sluicemq.journal.format import Cause, RecordType
+from sluicemq.model.destination import Address, Kind
+from sluicemq.model.message import BodyKind, Durability, Origin
+from tests.pipeline.source import support
+from tests.pipeline.source.support import ORDERS, SMALL, T0, message, naive_rows, put, read
+
+ADDRESSES = [
+    ORDERS,
+    Address(Kind.TOPIC, "orders"),
+    Address(Kind.QUEUE, "caf\udce9 \u20ac"),
+    Address(Kind.QUEUE, ""),
+]
+
+
+@contextmanager
+def journal_in(directory: Path, options: JournalOptions = SMALL) -> Iterator[FileJournal]:
+    """A journal, closed as by a broker that stops."""
+    journal = FileJournal.open(directory, options)
+    try:
+        journal.recovery.done()
+        yield journal
+    finally:
+        journal.close()
+
+
+texts = st.text(max_size=5) | st.just("\udcff!") | st.just("")
+values = (
+    st.none()
+    | st.booleans()
+    | st.integers(-(1 << 70), 1 << 70)
+    | st.floats()
+    | texts
+    | st.binary(max_size=4)
+)
+messages = st.builds(
+    message,
+    st.binary(max_size=300),
+    st.sampled_from(ADDRESSES),
+    kind=st.sampled_from(BodyKind),
+    origin=st.sampled_from(Origin),
+    durability=st.sampled_from(Durability),
+    priority=st.integers(0, 9),
+    timestamp=st.integers(T0 - 1000, T0 + 1000),
+    expiration=st.sampled_from([0, 1, T0, (1 << 63) - 1]),
+    deliver_at=st.sampled_from([0, 0, T0, (1 << 63) - 1]),
+    message_id=texts,
+    correlation_id=texts,
+    type=texts,
+    reply_to=st.none() | st.sampled_from(ADDRESSES),
+    properties=st.none() | st.dictionaries(texts, values, max_size=3),
+    native=st.just(b"") | st.binary(max_size=3),
+)
+steps = st.one_of(
+    st.tuples(st.just("message"), messages),
+    st.tuples(st.just("message"), messages),
+    st.tuples(st.just("settle"), st.sampled_from(Cause)),
+    st.tuples(st.sampled_from(["deliver", "redeliver"]), st.integers(0, 5)),
+    st.tuples(st.just("requeue"), st.integers(0, 9)),
+    st.tuples(st.just("gauge"), st.integers(0, 1 << 40)),
+    st.tuples(st.sampled_from(["seal", "number", "forget", "restart", "compact"]), st.none()),
+)
+
+
+def take_step(journal: FileJournal, step: str, argument: object, known: list[int]) -> None:
+    recent = known[-3:]
+    match step, argument:
+        case "message", made:
+            known.append(put(journal, made))  # type: ignore[arg-type]
+        case "settle", Cause() as cause:
+            support.settle(journal, recent, cause)
+        case "deliver", int(count):
+            support.deliver(journal, known[-count:] if count else [])
+        case "redeliver", int(count):
+            numbers = known[-count:] if count else []
+            support.redeliver(journal, numbers, list(range(2, 2 + len(numbers))))
+        case "requeue", int(attempts):
+            support.requeue(journal, known[-1] if known else 1, attempts)
+        case "gauge", int(waiting):
+            support.gauge(journal, waiting)
+        case "seal", _:
+            journal.seal()
+        case "number", _:
+            journal.next_sequence()
+        case "forget", _:
+            journal.forget_destination(ADDRESSES[2])
+
+
+@settings(max_examples=60, deadline=None)
+@given(st.lists(steps, max_size=40), st.integers(0, 40))
+def test_like_the_reader_of_single_records(taken: list[tuple[str, object]], place: int) -> None:
+    with tempfile.TemporaryDirectory() as name:
+        directory = Path(name)
+        journal = FileJournal.open(directory, SMALL)
+        try:
+            journal.recovery.done()
+            known: list[int] = []
+            for step, argument in taken:
+                if step == "restart":
+                    journal.close()
+                    journal = FileJournal.open(directory, SMALL)
+                    journal.recovery.done()
+                elif step == "compact":
+                    journal.compact()
+                else:
+                    take_step(journal, step, argument, known)
+            journal.sync()
+            expected = naive_rows(directory)
+            assert read(directory) == expected
+            # a part of it, and without what would need bodies
+            sequence = known[place % len(known)] if known else 5
+            some = read(directory, startingoffsets=str(sequence), columns="sequence,item,event")
+            assert [row["sequence"] for row in some] == [
+                row["sequence"] for row in expected if row["sequence"] >= sequence
+            ]
+        finally:
+            journal.close()
+
+
+def test_an_empty_journal(tmp_path: Path) -> None:
+    with journal_in(tmp_path):
+        assert read(tmp_path) == []
+
+
+def test_a_directory_without_a_journal(tmp_path: Path) -> None:
+    assert read(tmp_path) == []
+
+
+def test_one_record(tmp_path: Path) -> None:
+    with journal_in(tmp_path) as journal:
+        sequence = put(journal, message(b"only"))
+        journal.sync()
+        (row,) = read(tmp_path)
+        assert (row["sequence"], row["body"], row["destination"]) == (sequence, b"only", "orders")
+
+
+def test_a_data_directory_stands_for_the_journal_in_it(tmp_path: Path) -> None:
+    with journal_in(tmp_path / "journal") as journal:
+        put(journal)
+        journal.sync()
+        assert len(read(tmp_path)) == len(read(tmp_path / "journal")) == 1
+
+
+def test_nothing_beyond_the_durable_end(tmp_path: Path) -> None:
+    with journal_in(tmp_path) as journal:
+        put(journal)
+        journal.sync()
+        put(journal)
+        journal.commit(sync=False)  # written, but a crash of the machine could take it back
+        assert len(read(tmp_path)) == 1
+
+
+def test_a_large_body(tmp_path: Path) -> None:
+    body = bytes(range(256)) * (70 << 12)
+    with journal_in(tmp_path, JournalOptions()) as journal:
+        put(journal)
+        put(journal, message(body))
+        put(journal)
+        journal.sync()
+        for _ in range(2):  # while it is written, and sealed
+            assert [row["body"] == body for row in read(tmp_path)] == [False, True, False]
+            journal.seal()
+            journal.sync()
+
+
+def test_a_million_destinations_need_no_more_than_their_names(tmp_path: Path) -> None:
+    # fewer here; what would make a difference is a search that is repeated per row
+    count = 30_000
+    with journal_in(tmp_path, JournalOptions()) as journal:
+        for number in range(count):
+            put(journal, message(b"", Address(Kind.QUEUE, f"d{number}")))
+        journal.seal()
+        journal.sync()
+        rows = read(tmp_path, columns="destination")
+        assert [row["destination"] for row in rows] == [f"d{number}" for number in range(count)]
+        assert len(read(tmp_path, destinations="d1234*", columns="destination")) == 11
+
+
+def test_what_was_moved(tmp_path: Path) -> None:
+    with journal_in(tmp_path, JournalOptions()) as journal:
+        journal.snapshot_source = lambda: b""
+        kept = put(journal, message(b"kept", timestamp=T0 + 5, origin=Origin.JMQ))
+        # a prepared transaction is moved, too, and is no message
+        journal.append_entry(RecordType.PREPARED, b"transaction", T0, references=1)
+        gone = [put(journal) for _ in range(50)]
+        support.settle(journal, gone)
+        journal.seal()
+        journal.sync()
+        journal.compact()
+        support.deliver(journal, [kept, gone[0]])
+        journal.sync()
+        moved, kept_row, gone_row = read(tmp_path)
+        assert (moved["event"], moved["message"], moved["body"]) == ("carried", kept, b"kept")
+        assert (kept_row["message"], kept_row["protocol"]) == (kept, "jmq")
+        assert kept_row["published"] == moved["time"] == support.moment((T0 + 5) * 1000)
+        assert (gone_row["message"], gone_row["protocol"], gone_row["published"]) == (
+            gone[0],
+            None,
+            None,
+        )
+
+
+@pytest.mark.parametrize("sealed", [False, True])
+def test_long_lists_make_several_batches(tmp_path: Path, sealed: bool) -> None:
+    with journal_in(tmp_path, JournalOptions()) as journal:
+        first = put(journal)
+        numbers = list(range(first, first + 20_000))
+        support.redeliver(journal, numbers, [number % 9 for number in numbers])
+        if sealed:
+            journal.seal()
+        journal.sync()
+        rows = read(tmp_path, events="redelivered")
+        assert [row["message"] for row in rows] == numbers
+        assert [row["attempts"] for row in rows] == [number % 9 for number in numbers]
+        assert [row["item"] for row in rows] == list(range(20_000))

@@ -1,0 +1,170 @@
+"""What comes from a broker's HTTP address is what its directory holds."""
+
+from __future__ import annotations
+
+import socket
+import threading
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from pyspark.sql.streaming.datasource import ReadMaxRows
+
+from sluicemq.cli.local import LocalBroker
+from sluicemq.journal import JournalOptions
+from sluicemq.model.destination import Address, Kind
+from sluicemq.model.errors import ConfigurationError
+from sluicemq.pipeline.remote import target
+from sluicemq.pipeline.source import remote
+from sluicemq.pipeline.source.places import Directory
+from sluicemq.pipeline.source.remote import Http
+from tests.pipeline.source import support
+from tests.pipeline.source.support import message, naive_rows, put, read, reader_of, table_of
+from tests.pipeline.source.test_events import journal_in
+from tests.pipeline.source.test_stream import batch, stream_of
+
+LISTEN = ("http://127.0.0.1:0",)
+NAMELESS = Address(Kind.QUEUE, "caf\udce9")
+
+
+@pytest.fixture(scope="module")
+def broker(tmp_path_factory: pytest.TempPathFactory) -> Iterator[LocalBroker]:
+    """One whose journal has sealed segments, some of several ranges, and one being written."""
+    directory = tmp_path_factory.mktemp("remote")
+    with journal_in(directory / "journal", JournalOptions(segment_bytes=1 << 20)) as journal:
+        known = []
+        for number in range(3000):
+            address = NAMELESS if number % 100 == 7 else support.ORDERS
+            body = bytes(1000 if number % 500 else 100_000)
+            known.append(put(journal, message(body, address, message_id=f"m{number}")))
+            if number % 100 == 99:
+                support.deliver(journal, known[-100:])
+                support.redeliver(journal, known[-3:], [2, 3, 4])
+                support.requeue(journal, known[-1], 5)
+                support.gauge(journal, number)
+                journal.sync()
+    with LocalBroker(directory, LISTEN) as started:
+        yield started
+
+
+@pytest.fixture(scope="module")
+def url(broker: LocalBroker) -> str:
+    return f"http://127.0.0.1:{broker.port('http')}"
+
+
+def until_now(broker: LocalBroker) -> dict[str, str]:
+    """The broker goes on writing, if only gauges."""
+    return {"endingoffsets": str(Directory(broker.directory).state().next)}
+
+
+def place_at(url: str) -> Http:
+    return Http(target({"url": url}))
+
+
+@pytest.mark.parametrize(
+    "given",
+    [
+        {},
+        {"includeheaders": "false", "columns": "sequence,destination,message,attempts"},
+        {"destinations": "caf*"},
+        {"events": "redelivered,gauge"},
+        {"startingoffsets": "1700", "endingoffsets": "1900"},
+        {"columns": "published,protocol", "events": "delivered"},
+    ],
+    ids=str,
+)
+def test_the_same_rows(broker: LocalBroker, url: str, given: dict[str, str]) -> None:
+    given = {**until_now(broker), **given}
+    rows = read(url, **given)
+    assert rows == read(broker.directory, **given)
+    assert rows
+
+
+def test_all_of_it(broker: LocalBroker, url: str) -> None:
+    now = until_now(broker)
+    end = int(now["endingoffsets"])
+    rows = naive_rows(broker.directory / "journal", lambda row: row["sequence"] < end)
+    assert read(url, **now) == rows
+
+
+def test_the_same_identity(broker: LocalBroker, url: str) -> None:
+    assert place_at(url).state().identity == Directory(broker.directory).state().identity
+
+
+def test_only_what_is_wanted_is_fetched(url: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    fetched = []
+    fetch = Http.range
+
+    def counting(self: Http, first: int, start: int, stop: int) -> bytes:
+        fetched.append(stop - start)
+        return fetch(self, first, start, stop)
+
+    monkeypatch.setattr(Http, "range", counting)
+    everything = table_of(reader_of(url, events="message"))
+    whole = sum(fetched)
+    assert max(fetched) <= remote.RANGE_BYTES
+    fetched.clear()
+    some = table_of(reader_of(url, events="message", destinations="caf*"))
+    assert 0 < some.num_rows < everything.num_rows / 50
+    assert sum(fetched) < whole / 3  # nearly all that is left is of the one without an index
+
+
+def test_credentials_are_shown_nowhere(url: str) -> None:
+    inside = url.replace("//", "//somebody:s3cret@")
+    for reader in (
+        reader_of(url, user="somebody", password="s3cret"),
+        reader_of(url, token="s3cret"),
+        reader_of(inside),
+    ):
+        assert "s3cret" not in repr(reader._options) + repr(reader._reading)
+
+
+def test_slots(broker: LocalBroker, url: str) -> None:
+    place = place_at(url)
+    assert place.hold("remote", 5, 1 << 20).position == 5
+    assert place.hold("remote", 9, None).position == 5
+    place.advance("remote", 12)
+    place.advance("remote", 3)
+    slot = Directory(broker.directory).hold("remote", 0, None)
+    assert (slot.position, slot.limit_bytes, slot.lost) == (12, 1 << 20, False)
+
+
+@pytest.mark.parametrize("url", ["localhost:7680", "ftp://localhost", "http://localhost:99999"])
+def test_what_is_no_address(url: str) -> None:
+    with pytest.raises(ConfigurationError, match=r"url|port"):
+        place_at(url)
+
+
+def test_a_stream(broker: LocalBroker, url: str) -> None:
+    stream = stream_of(url, maxoffsetspertrigger="700")
+    stream.prepareForTriggerAvailableNow()
+    start = stream.initialOffset()
+    end = stream.reportLatestOffset()["sequence"]
+    rows = []
+    while (stop := stream.latestOffset(start, ReadMaxRows(700))) != start:
+        rows.append(batch(stream, start, stop))
+        start = stop
+    journal = broker.directory / "journal"
+    expected = naive_rows(journal, lambda row: row["sequence"] < start["sequence"])
+    assert start["sequence"] >= end - 1
+    assert [row for part in rows for row in part] == expected
+    assert all(600 <= len(part) <= 700 for part in rows[:-1])
+
+
+def test_a_broker_that_is_started_again(tmp_path: Path) -> None:
+    with socket.socket() as chosen:
+        chosen.bind(("127.0.0.1", 0))
+        port = chosen.getsockname()[1]
+    with journal_in(tmp_path / "journal") as journal:
+        put(journal)
+    broker = LocalBroker(tmp_path, (f"http://127.0.0.1:{port}",))
+    with broker:
+        place = place_at(f"http://127.0.0.1:{port}")
+        before = place.state()
+        broker.kill()
+        starter = threading.Thread(target=broker.start)
+        starter.start()
+        after = place.state()  # asked while nobody listens
+        starter.join()
+        assert after.identity == before.identity
+        assert after.next > before.next

@@ -1,0 +1,266 @@
+"""What a read leaves out, and that it does not look for it in segments that cannot have it."""
+
+from __future__ import annotations
+
+from datetime import UTC, datetime
+from pathlib import Path
+
+import pytest
+from pyspark.sql.datasource import (
+    EqualTo,
+    Filter,
+    GreaterThan,
+    GreaterThanOrEqual,
+    In,
+    IsNotNull,
+    LessThan,
+    LessThanOrEqual,
+    StringStartsWith,
+)
+from pyspark.sql.types import StructType
+
+from sluicemq.model.destination import Address, Kind
+from sluicemq.model.errors import ConfigurationError
+from sluicemq.pipeline.source.batch import BatchReader, Share
+from sluicemq.pipeline.source.columns import arrow_columns
+from sluicemq.pipeline.source.options import parse_options
+from sluicemq.pipeline.source.places import Directory
+from tests.pipeline.source import support
+from tests.pipeline.source.support import (
+    T0,
+    Row,
+    message,
+    moment,
+    naive_rows,
+    options_of,
+    put,
+    read,
+    reader_of,
+    rows_of,
+    table_of,
+)
+from tests.pipeline.source.test_events import journal_in
+
+TOPIC = Address(Kind.TOPIC, "news")
+
+
+@pytest.fixture(scope="module")
+def directory(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """An hour in each segment, queues q0 to q9 in turn, a queue of its own in the third."""
+    directory = tmp_path_factory.mktemp("selection")
+    with journal_in(directory) as journal:
+        for hour in range(6):
+            numbers = []
+            for number in range(30):
+                address = Address(Kind.QUEUE, f"q{number % 10}")
+                if hour == 2 and number == 4:
+                    address = Address(Kind.QUEUE, "rare")
+                elif number == 5:
+                    address = TOPIC
+                at = T0 + hour * 3_600_000 + number
+                numbers.append(put(journal, message(b"b", address, timestamp=at)))
+            if hour == 4:
+                support.settle(journal, numbers[:5])
+                support.requeue(journal, numbers[6], 2)
+            journal.seal()
+            journal.sync()
+    return directory
+
+
+@pytest.fixture
+def opened(monkeypatch: pytest.MonkeyPatch) -> list[int]:
+    """Segments that tasks have opened."""
+    found: list[int] = []
+    before = Directory.open
+
+    def counting(self: Directory, first: int, end: int = 0) -> object:
+        found.append(first)
+        return before(self, first, end)
+
+    monkeypatch.setattr(Directory, "open", counting)
+    return found
+
+
+def tasks_open(reader: BatchReader, opened: list[int]) -> tuple[list[Row], int]:
+    """The rows, and how many segments the tasks opened for them."""
+    shares = [share for share in reader.partitions() if isinstance(share, Share)]
+    opened.clear()
+    rows = []
+    for share in shares:
+        for batch in reader.read(share):
+            rows += batch.to_pylist()
+    return rows, len(set(opened))
+
+
+@pytest.mark.parametrize(
+    ("given", "segments"),
+    [
+        ({"destinations": "rare"}, 1),
+        ({"destinations": "r*e, nothing"}, 1),
+        ({"destinations": "q1"}, 6),
+        ({"startingtimestamp": str(T0 + 5 * 3_600_000)}, 1),
+        ({"endingtimestamp": str(T0 + 3_600_000)}, 2),
+        ({"startingtimestamp": "2023-11-15T01:13:20Z", "endingtimestamp": "2023-11-15T02"}, 1),
+        ({"events": "acknowledged"}, 1),
+        ({"events": "requeued,dropped"}, 1),
+        ({"events": "gauge"}, 0),
+    ],
+    ids=str,
+)
+def test_segments_are_skipped(
+    directory: Path, opened: list[int], given: dict[str, str], segments: int
+) -> None:
+    rows, count = tasks_open(reader_of(directory, **{"events": "*", **given}), opened)
+    assert bool(rows) == (segments > 0)
+    # the one that is being written has no index: it is looked at unless the time excludes it
+    assert count - segments in (0, 1)
+
+
+def test_destinations(directory: Path) -> None:
+    everything = naive_rows(directory)
+
+    def names(pattern: str) -> set[tuple[str, str]]:
+        return {
+            (row["destination_kind"], row["destination"])
+            for row in read(directory, destinations=pattern)
+        }
+
+    assert names("topic:*") == {("topic", "news")}
+    assert names("q1,q2") == {("queue", "q1"), ("queue", "q2")}
+    assert names("*") == {(row["destination_kind"], row["destination"]) for row in everything}
+    assert names("news") == set()
+
+
+def filtered(directory: Path, *filters: Filter) -> tuple[list[Row], list[Filter]]:
+    """Rows, and the filters that are left to Spark."""
+    reader = reader_of(directory)
+    left = list(reader.pushFilters(list(filters)))
+    return rows_of(table_of(reader)), left
+
+
+HOUR3 = datetime.fromtimestamp(T0 / 1000 + 3 * 3600, UTC)
+
+
+@pytest.mark.parametrize(
+    ("given", "keeps"),
+    [
+        (EqualTo(("destination",), "q3"), lambda row: row["destination"] == "q3"),
+        (In(("destination",), ("q3", "news")), lambda row: row["destination"] in ("q3", "news")),
+        (EqualTo(("event",), "requeued"), lambda row: row["event"] == "requeued"),
+        (EqualTo(("event",), "nonsense"), lambda row: False),
+        (GreaterThan(("sequence",), 50), lambda row: row["sequence"] > 50),
+        (GreaterThanOrEqual(("sequence",), 50), lambda row: row["sequence"] >= 50),
+        (LessThan(("sequence",), 50), lambda row: row["sequence"] < 50),
+        (LessThanOrEqual(("sequence",), 50), lambda row: row["sequence"] <= 50),
+        (EqualTo(("sequence",), 50), lambda row: row["sequence"] == 50),
+        (GreaterThan(("time",), HOUR3), lambda row: row["time"] > HOUR3),
+        (LessThanOrEqual(("time",), HOUR3), lambda row: row["time"] <= HOUR3),
+        (EqualTo(("time",), HOUR3), lambda row: row["time"] == HOUR3),
+        (IsNotNull(("sequence",)), lambda row: True),
+    ],
+    ids=str,
+)
+def test_filters_that_are_taken(directory: Path, given: Filter, keeps: object) -> None:
+    rows, left = filtered(directory, given)
+    assert left == []
+    assert rows == naive_rows(directory, keeps)  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize(
+    "given",
+    [
+        EqualTo(("message",), 46),
+        In(("sequence",), (5, 50)),
+        StringStartsWith(("destination",), "q"),
+        EqualTo(("body",), b"b"),
+        GreaterThan(("time",), datetime(2023, 11, 15)),
+        IsNotNull(("destination",)),
+        EqualTo(("properties", "a"), "1"),
+    ],
+    ids=str,
+)
+def test_filters_that_are_left_to_spark(directory: Path, given: Filter) -> None:
+    rows, left = filtered(directory, given)
+    assert left == [given]
+    # whatever is left out already would have been refused
+    kept = {(row["sequence"], row["item"]) for row in rows}
+    column = given.attribute[0]  # type: ignore[attr-defined]
+    if isinstance(given, EqualTo) and len(given.attribute) == 1:
+        for row in naive_rows(directory, lambda row: row[column] == given.value):
+            assert (row["sequence"], row["item"]) in kept
+
+
+def test_filters_add_up(directory: Path) -> None:
+    rows, _ = filtered(
+        directory,
+        In(("destination",), ("q3", "q4")),
+        In(("destination",), ("q4", "q5")),
+        GreaterThan(("sequence",), 20),
+        GreaterThan(("sequence",), 10),
+    )
+    assert rows
+    assert rows == naive_rows(
+        directory, lambda row: row["destination"] == "q4" and row["sequence"] > 20
+    )
+
+
+def test_tasks_share_the_journal(directory: Path) -> None:
+    everything = naive_rows(directory)
+    for least in (1, 2, 7, 50):
+        reader = reader_of(directory, minpartitions=str(least))
+        shares = reader.partitions()
+        assert len(shares) <= least
+        assert len(shares) >= min(least, 5)
+        assert rows_of(table_of(reader)) == everything
+
+
+def test_columns_that_are_asked_for(directory: Path) -> None:
+    everything = naive_rows(directory)
+    schema = StructType().add("body", "binary").add("sequence", "long")
+    schema = schema.add("published", "timestamp")
+    reader = BatchReader(options_of(directory), arrow_columns(schema))
+    assert table_of(reader).to_pylist() == [
+        {name: row[name] for name in ("body", "sequence", "published")} for row in everything
+    ]
+    assert list(read(directory, columns="size,event")[0]) == ["event", "size"]
+
+
+@pytest.mark.parametrize(
+    ("column", "type"), [("sequence", "integer"), ("time", "timestamp_ntz"), ("nothing", "string")]
+)
+def test_columns_that_there_are_not(column: str, type: str) -> None:
+    with pytest.raises(ConfigurationError, match=column):
+        arrow_columns(StructType().add(column, type))
+
+
+@pytest.mark.parametrize(
+    ("given", "says"),
+    [
+        ({"path": "/x", "url": "http://x"}, "one of them"),
+        ({}, "one of them"),
+        ({"startingoffset": "1"}, "startingoffset.*startingOffsets"),
+        ({"startingoffsets": "soon"}, "startingOffsets: 'soon'"),
+        ({"startingtimestamp": "soon"}, "startingTimestamp: 'soon'"),
+        ({"maxoffsetspertrigger": "0"}, "maxOffsetsPerTrigger: '0'"),
+        ({"failondataloss": "perhaps"}, "failOnDataLoss: 'perhaps'"),
+        ({"events": "message,sent"}, "'sent' is none"),
+        ({"columns": "sequence,size,weight"}, "no column 'weight'"),
+    ],
+    ids=str,
+)
+def test_options_that_make_no_sense(given: dict[str, str], says: str) -> None:
+    where = {} if not given or "path" in given else {"path": "/x"}
+    with pytest.raises(ConfigurationError, match=says):
+        parse_options({**where, **given})
+
+
+def test_a_directory_that_is_none(tmp_path: Path) -> None:
+    with pytest.raises(ConfigurationError, match="no directory"):
+        reader_of(tmp_path / "nothing")
+
+
+def test_times(directory: Path) -> None:
+    start = str(T0 + 3_600_000 + 7)
+    rows = read(directory, startingtimestamp=start)
+    after = moment((T0 + 3_600_000 + 7) * 1000)
+    assert rows == naive_rows(directory, lambda row: row["time"] >= after)

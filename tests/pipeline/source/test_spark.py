@@ -1,0 +1,138 @@
+"""The source in Spark: found by name, as a batch, as a stream that is stopped and goes on."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+from pyspark.errors import PySparkException
+from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql.streaming import StreamingQuery
+
+from sluicemq.journal import FileJournal
+from sluicemq.journal.segment import list_segments, segment_path
+from sluicemq.journal.slots import Slots
+from sluicemq.pipeline.source.slots import follow
+from tests.pipeline.source import support
+from tests.pipeline.source.support import message, naive_rows, only, put
+from tests.pipeline.source.test_events import journal_in
+
+ROUNDS = 6
+
+
+@pytest.fixture
+def journal(tmp_path: Path) -> Iterator[FileJournal]:
+    with journal_in(tmp_path / "data" / "journal") as journal:
+        for _ in range(ROUNDS):
+            fill(journal)
+        yield journal
+
+
+def fill(journal: FileJournal) -> None:
+    """Ten messages, five of them delivered."""
+    made = message(b"\xff" * 200, properties={"tall": True, "n": 5}, reply_to=support.ORDERS)
+    numbers = [put(journal, made) for _ in range(10)]
+    support.deliver(journal, numbers[:5])
+    journal.sync()
+
+
+@pytest.fixture
+def data(tmp_path: Path, journal: FileJournal) -> str:
+    return str(tmp_path / "data")
+
+
+def test_batch(spark: SparkSession, data: str) -> None:
+    frame = spark.read.format("sluicemq").options(events="*", includeHeaders="true").load(data)
+    rows = [row.asDict() for row in frame.orderBy("sequence", "item").collect()]
+    expected = naive_rows(Path(data) / "journal")
+    names = [name for name in expected[0] if name not in ("time", "published")]
+    for row in rows:
+        row["body"] = bytes(row["body"]) if row["body"] is not None else None
+    assert only(rows, *names) == only(expected, *names)
+    # without a zone, in the session's, which is UTC
+    assert rows[0]["time"] == expected[0]["time"].replace(tzinfo=None)
+
+    some = frame.where("destination = 'orders' and event = 'delivered' and sequence > 20")
+    wanted = [r for r in expected if r["event"] == "delivered" and r["sequence"] > 20]
+    assert some.count() == len(wanted)
+    narrow = spark.read.format("sluicemq").schema("body binary, sequence bigint").load(data)
+    assert narrow.selectExpr("sum(length(body))").first()[0] == ROUNDS * 10 * 200
+
+
+def test_filters_with_push_down_switched_off(spark: SparkSession, data: str) -> None:
+    setting = "spark.sql.python.filterPushdown.enabled"
+    before = spark.conf.get(setting)
+    spark.conf.set(setting, "false")
+    try:
+        frame = spark.read.format("sluicemq").load(data)
+        assert frame.where("sequence > 20").count() < frame.count()
+    finally:
+        spark.conf.set(setting, before)
+
+
+def test_errors_reach_the_user(spark: SparkSession, data: str) -> None:
+    with pytest.raises(PySparkException, match=r"startingoffset.*startingOffsets"):
+        spark.read.format("sluicemq").option("startingOffset", "1").load(data)
+    first = list_segments(Path(data) / "journal")[0]
+    path = segment_path(Path(data) / "journal", first)
+    with path.open("r+b") as file:
+        file.seek(300)
+        file.write(b"damage")
+    with pytest.raises(PySparkException, match=rf"{path.name}, offset"):
+        spark.read.format("sluicemq").load(data).collect()
+
+
+def collecting(
+    source: DataFrame, checkpoint: Path, found: list[tuple[int, int]]
+) -> Callable[[], StreamingQuery]:
+    """Starts a query that adds number and item of each row to `found`, and ends by itself."""
+
+    def collect(frame: DataFrame, number: int) -> None:
+        found.extend(sorted((row["sequence"], row["item"]) for row in frame.collect()))
+
+    def start() -> StreamingQuery:
+        return (
+            source.select("sequence", "item")
+            .writeStream.foreachBatch(collect)
+            .option("checkpointLocation", str(checkpoint))
+            .trigger(availableNow=True)
+            .start()
+        )
+
+    return start
+
+
+def wait_for(condition: Callable[[], bool]) -> None:
+    """Spark's listeners are told in a thread of their own."""
+    until = time.monotonic() + 30
+    while not condition():
+        assert time.monotonic() < until
+        time.sleep(0.05)
+
+
+def test_stream(spark: SparkSession, data: str, journal: FileJournal, tmp_path: Path) -> None:
+    options = {"path": data, "events": "*", "slot": "lake", "startingOffsets": "earliest"}
+    mover = follow(spark, options)
+    try:
+        source = spark.readStream.format("sluicemq").options(**options, maxOffsetsPerTrigger="40")
+        found: list[tuple[int, int]] = []
+        start = collecting(source.load(), tmp_path / "checkpoint", found)
+        query = start()
+        query.awaitTermination()
+        expected = only(naive_rows(Path(data) / "journal"), "sequence", "item")
+        assert found == expected
+        progress = query.recentProgress
+        assert [batch.numInputRows for batch in progress if batch.numInputRows] == [40, 40, 10]
+        assert '"sequence"' in progress[-1].sources[0].latestOffset
+        slots = Slots(Path(data) / "journal")
+        wait_for(lambda: slots.get("lake").position >= expected[-1][0])
+
+        fill(journal)
+        query = start()
+        query.awaitTermination()
+        assert found == only(naive_rows(Path(data) / "journal"), "sequence", "item")
+        wait_for(lambda: slots.get("lake").position >= found[-1][0])
+    finally:
+        spark.streams.removeListener(mover)

@@ -1,0 +1,360 @@
+"""A stream's offsets and tasks, as Spark asks for them. What Spark makes of it: test_spark.py."""
+
+from __future__ import annotations
+
+import json
+import logging
+import os
+import pickle
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from pyspark.sql.streaming.datasource import (
+    ReadAllAvailable,
+    ReadLimit,
+    ReadMaxBytes,
+    ReadMaxRows,
+)
+
+from sluicemq.journal import FileJournal, JournalOptions
+from sluicemq.journal.format import Cause
+from sluicemq.journal.segment import list_segments, segment_path
+from sluicemq.journal.slots import Slots
+from sluicemq.journal.writer import read_durable
+from sluicemq.model.errors import ConfigurationError, JournalError, RecordNotFound
+from sluicemq.pipeline.source import plan
+from sluicemq.pipeline.source.columns import arrow_columns, asked_columns
+from sluicemq.pipeline.source.stream import StreamReader, Task
+from tests.pipeline.source import support
+from tests.pipeline.source.support import (
+    SMALL,
+    T0,
+    Row,
+    message,
+    naive_rows,
+    only,
+    options_of,
+    put,
+    rows_of,
+)
+from tests.pipeline.source.test_events import journal_in
+
+Offset = dict[str, Any]
+ALL = ReadAllAvailable()
+
+
+def stream_of(directory: Path | str, **given: str) -> StreamReader:
+    """What Spark is given for `spark.readStream`; from the start of the journal by default."""
+    options = options_of(directory, **{"startingoffsets": "earliest", **given})
+    return StreamReader(options, arrow_columns(asked_columns(options)))
+
+
+def batch(stream: StreamReader, start: Offset, end: Offset) -> list[Row]:
+    """The rows of a micro-batch. Reader and tasks travel to other processes in between."""
+    start, end = json.loads(json.dumps(start)), json.loads(json.dumps(end))
+    rows = []
+    for task in stream.partitions(start, end):
+        reader, there = pickle.loads(pickle.dumps((stream, task)))
+        for part in reader.read(there):
+            rows += rows_of(part)
+    return rows
+
+
+def batches(
+    stream: StreamReader, limit: ReadLimit, start: Offset | None = None
+) -> Iterator[list[Row]]:
+    """Micro-batches until there is nothing new."""
+    start = start or stream.initialOffset()
+    while (end := stream.latestOffset(start, limit)) != start:
+        yield batch(stream, start, end)
+        start = end
+
+
+@pytest.fixture
+def journal(tmp_path: Path) -> Iterator[FileJournal]:
+    """Of several segments, with lists; the last one is being written."""
+    with journal_in(tmp_path) as journal:
+        fill(journal)
+        yield journal
+
+
+def fill(journal: FileJournal, rounds: int = 8) -> None:
+    for _ in range(rounds):
+        numbers = [put(journal, message(b"x" * 200)) for _ in range(10)]
+        support.deliver(journal, numbers[:7])
+        support.settle(journal, numbers[2:5])
+        journal.sync()
+
+
+def test_batch_after_batch(tmp_path: Path, journal: FileJournal) -> None:
+    stream = stream_of(tmp_path)
+    start = stream.initialOffset()
+    end = stream.latestOffset(start, ALL)
+    assert batch(stream, start, end) == naive_rows(tmp_path)
+    assert stream.latestOffset(end, ALL) == end
+    before = len(naive_rows(tmp_path))
+    for _ in range(5):  # goes on in the same segment, and then in others
+        fill(journal, 1)
+        start, end = end, stream.latestOffset(end, ALL)
+        rows = batch(stream, start, end)
+        assert rows == naive_rows(tmp_path)[before:]
+        before += len(rows)
+
+
+@pytest.mark.parametrize("rows", [1, 7, 25, 1000])
+def test_rows_of_a_batch_are_limited(tmp_path: Path, journal: FileJournal, rows: int) -> None:
+    stream = stream_of(tmp_path, maxoffsetspertrigger=str(rows))
+    assert stream.getDefaultReadLimit() == ReadMaxRows(rows)
+    found = list(batches(stream, ReadMaxRows(rows)))
+    assert [row for part in found for row in part] == naive_rows(tmp_path)
+    assert all(len(part) <= max(rows, 7) for part in found)  # a list of 7 is not divided
+    assert rows > 25 or sum(map(len, found)) / len(found) > rows / 2
+
+
+def test_only_what_is_wanted_counts(tmp_path: Path, journal: FileJournal) -> None:
+    stream = stream_of(tmp_path, events="acknowledged")
+    found = list(batches(stream, ReadMaxRows(9)))
+    assert [len(part) for part in found if part] == [9, 9, 6]
+
+
+def test_bytes_of_a_batch_are_limited(tmp_path: Path, journal: FileJournal) -> None:
+    stream = stream_of(tmp_path, events="message", maxbytespertrigger="1500")
+    assert stream.getDefaultReadLimit() == ReadMaxBytes(1500)
+    found = list(batches(stream, ReadMaxBytes(1500)))
+    assert [len(part) for part in found] == [5] * 16  # 256 bytes each
+    assert stream_of(tmp_path).getDefaultReadLimit() == ALL
+    both = stream_of(tmp_path, events="message", maxbytespertrigger="1500")
+    assert len(next(batches(both, ReadMaxRows(9)))) == 5
+    # a trigger that wants everything gets it
+    assert len(next(batches(both, ALL))) == 80
+
+
+def test_a_record_above_the_limit_comes_alone(tmp_path: Path) -> None:
+    with journal_in(tmp_path) as journal:
+        for size in (10, 5000, 10):
+            put(journal, message(b"x" * size))
+        journal.sync()
+        stream = stream_of(tmp_path, events="message")
+        assert [len(part) for part in batches(stream, ReadMaxBytes(100))] == [1, 1, 1]
+
+
+def test_available_now(tmp_path: Path, journal: FileJournal) -> None:
+    stream = stream_of(tmp_path)
+    stream.prepareForTriggerAvailableNow()
+    there = naive_rows(tmp_path)
+    fill(journal, 2)
+    found = [row for part in batches(stream, ReadMaxRows(50)) for row in part]
+    assert found == there
+    last = naive_rows(tmp_path)[-1]["sequence"]
+    assert stream.reportLatestOffset()["sequence"] > last
+
+
+def test_where_a_stream_begins(tmp_path: Path, journal: FileJournal) -> None:
+    def first(**given: str) -> int:
+        return int(stream_of(tmp_path, **given).initialOffset()["sequence"])
+
+    end = read_durable(tmp_path)
+    assert end is not None
+    durable = end.sequence
+    assert first() == 1
+    assert first(startingoffsets="latest") == durable + 1
+    assert first(startingoffsets="") == durable + 1
+    assert first(startingoffsets='{"sequence": 17}') == 17
+    later = put(journal, message(timestamp=T0 + 60_000))
+    journal.sync()
+    assert first(startingoffsets="", startingtimestamp=str(T0 + 10_000)) == later
+    assert first(startingoffsets="", startingtimestamp=str(T0 + 70_000)) == later + 1
+
+
+def test_the_tasks_of_a_batch_stay_the_same(
+    tmp_path: Path, journal: FileJournal, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(plan, "LEAST_TASK_BYTES", 1000)
+    monkeypatch.setattr(os, "cpu_count", lambda: 3)
+    stream = stream_of(tmp_path)
+    start = stream.initialOffset()
+    end = stream.latestOffset(start, ALL)
+
+    def tasks() -> list[list[tuple[int, int]]]:
+        again = stream_of(tmp_path)
+        return [
+            [(row["sequence"], row["item"]) for part in again.read(task) for row in rows_of(part)]
+            for task in again.partitions(start, end)
+        ]
+
+    before = tasks()
+    assert len(before) == 3
+    assert sum(map(len, before)) == len(naive_rows(tmp_path))
+    monkeypatch.setattr(os, "cpu_count", lambda: 8)
+    journal.seal()
+    fill(journal)
+    assert tasks() == before
+
+
+def test_an_offset_that_is_none(tmp_path: Path, journal: FileJournal) -> None:
+    stream = stream_of(tmp_path)
+    start = stream.initialOffset()
+    assert start["version"] == 1
+    for wrong, says in (
+        ({**start, "journal": "0" * 16}, "another broker"),
+        ({**start, "version": 2}, "newer release"),
+        ({"partition": 3}, "another query"),
+    ):
+        with pytest.raises(ConfigurationError, match=says):
+            stream.latestOffset(wrong, ALL)
+        with pytest.raises(ConfigurationError, match=says):
+            stream.partitions(wrong, start)
+
+
+def test_an_offset_of_an_older_release(tmp_path: Path, journal: FileJournal) -> None:
+    """Without the fields that only save work."""
+    stream = stream_of(tmp_path)
+    whole = stream.latestOffset(stream.initialOffset(), ALL)
+    older = {name: whole[name] for name in ("version", "journal", "sequence")}
+    fill(journal, 1)
+    end = stream.latestOffset(older, ALL)
+    assert batch(stream, older, end) == batch(stream, whole, end)
+
+
+def remove_first(directory: Path, count: int = 1) -> None:
+    for first in list_segments(directory)[:count]:
+        segment_path(directory, first).unlink()
+
+
+def test_a_stream_that_comes_too_late(
+    tmp_path: Path, journal: FileJournal, caplog: pytest.LogCaptureFixture
+) -> None:
+    stream = stream_of(tmp_path)
+    start = stream.initialOffset()
+    end = stream.latestOffset(start, ALL)
+    there = naive_rows(tmp_path)
+    remove_first(tmp_path, 2)
+    left = list_segments(tmp_path)[0]
+    for ask in (lambda: stream.latestOffset(start, ALL), lambda: stream.partitions(start, end)):
+        with pytest.raises(RecordNotFound, match=r"1 to \d+ are gone.*failOnDataLoss.*slot"):
+            ask()
+    tolerant = stream_of(tmp_path, failondataloss="false")
+    with caplog.at_level(logging.WARNING):
+        rows = batch(tolerant, start, end)
+    assert only(rows, "sequence", "item") == only(
+        [row for row in there if row["sequence"] >= left], "sequence", "item"
+    )
+    assert {row["destination"] for row in rows} == {"orders"}
+    assert "1 to " in caplog.text
+
+
+def test_what_was_read_may_go(tmp_path: Path) -> None:
+    """Neither the index of a segment nor the numbers that a restart skips are lost records."""
+    stream = stream_of(tmp_path, events="message")
+    with journal_in(tmp_path) as journal:
+        put(journal)
+        journal.sync()
+        start = stream.initialOffset()
+        middle = stream.latestOffset(start, ALL)
+    with journal_in(tmp_path) as journal:
+        put(journal)
+        journal.sync()
+        end = stream_of(tmp_path, events="message").latestOffset(middle, ALL)
+        journal.seal()
+        put(journal)
+        journal.sync()
+        firsts = list_segments(tmp_path)
+        assert firsts[-1] > end["sequence"]
+        remove_first(tmp_path, len(firsts) - 1)
+        again = stream_of(tmp_path, events="message")
+        assert len(batch(again, end, again.latestOffset(end, ALL))) == 1
+
+
+def test_a_slot_is_made_and_moved(tmp_path: Path, journal: FileJournal) -> None:
+    stream = stream_of(tmp_path, slot="lake", slotlimitbytes="5000000")
+    start = stream.initialOffset()
+    end = stream.latestOffset(start, ALL)
+    slot = Slots(tmp_path).get("lake")
+    assert (slot.position, slot.limit_bytes) == (0, 5_000_000)
+    stream.commit(end)
+    assert Slots(tmp_path).get("lake").position == end["sequence"] - 1
+    stream.commit(start)  # a batch that is done again
+    assert Slots(tmp_path).get("lake").position == end["sequence"] - 1
+    # a query that goes on has one already
+    stream_of(tmp_path, slot="lake").partitions(start, end)
+    assert Slots(tmp_path).get("lake").position == end["sequence"] - 1
+
+
+def test_a_slot_holds_segments(tmp_path: Path) -> None:
+    with journal_in(tmp_path) as journal:
+        journal.snapshot_source = lambda: b""  # there is a broker, which needs nothing
+        stream = stream_of(tmp_path, slot="lake", events="message")
+        start = stream.initialOffset()
+        stream.latestOffset(start, ALL)
+        for _ in range(100):
+            support.settle(journal, [put(journal)])
+            journal.sync()
+        journal.compact()
+        end = stream.latestOffset(start, ALL)
+        assert len(batch(stream, start, end)) == 100
+        stream.commit(end)
+        journal.compact()
+        with pytest.raises(RecordNotFound, match="are gone"):
+            stream.latestOffset(start, ALL)
+
+
+@pytest.mark.parametrize("strict", ["true", "false"])
+def test_a_slot_that_is_lost(
+    tmp_path: Path, journal: FileJournal, strict: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    slots = Slots(tmp_path)
+    slots.create("lake")
+    slots.lose("lake")
+    stream = stream_of(tmp_path, slot="lake", failondataloss=strict)
+    start = stream.initialOffset()
+    if strict == "true":
+        with pytest.raises(JournalError, match=r"slot lake protects nothing.*Drop the slot"):
+            stream.latestOffset(start, ALL)
+        with pytest.raises(JournalError, match="slot lake protects nothing"):
+            stream.commit(start)
+    else:
+        with caplog.at_level(logging.WARNING):
+            stream.latestOffset(start, ALL)
+        assert "slot lake protects nothing" in caplog.text
+
+
+def test_no_journal_yet(tmp_path: Path) -> None:
+    stream = stream_of(tmp_path)
+    start = stream.initialOffset()
+    assert stream.latestOffset(start, ALL) == start
+    with journal_in(tmp_path) as journal:
+        put(journal)
+        journal.sync()
+        end = stream.latestOffset(start, ALL)
+        assert len(batch(stream, start, end)) == 1
+
+
+def test_a_batch_that_is_cut_behind_a_dead_letter(tmp_path: Path) -> None:
+    with journal_in(tmp_path) as journal:
+        sequence = put(journal)
+        put(journal, message(properties={"deadLetterReason": "expired"}))
+        support.settle(journal, [sequence], Cause.DEAD_LETTERED)
+        journal.sync()
+        for _ in range(2):  # being written, and sealed
+            parts = list(batches(stream_of(tmp_path), ReadMaxRows(1)))
+            assert [row["event"] for (row,) in parts] == ["message", "message", "dead-lettered"]
+            assert parts[2][0]["properties"] == {"deadLetterReason": "expired"}
+            assert parts[2][0]["property_types"] == {"deadLetterReason": "text"}
+            journal.seal()
+            journal.sync()
+
+
+def test_a_tail_is_not_read_from_its_start(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    with journal_in(tmp_path, JournalOptions()) as journal:
+        fill(journal, 20)
+        stream = stream_of(tmp_path, startingoffsets="latest", columns="sequence")
+        start = stream.initialOffset()
+        fill(journal, 1)
+        end = stream.latestOffset(start, ALL)
+        (task,) = stream.partitions(start, end)
+        assert isinstance(task, Task)
+        (piece,) = task.pieces
+        assert piece.end - piece.start < 4000 < piece.start
+        assert SMALL.segment_bytes == 4000

@@ -1,0 +1,75 @@
+"""Finding a Java that Spark can use."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from sluicemq.model.errors import ConfigurationError
+from sluicemq.pipeline import java
+
+
+def install(home: Path, version: str) -> Path:
+    """A program that says it is that Java."""
+    program = home / "bin" / "java"
+    program.parent.mkdir(parents=True)
+    program.write_text(f"#!/bin/sh\necho 'openjdk version \"{version}\" 2026-01-01' >&2\n")
+    program.chmod(0o755)
+    return home
+
+
+@pytest.fixture(autouse=True)
+def bare(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """A machine without Java: returns the directory where its Javas would be."""
+    installed = tmp_path / "jvm"
+    installed.mkdir()
+    monkeypatch.setattr(java, "_INSTALLED", installed)
+    monkeypatch.delenv("JAVA_HOME", raising=False)
+    monkeypatch.setenv("PATH", str(tmp_path / "bin"))
+    return installed
+
+
+@pytest.mark.parametrize(
+    ("said", "version"), [("1.8.0_402", 8), ("11.0.22", 11), ("17.0.15", 17), ("25", 25)]
+)
+def test_the_version_of_a_java(tmp_path: Path, said: str, version: int) -> None:
+    assert java.java_version(install(tmp_path / "j", said) / "bin" / "java") == version
+
+
+def test_no_java_says_how_to_get_one() -> None:
+    with pytest.raises(ConfigurationError, match=r"sudo apt install openjdk-17-jre-headless"):
+        java.find_java()
+
+
+def test_one_that_is_too_old_does_not_count(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("JAVA_HOME", str(install(tmp_path / "old", "11.0.1")))
+    with pytest.raises(ConfigurationError):
+        java.find_java()
+
+
+def test_a_home_that_is_not_there_is_passed_over(
+    tmp_path: Path, bare: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("JAVA_HOME", str(tmp_path / "gone"))
+    wanted = install(bare / "java-21", "21.0.1")
+    assert java.find_java() == wanted
+
+
+def test_java_home_comes_first(tmp_path: Path, bare: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    install(bare / "java-21", "21.0.1")
+    wanted = install(tmp_path / "mine", "17.0.1")
+    monkeypatch.setenv("JAVA_HOME", str(wanted))
+    assert java.find_java() == wanted
+
+
+def test_the_path_leads_to_a_home(
+    tmp_path: Path, bare: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    install(bare / "java-17", "17.0.1")
+    wanted = install(tmp_path / "elsewhere", "21.0.1")
+    (tmp_path / "bin").mkdir()
+    (tmp_path / "bin" / "java").symlink_to(wanted / "bin" / "java")
+    assert java.find_java() == wanted
