@@ -1,0 +1,127 @@
+"""The Spark sink beside publishing directly, alternately on the same broker, in one run.
+
+    python benchmarks/pipeline_sink.py [--rows 400000] [--size 1024] [--runs 5] [--directory DIR]
+
+Direct: one PHPMQ producer sends prebuilt blocks as fast as the broker takes them, durability sync,
+no consumer; until a message sent afterwards has come back, so that all are on disk. Sink: the same
+number of rows from Parquet (bodies that do not compress) by two tasks. Prints one JSON document:
+messages per second of each run, medians, and their ratio; and the broker's processor time per
+message, which says more than rates on a machine that does other things beside.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import statistics
+import tempfile
+import time
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+
+from sluicemq.cli.bench.load import Load
+from sluicemq.cli.bench.meter import cpu_seconds
+from sluicemq.cli.bench.phpmq import Phpmq
+from sluicemq.cli.bench.sockets import Target
+from sluicemq.cli.local import LocalBroker
+from sluicemq.pipeline.session import session
+
+LISTEN = ("phpmq://127.0.0.1:0?durability=sync", "http://127.0.0.1:0")
+FILES = 2
+BAR = 0.5
+
+
+def load(broker: LocalBroker, queue: bytes, size: int, *, consumers: int) -> Load:
+    dialect = Phpmq(size, queue=queue, window=1000)
+    target = Target(broker.port("phpmq"))
+    return Load(target, dialect, producers=1, consumers=consumers, pid=broker.pid)
+
+
+def waiting(broker: LocalBroker, queue: str) -> int:
+    found = (each for each in broker.status()["destinations"] if each["name"] == queue)
+    return int(next(found, {"waiting": 0})["waiting"])
+
+
+def direct(broker: LocalBroker, queue: str, rows: int, size: int) -> None:
+    """All published, and on disk."""
+    with load(broker, queue.encode(), size, consumers=0) as producer:
+        producer.flood(messages=rows)
+        while waiting(broker, queue) < rows:
+            time.sleep(0.01)
+        with load(broker, b"fence", size, consumers=1) as fence:
+            fence.flood(messages=1)
+
+
+def make_rows(directory: Path, rows: int, size: int) -> None:
+    """Parquet files with bodies of their own."""
+    for number in range(FILES):
+        count = rows // FILES
+        body = pa.array([os.urandom(size) for _ in range(count)], pa.binary())
+        pq.write_table(pa.table({"body": body}), directory / f"{number}.parquet")
+
+
+def measured(broker: LocalBroker, rows: int, work: Any) -> dict[str, float]:
+    """Rate, and the broker's processor time."""
+    cpu = cpu_seconds(broker.pid)
+    start = time.perf_counter()
+    work()
+    seconds = time.perf_counter() - start
+    spent = cpu_seconds(broker.pid) - cpu
+    return {"rate": round(rows / seconds), "broker_us": round(spent / rows * 1e6, 2)}
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
+    parser.add_argument("--rows", type=int, default=400_000)
+    parser.add_argument("--size", type=int, default=1024)
+    parser.add_argument("--runs", type=int, default=5)
+    parser.add_argument("--directory", type=Path, default=None)
+    given = parser.parse_args()
+    spark = session("sink")
+    results: dict[str, list[dict[str, float]]] = {"direct": [], "sink": []}
+    with tempfile.TemporaryDirectory(prefix="sluicemq-sink-", dir=given.directory) as name:
+        work = Path(name)
+        (work / "rows").mkdir()
+        make_rows(work / "rows", given.rows, given.size)
+        for run in range(given.runs + 1):  # the first one warms Spark up, and is not counted
+            with LocalBroker(work / f"data-{run}", LISTEN, ["--log-level", "warning"]) as broker:
+                frame = spark.read.parquet(str(work / "rows")).selectExpr(
+                    "body", "'sink' as destination"
+                )
+                writer = frame.write.format("sluicemq").mode("append")
+                writer.option("url", f"http://127.0.0.1:{broker.port('http')}")
+                sink = measured(broker, given.rows, writer.save)
+                plain = measured(
+                    broker, given.rows, lambda b=broker: direct(b, "direct", given.rows, given.size)
+                )
+            if run:
+                results["direct"].append(plain)
+                results["sink"].append(sink)
+    spark.stop()
+    medians = {
+        key: {name: statistics.median(run[name] for run in runs) for name in ("rate", "broker_us")}
+        for key, runs in results.items()
+    }
+    ratio = medians["sink"]["rate"] / medians["direct"]["rate"]
+    print(
+        json.dumps(
+            {
+                "scenario": "pipeline sink",
+                "rows": given.rows,
+                "size": given.size,
+                "runs": results,
+                "medians": medians,
+                "ratio": round(ratio, 3),
+                "bar": BAR,
+            },
+            indent=2,
+        )
+    )
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,214 @@
+"""One partition on its way to the broker: what the tasks of a write do."""
+
+from __future__ import annotations
+
+from collections import Counter
+from dataclasses import dataclass, field
+from typing import Final, NamedTuple
+from urllib.parse import urlencode
+
+import msgspec
+import pyarrow as pa
+from pyspark.sql.datasource import WriterCommitMessage
+
+from sluicemq.model.errors import ProtocolError, RequestRefused
+from sluicemq.pipeline.remote import Refusal, Remote
+from sluicemq.pipeline.sink.conversion import Converter, Values, dead_letter
+from sluicemq.pipeline.sink.options import BadRows, SinkOptions
+from sluicemq.pipeline.sink.parts import Part, Parts
+from sluicemq.pipeline.sink.values import Faults, shown
+
+PATH: Final = "/api/v1/batches"
+MOST_REASONS: Final = 20
+"""Reasons that a commit message tells; all others together are one more."""
+OTHER_REASONS: Final = "other reasons"
+
+_CONFLICT: Final = "batch-differs"
+_REFUSED: Final = "refused"
+
+
+class Batch(NamedTuple):
+    """What is written: the broker knows by it what it has already."""
+
+    writer: str
+    batch: int
+    partition: int
+
+
+@dataclass
+class Written(WriterCommitMessage):
+    """What became of one partition's rows, or of all.
+
+    rows           that came
+    written        messages that the broker took now, dead letters included
+    already        it had them: the batch was written before, wholly or up to there
+    dropped, dead_lettered   bad rows
+    latest         the latest batch of that writer, if the broker had this one
+    reasons        of bad rows, by how many
+    """
+
+    rows: int = 0
+    written: int = 0
+    already: int = 0
+    latest: int = 0
+    dropped: int = 0
+    dead_lettered: int = 0
+    reasons: Counter[str] = field(default_factory=Counter)
+
+    def add(self, other: Written) -> None:
+        """Another partition's."""
+        self.rows += other.rows
+        self.written += other.written
+        self.already += other.already
+        self.latest = max(self.latest, other.latest)
+        self.dropped += other.dropped
+        self.dead_lettered += other.dead_lettered
+        for reason, count in other.reasons.items():
+            self.count(reason, count)
+
+    def count(self, reason: str, count: int = 1) -> None:
+        """Bad rows of that reason."""
+        known = reason in self.reasons or len(self.reasons) < MOST_REASONS
+        self.reasons[reason if known else OTHER_REASONS] += count
+
+
+class BadRow(RequestRefused):
+    """A row is no message, and the option badRows says that the write fails then."""
+
+
+class _Refused(msgspec.Struct):
+    row: int
+    reason: str
+
+
+class _Answer(msgspec.Struct):
+    written: int
+    already: bool = False
+    latest: int = 0
+    dead_lettered: int = 0
+    refused: list[_Refused] = []
+    refused_rows: int = 0
+
+
+class Delivery:
+    """Writes one partition. Parts go one after the other; while the broker stores one, the next is
+    made ready. To be closed, by `with`."""
+
+    def __init__(self, options: SinkOptions, converter: Converter, batch: Batch) -> None:
+        self.written = Written()
+        self._options = options
+        self._converter = converter
+        self._batch = batch
+        self._parts = Parts(options.part_rows, options.part_bytes)
+        self._remote = Remote(options.target, options.patience)
+        self._waiting: Part | None = None
+
+    def add(self, batch: pa.RecordBatch) -> None:
+        """The next rows. Raises BadRow, and as `Remote.request`."""
+        rows, sizes, faults = self._converter.convert(batch)
+        self.written.rows += len(rows)
+        if faults:
+            rows, sizes = self._sound(rows, sizes, faults)
+        for part in self._parts.add(rows, sizes):
+            self._send(part, final=False)
+
+    def flush(self) -> None:
+        """Send what was added, and wait until it is stored."""
+        part = self._parts.cut()
+        if part is not None:
+            self._send(part, final=False)
+        self._settle()
+
+    def finish(self) -> Written:
+        """There are no more rows. What became of them is told when the broker has stored all."""
+        last = self._parts.last()
+        if last is not None:
+            self._send(last, final=True)
+        self._settle()
+        return self.written
+
+    def _sound(
+        self, rows: list[Values], sizes: list[int], faults: Faults
+    ) -> tuple[list[Values], list[int]]:
+        """The rows without, or with dead letters instead of, those that have a fault."""
+        written, options = self.written, self._options
+        if options.bad_rows is BadRows.FAIL:
+            row, reason = min(faults.items())
+            raise BadRow(
+                f"row {written.rows - len(rows) + row} of partition {self._batch.partition}, for "
+                f"{shown(rows[row][0])}, is no message: {reason}. The option badRows can be "
+                f"{BadRows.DROP} or {BadRows.DEAD_LETTER} instead of {BadRows.FAIL}"
+            )
+        for reason in faults.values():
+            written.count(reason)
+        if options.bad_rows is BadRows.DROP:
+            written.dropped += len(faults)
+            kept = [row for row in range(len(rows)) if row not in faults]
+            return [rows[row] for row in kept], [sizes[row] for row in kept]
+        written.dead_lettered += len(faults)
+        for row, reason in faults.items():
+            rows[row] = dead_letter(rows[row], reason, options)
+        return rows, sizes
+
+    def _send(self, part: Part, final: bool) -> None:
+        self._settle()
+        query = {
+            "writer": self._batch.writer,
+            "batch": self._batch.batch,
+            "partition": self._batch.partition,
+            "part": part.number,
+            "final": "true" if final else "false",
+            "refused": self._options.bad_rows.value,
+            "dead_letter": self._options.dead_letters,
+        }
+        self._waiting = part
+        self._remote.send("POST", f"{PATH}?{urlencode(query)}", part.frames)
+
+    def _settle(self) -> None:
+        """Wait for what was sent last."""
+        part, self._waiting = self._waiting, None
+        if part is None:
+            return
+        try:
+            answer = msgspec.json.decode(self._remote.receive().body, type=_Answer)
+        except Refusal as refusal:
+            raise self._refusal(refusal, part) from None
+        except msgspec.MsgspecError as error:
+            raise ProtocolError(
+                f"the broker at {self._options.target} answers something else than a batch's "
+                f"result: {error}"
+            ) from None
+        written = self.written
+        if answer.already:
+            written.already += part.rows
+            written.latest = max(written.latest, answer.latest)
+            return
+        written.written += answer.written + answer.dead_lettered
+        written.dead_lettered += answer.dead_lettered
+        written.dropped += answer.refused_rows - answer.dead_lettered
+        for refused in answer.refused:
+            written.count(refused.reason)
+        if answer.refused_rows > len(answer.refused):
+            written.count(OTHER_REASONS, answer.refused_rows - len(answer.refused))
+
+    def _refusal(self, refusal: Refusal, part: Part) -> RequestRefused:
+        where = f"part {part.number} of partition {self._batch.partition}"
+        if refusal.code == _CONFLICT:
+            return RequestRefused(
+                f"{where} of batch {self._batch.batch} has been written with other rows before "
+                f"({refusal}). A batch that is written again has to have the same rows in the same "
+                "order and partitions: a query with rand(), uuid() or the like needs a table "
+                "between, and transactionRows and transactionBytes have to stay as they were"
+            )
+        if refusal.code == _REFUSED:
+            return BadRow(
+                f"{refusal} ({where}). The option badRows can be {BadRows.DROP} or "
+                f"{BadRows.DEAD_LETTER} instead of {BadRows.FAIL}"
+            )
+        return refusal
+
+    def __enter__(self) -> Delivery:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._remote.close()

@@ -1,0 +1,93 @@
+"""Rows as parts of a partition: what is written in one transaction, and sent in one request.
+
+Where a part or a frame of it ends depends on the rows alone, never on how Spark happened to cut
+them into batches: a partition that is written again, after a failure, has the same parts.
+"""
+
+from __future__ import annotations
+
+from bisect import bisect_right
+from collections.abc import Iterator, Sequence
+from itertools import accumulate
+from typing import Final
+
+from sluicemq.model.rows import USUAL_BYTES, USUAL_ROWS, frame
+from sluicemq.pipeline.sink.conversion import Values
+
+ROW_BYTES: Final = 64
+"""What a row counts beside its body."""
+
+
+class Part:
+    """Some rows, encoded.
+
+    number  in its partition, from 0
+    """
+
+    __slots__ = ("frames", "number", "rows", "size")
+
+    def __init__(self, number: int) -> None:
+        self.number = number
+        self.frames: list[bytes] = []
+        self.rows = 0
+        self.size = 0
+        """Bytes of bodies, and ROW_BYTES for each row."""
+
+
+class Parts:
+    """Collects the rows of one partition."""
+
+    def __init__(self, part_rows: int, part_bytes: int) -> None:
+        """The most that a part has; a row that is larger is one by itself."""
+        self._part_rows = part_rows
+        self._part_bytes = part_bytes
+        self._part = Part(0)
+        self._rows: list[Values] = []
+        self._size = 0
+
+    def add(self, rows: Sequence[Values], sizes: Sequence[int]) -> Iterator[Part]:
+        """Takes rows with the sizes of their bodies; yields parts that are full and not the
+        last."""
+        totals = list(accumulate((size + ROW_BYTES for size in sizes), initial=0))
+        start, count = 0, len(rows)
+        while start < count:
+            part = self._part
+            most_rows = min(USUAL_ROWS, self._part_rows - part.rows) - len(self._rows)
+            most_bytes = min(USUAL_BYTES, self._part_bytes - part.size) - self._size
+            end = min(start + most_rows, bisect_right(totals, totals[start] + most_bytes) - 1)
+            if end <= start:
+                if self._rows:
+                    self._end_frame()
+                    continue
+                size = totals[start + 1] - totals[start]
+                if part.rows and (most_rows == 0 or part.size + size > self._part_bytes):
+                    self._part = Part(part.number + 1)
+                    yield part
+                    continue
+                end = start + 1
+            self._rows += rows[start:end]
+            self._size += totals[end] - totals[start]
+            start = end
+
+    def cut(self) -> Part | None:
+        """What has been collected, as a part that is not the last; None if there is nothing."""
+        self._end_frame()
+        part = self._part
+        if not part.rows:
+            return None
+        self._part = Part(part.number + 1)
+        return part
+
+    def last(self) -> Part | None:
+        """The last part, which is empty after a `cut`; None if there were no rows at all."""
+        self._end_frame()
+        return self._part if self._part.rows or self._part.number else None
+
+    def _end_frame(self) -> None:
+        if self._rows:
+            part = self._part
+            part.frames.append(frame(self._rows))
+            part.rows += len(self._rows)
+            part.size += self._size
+            self._rows = []
+            self._size = 0

@@ -1,0 +1,117 @@
+"""The columns `properties` and `property_types` as the typed properties of messages.
+
+    type      spelled
+    boolean   true, false
+    integer   decimal digits; of 64 bits with or without a sign
+    real      as Python and Java write it, nan and inf included
+    text      as it is
+    bytes     base64
+    null      anything
+
+Properties that property_types does not name are text.
+"""
+
+from __future__ import annotations
+
+import base64
+import re
+from bisect import bisect_right
+from collections.abc import Callable
+from itertools import pairwise
+from typing import Final, NamedTuple
+
+import pyarrow as pa
+
+from sluicemq.model.message import Property
+from sluicemq.pipeline.sink.values import Fault, Faults, shown
+
+_INTEGER: Final = re.compile(r"[+-]?\d{1,20}\Z", re.ASCII)
+_LOWEST: Final = -(1 << 63)
+_HIGHEST: Final = (1 << 64) - 1
+_TRUTH: Final = {"true": True, "false": False}
+
+
+def _boolean(text: str) -> bool:
+    value = _TRUTH.get(text.lower())
+    if value is None:
+        raise Fault
+    return value
+
+
+def _integer(text: str) -> int:
+    if not _INTEGER.match(text) or not _LOWEST <= (value := int(text)) <= _HIGHEST:
+        raise Fault
+    return value
+
+
+_READERS: Final[dict[str, Callable[[str], Property]]] = {
+    "boolean": _boolean,
+    "integer": _integer,
+    "real": float,
+    "bytes": lambda text: base64.b64decode(text, validate=True),
+}
+
+
+class _Entries(NamedTuple):
+    """The entries of all maps of a column, one after the other; those of row n stand from ends[n]
+    to ends[n + 1]."""
+
+    names: pa.Array
+    texts: pa.Array
+    ends: list[int]
+
+
+def read_properties(
+    column: pa.Array, types: pa.Array | None, faults: Faults
+) -> list[dict[str, Property] | None]:
+    """The properties of each row; None for none."""
+    names, texts, ends = _entries(column)
+    keys: list[str] = names.to_pylist()
+    values: list[Property] = texts.to_pylist()
+    if types is not None:
+        for place, kind in enumerate(_aligned(keys, names, ends, _entries(types))):
+            if kind is not None and kind != "text":
+                try:
+                    values[place] = _value(keys[place], values[place], kind)
+                except Fault as fault:
+                    faults.setdefault(bisect_right(ends, place) - 1, str(fault))
+    return [
+        dict(zip(keys[start:end], values[start:end], strict=True)) if start < end else None
+        for start, end in pairwise(ends)
+    ]
+
+
+def _entries(column: pa.Array) -> _Entries:
+    """Of a column that may be a slice of another."""
+    ends = column.offsets.to_pylist()
+    first, count = ends[0], ends[-1] - ends[0]
+    if first:
+        ends = [end - first for end in ends]
+    return _Entries(column.keys.slice(first, count), column.items.slice(first, count), ends)
+
+
+def _aligned(
+    keys: list[str], names: pa.Array, ends: list[int], types: _Entries
+) -> list[str | None]:
+    """The type of each property, None where none is named."""
+    kinds: list[str | None] = types.texts.to_pylist()
+    if ends == types.ends and names.equals(types.names):
+        return kinds
+    named: list[str] = types.names.to_pylist()
+    found: list[str | None] = []
+    for (start, end), (first, last) in zip(pairwise(ends), pairwise(types.ends), strict=True):
+        by_name = dict(zip(named[first:last], kinds[first:last], strict=True))
+        found += map(by_name.get, keys[start:end])
+    return found
+
+
+def _value(name: str, text: Property, kind: str) -> Property:
+    if kind == "null" or text is None:
+        return None
+    reader = _READERS.get(kind)
+    if reader is None:
+        raise Fault(f"the property {shown(name)} is of no known type: {shown(kind)}")
+    try:
+        return reader(str(text))
+    except ValueError:
+        raise Fault(f"the property {shown(name)} is no {kind}: {shown(text)}") from None

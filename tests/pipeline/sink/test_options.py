@@ -1,0 +1,137 @@
+"""What a write may be told, and which columns it takes."""
+
+from __future__ import annotations
+
+import pickle
+
+import pytest
+from pyspark.sql import SparkSession
+from pyspark.sql.types import StructType
+
+from sluicemq.model.errors import ConfigurationError
+from sluicemq.pipeline.remote import Target, target
+from sluicemq.pipeline.sink.columns import COLUMNS, places
+from sluicemq.pipeline.sink.options import BadRows, read
+from sluicemq.pipeline.sink.writer import BatchWriter, StreamWriter
+
+URL = {"url": "http://localhost:7680"}
+
+
+def test_options_in_any_case() -> None:
+    options = read(
+        {
+            "URL": "http://me@broker",
+            "Password": "secret",
+            "BADROWS": "dead-letter",
+            "transactionbytes": "1000",
+            "TransactionRows": "5",
+            "writeId": "w",
+            "batchID": "7",
+            "checkpointLocation": "of Spark",
+        }
+    )
+    assert (options.target.host, options.target.port) == ("broker", 7680)
+    assert options.bad_rows is BadRows.DEAD_LETTER
+    assert (options.part_bytes, options.part_rows) == (1000, 5)
+    assert (options.write_id, options.batch) == ("w", 7)
+
+
+@pytest.mark.parametrize(
+    ("options", "said"),
+    [
+        ({}, "the option url"),
+        ({"url": "phpmq://localhost"}, "the option url"),
+        ({"url": "http://a,b"}, "names one host"),
+        ({"url": "http://a?x=1"}, "no option x"),
+        ({**URL, "queue": "q"}, "has no option queue; there are url"),
+        ({**URL, "path": "/tmp"}, "without a path"),
+        ({**URL, "badRows": "keep"}, "badRows is fail, drop, dead-letter"),
+        ({**URL, "transactionRows": "0"}, "transactionRows is a whole number from 1 on"),
+        ({**URL, "transactionBytes": "16 MiB"}, "transactionBytes is a whole number"),
+        ({**URL, "writeId": "two words"}, "writeId has 1 to 128 characters"),
+        ({**URL, "batchId": "1"}, "name that, too"),
+        ({**URL, "deadLetterQueue": ""}, "deadLetterQueue names a queue"),
+        ({**URL, "password": "secret"}, "needs the option user"),
+        ({**URL, "user": "me", "token": "secret"}, "leave out user"),
+        ({**URL, "token": "secret\r\nX: y"}, "no token has"),
+    ],
+)
+def test_options_that_cannot_be(options: dict[str, str], said: str) -> None:
+    with pytest.raises(ConfigurationError, match=said) as raised:
+        read(options)
+    assert "secret" not in str(raised.value)
+
+
+@pytest.mark.parametrize(
+    ("url", "found"),
+    [
+        ("http://localhost", Target("localhost", 7680)),
+        ("HTTPS://[::1]:81/", Target("::1", 81, secure=True)),
+        (
+            "http+tls://h?ca=/ca.pem&insecure=true",
+            Target("h", 7680, True, "/ca.pem", insecure=True),
+        ),
+        ("http://me:pa%3Ass@h", Target("h", 7680, authorization="Basic bWU6cGE6c3M=")),
+    ],
+)
+def test_targets(url: str, found: Target) -> None:
+    assert tuple(target({"url": url})) == tuple(found)
+    assert pickle.loads(pickle.dumps(found)) == found
+
+
+def test_a_target_shows_no_secret() -> None:
+    secret = target({**URL, "user": "me", "password": "secret"})
+    assert "bWU6" not in repr(secret) + str(secret)
+    assert "bWU6" not in repr(read({**URL, "token": "bWU6"}))
+
+
+def test_columns(spark: SparkSession) -> None:
+    schema = StructType.fromDDL("Body string, x void, priority smallint, destination varchar(9)")
+    schema = StructType([field for field in schema if field.name != "x"])
+    assert places(schema, "") == {"body": 0, "priority": 1, "destination": 2}
+    everything = {
+        "body": "map<string,string>",
+        "properties": "map<string,string>",
+        "property_types": "map<string,string>",
+        "priority": "int",
+        "ttl": "bigint",
+        "expiration": "timestamp",
+        "deliver_at": "timestamp",
+    }
+    ddl = ", ".join(f"{name} {everything.get(name, 'string')}" for name in COLUMNS)
+    assert list(places(StructType.fromDDL(ddl), "")) == list(COLUMNS)
+    # a column of nothing but null is no column
+    assert places(StructType.fromDDL("body void, type void"), "q") == {}
+
+
+@pytest.mark.parametrize(
+    ("schema", "said"),
+    [
+        ("destination string", "there has to be a column body"),
+        ("body string", "the option destination"),
+        ("body string, destination string, value string", "there is no column value"),
+        ("body struct<a:int>, destination string", "body is string, binary or map<string,string>"),
+        ("body map<string,int>, destination string", "and not map<string,int>"),
+        ("body string, destination string, priority string", "priority is an integer"),
+        ("body string, destination string, expiration bigint", "expiration is timestamp"),
+        ("body string, destination string, deliver_at timestamp_ntz", "not timestamp_ntz"),
+        ("body string, destination string, BODY string", "there are two columns body"),
+        ("body string, destination string, property_types map<string,string>", "is not there"),
+    ],
+)
+def test_columns_that_cannot_be(spark: SparkSession, schema: str, said: str) -> None:
+    with pytest.raises(ConfigurationError, match=said) as raised:
+        places(StructType.fromDDL(schema), "")
+    assert "destination_kind" in str(raised.value)  # it names the columns there are
+
+
+def test_writers_check_on_the_driver(spark: SparkSession) -> None:
+    schema = StructType.fromDDL("destination string, body string")
+    with pytest.raises(ConfigurationError, match="append"):
+        BatchWriter(URL, schema, overwrite=True)
+    with pytest.raises(ConfigurationError, match="append"):
+        StreamWriter(URL, schema, overwrite=True)
+    with pytest.raises(ConfigurationError, match=r"df\.write"):
+        StreamWriter({**URL, "writeId": "w"}, schema, overwrite=False)
+    with pytest.raises(ConfigurationError, match="no column x"):
+        BatchWriter(URL, schema.add("x", "string"), overwrite=False)

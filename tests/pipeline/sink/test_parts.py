@@ -1,0 +1,76 @@
+"""Parts and frames end where the rows say, however they arrive."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from itertools import pairwise
+
+from hypothesis import given
+from hypothesis import strategies as st
+
+from sluicemq.model.rows import FRAME_ROWS, USUAL_ROWS, decode, frames, row
+from sluicemq.pipeline.sink.parts import ROW_BYTES, Part, Parts
+
+
+def collect(sizes: Sequence[int], cuts: Sequence[int], rows: int, size: int) -> list[Part]:
+    """The parts of rows with bodies of these sizes, that arrive in batches which end at `cuts`."""
+    parts = Parts(rows, size)
+    values = [row("q", bytes(length), message_id=str(n)) for n, length in enumerate(sizes)]
+    found: list[Part] = []
+    start = 0
+    for end in [*cuts, len(values)]:
+        found += parts.add(values[start:end], sizes[start:end])
+        start = end
+    last = parts.last()
+    return [*found, last] if last else found
+
+
+def numbers(part: Part) -> list[int]:
+    """Of the rows in it."""
+    data = b"".join(part.frames)
+    return [int(each.message_id) for frame in frames(memoryview(data)) for each in decode(frame)]
+
+
+def test_no_rows_are_no_part() -> None:
+    assert collect([], [], 10, 10) == []
+
+
+def test_a_partition_within_the_limits_is_one_part() -> None:
+    (part,) = collect([10] * 1000, [3, 3, 700], 1000, 1000 * (10 + ROW_BYTES))
+    assert numbers(part) == list(range(1000))
+    assert (part.number, part.rows) == (0, 1000)
+    assert max(map(len, map(decode, frames(memoryview(b"".join(part.frames)))))) == USUAL_ROWS
+    assert USUAL_ROWS <= FRAME_ROWS
+
+
+def test_a_row_too_much_begins_another_part() -> None:
+    parts = collect([10] * 1001, [], 1000, 1 << 30)
+    assert [part.rows for part in parts] == [1000, 1]
+    parts = collect([100] * 10, [], 100, 5 * (100 + ROW_BYTES))
+    assert [part.rows for part in parts] == [5, 5]
+    assert [part.number for part in parts] == [0, 1]
+
+
+def test_a_huge_row_is_a_part_by_itself() -> None:
+    parts = collect([1, 5_000_000, 1, 1], [], 100, 1_000_000)
+    assert [numbers(part) for part in parts] == [[0], [1], [2, 3]]
+    (part,) = collect([1, 500_000, 1, 1], [], 100, 1_000_000)
+    assert len(part.frames) == 3
+
+
+@given(
+    st.lists(st.integers(0, 3000) | st.just(300_000), max_size=40),
+    st.lists(st.integers(0, 40)),
+    st.integers(1, 50),
+    st.integers(1, 400_000),
+)
+def test_batches_do_not_matter(sizes: list[int], cuts: list[int], rows: int, size: int) -> None:
+    """A partition that is written again has the same bytes in the same parts."""
+    once = collect(sizes, [], rows, size)
+    again = collect(sizes, sorted(min(cut, len(sizes)) for cut in cuts), rows, size)
+    assert [part.frames for part in again] == [part.frames for part in once]
+    assert [number for part in once for number in numbers(part)] == list(range(len(sizes)))
+    assert all(part.rows <= rows for part in once)
+    assert all(part.size <= size or part.rows == 1 for part in once)
+    for part, after in pairwise(once):
+        assert part.rows == rows or part.size + sizes[numbers(after)[0]] + ROW_BYTES > size

@@ -1,0 +1,25 @@
+"""What a broker's journal says was published, read by the journal's own code and without Spark."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from sluicemq.journal.format import RecordType
+from sluicemq.journal.meta import decode_message
+from sluicemq.journal.reader import read_records
+from sluicemq.model.destination import Address
+from sluicemq.model.message import Message
+
+
+def published(data: Path, destination: str = "") -> list[Message]:
+    """All messages in order, or those to one destination ("topic:NAME" for a topic)."""
+    addresses: dict[int, Address] = {}
+    found = []
+    for _, _, record in read_records(data / "journal"):
+        if record.type == RecordType.DESTINATION:
+            addresses[record.destination] = record.address
+        elif record.type == RecordType.MESSAGE:
+            message = decode_message(record, addresses[record.destination])
+            if destination in ("", str(message.destination)):
+                found.append(message)
+    return found

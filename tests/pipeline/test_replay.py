@@ -1,0 +1,165 @@
+"""Messages of a table go to a queue once more: in order, at a pace, and once."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from datetime import UTC, datetime
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+import pytest
+from pyspark.sql import DataFrame, SparkSession
+
+from sluicemq.broker.selectors import compile_selector
+from sluicemq.cli.local import LocalBroker
+from sluicemq.model.errors import ConfigurationError, RequestRefused
+from sluicemq.model.message import BodyKind
+from sluicemq.pipeline.replay import Pace, replay
+from sluicemq.pipeline.schema import TIME
+from tests.pipeline.sink.witness import published
+
+SILVER = """message bigint, destination string, destination_kind string, published timestamp,
+    size bigint, body_kind string, body binary, text string, json string, priority int,
+    properties map<string,string>, property_types map<string,string>, expiration timestamp"""
+LONG_AGO = datetime(2020, 1, 1, tzinfo=UTC)
+
+
+@pytest.fixture(scope="module")
+def broker(tmp_path_factory: pytest.TempPathFactory) -> Iterator[LocalBroker]:
+    listen = ["http://127.0.0.1:0"]
+    with LocalBroker(tmp_path_factory.mktemp("broker"), listen) as started:
+        yield started
+
+
+@pytest.fixture(scope="module")
+def url(broker: LocalBroker) -> str:
+    return f"http://127.0.0.1:{broker.port('http')}"
+
+
+@pytest.fixture(scope="module")
+def data(broker: LocalBroker) -> Path:
+    return broker.directory
+
+
+def row(number: int, **values: Any) -> tuple[Any, ...]:
+    """One of silver."""
+    usual = {
+        "message": number,
+        "destination": "orders",
+        "destination_kind": "queue",
+        "published": LONG_AGO,
+        "size": 1,
+        "body_kind": "text",
+        "text": str(number),
+        "priority": number % 10,
+        "properties": {"n": str(number), "odd": str(number % 2 == 1).lower()},
+        "property_types": {"n": "integer", "odd": "boolean"},
+        "expiration": LONG_AGO,
+    }
+    columns = [column.split()[0] for column in SILVER.replace("\n", " ").split(", ")]
+    return tuple({**usual, **values}.get(name) for name in columns)
+
+
+@pytest.fixture(scope="module")
+def silver(spark: SparkSession) -> DataFrame:
+    """Messages 0 to 2999 in any order, and one that is not known but for its end."""
+    rows = [row(number * 7 % 3000) for number in range(3000)]
+    return spark.createDataFrame([*rows, row(9999, size=None, body_kind=None, text=None)], SILVER)
+
+
+def numbers(data: Path, queue: str) -> list[int]:
+    """Bodies of the messages in a queue, in order."""
+    return [int(message.body) for message in published(data, queue)]
+
+
+def test_in_the_old_order_and_as_they_were(silver: DataFrame, url: str, data: Path) -> None:
+    told: list[tuple[int, int]] = []
+    done = replay(silver, url, "again", progress=lambda sent, all_: told.append((sent, all_)))
+    assert (done.rows, done.written, done.already, done.bad) == (3000, 3000, 0, 0)
+    assert told[-1] == (3000, 3000)
+    assert numbers(data, "again") == list(range(3000))
+    message = published(data, "again")[13]
+    assert (message.kind, message.priority, message.expiration) == (BodyKind.TEXT, 3, 0)
+    assert message.properties == {"n": 13, "odd": True}
+
+
+def test_bodies_wherever_the_table_has_them(spark: SparkSession, url: str, data: Path) -> None:
+    rows = [
+        row(1, body_kind="bytes", text=None, body=b"\xff"),
+        row(2, body_kind="json", text=None, json="[2]"),
+        row(3, body_kind="none", text=None),
+        row(4, body_kind="text", text="é"),
+    ]
+    frame = spark.createDataFrame(rows, SILVER).withColumnRenamed("destination", "was")
+    replay(frame.selectExpr("*", "'bodies' as destination"), url)
+    bodies = [(message.kind.name, message.body) for message in published(data, "bodies")]
+    assert bodies == [("BYTES", b"\xff"), ("JSON", b"[2]"), ("NONE", b""), ("TEXT", "é".encode())]
+
+
+def test_a_replay_is_continued_by_its_name(silver: DataFrame, url: str, data: Path) -> None:
+    """One that was broken off, and one that was done."""
+
+    def break_off(sent: int, _: int) -> None:
+        if sent > 1000:
+            raise KeyboardInterrupt
+
+    with pytest.raises(KeyboardInterrupt):
+        replay(silver, url, "named", rate=5000, write_id="named", progress=break_off)
+    before = len(published(data, "named"))
+    assert 0 < before < 3000
+    done = replay(silver, url, "named", rate=5000, write_id="named")
+    assert (done.already, done.written) == (before, 3000 - before)
+    assert numbers(data, "named") == list(range(3000))
+    done = replay(silver, url, "named", rate=5000, write_id="named")
+    assert (done.already, done.written) == (3000, 0)
+    with pytest.raises(RequestRefused, match="has been written with other rows"):
+        replay(silver.where("message < 5"), url, "named", rate=5000, write_id="named")
+
+
+def test_by_selector(silver: DataFrame, url: str, data: Path) -> None:
+    text = "odd = TRUE AND n BETWEEN 100 AND 200 AND JMSPriority > 6 AND JMSTimestamp > 0"
+    selects = partial(compile_selector, text)
+    done = replay(silver.where("message < 150"), url, "selected", selects=selects)
+    assert done.rows == 10
+    assert numbers(data, "selected") == [n for n in range(100, 150) if n % 10 in (7, 9)]
+
+
+@pytest.mark.parametrize(
+    ("values", "said"),
+    [
+        ({"rate": 1, "pace": 1}, "not both"),
+        ({"rate": 0}, "larger than 0"),
+        ({"pace": -1}, "larger"),
+    ],
+)
+def test_what_cannot_be(silver: DataFrame, values: dict[str, Any], said: str) -> None:
+    with pytest.raises(ConfigurationError, match=said):
+        replay(silver, "http://localhost", **values)
+
+
+def test_what_is_no_table_of_messages(spark: SparkSession) -> None:
+    with pytest.raises(ConfigurationError, match="needs rows of silver"):
+        replay(spark.range(3), "http://localhost", "q")
+
+
+def due(pace: Pace, seconds: list[float | None]) -> list[tuple[int, float | None]]:
+    """Pieces of a batch of messages from these times: how many rows, and when they are due."""
+    micros = [None if each is None else int(each * 1e6) for each in seconds]
+    batch = pa.RecordBatch.from_arrays([pa.array(micros, TIME)], ["published"])
+    return [(piece.num_rows, at) for piece, at in pace.windows(batch)]
+
+
+def test_a_rate_makes_windows() -> None:
+    pace = Pace(rate=20, pace=None)
+    assert due(pace, [0] * 5) == [(2, 0), (2, 0.1), (1, 0.2)]
+    assert due(pace, [0] * 2) == [(1, None), (1, 0.3)]
+    assert due(Pace(None, None), [0, 5]) == [(2, None)]
+
+
+def test_a_pace_keeps_the_pauses() -> None:
+    """Half of them at twice the pace; a clock that went back makes none."""
+    pace = Pace(rate=None, pace=2)
+    assert due(pace, [100, 100.05, None, 110]) == [(3, 0), (1, 5)]
+    assert due(pace, [90, None, 120]) == [(2, None), (1, 10)]
