@@ -1,0 +1,140 @@
+"""How fast captures are decoded: MB and frames a second, for each protocol.
+
+    python benchmarks/pipeline_decode.py [--megabytes 200] [--spark]
+
+Makes a capture of 1 KB messages in 8 connections of packets of 1,460 bytes, then finds the
+connections and decodes them in this process, on one core: figures are by seconds of CPU. With
+--spark also through a local Spark session, by seconds of the clock.
+"""
+
+from __future__ import annotations
+
+import argparse
+import resource
+import struct
+import tempfile
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Final
+
+import pyarrow as pa
+
+from sluicemq.pipeline.decode.options import Options
+from sluicemq.pipeline.decode.tasks import FOUND, decode_found, find
+from sluicemq.protocols.jmq.header import encode_header
+from sluicemq.protocols.jmq.packets import PacketType, Q
+from sluicemq.protocols.jmq.wire import encode_packet
+from sluicemq.protocols.msglite.wire import encode_message
+from sluicemq.protocols.phpmq.wire import encode_send
+from sluicemq.protocols.vibemq.wire import encode_publish
+
+BODY: Final = b"x" * 1024
+CONNECTIONS: Final = 8
+MSS: Final = 1460
+
+Make = Callable[[int], bytes]
+FRAMES: Final[dict[str, tuple[int, Make]]] = {
+    "phpmq": (9100, lambda number: encode_send(b"orders", BODY)),
+    "msglite": (9813, lambda number: encode_message(60, b"orders", BODY)),
+    "vibemq": (2925, lambda number: encode_publish(b"%032x" % number, b"orders", BODY)),
+    "jmq": (
+        7676,
+        lambda number: encode_packet(
+            PacketType.TEXT_MESSAGE, Q, number, None, encode_header("orders"), BODY
+        ),
+    ),
+}
+
+_record: Final = struct.Struct("<IIII")
+_ip: Final = struct.Struct(">BBHHHBBH4s4s")
+_tcp: Final = struct.Struct(">HHIIBBHHH")
+
+
+def write(path: Path, port: int, make: Make, size: int) -> int:
+    """A capture of about `size` bytes; gives the number of frames in it."""
+    frames = 0
+    with path.open("wb", 1 << 20) as file:
+        file.write(struct.pack("<IHHiIII", 0xA1B2C3D4, 2, 4, 0, 0, 262_144, 1))
+        sequences = [1000] * CONNECTIONS
+        waiting = [b""] * CONNECTIONS
+        for number in range(CONNECTIONS):
+            file.write(packet(number, port, 999, b"", 2, 0))
+        clock = 0
+        while file.tell() < size:
+            for number in range(CONNECTIONS):
+                data = waiting[number]
+                while len(data) < 64 << 10:
+                    data += make(frames + 1)
+                    frames += 1
+                while len(data) >= MSS:
+                    clock += 10
+                    file.write(packet(number, port, sequences[number], data[:MSS], 16, clock))
+                    sequences[number] += MSS
+                    data = data[MSS:]
+                waiting[number] = data
+        for number in range(CONNECTIONS):
+            file.write(packet(number, port, sequences[number], waiting[number], 16, clock))
+    return frames
+
+
+def packet(number: int, port: int, sequence: int, data: bytes, flags: int, clock: int) -> bytes:
+    tcp = _tcp.pack(30_000 + number, port, sequence & 0xFFFF_FFFF, 0, 80, flags, 65_535, 0, 0)
+    ip = _ip.pack(0x45, 0, 40 + len(data), 0, 0, 64, 6, 0, b"\x0a\0\0\x01", b"\x0a\0\0\x02")
+    whole = bytes(12) + b"\x08\x00" + ip + tcp + data
+    seconds, fraction = divmod(clock, 1_000_000)
+    return _record.pack(1_700_000_000 + seconds, fraction, len(whole), len(whole)) + whole
+
+
+def here(path: Path) -> tuple[float, float, int]:
+    """Seconds of CPU to find the connections, and to decode them; frames."""
+    options = Options()
+    before = time.process_time()
+    found = pa.Table.from_batches(list(find([str(path)], options)), FOUND)
+    found = found.sort_by([(name, "ascending") for name in ("file", "connection", "number")])
+    between = time.process_time()
+    rows = sum(map(len, decode_found(found.to_batches(max_chunksize=64), options)))
+    return between - before, time.process_time() - between, rows
+
+
+def by_spark(path: Path) -> tuple[float, int]:
+    """Seconds of the second run (the first one starts the workers), frames."""
+    from sluicemq.pipeline.decode import decode
+    from sluicemq.pipeline.session import session
+
+    spark = session("decode benchmark")
+    frame = decode(spark, [path])
+    for _ in range(2):
+        before = time.perf_counter()
+        rows = frame.selectExpr("sum(length)", "count(*)").collect()[0][1]
+        seconds = time.perf_counter() - before
+    return seconds, rows
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--megabytes", type=int, default=200)
+    parser.add_argument("--spark", action="store_true")
+    arguments = parser.parse_args()
+    print(f"{'protocol':<10}{'MB':>6}{'find MB/s':>11}{'decode MB/s':>13}{'frames/s':>12}", end="")
+    print(f"{'in all MB/s':>13}{'peak MB':>9}")
+    with tempfile.TemporaryDirectory(prefix="sluicemq-decode-") as directory:
+        path = Path(directory) / "traffic.pcap"
+        for protocol, (port, make) in FRAMES.items():
+            frames = write(path, port, make, arguments.megabytes * 1_000_000)
+            size = path.stat().st_size / 1e6
+            finding, decoding, rows = here(path)
+            assert rows == frames, f"{rows} rows of {frames} frames"
+            peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024
+            print(
+                f"{protocol:<10}{size:>6.0f}{size / finding:>11.0f}{size / decoding:>13.0f}"
+                f"{frames / decoding:>12,.0f}{size / (finding + decoding):>13.0f}{peak:>9.0f}"
+            )
+            if arguments.spark:
+                seconds, rows = by_spark(path)
+                assert rows == frames, f"{rows} rows of {frames} frames"
+                print(f"{'  by Spark':<40}{frames / seconds:>12,.0f}{size / seconds:>13.0f}")
+
+
+if __name__ == "__main__":
+    main()

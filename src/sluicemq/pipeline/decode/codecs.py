@@ -1,0 +1,373 @@
+"""The protocols of streams of frames: PHPMQ, msglite, VibeMQ and JMQ."""
+
+from __future__ import annotations
+
+import re
+from typing import ClassVar, Final
+
+from sluicemq.model.errors import ProtocolError
+from sluicemq.pipeline.decode.codec import (
+    HIDDEN,
+    Codec,
+    Pairs,
+    Said,
+    shown_bytes,
+    shown_name,
+    shown_properties,
+    shown_text,
+)
+from sluicemq.protocols.java import inflate
+from sluicemq.protocols.jmq import wire as jmq
+from sluicemq.protocols.jmq.ids import INT_BLOCK, LONG_BLOCK, decode_blocks, sysid_text
+from sluicemq.protocols.jmq.packets import MAGIC, BodyType, DestType, PacketType, Q, Z
+from sluicemq.protocols.msglite import wire as msglite
+from sluicemq.protocols.phpmq import wire as phpmq
+from sluicemq.protocols.vibemq import mapping as vibemq_mapping
+from sluicemq.protocols.vibemq import wire as vibemq
+
+_BLANKS: Final = b" \t\r\n"
+
+
+class PhpmqCodec(Codec):
+    """PHPMQ."""
+
+    name = "phpmq"
+    signature = re.compile(rb"H01\d{5}(?:\r?\n)?P\d{31}")
+
+    _FRAMES: ClassVar = {
+        phpmq.SEND: "send",
+        phpmq.CONSUME: "consume",
+        phpmq.DISPATCH: "dispatch",
+        phpmq.ACKNOWLEDGE: "acknowledge",
+        phpmq.REQUEUE: "requeue",
+        phpmq.DEAD_LETTER: "dead-letter",
+    }
+    _HEADER: Final = 8
+    _PACKET_HEADER: Final = 32
+
+    def __init__(self, to_server: bool, limit: int, secrets: bool) -> None:
+        super().__init__(to_server, limit, secrets)
+        kinds = phpmq.FROM_CLIENT if to_server else phpmq.FROM_SERVER
+        self._decoder = phpmq.Decoder(phpmq.Limits(body=limit), kinds)
+
+    @property
+    def error(self) -> ProtocolError | None:
+        return self._decoder.error
+
+    @property
+    def incomplete(self) -> bool:
+        return self._decoder.incomplete
+
+    def feed(self, data: bytes) -> list[phpmq.Frame]:
+        return self._decoder.feed(data)
+
+    def size(self, data: bytes, at: int, frame: phpmq.Frame) -> int:
+        start = at
+        lines = self._decoder.newline != b""
+        while lines and data[at] in b"\r\n":
+            at += 1
+        packets = int(data[at + 6 : at + self._HEADER])
+        at += self._HEADER
+        if not lines:
+            for _ in range(packets):
+                at += self._PACKET_HEADER + int(data[at + 3 : at + self._PACKET_HEADER])
+            return at - start
+        at = _after_line(data, at)
+        for _ in range(packets):
+            length = int(data[at + 3 : at + self._PACKET_HEADER])
+            at = _after_line(data, _after_line(data, at + self._PACKET_HEADER) + length)
+        return at - start
+
+    def said(self, frame: phpmq.Frame) -> Said:
+        kind, queue, content, message_id, number = frame
+        properties: Pairs | None = None
+        if number >= 0:
+            properties = [("count" if kind == phpmq.CONSUME else "ttl", str(number))]
+        carries = kind in (phpmq.SEND, phpmq.DISPATCH)
+        return Said(
+            self._FRAMES[kind],
+            kind,
+            shown_bytes(queue),
+            "queue",
+            shown_bytes(message_id) or None,
+            properties=properties,
+            body_kind="bytes" if carries else None,
+            body=content if carries else None,
+        )
+
+
+def _after_line(data: bytes, at: int) -> int:
+    return at + (2 if data[at] == 0x0D else 1)
+
+
+class MsgliteCodec(Codec):
+    """msglite."""
+
+    name = "msglite"
+    # commands without numbers are too short to be believed but at the beginning of a line
+    signature = re.compile(
+        rb"(?m:^)[ \t]*[>?][ \t]+\d+[ \t]+-?\d+[ \t]|"
+        rb"(?<=\n)[ \t]*(?:<[ \t]+-?\d+[ \t]|[.*][ \t]*\r?\n|-[ \t])"
+    )
+
+    _FRAMES: ClassVar = {
+        msglite.MESSAGE: "message",
+        msglite.READY: "ready",
+        msglite.QUERY: "query",
+        msglite.QUIT: "quit",
+        msglite.TIMEOUT: "time-out",
+        msglite.ERROR: "error",
+    }
+
+    def __init__(self, to_server: bool, limit: int, secrets: bool) -> None:
+        super().__init__(to_server, limit, secrets)
+        kinds = msglite.FROM_CLIENT if to_server else msglite.FROM_SERVER
+        self._decoder = msglite.Decoder(msglite.Limits(body=limit), kinds)
+
+    @property
+    def error(self) -> ProtocolError | None:
+        return self._decoder.error
+
+    @property
+    def incomplete(self) -> bool:
+        return self._decoder.incomplete
+
+    def feed(self, data: bytes) -> list[msglite.Frame]:
+        return self._decoder.feed(data)
+
+    def size(self, data: bytes, at: int, frame: msglite.Frame) -> int:
+        start = at
+        while True:
+            end = data.index(b"\n", at) + 1
+            if data[at:end].strip(_BLANKS):
+                body = frame[3]
+                carried = len(body) + 2 if body and frame[0] != msglite.ERROR else 0
+                return end - start + carried
+            at = end  # an empty line before it
+
+    def said(self, frame: msglite.Frame) -> Said:
+        kind, timeout, addresses, body = frame
+        carries = kind in (msglite.MESSAGE, msglite.QUERY)
+        to = addresses if kind == msglite.READY else addresses[:1]
+        properties: Pairs | None = None
+        if addresses:
+            properties = [("timeout", str(timeout))]
+        elif kind == msglite.ERROR:
+            properties = [("text", shown_bytes(body))]
+        return Said(
+            self._FRAMES[kind],
+            kind,
+            shown_bytes(b" ".join(to)) or None,
+            "queue" if addresses else None,
+            reply_to=shown_bytes(addresses[1]) if carries and len(addresses) > 1 else None,
+            properties=properties,
+            body_kind="bytes" if carries else None,
+            body=body if carries else None,
+        )
+
+
+_VIBEMQ_FRAMES: Final = {
+    getattr(vibemq, name): name
+    for name in (
+        "CONNECT",
+        "CONNECT_ACK",
+        "DISCONNECT",
+        "PING",
+        "PONG",
+        "PUBLISH",
+        "PUBLISH_ACK",
+        "SUBSCRIBE",
+        "SUBSCRIBE_ACK",
+        "UNSUBSCRIBE",
+        "UNSUBSCRIBE_ACK",
+        "DELIVER",
+        "ACK",
+        "CREATE_QUEUE",
+        "DELETE_QUEUE",
+        "QUEUE_INFO",
+        "LIST_QUEUES",
+        "CREATE_USER",
+        "DELETE_USER",
+        "CHANGE_PASSWORD",
+        "GRANT_PERMISSION",
+        "REVOKE_PERMISSION",
+        "LIST_USERS",
+        "GET_USER_PERMISSIONS",
+        "ERROR",
+    )
+}
+
+
+class VibemqCodec(Codec):
+    """VibeMQ."""
+
+    name = "vibemq"
+    # a length below 16 MiB, then a plain body of version 1 with a known type and an id of less than
+    # 256 bytes, or one that is marked gzip or Brotli
+    signature = re.compile(
+        rb"\x00[\x00-\xff]{3}(?:\x00\x01[%b]\x00[^\x00]|\x01\x1f\x8b|\x02)"
+        % re.escape(bytes(_VIBEMQ_FRAMES)),
+        re.DOTALL,
+    )
+
+    _MESSAGES: ClassVar = frozenset(
+        {vibemq.PUBLISH, vibemq.PUBLISH_ACK, vibemq.DELIVER, vibemq.ACK}
+    )
+    """Their id is the message's."""
+    _SECRETS: ClassVar = frozenset({"authPassword", "authToken"})
+    _WITH_PASSWORD: ClassVar = frozenset({vibemq.CREATE_USER, vibemq.CHANGE_PASSWORD})
+
+    def __init__(self, to_server: bool, limit: int, secrets: bool) -> None:
+        super().__init__(to_server, limit, secrets)
+        self._decoder = vibemq.Decoder(vibemq.Limits(frame=limit))
+
+    @property
+    def error(self) -> ProtocolError | None:
+        return self._decoder.error
+
+    @property
+    def incomplete(self) -> bool:
+        return self._decoder.incomplete
+
+    def feed(self, data: bytes) -> list[vibemq.Frame]:
+        return self._decoder.feed(data)
+
+    def size(self, data: bytes, at: int, frame: vibemq.Frame) -> int:
+        return vibemq.HEADER_SIZE + int.from_bytes(data[at : at + 4])
+
+    def said(self, frame: vibemq.Frame) -> Said:
+        kind = frame.type
+        headers = frame.headers
+        properties: Pairs | None = None
+        if headers:
+            if self.secrets:
+                properties = shown_properties(headers.items())
+            else:
+                properties = shown_properties(
+                    (name, HIDDEN if name in self._SECRETS else value)
+                    for name, value in headers.items()
+                )
+        if frame.error_code or frame.error_message:
+            properties = properties or []
+            properties.append(("errorCode", shown_text(frame.error_code)))
+            properties.append(("errorMessage", shown_text(frame.error_message)))
+        carries = kind in (vibemq.PUBLISH, vibemq.DELIVER)
+        body: bytes | None = frame.payload if carries or frame.payload else None
+        if kind in self._WITH_PASSWORD and self.to_server and not self.secrets:
+            body = HIDDEN.encode()
+        identity = shown_text(frame.id)
+        return Said(
+            _VIBEMQ_FRAMES.get(kind) or f"type {kind}",
+            kind,
+            shown_name(frame.queue),
+            "queue" if frame.queue else None,
+            identity if kind in self._MESSAGES else None,
+            shown_name(headers.get(vibemq_mapping.CORRELATION_ID)) if headers else None,
+            identity,
+            shown_name(headers.get(vibemq_mapping.REPLY_TO)) if headers else None,
+            properties=properties,
+            body_kind=("json" if frame.payload else "none") if carries else None,
+            body=body,
+        )
+
+
+_JMQ_FRAMES: Final = {kind.value: kind.name for kind in PacketType}
+_JMQ_BODIES: Final = {
+    PacketType.TEXT_MESSAGE.value: "text",
+    PacketType.BYTES_MESSAGE.value: "bytes",
+    PacketType.MAP_MESSAGE.value: "map",
+    PacketType.STREAM_MESSAGE.value: "stream",
+    PacketType.OBJECT_MESSAGE.value: "object",
+    PacketType.MESSAGE.value: "none",
+}
+
+
+class JmqCodec(Codec):
+    """JMQ."""
+
+    name = "jmq"
+    signature = re.compile(re.escape(MAGIC.to_bytes(4, "big")) + rb"(?:\x01\x2d|\0\xc8|\0\x67)")
+    keeps = False
+
+    _WITH_BLOCKS: ClassVar = frozenset({PacketType.ACKNOWLEDGE.value, PacketType.REDELIVER.value})
+
+    def __init__(self, to_server: bool, limit: int, secrets: bool) -> None:
+        super().__init__(to_server, limit, secrets)
+        self._decoder = jmq.Decoder(jmq.Limits(packet=limit))
+
+    @property
+    def error(self) -> ProtocolError | None:
+        return self._decoder.error
+
+    @property
+    def incomplete(self) -> bool:
+        return self._decoder.incomplete
+
+    def feed(self, data: bytes) -> list[jmq.Packet | jmq.Oversized]:
+        return self._decoder.feed(data)
+
+    def size(self, data: bytes, at: int, frame: jmq.Packet | jmq.Oversized) -> int:
+        if isinstance(frame, jmq.Oversized):
+            return frame.size
+        return len(frame.head) + len(frame.body)
+
+    def said(self, frame: jmq.Packet | jmq.Oversized) -> Said:
+        kind = frame.type
+        name = _JMQ_FRAMES.get(kind) or f"type {kind}"
+        request = str(frame.consumer_id) if frame.consumer_id else None
+        if isinstance(frame, jmq.Oversized):
+            why = f"a packet of {frame.size} bytes, or one of its headers, is above the limit"
+            return Said(name, kind, request_id=request, error=why)
+        try:
+            properties = frame.properties if frame.block else {}
+            if frame.is_message:
+                return self._message(frame, name, request)
+            destination, is_topic = None, False
+            said = properties.get("JMQDestination")
+            if isinstance(said, str):
+                bits = properties.get("JMQDestType")
+                destination = shown_text(said)
+                is_topic = isinstance(bits, int) and bool(bits & DestType.TOPIC)
+            body: bytes | None = frame.body or None
+            message_ids = None
+            if kind == PacketType.AUTHENTICATE and not self.secrets:
+                body = HIDDEN.encode()
+            elif kind in self._WITH_BLOCKS and body:
+                old = properties.get("JMQBodyType") == BodyType.CONSUMERID_I_SYSMESSAGEID
+                blocks = decode_blocks(body, INT_BLOCK if old else LONG_BLOCK)
+                message_ids = " ".join(sysid_text(sysid) for _, sysid in blocks)
+            return Said(
+                name,
+                kind,
+                destination,
+                ("topic" if is_topic else "queue") if destination else None,
+                message_ids,
+                request_id=request,
+                properties=shown_properties(properties.items()),
+                body=body,
+            )
+        except ProtocolError as fault:
+            return Said(name, kind, request_id=request, body=frame.body or None, error=str(fault))
+
+    def _message(self, packet: jmq.Packet, name: str, request: str | None) -> Said:
+        """Raises ProtocolError."""
+        variable = packet.variable
+        body = packet.body
+        properties = packet.properties if packet.block else {}
+        if packet.flags & Z:
+            size = properties.get("JMS_SUN_UNCOMPRESSED_SIZE")
+            body = inflate(body, size if isinstance(size, int) else None, self.limit)
+        return Said(
+            name,
+            packet.type,
+            shown_name(variable.destination),
+            "queue" if packet.flags & Q else "topic",
+            shown_text(variable.message_id or sysid_text(packet.sysid)),
+            shown_name(variable.correlation_id),
+            request,
+            shown_name(variable.reply_to),
+            packet.priority,
+            shown_properties(properties.items()) if properties else None,
+            _JMQ_BODIES[packet.type],
+            body,
+        )

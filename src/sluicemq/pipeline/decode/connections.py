@@ -1,0 +1,303 @@
+"""One pass over a capture: which TCP connections there are, and which packets belong to each.
+
+The payload itself stays in the file. What is handed on, connection by connection, are chunks of up
+to CHUNK notes of 30 bytes each, which say where a packet's payload stands: a gigabyte of traffic
+becomes 20 MB, which can be sorted and shared out, and who decodes a connection reads its payload
+from the file.
+
+A connection is told from an earlier one between the same endpoints by its SYN: one that neither
+repeats the last SYN of its side nor fits before what that side has sent begins another.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from ipaddress import IPv6Address
+from pathlib import Path
+from typing import Final, NamedTuple
+
+import numpy as np
+import numpy.typing as npt
+
+from sluicemq.pipeline.decode.captures import NO_TIME, Fault, read_packets
+from sluicemq.pipeline.decode.headers import (
+    ENDPOINT,
+    FIN,
+    RST,
+    SYN,
+    Passed,
+    Segments,
+    find_segments,
+)
+from sluicemq.pipeline.decode.options import Options
+
+NOTE: Final = np.dtype(
+    [
+        ("time", "<i8"),
+        ("at", "<i8"),
+        ("sequence", "<u4"),
+        ("size", "<u4"),
+        ("lost", "<u4"),
+        ("flags", "u1"),
+        ("side", "u1"),
+    ]
+)
+"""A packet: when, where its payload stands in the file, sequence number of its first byte, bytes of
+it that are there, bytes behind them that were sent and not captured, flags of TCP, and which of the
+two endpoints sent it (0 or 1)."""
+CHUNK: Final = 512
+"""Notes of a chunk."""
+
+_MOST_NOTES: Final = 1 << 18
+"""In memory at a time, of all connections of a file."""
+_LATE_SYN: Final = 1 << 20
+"""Bytes that a side may seem to have sent before its SYN, if packets were captured in disorder."""
+_PIECE: Final = 256 << 10
+"""Bytes of a log of raw bytes that one note stands for."""
+_MAPPED: Final = bytes(10) + b"\xff\xff"
+
+Notes = npt.NDArray[np.void]
+
+
+class Chunk(NamedTuple):
+    """Some packets of one connection.
+
+    connection  number in the file
+    number      of the chunk, from 0; they are to be read in this order
+    endpoints   "address:port" of the sides 0 and 1
+    notes       of NOTE, as bytes
+    """
+
+    connection: int
+    number: int
+    endpoints: tuple[str, str]
+    notes: bytes
+
+
+class _Connection:
+    """A connection of which more may come."""
+
+    __slots__ = ("begun", "chunks", "count", "endpoints", "first", "notes", "number", "slot")
+
+    def __init__(self, number: int, slot: int, endpoints: tuple[str, str]) -> None:
+        self.number = number
+        self.slot = slot
+        self.endpoints = endpoints
+        self.notes: list[Notes] = []
+        self.count = 0
+        self.chunks = 0
+        self.begun: list[int | None] = [None, None]
+        """By side: the sequence number after its SYN."""
+        self.first: list[int | None] = [None, None]
+        """By side: the sequence number of what was captured first."""
+
+    def drain(self) -> Iterator[Chunk]:
+        """What is there, as chunks."""
+        if not self.count:
+            return
+        notes = np.concatenate(self.notes)
+        self.notes.clear()
+        self.count = 0
+        for start in range(0, len(notes), CHUNK):
+            part = notes[start : start + CHUNK].tobytes()
+            yield Chunk(self.number, self.chunks, self.endpoints, part)
+            self.chunks += 1
+
+
+class Finder:
+    """Sorts the segments of one file by connections."""
+
+    def __init__(self, most: int) -> None:
+        """`most` connections are kept in memory."""
+        self._most = most
+        self._sides: dict[bytes, tuple[int, int]] = {}
+        """By source and target: number of the pair of endpoints, and which one is the source."""
+        self._keys: dict[int, bytes] = {}
+        """By number of the pair: the key of its side 0."""
+        self._slots = 0
+        self._current: dict[int, _Connection] = {}
+        """By number of the pair; the longest silent one is the first."""
+        self._connections = 0
+        self._notes = 0
+
+    def add(self, segments: Segments) -> Iterator[Chunk]:
+        """Take a batch; give what has become a chunk."""
+        wanted = (segments.length > 0) | ((segments.flags & (SYN | FIN | RST)) != 0)
+        if not wanted.any():
+            return
+        segments = Segments(*(column[wanted] for column in segments))
+        slots, sides = self._pairs(segments)
+        numbers, replaced = self._numbers(segments, slots, sides)
+        known = {each.number: each for each in map(self._current.__getitem__, set(slots.tolist()))}
+        known |= replaced
+        notes = _notes(segments, sides)
+        order = np.argsort(numbers, kind="stable")
+        ordered = numbers[order]
+        starts = np.flatnonzero(np.r_[True, ordered[1:] != ordered[:-1]])
+        for start, stop in zip(starts, [*starts[1:], len(ordered)], strict=True):
+            connection = known[int(ordered[start])]
+            mine = notes[order[start:stop]]
+            connection.notes.append(mine)
+            connection.count += len(mine)
+            self._notes += len(mine)
+            for side in (0, 1):
+                if connection.first[side] is None:
+                    sent = mine["sequence"][mine["side"] == side]
+                    connection.first[side] = int(sent[0]) if len(sent) else None
+            if connection.number not in replaced:
+                self._current[connection.slot] = self._current.pop(connection.slot)
+                if connection.count >= CHUNK:
+                    yield from self._drain(connection)
+        for connection in replaced.values():
+            yield from self._drain(connection)
+        if self._notes > _MOST_NOTES:
+            yield from self.end()
+        while len(self._current) > self._most:
+            yield from self._forget(next(iter(self._current)))
+
+    def end(self) -> Iterator[Chunk]:
+        """All that is left."""
+        for connection in self._current.values():
+            yield from self._drain(connection)
+
+    def _drain(self, connection: _Connection) -> Iterator[Chunk]:
+        self._notes -= connection.count
+        return connection.drain()
+
+    def _forget(self, slot: int) -> Iterator[Chunk]:
+        key = self._keys.pop(slot)
+        del self._sides[key]
+        self._sides.pop(_turned(key), None)
+        return self._drain(self._current.pop(slot))
+
+    def _pairs(self, segments: Segments) -> tuple[npt.NDArray[np.int64], npt.NDArray[np.int64]]:
+        """Of each segment: the number of its pair of endpoints, and which of them sent it."""
+        keys = np.concatenate([segments.source, segments.target], axis=1)
+        different, inverse = np.unique(keys.view(f"V{2 * ENDPOINT}").ravel(), return_inverse=True)
+        found = [self._side(key.tobytes()) for key in different]
+        slots, sides = np.array(found, np.int64).T
+        return slots[inverse], sides[inverse]
+
+    def _side(self, key: bytes) -> tuple[int, int]:
+        known = self._sides.get(key)
+        if known is None:
+            slot = self._slots
+            self._slots += 1
+            self._keys[slot] = key
+            # an endpoint that talks to itself has one side only
+            self._sides[_turned(key)] = slot, 1
+            self._sides[key] = known = slot, 0
+        return known
+
+    def _numbers(
+        self,
+        segments: Segments,
+        slots: npt.NDArray[np.int64],
+        sides: npt.NDArray[np.int64],
+    ) -> tuple[npt.NDArray[np.int64], dict[int, _Connection]]:
+        """Of each segment the number of its connection; and connections that ended because others
+        took their place."""
+        different, places, inverse = np.unique(slots, return_index=True, return_inverse=True)
+        for slot in different[np.argsort(places)].tolist():
+            if slot not in self._current:
+                self._begin(slot)
+        present = [self._current[slot] for slot in different.tolist()]
+        numbers = np.array([each.number for each in present], np.int64)[inverse]
+        replaced: dict[int, _Connection] = {}
+        for place in np.flatnonzero(segments.flags & SYN):
+            slot, side = int(slots[place]), int(sides[place])
+            connection = self._current[slot]
+            begun = (int(segments.sequence[place]) + 1) & 0xFFFF_FFFF
+            first = connection.first[side]
+            if first is None:
+                before = np.flatnonzero(
+                    (numbers[:place] == connection.number) & (sides[:place] == side)
+                )
+                first = int(segments.sequence[before[0]]) if len(before) else None
+            if _is_same(begun, connection.begun[side], first):
+                connection.begun[side] = begun
+                continue
+            replaced[connection.number] = connection
+            connection = self._begin(slot)
+            connection.begun[side] = begun
+            later = np.flatnonzero(slots[place:] == slot) + place
+            numbers[later] = connection.number
+        return numbers, replaced
+
+    def _begin(self, slot: int) -> _Connection:
+        key = self._keys[slot]
+        endpoints = _text(key[:ENDPOINT]), _text(key[ENDPOINT:])
+        connection = self._current[slot] = _Connection(self._connections, slot, endpoints)
+        self._connections += 1
+        return connection
+
+
+def _is_same(begun: int, known: int | None, first: int | None) -> bool:
+    """Whether a SYN belongs to a connection whose side began at `known`, or has sent `first`."""
+    if known is not None:
+        return begun == known
+    if first is None:
+        return True
+    # the SYN itself stands one before what begins
+    return (first + 1 - begun) & 0xFFFF_FFFF <= _LATE_SYN
+
+
+def _turned(key: bytes) -> bytes:
+    return key[ENDPOINT:] + key[:ENDPOINT]
+
+
+def _text(endpoint: bytes) -> str:
+    port = int.from_bytes(endpoint[16:])
+    if endpoint.startswith(_MAPPED):
+        return f"{'.'.join(map(str, endpoint[12:16]))}:{port}"
+    return f"[{IPv6Address(endpoint[:16])}]:{port}"
+
+
+def _notes(segments: Segments, sides: npt.NDArray[np.int64]) -> Notes:
+    notes = np.empty(len(sides), NOTE)
+    notes["time"] = segments.time
+    notes["at"] = segments.start
+    notes["sequence"] = segments.sequence
+    notes["size"] = segments.captured
+    notes["lost"] = segments.length - segments.captured
+    notes["flags"] = segments.flags
+    notes["side"] = sides
+    return notes
+
+
+def find_connections(path: Path, options: Options) -> Iterator[Chunk | Fault]:
+    """All connections of a file, in chunks that are mixed; those of one connection are in order.
+    Raises OSError."""
+    if options.raw is not None:
+        yield from _raw(path)
+        return
+    finder = Finder(options.max_connections)
+    passed = Passed()
+    for packets in read_packets(path):
+        if isinstance(packets, Fault):
+            yield packets
+        else:
+            yield from finder.add(find_segments(packets, passed))
+    yield from finder.end()
+    for count, what in (
+        (passed.unknown, "have a link type that is not known; nothing of them was decoded"),
+        (passed.fragments, "are fragments of IP, which are not put together"),
+        (passed.broken, "have headers that are cut or cannot be"),
+    ):
+        if count:
+            yield Fault(-1, f"{count} packets {what}")
+
+
+def _raw(path: Path) -> Iterator[Chunk]:
+    """A log of the bytes of one direction, as if it had been captured."""
+    size = path.stat().st_size
+    at = np.arange(0, size, _PIECE, dtype=np.int64)
+    notes = np.zeros(1 + len(at), NOTE)
+    notes["time"] = NO_TIME
+    notes["flags"][0] = SYN
+    notes["sequence"][0] = 0xFFFF_FFFF
+    notes["at"][1:] = at
+    notes["sequence"][1:] = at & 0xFFFF_FFFF
+    notes["size"][1:] = np.minimum(size - at, _PIECE)
+    for number, start in enumerate(range(0, len(notes), CHUNK)):
+        yield Chunk(0, number, ("", ""), notes[start : start + CHUNK].tobytes())

@@ -1,0 +1,189 @@
+"""One connection, from its packets to rows."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from functools import partial
+from typing import Final
+
+import numpy as np
+import pyarrow as pa
+
+from sluicemq.pipeline.decode.captures import NO_TIME
+from sluicemq.pipeline.decode.codec import Said
+from sluicemq.pipeline.decode.columns import TO_CLIENT, TO_SERVER
+from sluicemq.pipeline.decode.connections import NOTE, Chunk, Notes
+from sluicemq.pipeline.decode.flow import Flow, Unread
+from sluicemq.pipeline.decode.headers import ACK, SYN
+from sluicemq.pipeline.decode.options import Options
+from sluicemq.pipeline.decode.payload import CaptureFile
+from sluicemq.pipeline.decode.reassembly import Gap, Reassembler, Run, add_event
+from sluicemq.pipeline.decode.recognition import CODECS, HEAD, Head, Recognised, recognise
+from sluicemq.pipeline.decode.rows import Rows
+
+UNKNOWN: Final = (
+    "the protocol was not recognised; if it is one of ours, say so: ports=PORT=PROTOCOL"
+)
+
+NO_PAYLOAD: Final = "nothing but the headers of packets was captured (tcpdump -s 0 takes all)"
+
+
+class Conversation:
+    """Both directions of one connection; its chunks come in order."""
+
+    def __init__(
+        self, file: CaptureFile, name: str, first: Chunk, options: Options, rows: Rows
+    ) -> None:
+        """`name` of the file, as rows show it; `first` is the chunk that `add` is given first."""
+        self._file = file
+        self._name = name
+        self._connection = first.connection
+        self._endpoints = first.endpoints
+        self._options = options
+        self._rows = rows
+        self._sides = Reassembler(options.max_waiting), Reassembler(options.max_waiting)
+        self._early: tuple[list[Run | Gap], list[Run | Gap]] = ([], [])
+        """What has come before the protocol was recognised."""
+        self._client: int | None = None
+        self._flows: list[Flow | Unread] = []
+        self._stream = name if options.raw else " > ".join(first.endpoints)
+        self._directions = [TO_SERVER, TO_CLIENT]
+        self._broken = False
+
+    def add(self, chunk: Chunk) -> Iterator[pa.RecordBatch]:
+        """Take packets; give batches as they become full. A file that cannot be read is a row."""
+        notes = np.frombuffer(chunk.notes, NOTE)
+        if self._client is None:
+            self._client = _client_in(notes)
+        sides = (notes[notes["side"] == side] for side in (0, 1))
+        yield from self._hand_on(
+            [known.add(mine) for known, mine in zip(self._sides, sides, strict=True)]
+        )
+
+    def end(self) -> Iterator[pa.RecordBatch]:
+        """All packets have come."""
+        yield from self._hand_on([known.end() for known in self._sides])
+        if not self._flows and any(self._early):
+            # both sides consist of gaps
+            server = 1 if self._client is None else 1 - self._client
+            self._begin(Recognised(None, server), NO_PAYLOAD)
+            yield from self._catch_up()
+        closed = self._sides[0].closed or self._sides[1].closed
+        for side, flow in enumerate(self._flows):
+            if not self._broken:
+                flow.end(closed)
+            foreign = self._sides[side].foreign
+            if foreign:
+                text = (
+                    f"{foreign} packets have sequence numbers that do not belong to the "
+                    "connection, and were left out"
+                )
+                self._emit(side, None, NO_TIME, None, None, None, text)
+
+    def _hand_on(self, events: list[list[Run | Gap]]) -> Iterator[pa.RecordBatch]:
+        """What has come of both sides."""
+        if self._broken:
+            return
+        try:
+            if not self._flows:
+                for early, mine in zip(self._early, events, strict=True):
+                    for event in mine:
+                        add_event(early, event)
+                if any(isinstance(each, Run) for early in self._early for each in early):
+                    self._begin(self._recognise())
+                    yield from self._catch_up()
+                return
+            for side in (0, 1):
+                yield from self._play(side, events[side])
+        except (OSError, EOFError) as fault:
+            self._broken = True
+            self._emit(0, None, NO_TIME, None, None, None, f"the file cannot be read: {fault}")
+
+    def _play(self, side: int, events: list[Run | Gap]) -> Iterator[pa.RecordBatch]:
+        flow = self._flows[side]
+        for event in events:
+            if isinstance(event, Gap):
+                flow.gap(event)
+                continue
+            for portion in self._file.portions(event):
+                flow.take(portion)
+                if self._rows.enough:
+                    yield from self._rows.batches()
+
+    def _begin(self, found: Recognised, unknown: str = UNKNOWN) -> None:
+        """The protocol is known, or why it is `unknown`."""
+        server = found.server
+        client = 1 - server
+        if self._options.raw is None:
+            self._stream = f"{self._endpoints[client]} > {self._endpoints[server]}"
+        self._directions = [TO_SERVER if side == client else TO_CLIENT for side in (0, 1)]
+        kind = CODECS.get(found.protocol or "")
+        for side in (0, 1):
+            emit = partial(self._emit, side, found.protocol)
+            if kind is None:
+                self._flows.append(Unread(None if found.protocol else unknown, emit))
+            else:
+                begins = self._sides[side].begins
+                self._flows.append(Flow(kind, side == client, begins, self._options, emit))
+
+    def _catch_up(self) -> Iterator[pa.RecordBatch]:
+        for side in (0, 1):
+            events = list(self._early[side])
+            self._early[side].clear()
+            yield from self._play(side, events)
+
+    def _recognise(self) -> Recognised:
+        raw = self._options.raw
+        if raw is not None and raw.protocol is not None:
+            return Recognised(raw.protocol, 1 if raw.role == "client" else 0)
+        heads = self._head(0), self._head(1)
+        if raw is not None:
+            client = 0 if raw.role == "client" else 1
+            return recognise(heads, (0, 0), client, self._options)
+        ports = _port(self._endpoints[0]), _port(self._endpoints[1])
+        return recognise(heads, ports, self._client, self._options)
+
+    def _head(self, side: int) -> Head:
+        for event in self._early[side]:
+            if isinstance(event, Run):
+                begins = self._sides[side].begins and event.offset == 0
+                portion = next(self._file.portions(event))
+                return Head(portion.data[:HEAD], begins)
+        return Head(b"", False)
+
+    def _emit(
+        self,
+        side: int,
+        protocol: str | None,
+        time: int,
+        offset: int | None,
+        length: int | None,
+        said: Said | None,
+        error: str | None,
+    ) -> None:
+        self._rows.add(
+            (
+                self._name,
+                self._connection,
+                self._stream,
+                self._directions[side],
+                protocol,
+                None if time == NO_TIME else time,
+                offset,
+                length,
+            ),
+            said,
+            error,
+        )
+
+
+def _client_in(notes: Notes) -> int | None:
+    """The side that began the connection, if it shows."""
+    for note in notes[(notes["flags"] & SYN) != 0]:
+        side = int(note["side"])
+        return 1 - side if note["flags"] & ACK else side
+    return None
+
+
+def _port(endpoint: str) -> int:
+    return int(endpoint.rpartition(":")[2] or 0)

@@ -1,0 +1,139 @@
+"""Protocols of one question and one answer: msglite's HTTP gateway and JMQ's port mapper."""
+
+from __future__ import annotations
+
+from typing import ClassVar, Final
+
+from sluicemq.model.errors import ConnectionLost, FrameTooLarge, ProtocolError
+from sluicemq.pipeline.decode.codec import HIDDEN, Codec, Said, shown_properties, shown_text
+from sluicemq.protocols.jmq.client.connecting import read_services
+from sluicemq.protocols.jmq.portmapper import MAX_LINE, VERSION
+from sluicemq.protocols.msglite.http import HttpLimits, Request, RequestReader
+
+_LONGEST_ANSWER: Final = 1 << 16
+"""Bytes of a port mapper's answer, as clients take it."""
+
+
+class _Exchange(Codec):
+    """Collects what one side says."""
+
+    def __init__(self, to_server: bool, limit: int, secrets: bool) -> None:
+        super().__init__(to_server, limit, secrets)
+        self._said = bytearray()
+        self._done = False
+        self._error: ProtocolError | None = None
+
+    @property
+    def error(self) -> ProtocolError | None:
+        return self._error
+
+    @property
+    def incomplete(self) -> bool:
+        return bool(self._said) and not self._done
+
+    def _take(self, data: bytes, limit: int) -> None:
+        if len(self._said) + len(data) > limit:
+            self._error = FrameTooLarge(f"more than {limit} bytes are said at once")
+            self._said.clear()
+        else:
+            self._said += data
+
+    def _finish(self) -> list[bytes]:
+        self._done = True
+        said = bytes(self._said)
+        self._said.clear()
+        return [said]
+
+    def size(self, data: bytes, at: int, frame: object) -> int:
+        return len(data) - at
+
+
+class PortMapperCodec(_Exchange):
+    """JMQ's port mapper: a line of digits, or nothing, and a list of services."""
+
+    name = "jmq-portmapper"
+
+    def feed(self, data: bytes) -> list[bytes]:
+        if self._error is not None or self._done:
+            return []
+        self._take(data, MAX_LINE if self.to_server else _LONGEST_ANSWER)
+        said = self._said
+        if self.to_server:
+            line = said.partition(b"\n")[0].strip(b"\r")
+            if line and not line.isdigit():
+                self._error = ProtocolError("what is asked of the port mapper is not its version")
+            return self._finish() if b"\n" in said and self._error is None else []
+        if not said.startswith((b"%d " % VERSION)[: len(said)]):
+            self._error = ProtocolError("what answers there is no port mapper")
+        return self._finish() if said.endswith(b"\n.\n") and self._error is None else []
+
+    def end(self) -> list[bytes]:
+        return self._finish() if self.incomplete and self._error is None else []
+
+    def said(self, frame: bytes) -> Said:
+        if self.to_server:
+            return Said("request", body=frame)
+        try:
+            services = read_services(frame)
+        except ConnectionLost as fault:
+            return Said("services", body=frame, error=str(fault))
+        rows = ((row.name, f"{row.protocol} {row.type} {row.port}") for row in services)
+        return Said("services", properties=shown_properties(rows), body=frame)
+
+
+class HttpCodec(_Exchange):
+    """msglite's HTTP gateway. There is no codec for its answers: they are one frame as a whole."""
+
+    name = "msglite-http"
+
+    _SECRETS: ClassVar = frozenset({"Authorization", "Proxy-Authorization", "Cookie"})
+
+    def __init__(self, to_server: bool, limit: int, secrets: bool) -> None:
+        super().__init__(to_server, limit, secrets)
+        self._reader = RequestReader(HttpLimits(body=limit))
+
+    @property
+    def incomplete(self) -> bool:
+        if self.to_server:
+            return self._reader.begun and not self._done
+        return super().incomplete
+
+    def feed(self, data: bytes) -> list[Request | bytes]:
+        if self._error is not None or self._done:
+            return []
+        if not self.to_server:
+            self._take(data, self.limit)
+            return []
+        self._reader.feed(data)
+        return self._request()
+
+    def end(self) -> list[Request | bytes]:
+        if not self.incomplete or self._error is not None:
+            return []
+        if not self.to_server:
+            return list(self._finish())
+        self._reader.end()
+        return self._request()
+
+    def _request(self) -> list[Request | bytes]:
+        self._error = self._reader.error
+        if self._reader.request is None:
+            return []
+        self._done = True
+        return [self._reader.request]
+
+    def said(self, frame: Request | bytes) -> Said:
+        if isinstance(frame, bytes):
+            return Said("response", body=frame)
+        headers = [
+            (name, HIDDEN if name in self._SECRETS and not self.secrets else value)
+            for name, value in frame.headers.items()
+        ]
+        first = [("method", frame.method), ("url", frame.url), ("protocol", frame.protocol)]
+        return Said(
+            "request",
+            destination=shown_text(frame.url.partition("?")[0]),
+            properties=shown_properties([*first, *headers]),
+            body_kind="bytes" if frame.body else "none",
+            body=frame.body,
+        )

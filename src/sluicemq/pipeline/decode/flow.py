@@ -1,0 +1,222 @@
+"""The bytes of one direction -> frames, and back into step when something is missing or wrong.
+
+in step       the codec takes whatever comes
+out of step   bytes are missing, the codec has found a fault, or the capture begins within the
+              connection: places that look like the beginning of a frame are tried with a new
+              codec. The first one at which it finds a frame, and no fault before, is the next
+              beginning; what lies between becomes one row with the reason
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any, Final
+
+from sluicemq.pipeline.decode.captures import NO_TIME
+from sluicemq.pipeline.decode.codec import Codec, Said
+from sluicemq.pipeline.decode.options import Options
+from sluicemq.pipeline.decode.payload import Portion
+from sluicemq.pipeline.decode.reassembly import Gap
+
+Emit = Callable[[int, int, int, Said | None, str | None], None]
+"""Time, offset, length; what a frame says; what is wrong."""
+
+_TRIAL: Final = 64 << 10
+"""Bytes without fault that make a beginning of which no frame is complete yet believed."""
+_OVERLAP: Final = 64
+"""Bytes, not less than the longest signature has."""
+
+MID_STREAM: Final = "the capture begins within the connection"
+
+
+class Flow:
+    """One direction of one connection, in a protocol that is known."""
+
+    def __init__(
+        self, kind: type[Codec], to_server: bool, begins: bool, options: Options, emit: Emit
+    ) -> None:
+        """`begins`: the first byte is the first of the connection."""
+        self._kind = kind
+        self._to_server = to_server
+        self._options = options
+        self._emit = emit
+        self._codec: Codec | None = self._new() if begins else None
+        self._begin = 0
+        """Place of the first byte that is not yet in a row."""
+        self._seen = 0
+        """Place behind the last byte."""
+        self._kept = bytearray()
+        """Bytes from `_begin` on, for codecs that want them kept."""
+        self._reason = "" if begins else MID_STREAM
+        self._since = NO_TIME
+        """When it fell out of step."""
+        self._gaps = 0
+        """Gaps while out of step, but for the one that is the reason."""
+        self._window = bytearray()
+        """Out of step: bytes in which a beginning is looked for, the first of them at
+        `_window_at`, from `_from` on."""
+        self._window_at = 0
+        self._from = 0
+        self._latest = NO_TIME
+
+    def _new(self) -> Codec:
+        return self._kind(self._to_server, self._options.max_frame_bytes, self._options.secrets)
+
+    def take(self, portion: Portion) -> None:
+        """Bytes that follow those before, or a gap."""
+        data = portion.data
+        self._seen = portion.offset + len(data)
+        self._latest = int(portion.time[-1])
+        if self._codec is not None:
+            self._accept(self._codec, portion.times, data, self._codec.feed(data))
+        else:
+            self._window += data
+        while self._codec is None and (found := self._search()) is not None:
+            codec, data, frames = found
+            self._codec = codec
+            self._accept(codec, portion.times, data, frames)
+
+    def gap(self, gap: Gap) -> None:
+        """Bytes that are missing."""
+        if self._codec is None:
+            self._gaps += 1
+        else:
+            self._reason = f"{gap.size} bytes are missing in the capture at {gap.offset}"
+            if gap.cut:
+                self._reason += ", as packets were captured in part only (tcpdump -s 0 takes all)"
+        self._seen = gap.offset + gap.size
+        self._fall_out(b"", self._seen, 0)
+
+    def end(self, closed: bool) -> None:
+        """Nothing more comes; `closed`: the connection had ended."""
+        codec = self._codec
+        if codec is not None:
+            self._accept(codec, self._all_at_last, b"", codec.end())
+        if self._codec is None:
+            self._report(self._seen)
+        elif self._codec.incomplete and self._seen > self._begin:
+            size = self._seen - self._begin
+            what = "connection" if closed else "capture"
+            why = f"the {what} ends within a frame, of which {size} bytes have come"
+            self._emit(self._latest, self._begin, size, None, why)
+
+    def _all_at_last(self, places: list[int]) -> list[int]:
+        return [self._latest] * len(places)
+
+    def _accept(
+        self,
+        codec: Codec,
+        times: Callable[[list[int]], list[int]],
+        data: bytes,
+        frames: list[Any],
+    ) -> None:
+        """Make rows of frames that `codec` has given for what was kept and `data`."""
+        if codec.keeps and (self._kept or not frames):
+            self._kept += data
+            data = bytes(self._kept) if frames else b""
+        if frames:
+            begin = self._begin
+            at = 0
+            sizes: list[int] = []
+            ends: list[int] = []
+            for frame in frames:
+                size = codec.size(data, at, frame)
+                at += size
+                sizes.append(size)
+                ends.append(begin + at)
+            emit = self._emit
+            said = codec.said
+            for frame, size, end, time in zip(frames, sizes, ends, times(ends), strict=True):
+                emit(time, end - size, size, said(frame), None)
+            self._begin = begin + at
+            if codec.keeps:
+                self._kept = bytearray(memoryview(data)[at:])
+        if codec.error is not None:
+            self._reason = str(codec.error)
+            if codec.keeps:
+                self._fall_out(bytes(self._kept), self._begin, 1)
+            else:
+                there = max(0, len(data) - (self._seen - self._begin))
+                rest = data[there:]
+                place = self._seen - len(rest)
+                self._fall_out(rest, place, 1 if place == self._begin else 0)
+        elif self._kept and not codec.incomplete:
+            # blank lines between frames: no part of any
+            self._begin += len(self._kept)
+            self._kept.clear()
+
+    def _fall_out(self, rest: bytes, place: int, first: int) -> None:
+        """Out of step: look for a beginning in `rest`, which stands at `place`, from `first` on."""
+        if self._codec is not None:
+            self._since = self._latest
+        self._codec = None
+        self._kept.clear()
+        self._window = bytearray(rest)
+        self._window_at = place
+        self._from = first
+
+    def _search(self) -> tuple[Codec, bytes, list[Any]] | None:
+        """The next place at which a codec is in step, with all bytes from there on and their
+        frames. None: it has not come yet."""
+        signature = self._kind.signature
+        window = self._window
+        at = self._from
+        while signature is not None and (match := signature.search(window, at)) is not None:
+            at = match.start()
+            codec = self._new()
+            rest = bytes(memoryview(window)[at:])
+            frames = codec.feed(rest)
+            if not frames and codec.error is not None:
+                at += 1
+                continue
+            if frames or len(rest) >= _TRIAL:
+                place = self._window_at + at
+                self._report(place)
+                self._begin = place
+                self._window = bytearray()
+                return codec, rest, frames
+            self._drop(at)
+            return None
+        self._drop(max(at, len(window) - _OVERLAP))
+        return None
+
+    def _drop(self, size: int) -> None:
+        """Forget the first bytes of the window: no frame begins in them."""
+        del self._window[:size]
+        self._window_at += size
+        self._from = 0
+
+    def _report(self, until: int) -> None:
+        """Why what lies before that place was not decoded."""
+        size = until - self._begin
+        if size > 0:
+            more = f", and {self._gaps} more gaps" if self._gaps else ""
+            text = f"{self._reason}{more}; {size} bytes from {self._begin} on are not decoded"
+            time = self._latest if self._since == NO_TIME else self._since
+            self._emit(time, self._begin, size, None, text)
+        self._gaps = 0
+
+
+class Unread:
+    """A direction that is not decoded: it is told how many bytes it has."""
+
+    def __init__(self, why: str | None, emit: Emit) -> None:
+        """`why` is None if that is no fault."""
+        self._why = why
+        self._emit = emit
+        self._seen = 0
+        self._latest = NO_TIME
+
+    def take(self, portion: Portion) -> None:
+        """See Flow."""
+        self._seen = portion.offset + len(portion.data)
+        self._latest = int(portion.time[-1])
+
+    def gap(self, gap: Gap) -> None:
+        """See Flow."""
+        self._seen = gap.offset + gap.size
+
+    def end(self, closed: bool) -> None:
+        """See Flow."""
+        if self._seen:
+            self._emit(self._latest, 0, self._seen, None, self._why)

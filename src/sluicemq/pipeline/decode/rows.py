@@ -1,0 +1,55 @@
+"""Rows, collected until they are worth a RecordBatch."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any, Final
+
+import pyarrow as pa
+
+from sluicemq.pipeline.decode.codec import Said
+from sluicemq.pipeline.decode.columns import FRAMES
+
+MOST_ROWS: Final = 4096
+MOST_BYTES: Final = 16 << 20
+"""Of bodies."""
+
+_NOTHING: Final = (None,) * len(Said._fields)
+_ERROR: Final = len(Said._fields) - 1
+
+
+class Rows:
+    """Rows that are not yet a batch."""
+
+    def __init__(self) -> None:
+        self._rows: list[tuple[Any, ...]] = []
+        self._bytes = 0
+
+    @property
+    def enough(self) -> bool:
+        """Whether a batch is due."""
+        return len(self._rows) >= MOST_ROWS or self._bytes >= MOST_BYTES
+
+    def add(self, place: tuple[Any, ...], said: Said | None, error: str | None) -> None:
+        """`place` are the columns before `frame`."""
+        if said is None:
+            self._rows.append((*place, *_NOTHING[:_ERROR], error))
+            return
+        self._rows.append(place + said)
+        body = said.body
+        if body is not None:
+            self._bytes += len(body)
+
+    def batches(self) -> Iterator[pa.RecordBatch]:
+        """All that was added; there is nothing left then."""
+        if not self._rows:
+            return
+        columns = zip(*self._rows, strict=True)
+        arrays = [
+            pa.array(column, field.type) for column, field in zip(columns, FRAMES, strict=True)
+        ]
+        self._rows = []
+        self._bytes = 0
+        made = pa.RecordBatch.from_arrays(arrays, schema=FRAMES)
+        for start in range(0, len(made), MOST_ROWS):
+            yield made.slice(start, MOST_ROWS)

@@ -1,0 +1,211 @@
+"""File formats and link types: whatever way it was captured, the same comes out."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from sluicemq.protocols.phpmq.wire import encode_acknowledge, encode_dispatch, encode_send
+from tests.pipeline.decode.tables import decoded, decoded_bytes
+from tests.pipeline.decode.wires import (
+    COOKED,
+    COOKED_2,
+    ETHERNET,
+    LOOP,
+    NULL,
+    RAW,
+    START,
+    Captured,
+    Talk,
+    block,
+    captured,
+    enhanced,
+    framed,
+    interface,
+    ip_packet,
+    pcap,
+    pcapng,
+    section,
+)
+
+V6 = ("fe80::1", 40_000), ("fe80::2", 9100)
+
+
+def talk(*ends: tuple[str, int]) -> Talk:
+    made = Talk(*ends).open()
+    made.say(0, encode_send(b"orders", b"a" * 2000))
+    made.say(1, encode_dispatch(b"orders", b"b" * 10, b"0" * 32))
+    return made.say(0, encode_acknowledge(b"orders", b"0" * 32)).close()
+
+
+def check(directory: Path, data: bytes, stream: str = "10.0.0.1:40000 > 10.0.0.2:9100") -> None:
+    rows = decoded_bytes(directory, data)
+    assert [row["error"] for row in rows] == [None] * 3
+    assert [(row["direction"], row["frame"], row["offset"]) for row in rows] == [
+        ("to-client", "dispatch", 0),
+        ("to-server", "send", 0),
+        ("to-server", "acknowledge", len(encode_send(b"orders", b"a" * 2000))),
+    ]
+    assert {row["stream"] for row in rows} == {stream}
+    # SYN, SYN, ACK; two packets of the send, then one
+    assert [round(row["time"].timestamp() * 1e6) - START for row in rows] == [5000, 4000, 6000]
+
+
+@pytest.mark.parametrize("order", ["<", ">"])
+@pytest.mark.parametrize("nano", [False, True])
+def test_pcap(tmp_path: Path, order: str, nano: bool) -> None:
+    check(tmp_path, pcap(captured(talk().segments), ETHERNET, order, nano))
+
+
+@pytest.mark.parametrize("link", [ETHERNET, NULL, LOOP, RAW, COOKED, COOKED_2])
+@pytest.mark.parametrize("tags", [0, 1, 2])
+def test_link_types(tmp_path: Path, link: int, tags: int) -> None:
+    check(tmp_path, pcap(captured(talk().segments, link, tags=tags), link))
+    stream = "[fe80::1]:40000 > [fe80::2]:9100"
+    check(tmp_path, pcap(captured(talk(*V6).segments, link, tags=tags), link), stream)
+
+
+@pytest.mark.parametrize("order", ["<", ">"])
+def test_pcapng(tmp_path: Path, order: str) -> None:
+    check(tmp_path, pcapng(captured(talk().segments), ETHERNET, order))
+
+
+def test_pcapng_with_all_sorts_of_blocks(tmp_path: Path) -> None:
+    packets = captured(talk().segments, RAW)
+    check(
+        tmp_path,
+        b"".join(
+            [
+                section("<"),
+                block(0x0BAD, b"something else"),
+                interface(ETHERNET, "<"),
+                interface(RAW, "<", 9),
+                *(enhanced(each, 1, "<", 1_000_000_000) for each in packets[:4]),
+                section(">"),  # interfaces and the order of bytes begin anew
+                interface(RAW, ">", 0x80 | 30),
+                *(
+                    # 2^30 units a second are no whole microseconds
+                    enhanced(Captured(each.time + 1, each.data), 0, ">", 1 << 30)
+                    for each in packets[4:]
+                ),
+            ]
+        ),
+    )
+
+
+def test_packets_without_a_time(tmp_path: Path) -> None:
+    packets = captured(talk().segments, RAW)
+    blocks = [block(3, len(each.data).to_bytes(4, "little") + each.data) for each in packets]
+    rows = decoded_bytes(tmp_path, b"".join([section(), interface(RAW), *blocks]))
+    assert [(row["frame"], row["time"]) for row in rows] == [
+        ("dispatch", None),
+        ("send", None),
+        ("acknowledge", None),
+    ]
+
+
+def with_extensions(packet: bytes) -> bytes:
+    """An IPv6 packet with hop-by-hop options, 16 bytes, and a destination header."""
+    extensions = bytes((60, 1)) + bytes(14) + bytes((6, 0)) + bytes(6)
+    size = int.from_bytes(packet[4:6]) + len(extensions)
+    return packet[:4] + size.to_bytes(2) + b"\0" + packet[7:40] + extensions + packet[40:]
+
+
+def test_ipv6_extension_headers_and_ipv4_options(tmp_path: Path) -> None:
+    packets = [
+        Captured(each.time, framed(with_extensions(ip_packet(each)), ETHERNET))
+        for each in talk(*V6).segments
+    ]
+    check(tmp_path, pcap(packets), "[fe80::1]:40000 > [fe80::2]:9100")
+    packets = []
+    for each in talk().segments:
+        plain = ip_packet(each)
+        size = (int.from_bytes(plain[2:4]) + 8).to_bytes(2)
+        longer = b"\x47" + plain[1:2] + size + plain[4:20] + bytes(8) + plain[20:]
+        packets.append(Captured(each.time, framed(longer, ETHERNET)))
+    check(tmp_path, pcap(packets))
+
+
+def test_a_length_that_the_network_card_was_to_fill_in(tmp_path: Path) -> None:
+    packets = []
+    for each in talk().segments:
+        plain = ip_packet(each)
+        packets.append(Captured(each.time, framed(plain[:2] + b"\0\0" + plain[4:], RAW)))
+    check(tmp_path, pcap(packets, RAW))
+
+
+def test_padding_of_short_ethernet_packets_is_no_payload(tmp_path: Path) -> None:
+    packets = [Captured(each.time, each.data + bytes(6)) for each in captured(talk().segments)]
+    check(tmp_path, pcap(packets))
+
+
+def test_other_traffic_is_passed_over(tmp_path: Path) -> None:
+    packets = captured(talk().segments)
+    arp = bytes(12) + b"\x08\x06" + bytes(28)
+    udp = bytearray(packets[0].data)
+    udp[14 + 9] = 17
+    check(tmp_path, pcap([Captured(START, arp), Captured(START, bytes(udp)), *packets]))
+
+
+def errors(directory: Path, data: bytes) -> list[str]:
+    rows = decoded_bytes(directory, data)
+    assert all(row["connection"] is None for row in rows if row["stream"] is None)
+    return [f"{row['offset']}: {row['error']}" for row in rows if row["stream"] is None]
+
+
+def test_what_is_no_capture_is_told(tmp_path: Path) -> None:
+    assert errors(tmp_path, b"") == ["0: the file is empty"]
+    assert "neither pcap nor pcapng: it begins with 48 30 31 30" in errors(tmp_path, b"H0100102")[0]
+    assert "gunzip" in errors(tmp_path, b"\x1f\x8b\x08\0")[0]
+    assert errors(tmp_path, pcap([])[:20]) == ["20: the file ends within its header"]
+    missing = decoded(tmp_path / "missing")
+    assert [row["error"] for row in missing] == [
+        "the file cannot be read: No such file or directory"
+    ]
+
+
+def test_a_capture_that_is_cut_short_is_decoded_up_to_there(tmp_path: Path) -> None:
+    for data, what in (
+        (pcap(captured(talk().segments)), "packet"),
+        (pcapng(captured(talk().segments)), "block"),
+    ):
+        rows = decoded_bytes(tmp_path, data[:-3])
+        assert len(rows) == 4
+        fault = next(row for row in rows if row["connection"] is None)
+        assert fault["error"] == f"the file ends within a {what}"
+        assert 0 < fault["offset"] < len(data)
+
+
+def test_lies_about_lengths_end_the_reading(tmp_path: Path) -> None:
+    good = pcap(captured(talk().segments))
+    lie = good + bytes(8) + b"\xff\xff\xff\x7f" * 2
+    rows = decoded_bytes(tmp_path, lie)
+    assert len(rows) == 4
+    assert f"{len(good)}: a packet of 2147483647 bytes is announced" in errors(tmp_path, lie)
+    good = pcapng(captured(talk().segments))
+    for tail, said in (
+        (b"\6\0\0\0\x0d\0\0\0" + bytes(8), "a block of 13 bytes is announced"),
+        (block(6, bytes(12) + b"\xff\0\0\0" + bytes(4)), "a packet of 255 bytes is announced in"),
+        (block(6, bytes(4)), "a packet block is too short"),
+        (block(1, bytes(4)), "an interface block is too short"),
+        (b"\x0a\x0d\x0d\x0a" + bytes(12), "a section does not tell the order of its bytes"),
+    ):
+        (fault,) = errors(tmp_path, good + tail)
+        assert fault.startswith(f"{len(good)}: {said}")
+
+
+def test_what_cannot_be_decoded_is_counted(tmp_path: Path) -> None:
+    packets = captured(talk().segments, RAW)
+    assert errors(tmp_path, pcap(packets, 105)) == [
+        f"None: {len(packets)} packets have a link type that is not known; "
+        "nothing of them was decoded"
+    ]
+    fragment = bytearray(packets[3].data)
+    fragment[6] = 0x20
+    short = packets[3].data[:30]
+    said = errors(tmp_path, pcap([Captured(START, bytes(fragment)), Captured(START, short)], RAW))
+    assert sorted(said) == [
+        "None: 1 packets are fragments of IP, which are not put together",
+        "None: 1 packets have headers that are cut or cannot be",
+    ]

@@ -1,0 +1,86 @@
+"""The same through Spark: the frame, the table, the lines, the summary."""
+
+from __future__ import annotations
+
+import json
+from io import StringIO
+from pathlib import Path
+
+import pyarrow.parquet as pq
+import pytest
+from pyspark.sql import SparkSession
+
+from sluicemq.model.errors import ConfigurationError
+from sluicemq.pipeline.decode import FRAMES, Options, Raw, decode, parse_ports, run
+from sluicemq.pipeline.tables import table
+from tests.pipeline.decode.conftest import Recorded
+from tests.pipeline.decode.tables import decoded
+from tests.pipeline.decode.wires import captured, pcap, pcapng
+
+
+@pytest.fixture(scope="module")
+def files(recorded: Recorded, tmp_path_factory: pytest.TempPathFactory) -> list[Path]:
+    """Half of the packets in each, with an overlap; and one that is broken."""
+    directory = tmp_path_factory.mktemp("files")
+    packets = captured(recorded.segments)
+    half = len(packets) // 2
+    made = [directory / name for name in ("a.pcap", "b.pcapng", "broken.pcap")]
+    made[0].write_bytes(pcap(packets[: half + 9]))
+    made[1].write_bytes(pcapng(packets[half:]))
+    made[2].write_bytes(b"nothing of that kind")
+    return made
+
+
+def test_the_frame_has_the_rows_that_plain_functions_give(
+    spark: SparkSession, files: list[Path]
+) -> None:
+    frame = decode(spark, [files[0].parent], Options(partitions=2))
+    found = frame.toArrow()
+    assert found.column_names == FRAMES.names
+    expected = [row for file in files for row in decoded(file)]
+    assert sorted(map(repr, found.to_pylist())) == sorted(map(repr, expected))
+
+
+def test_run_writes_a_table_and_lines_and_tells_what_was_found(
+    spark: SparkSession, files: list[Path], tmp_path: Path
+) -> None:
+    lines = StringIO()
+    options = Options(ports=parse_ports("1234=jmq"), partitions=2)
+    summary = run(spark, files, options, output=tmp_path / "frames", lines=lines)
+    expected = [row for file in files for row in decoded(file)]
+    assert sum(count.frames for count in summary.counts) == len(expected)
+    assert summary.errors == sum(row["error"] is not None for row in expected)
+    assert summary.connections == len(
+        {(row["file"], row["connection"]) for row in expected if row["connection"] is not None}
+    )
+    shown = "\n".join(summary.lines())
+    assert f"{summary.errors:,} errors" in shown
+    assert "broken.pcap, byte 0: this is neither pcap nor pcapng" in shown
+    assert "TEXT_MESSAGE" in shown
+    told = [json.loads(line) for line in lines.getvalue().splitlines()]
+    assert len(told) == len(expected)
+    assert [row["file"] for row in told] == sorted(row["file"] for row in told)
+    bodies = {row.get("body") for row in told if row.get("frame") == "TEXT_MESSAGE"}
+    assert any(body and body.startswith("39 é") for body in bodies)
+    assert table("parquet", tmp_path / "frames").read(["offset"]).num_rows == len(expected)
+    assert pq.read_table(str(next((tmp_path / "frames").rglob("*.parquet")))).num_rows > 0
+
+
+def test_what_cannot_be_done_is_said_at_once(spark: SparkSession, tmp_path: Path) -> None:
+    for paths, said in (
+        ([tmp_path / "missing"], "there is no such file"),
+        ([tmp_path], "there is no file to decode"),
+    ):
+        with pytest.raises(ConfigurationError, match=said):
+            decode(spark, paths)
+    for text, said in (
+        ("jmq", "is not PORT=PROTOCOL"),
+        ("0=jmq", "0 is no port"),
+        ("1=amqp", "there is no protocol 'amqp'"),
+    ):
+        with pytest.raises(ConfigurationError, match=said):
+            Options(ports=parse_ports(text))
+    with pytest.raises(ConfigurationError, match="neither client nor server"):
+        Options(raw=Raw("jmq", "broker"))
+    with pytest.raises(ConfigurationError, match="max_waiting: must be at least 1"):
+        Options(max_waiting=0)

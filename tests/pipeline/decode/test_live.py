@@ -1,0 +1,117 @@
+"""Real clients, a real broker: what is decoded is what was said."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from random import Random
+
+import msgspec
+import pytest
+
+from sluicemq.pipeline.decode.options import Options
+from tests.pipeline.decode.conftest import BODIES, PORTS, Recorded
+from tests.pipeline.decode.tables import Row, decoded_bytes
+from tests.pipeline.decode.test_streams import check_tiling, disturbed, without_time
+from tests.pipeline.decode.wires import captured, pcap, pcapng
+
+
+@pytest.fixture(scope="module")
+def rows(recorded: Recorded, tmp_path_factory: pytest.TempPathFactory) -> list[Row]:
+    return decoded_bytes(tmp_path_factory.mktemp("live"), pcap(captured(recorded.segments)))
+
+
+def frames(rows: list[Row], protocol: str, frame: str) -> list[Row]:
+    return [row for row in rows if (row["protocol"], row["frame"]) == (protocol, frame)]
+
+
+def test_all_of_it_is_decoded(rows: list[Row], recorded: Recorded) -> None:
+    assert [row["error"] for row in rows if row["error"]] == []
+    for protocol in PORTS:
+        for side, direction in enumerate(("to-server", "to-client")):
+            sizes = [len(said) for said in recorded.said(protocol, side)]
+            mine = [
+                row for row in rows if (row["protocol"], row["direction"]) == (protocol, direction)
+            ]
+            assert sum(row["length"] for row in mine) == sum(sizes)
+            if len(sizes) == 1:
+                check_tiling(mine, sizes[0])
+
+
+def test_messages_are_those_that_were_sent(rows: list[Row]) -> None:
+    for protocol, sent, delivered, queue in (
+        ("phpmq", "send", "dispatch", "orders"),
+        ("msglite", "message", "message", "letters"),
+        ("vibemq", "PUBLISH", "DELIVER", "events"),
+        ("jmq", "TEXT_MESSAGE", "TEXT_MESSAGE", "accounts"),
+    ):
+        for frame, direction in ((sent, "to-server"), (delivered, "to-client")):
+            carried = [
+                row for row in frames(rows, protocol, frame) if row["direction"] == direction
+            ]
+            bodies = [row["body"] for row in carried]
+            if protocol == "vibemq":
+                bodies = [msgspec.json.decode(body, type=str).encode() for body in bodies]
+            assert bodies == BODIES
+            assert {(row["destination"], row["destination_kind"]) for row in carried} == {
+                (queue, "queue")
+            }
+
+
+def test_conversations_can_be_followed(rows: list[Row]) -> None:
+    dispatched = [row["message_id"] for row in frames(rows, "phpmq", "dispatch")]
+    assert [row["message_id"] for row in frames(rows, "phpmq", "acknowledge")] == dispatched
+    assert {row["properties"][0][0] for row in frames(rows, "phpmq", "send")} == {"ttl"}
+    assert {row["reply_to"] for row in frames(rows, "msglite", "message")} == {"answers"}
+    published = {row["message_id"] for row in frames(rows, "vibemq", "PUBLISH")}
+    assert len(published) == len(BODIES)
+    for frame in ("PUBLISH_ACK", "DELIVER", "ACK"):
+        assert {row["message_id"] for row in frames(rows, "vibemq", frame)} == published
+    assert {row["correlation_id"] for row in frames(rows, "vibemq", "PUBLISH")} == {"c"}
+    sent = [row for row in frames(rows, "jmq", "TEXT_MESSAGE") if row["direction"] == "to-server"]
+    assert [row["correlation_id"] for row in sent] == [f"c{n}" for n in range(len(BODIES))]
+    assert dict(sent[1]["properties"]) == {"n": "1", "ok": "true"}
+    acknowledged = " ".join(row["message_id"] for row in frames(rows, "jmq", "ACKNOWLEDGE"))
+    assert set(acknowledged.split()) == {row["message_id"] for row in sent}
+    asked = {row["request_id"] for row in frames(rows, "jmq", "HELLO")}
+    assert {row["request_id"] for row in frames(rows, "jmq", "HELLO_REPLY")} == asked
+
+
+def test_passwords_are_not_shown(recorded: Recorded, tmp_path: Path, rows: list[Row]) -> None:
+    (login,) = frames(rows, "jmq", "AUTHENTICATE")
+    assert login["body"] == b"***"
+    data = pcap(captured(recorded.segments))
+    (login,) = frames(decoded_bytes(tmp_path, data, Options(secrets=True)), "jmq", "AUTHENTICATE")
+    assert login["body"] != b"***"
+
+
+def test_it_is_the_same_however_it_was_captured(
+    recorded: Recorded, rows: list[Row], tmp_path: Path
+) -> None:
+    plain = [without_time(row) for row in rows]
+    chance = Random(11)
+    for make in (pcap, pcapng):
+        again = decoded_bytes(tmp_path, make(captured(disturbed(chance, recorded.segments))))
+        assert len(again) == len(plain)
+        drop = ("file", "connection")
+        key = ("stream", "direction", "offset")
+        for one, other in zip(
+            sorted(plain, key=lambda row: [row[name] for name in key]),
+            sorted((without_time(row) for row in again), key=lambda row: [row[n] for n in key]),
+            strict=True,
+        ):
+            assert {n: v for n, v in one.items() if n not in drop} == {
+                n: v for n, v in other.items() if n not in drop
+            }
+
+
+def test_times_are_those_of_the_witness(recorded: Recorded, rows: list[Row]) -> None:
+    place = 0
+    ends = []
+    for each in recorded.heard["phpmq"]:
+        if each.side == 0:
+            place += len(each.data)
+            ends.append((place, each.time))
+    for row in frames(rows, "phpmq", "send"):
+        end = row["offset"] + row["length"]
+        heard = next(time for place, time in ends if place >= end)
+        assert round(row["time"].timestamp() * 1e6) == heard

@@ -1,0 +1,431 @@
+"""TCP streams as captures have them - in disorder, twice, in part, with packets missing - and all
+four protocols in them, in both directions."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from itertools import accumulate
+from pathlib import Path
+from random import Random
+from typing import Final
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from sluicemq.pipeline.decode.options import Options, Raw
+from sluicemq.pipeline.decode.recognition import CODECS
+from sluicemq.protocols.msglite.wire import encode_message
+from sluicemq.protocols.phpmq.wire import encode_consume, encode_send
+from tests.fuzz import corpus
+from tests.fuzz import jmq as jmq_corpus
+from tests.fuzz.mutations import mutate
+from tests.pipeline.decode.tables import Row, decoded_bytes, of
+from tests.pipeline.decode.wires import ACK, SERVER, SYN, Segment, Talk, captured, pcap
+
+SOME = settings(max_examples=max(25, settings.default.max_examples // 4))
+seeds = st.randoms(use_true_random=False)
+
+PROTOCOLS: Final[dict[str, tuple[corpus.Conversation, corpus.Conversation]]] = {
+    "phpmq": (corpus.phpmq, corpus.phpmq_broker),
+    "msglite": (corpus.msglite, corpus.msglite_broker),
+    "vibemq": (corpus.vibemq, corpus.vibemq),
+    "jmq": (jmq_corpus.client, jmq_corpus.broker),
+}
+PORTS: Final = {"phpmq": 9100, "msglite": 9813, "vibemq": 2925, "jmq": 7676}
+WRAP: Final = 1 << 32
+
+
+@pytest.fixture(scope="module")
+def directory(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return tmp_path_factory.mktemp("captures")
+
+
+def conversation(chance: Random, protocol: str) -> tuple[list[bytes], list[bytes], Talk]:
+    """What both sides say, frame by frame, and how it went over the wire."""
+    sides = [make(chance) for make in PROTOCOLS[protocol]]
+    numbers = tuple(chance.choice((0, 7, WRAP - 1, WRAP - 300)) for _ in range(2))
+    talk = Talk(
+        server=(SERVER[0], PORTS[protocol]), numbers=numbers, mss=chance.choice((5, 100, 1460))
+    ).open()
+    waiting = [list(side) for side in sides]
+    while any(waiting):
+        side = chance.choice([number for number in (0, 1) if waiting[number]])
+        many = chance.randint(1, 3)
+        talk.say(side, b"".join(waiting[side][:many]))
+        del waiting[side][:many]
+    return sides[0], sides[1], talk.close()
+
+
+def disturbed(chance: Random, segments: Sequence[Segment]) -> list[Segment]:
+    """The same bytes: packets twice, in other pieces, and a little later than others."""
+    made: list[tuple[float, Segment]] = []
+    for number, each in enumerate(segments):
+        made.append((number + chance.choice((0, 0, 0, 4, 9)), each))
+        if each.payload and chance.random() < 0.3:
+            first = chance.randrange(len(each.payload))
+            last = chance.randint(first, len(each.payload))
+            again = each._replace(sequence=each.sequence + first, payload=each.payload[first:last])
+            made.append((number + chance.choice((-3, 1, 30)), again))
+    return [each for _, each in sorted(made, key=lambda pair: pair[0])]
+
+
+def check_tiling(rows: list[Row], size: int) -> None:
+    """Each byte stands in one row."""
+    place = 0
+    for row in rows:
+        assert row["offset"] == place
+        assert row["length"] > 0
+        place += row["length"]
+    assert place == size
+
+
+@pytest.mark.parametrize("protocol", PROTOCOLS)
+@SOME
+@given(chance=seeds)
+def test_every_frame_is_found_where_it_stands(
+    directory: Path, protocol: str, chance: Random
+) -> None:
+    client, server, talk = conversation(chance, protocol)
+    plain = decoded_bytes(directory, pcap(captured(talk.segments)))
+    assert {row["protocol"] for row in plain} == {protocol}
+    assert [row["error"] for row in plain if row["frame"] is None] == []
+    for direction, said in (("to-server", client), ("to-client", server)):
+        rows = of(plain, direction)
+        check_tiling(rows, sum(map(len, said)))
+        assert [row["length"] for row in rows] == [len(frame) for frame in said if frame]
+        codec = CODECS[protocol](direction == "to-server", 1 << 26, False)
+        frames = codec.feed(b"".join(said))
+        for row, frame in zip(rows, frames, strict=True):
+            told = codec.said(frame)
+            assert {name: row[name] for name in told._fields} == told._asdict()
+    again = decoded_bytes(directory, pcap(captured(disturbed(chance, talk.segments))))
+    assert [without_time(row) for row in again] == [without_time(row) for row in plain]
+
+
+def places_of(said: Sequence[bytes]) -> set[tuple[int, int]]:
+    """Offset and length of each frame."""
+    ends = list(accumulate(map(len, said)))
+    return {(end - len(frame), len(frame)) for end, frame in zip(ends, said, strict=True)}
+
+
+def without_time(row: Row) -> Row:
+    return {name: value for name, value in row.items() if name != "time"}
+
+
+@pytest.mark.parametrize("protocol", PROTOCOLS)
+@SOME
+@given(chance=seeds)
+def test_what_is_lost_is_told_and_nothing_else_is(
+    directory: Path, protocol: str, chance: Random
+) -> None:
+    client, server, talk = conversation(chance, protocol)
+    loss = chance.choice((0.02, 0.2, 0.6))
+    kept = [each for each in talk.segments if not each.payload or chance.random() > loss]
+    snaplen = chance.choice((1 << 18, 1 << 18, 300, 100, 54))
+    rows = decoded_bytes(directory, pcap(captured(disturbed(chance, kept), snaplen=snaplen)))
+    whole = len(kept) == len(talk.segments) and snaplen == 1 << 18
+    assert whole == all(row["frame"] for row in rows) or not rows
+    for side, (direction, said) in enumerate((("to-server", client), ("to-client", server))):
+        mine = of(rows, direction)
+        last = max(
+            (each.sequence + len(each.payload) for each in kept if each.source == talk.ends[side]),
+            default=0,
+        )
+        first = next(each.sequence for each in talk.segments if each.source == talk.ends[side]) + 1
+        if protocol == "msglite":
+            continue  # what is in a body may look like a command, and be taken for one
+        if mine:
+            check_tiling(mine, last - first)
+        good = {(row["offset"], row["length"]) for row in mine if row["error"] is None}
+        assert good <= places_of(said)
+
+
+@pytest.mark.parametrize("protocol", PROTOCOLS)
+@SOME
+@given(chance=seeds)
+def test_a_capture_that_begins_late_finds_the_next_frame(
+    directory: Path, protocol: str, chance: Random
+) -> None:
+    said = PROTOCOLS[protocol][0](chance) * 2
+    talk = Talk(server=(SERVER[0], PORTS[protocol]), mss=chance.choice((11, 300)))
+    talk.say(0, b"".join(said))
+    rest = [each for each in talk.segments if each.payload]
+    rest = rest[chance.randrange(len(rest)) :]
+    rows = decoded_bytes(directory, pcap(captured(rest)))
+    size = sum(len(each.payload) for each in rest)
+    if protocol == "msglite":
+        return  # what is in a body may look like a command, and be taken for one
+    check_tiling(rows, size)
+    shift = sum(map(len, said)) - size
+    good = {(row["offset"] + shift, row["length"]) for row in rows if row["error"] is None}
+    assert good <= places_of(said)
+    last = (sum(map(len, said)) - len(said[-1]), len(said[-1]))
+    assert last in good or last[0] < shift or protocol == "vibemq"
+
+
+@pytest.mark.parametrize("protocol", PROTOCOLS)
+@SOME
+@given(chance=seeds)
+def test_damage_is_told_where_it_is(directory: Path, protocol: str, chance: Random) -> None:
+    said = [b"".join(mutate(chance, make(chance))) for make in PROTOCOLS[protocol]]
+    talk = Talk(server=(SERVER[0], PORTS[protocol]), mss=chance.choice((5, 1460))).open()
+    talk.say(0, said[0]).say(1, said[1]).close()
+    options = Options(max_frame_bytes=5000)
+    rows = decoded_bytes(directory, pcap(captured(talk.segments)), options)
+    for direction, data in zip(("to-server", "to-client"), said, strict=True):
+        mine = of(rows, direction)
+        assert sum(row["length"] for row in mine) <= len(data) + 100 * 5000
+        assert all(row["offset"] <= len(data) for row in mine)
+
+
+@SOME
+@given(chance=seeds, protocol=st.sampled_from(sorted(PROTOCOLS)))
+def test_a_damaged_file_gives_rows(directory: Path, protocol: str, chance: Random) -> None:
+    _, _, talk = conversation(chance, protocol)
+    data = bytearray(pcap(captured(talk.segments)))
+    for _ in range(chance.choice((1, 5, 50))):
+        data[chance.randrange(len(data))] = chance.choice((0, 255, 1, chance.randrange(256)))
+    decoded_bytes(directory, bytes(data[: chance.randint(0, len(data) * 2)]))
+
+
+@SOME
+@given(data=st.binary(max_size=400), chance=seeds)
+def test_noise_gives_rows(directory: Path, data: bytes, chance: Random) -> None:
+    decoded_bytes(directory, data)
+    decoded_bytes(directory, pcap([])[: chance.choice((20, 24))] + data)
+    talk = Talk(server=(SERVER[0], chance.choice((*PORTS.values(), 4))), mss=9).open()
+    talk.say(0, data).say(1, data[::-1])
+    rows = decoded_bytes(directory, pcap(captured(talk.segments)))
+    for direction in ("to-server", "to-client"):
+        mine = of(rows, direction)
+        assert mine or not data
+    for protocol in CODECS:
+        decoded_bytes(directory, data, Options(raw=Raw(protocol, "server")))
+
+
+# --- cases ---------------------------------------------------------------------------------------
+
+
+def frames(count: int, size: int = 500) -> list[bytes]:
+    return [encode_send(b"orders", b"%04d" % number + b"x" * size) for number in range(count)]
+
+
+def test_several_connections_between_the_same_endpoints(directory: Path) -> None:
+    segments: list[Segment] = []
+    for number in range(3):
+        talk = Talk(numbers=(1000 * number, 77 * number), time=1_000_000 * (number + 1)).open()
+        talk.say(0, encode_send(b"orders", b"%d" % number))
+        segments += talk.segments
+        # the SYN again changes nothing
+        segments += talk.segments[:1]
+    rows = decoded_bytes(directory, pcap(captured(segments)))
+    assert [(row["connection"], row["offset"], row["body"]) for row in rows] == [
+        (0, 0, b"0"),
+        (1, 0, b"1"),
+        (2, 0, b"2"),
+    ]
+
+
+def test_a_syn_that_was_captured_late_begins_nothing_new(directory: Path) -> None:
+    talk = Talk().open().say(0, b"".join(frames(3)))
+    syn, *others = talk.segments
+    rows = decoded_bytes(directory, pcap(captured([*others[:4], syn, *others[4:]])))
+    assert {row["connection"] for row in rows} == {0}
+    assert [row["error"] for row in rows] == [None] * 3
+
+
+def test_many_connections_at_a_time(directory: Path) -> None:
+    talks = [Talk(client=("10.0.0.9", 1024 + number)).open() for number in range(300)]
+    for turn in range(4):
+        for talk in talks:
+            talk.say(0, frames(4)[turn]).say(1, b"")
+    segments = [each for group in zip(*(t.segments for t in talks), strict=True) for each in group]
+    rows = decoded_bytes(directory, pcap(captured(segments)))
+    assert len(rows) == 1200
+    assert len({row["connection"] for row in rows}) == 300
+    assert {row["error"] for row in rows} == {None}
+    # with too little room they fall into pieces, but nothing is lost
+    rows = decoded_bytes(directory, pcap(captured(segments)), Options(max_connections=10))
+    assert sum(row["length"] for row in rows) == 300 * sum(map(len, frames(4)))
+    assert {row["error"] for row in rows} == {None}
+
+
+def test_packets_that_overlap(directory: Path) -> None:
+    frame = encode_send(b"orders", bytes(range(256)) * 4)
+    first = Talk(mss=300).open().say(0, frame)
+    other = Talk(mss=410).open().say(0, frame)
+    mixed = [*first.segments[:5], *other.segments[3:], *first.segments[5:]]
+    (row,) = decoded_bytes(directory, pcap(captured(mixed)))
+    assert row["body"] == bytes(range(256)) * 4
+
+
+def test_a_lost_packet_costs_one_frame(directory: Path) -> None:
+    talk = Talk(mss=100).open().say(0, b"".join(frames(3)))
+    size = len(frames(1)[0])
+    lost = next(each for each in talk.segments if each.sequence == 1001 + 700)
+    kept = [each for each in talk.segments if each is not lost]
+    rows = decoded_bytes(directory, pcap(captured(kept)))
+    assert [(row["frame"], row["offset"], row["length"]) for row in rows] == [
+        ("send", 0, size),
+        (None, size, size),
+        ("send", 2 * size, size),
+    ]
+    assert rows[1]["error"] == (
+        f"100 bytes are missing in the capture at 700; {size} bytes from {size} on are not decoded"
+    )
+
+
+def test_commands_of_msglite_are_found_again(directory: Path) -> None:
+    said = [encode_message(5, b"orders", b"%d" % number + b"x" * 300) for number in range(9)]
+    said += [b". \r\n", b"< 5 orders\r\n"]
+    talk = Talk(server=(SERVER[0], 9813), mss=100).open().say(0, b"".join(said))
+    kept = [each for each in talk.segments if each.sequence != 1001 + 1400]
+    for packets in (kept, kept[9:]):
+        rows = decoded_bytes(directory, pcap(captured(packets)))
+        assert [row["frame"] for row in rows[-2:]] == ["quit", "ready"]
+        assert [row["error"] is None for row in rows].count(False) == 1 + (packets is not kept)
+        assert [row["frame"] for row in rows].count("message") == (8 if packets is kept else 7)
+
+
+def test_waiting_for_a_lost_packet_has_an_end(directory: Path) -> None:
+    talk = Talk(mss=100).open().say(0, b"".join(frames(60)))
+    kept = [each for each in talk.segments if each.sequence != 1001 + 700]
+    rows = decoded_bytes(directory, pcap(captured(kept)), Options(max_waiting=10))
+    assert [row["frame"] for row in rows].count("send") == 59
+    # what came while it was waited for has the times at which it came
+    times = [row["time"] for row in rows]
+    assert times == sorted(times)
+    assert len(set(times)) > 50
+
+
+def test_the_time_is_that_of_the_packet_which_completes_the_frame(directory: Path) -> None:
+    talk = Talk(mss=100).open().say(0, b"".join(frames(2)))
+    data = [each for each in talk.segments if each.payload]
+    late = data[2]._replace(time=data[-1].time + 5_000_000)
+    rows = decoded_bytes(
+        directory, pcap(captured([*talk.segments[:3], *data[:2], *data[3:], late]))
+    )
+    assert [round(row["time"].timestamp() * 1e6) for row in rows] == [late.time] * 2
+
+
+def test_packets_captured_in_part(directory: Path) -> None:
+    talk = Talk().open().say(0, b"".join(frames(5, 1200)))
+    rows = decoded_bytes(directory, pcap(captured(talk.segments, snaplen=120)))
+    check_tiling(rows, len(b"".join(frames(5, 1200))))
+    assert {row["frame"] for row in rows} == {None}
+    assert all("captured in part" in row["error"] for row in rows)
+    (row,) = decoded_bytes(directory, pcap(captured(talk.segments, snaplen=54)))
+    assert (row["offset"], row["length"]) == (0, len(b"".join(frames(5, 1200))))
+    assert "nothing but the headers" in row["error"]
+
+
+def test_packets_of_another_world_are_left_out_and_counted(directory: Path) -> None:
+    talk = Talk().open().say(0, b"".join(frames(2)))
+    stray = talk.segments[-2]._replace(sequence=1001 + (1 << 31), payload=b"stray")
+    rows = decoded_bytes(directory, pcap(captured([*talk.segments, stray])))
+    assert [row["frame"] for row in rows].count("send") == 2
+    assert [row["error"] for row in rows if row["error"]] == [
+        "1 packets have sequence numbers that do not belong to the connection, and were left out"
+    ]
+
+
+def test_the_end_of_the_capture_within_a_frame(directory: Path) -> None:
+    frame = frames(1)[0]
+    talk = Talk().open().say(0, frame[:-5])
+    (row,) = decoded_bytes(directory, pcap(captured(talk.segments)))
+    size = len(frame) - 5
+    assert (row["offset"], row["length"]) == (0, size)
+    assert row["error"] == f"the capture ends within a frame, of which {size} bytes have come"
+    (row,) = decoded_bytes(directory, pcap(captured(talk.close().segments)))
+    assert row["error"] == f"the connection ends within a frame, of which {size} bytes have come"
+
+
+def test_a_frame_above_the_limit_is_an_error(directory: Path) -> None:
+    said = [encode_consume(b"a", 1), *frames(1, 5000), encode_consume(b"b", 2)]
+    talk = Talk().open().say(0, b"".join(said))
+    rows = decoded_bytes(directory, pcap(captured(talk.segments)), Options(max_frame_bytes=1000))
+    assert [row["frame"] for row in rows] == ["consume", None, "consume"]
+    assert "announces 5004 bytes, the limit is 1000" in rows[1]["error"]
+
+
+def test_tls_is_reported(directory: Path) -> None:
+    talk = Talk().open().say(0, b"\x16\x03\x01\x02\0\x01" + b"x" * 600).say(1, b"\x16\x03\x03" * 9)
+    rows = decoded_bytes(directory, pcap(captured(talk.segments)))
+    assert [(row["direction"], row["protocol"], row["length"], row["error"]) for row in rows] == [
+        ("to-client", "tls", 27, None),
+        ("to-server", "tls", 606, None),
+    ]
+
+
+def test_other_protocols_are_reported(directory: Path) -> None:
+    talk = Talk(server=(SERVER[0], 25)).open()
+    talk.say(1, b"220 mail.example.org\r\n").say(0, b"EHLO x\r\n")
+    rows = decoded_bytes(directory, pcap(captured(talk.segments)))
+    assert [(row["protocol"], row["frame"], row["length"]) for row in rows] == [
+        (None, None, 22),
+        (None, None, 8),
+    ]
+    assert "ports=PORT=PROTOCOL" in rows[0]["error"]
+    rows = decoded_bytes(directory, pcap(captured(talk.segments)), Options(ports={25: "msglite"}))
+    assert {row["protocol"] for row in rows} == {"msglite"}
+    assert "unknown command" in rows[0]["error"]
+
+
+@pytest.mark.parametrize("protocol", PROTOCOLS)
+@pytest.mark.parametrize("opened", [True, False])
+def test_protocols_are_recognised_on_any_port(directory: Path, protocol: str, opened: bool) -> None:
+    chance = Random(7)
+    client, server = (make(chance) for make in PROTOCOLS[protocol])
+    # without the beginning, the higher port is taken for the client's
+    talk = Talk(client=("10.0.0.7", 30_000), server=(SERVER[0], 20_000))
+    if opened:
+        talk.open()
+    talk.say(1, b"".join(server * 3)).say(0, b"".join(client * 3))
+    rows = decoded_bytes(directory, pcap(captured(talk.segments)))
+    assert {row["protocol"] for row in rows} == {protocol}
+    assert {row["stream"] for row in rows} == {"10.0.0.7:30000 > 10.0.0.2:20000"}
+    assert len(of(rows, "to-server")) == len(client * 3)
+
+
+def test_the_port_mapper_and_the_http_gateway(directory: Path) -> None:
+    asks = Talk(server=(SERVER[0], 7676)).open().say(0, b"101\n")
+    asks.say(1, b"101 sluicemq 301\njms tcp NORMAL 7677\n.\n").close()
+    gets = Talk(client=("10.0.0.4", 999), server=(SERVER[0], 9814)).open()
+    gets.say(0, b"POST /a/b HTTP/1.0\r\nContent-Length: 2\r\nAuthorization: Basic x\r\n\r\nhi")
+    gets.say(1, b"HTTP/1.0 200 OK\r\n\r\nyes").close()
+    rows = decoded_bytes(directory, pcap(captured([*asks.segments, *gets.segments])))
+    assert [(row["protocol"], row["frame"], row["error"]) for row in rows] == [
+        ("jmq-portmapper", "services", None),
+        ("jmq-portmapper", "request", None),
+        ("msglite-http", "response", None),
+        ("msglite-http", "request", None),
+    ]
+    assert rows[0]["properties"] == [("jms", "tcp NORMAL 7677")]
+    assert rows[3]["body"] == b"hi"
+    assert ("Authorization", "***") in rows[3]["properties"]
+
+
+def test_a_log_of_raw_bytes(directory: Path) -> None:
+    said = frames(2000, 400)
+    for protocol in ("phpmq", None):
+        rows = decoded_bytes(directory, b"".join(said), Options(raw=Raw(protocol, "client")))
+        assert [(row["frame"], row["time"]) for row in rows] == [("send", None)] * 2000
+        assert {(row["direction"], row["protocol"]) for row in rows} == {("to-server", "phpmq")}
+    check_tiling(rows, sum(map(len, said)))
+    (row,) = decoded_bytes(directory, said[0], Options(raw=Raw("phpmq", "server")))
+    assert (row["direction"], row["error"]) == (
+        "to-client",
+        "message type 001 does not come from this side; "
+        f"{len(said[0])} bytes from 0 on are not decoded",
+    )
+
+
+def test_hosts_that_talk_to_themselves(directory: Path) -> None:
+    same = ("10.0.0.1", 9100)
+    segments = [
+        Segment(same, same, 1, flags=SYN),
+        Segment(same, same, 2, encode_send(b"a", b"b"), ACK),
+    ]
+    rows = decoded_bytes(directory, pcap(captured(segments)))
+    assert [row["frame"] for row in rows if row["frame"]] in ([], ["send"])
