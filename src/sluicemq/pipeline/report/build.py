@@ -1,0 +1,265 @@
+"""From the tables of a lake to the figures of a report."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from datetime import UTC, datetime
+from typing import Any, Final
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from sluicemq.pipeline.report import gold as reading
+from sluicemq.pipeline.report.figures import (
+    Anomaly,
+    Counts,
+    Example,
+    Percentiles,
+    Queue,
+    Reason,
+    Report,
+    State,
+    Timeline,
+)
+from sluicemq.pipeline.report.gold import DESTINATION, GAUGES, SUMMED, Read, Sums
+from sluicemq.pipeline.report.heat import percentiles_of
+from sluicemq.pipeline.report.palette import PROTOCOLS
+from sluicemq.pipeline.report.scale import MINUTE, Bins, minute_of
+
+BINS: Final = 192
+"""Of time, at most: a chart has some 900 pixels."""
+SPARK_BINS: Final = 44
+TOP: Final = 25
+"""Destinations with a row of their own."""
+MOST_REASONS: Final = 20
+MOST_EXAMPLES: Final = 3
+"""Of each reason."""
+MOST_ANOMALIES: Final = 50
+BODY_CHARACTERS: Final = 300
+NO_REASON: Final = "no reason known"
+SEVERITIES: Final = ("critical", "warning")
+
+
+def build(
+    gold: pa.Table | Read,
+    anomalies: pa.Table | None = None,
+    dead_letters: pa.Table | None = None,
+    *,
+    state: State | None = None,
+    title: str = "SluiceMQ",
+    since: datetime | None = None,
+    until: datetime | None = None,
+    top: int = TOP,
+    made: datetime | None = None,
+) -> Report:
+    """The figures of a report.
+
+    gold          rows of a gold table (pipeline/jobs/schemas.py), in any order, in memory or as a
+                  function that reads the columns it is given
+    anomalies     rows of the table of anomalies
+    dead_letters  rows of silver for the examples, of messages that were dead-lettered; columns may
+                  lack
+    since, until  limits of the period, to the minute, without a zone in UTC; the minute of
+                  `until` is not part of it. None = what is there
+    top           destinations with a row of their own
+    made          when, in the report's foot; now unless given
+    """
+    first = None if since is None else minute_of(since)
+    end = None if until is None else minute_of(until)
+    read = gold if callable(gold) else reading.rows_of(gold)
+    if first is not None or end is not None:
+        read = reading.between(read, first, end)
+    report = Report(
+        title=title, made=made or datetime.now(UTC), since=first, until=end, state=state
+    )
+    found = reading.sums(read)
+    if found is not None:
+        _fill(report, read, found, top)
+    _add_anomalies(report, anomalies, first, end)
+    reasons = {} if found is None else _counted(found.reasons)
+    report.reasons = _reasons(reasons, dead_letters)
+    return report
+
+
+def _fill(report: Report, read: Read, found: Sums, top: int) -> None:
+    """All that comes from gold."""
+    minute = reading.minutes(found.flows["minute"])
+    report.since = int(minute.min()) if report.since is None else report.since
+    report.until = int(minute.max()) + 1 if report.until is None else report.until
+    for name in SUMMED:
+        setattr(report, name, pc.sum(found.flows[name]).as_py())
+    bins = Bins.over(report.since, report.until - 1, BINS)
+    own = Bins.over(report.since, report.until - 1, SPARK_BINS)
+    busy = _busiest(found)
+    shown = busy.slice(0, top)
+    details = reading.details(read, bins, _one(reading.keys(shown)), own)
+    report.timeline = _timeline(found, details.latency, bins, report.since, report.until)
+    published = np.asarray(found.flows["messages_in"])
+    per_minute = np.bincount(minute - report.since, weights=published).astype(np.int64)
+    report.peak, report.peak_at = int(per_minute.max()), report.since + int(per_minute.argmax())
+    gauged = busy["backlog"].drop_null()
+    report.backlog = pc.sum(gauged).as_py()
+    report.latency = _percentiles(details.latency.sum(axis=0))
+    report.queues = tuple(
+        _queue(row, details.queues[index], details.arrivals[index])
+        for index, row in enumerate(shown.to_pylist())
+    )
+    rest = busy.slice(top)
+    report.other_count = rest.num_rows
+    if rest.num_rows:
+        sums = {name: pc.sum(rest[name]).as_py() for name in (*SUMMED, *GAUGES)}
+        named = {"broker": "", "destination": "", "destination_kind": ""}
+        report.others = _queue({**sums, **named}, details.queues[-1], details.arrivals[-1])
+    report.brokers = len(pc.unique(busy["broker"]))
+
+
+def _busiest(found: Sums) -> pa.Table:
+    """All destinations, the busiest first, with their sums and latest gauges (null without)."""
+    rows, gauges = found.destinations, found.gauges
+    place = pc.index_in(_one(reading.keys(rows)), value_set=gauges.keys)
+    latest = pa.array(gauges.latest()).take(place)
+    for name in GAUGES:
+        rows = rows.append_column(name, pa.array(gauges.values[name]).take(latest))
+    busy = pc.max_element_wise(rows["messages_in"], rows["acknowledged"], rows["backlog"])
+    order = [("busy", "descending"), *((name, "ascending") for name in DESTINATION)]
+    return rows.append_column("busy", busy).sort_by(order)
+
+
+def _timeline(found: Sums, latency: Counts, bins: Bins, since: int, until: int) -> Timeline:
+    at = bins.index(reading.minutes(found.flows["minute"]))
+
+    def line(rows: Any, name: str) -> Counts:
+        values = np.zeros(bins.count, np.int64)
+        np.add.at(values, at[rows], np.asarray(found.flows[name])[rows])
+        return values
+
+    everything = slice(None)
+    names = found.flows["protocol"].to_pylist()
+    shown = np.array([name if name in PROTOCOLS else "other" for name in names])
+    arrivals = {name: line(shown == name, "messages_in") for name in PROTOCOLS}
+    starts = bins.start + bins.width * np.arange(bins.count)
+    covered = np.minimum(starts + bins.width, until) - np.maximum(starts, since)
+    gauged = len(found.gauges) > 0
+    return Timeline(
+        bins=bins,
+        arrivals={name: values for name, values in arrivals.items() if values.any()},
+        acknowledged=line(everything, "acknowledged"),
+        redelivered=line(everything, "redelivered"),
+        expired=line(everything, "expired"),
+        dead_lettered=line(everything, "dead_lettered"),
+        latency=latency,
+        backlog=found.gauges.level("backlog", bins) if gauged else None,
+        in_flight=found.gauges.level("in_flight", bins) if gauged else None,
+        seconds=covered.astype(np.float64) * MINUTE,
+    )
+
+
+def _queue(row: dict[str, Any], latency: Counts, arrivals: Counts) -> Queue:
+    return Queue(
+        broker=row["broker"],
+        name=row["destination"],
+        kind=row["destination_kind"],
+        messages_in=row["messages_in"],
+        bytes_in=row["bytes_in"],
+        acknowledged=row["acknowledged"],
+        redelivered=row["redelivered"],
+        expired=row["expired"],
+        dead_lettered=row["dead_lettered"],
+        backlog=row["backlog"],
+        consumers=row["consumers"],
+        latency=_percentiles(latency),
+        arrivals=arrivals,
+    )
+
+
+def _percentiles(latency: Counts) -> Percentiles:
+    return Percentiles(*percentiles_of(latency, 0.5, 0.95, 0.99))
+
+
+def _one(column: pa.Array | pa.ChunkedArray) -> pa.Array:
+    return column.combine_chunks() if isinstance(column, pa.ChunkedArray) else column
+
+
+def _counted(reasons: pa.Table) -> dict[str, int]:
+    return dict(zip(reasons["reason"].to_pylist(), reasons["count"].to_pylist(), strict=True))
+
+
+def _add_anomalies(
+    report: Report, table: pa.Table | None, first: int | None, end: int | None
+) -> None:
+    """The most severe first, the newest of these first."""
+    if table is None:
+        return
+    rows = [
+        row
+        for row in table.to_pylist()
+        if (first is None or minute_of(row["minute"]) >= first)
+        and (end is None or minute_of(row["minute"]) < end)
+    ]
+    rows.sort(key=lambda row: (_severity(row["severity"]), -row["minute"].timestamp()))
+    report.anomaly_count = len(rows)
+    report.anomalies = tuple(
+        Anomaly(
+            kind=row["kind"],
+            severity=row["severity"],
+            broker=row["broker"],
+            destination=row["destination"],
+            destination_kind=row["destination_kind"],
+            time=row["minute"],
+            message=row["message"],
+            evidence=row["evidence"],
+            figures=row["figures"],
+        )
+        for row in rows[:MOST_ANOMALIES]
+    )
+
+
+def _severity(name: str) -> int:
+    return SEVERITIES.index(name) if name in SEVERITIES else len(SEVERITIES)
+
+
+def _reasons(counts: dict[str, int], letters: pa.Table | None) -> tuple[Reason, ...]:
+    """The most frequent first, each with its newest examples."""
+    examples: dict[str, list[Example]] = {}
+    rows: Iterable[dict[str, Any]] = [] if letters is None else letters.to_pylist()
+    for row in sorted(rows, key=_newest):
+        of_reason = examples.setdefault(row.get("reason") or NO_REASON, [])
+        if len(of_reason) < MOST_EXAMPLES:
+            of_reason.append(_example(row))
+    for reason, found in examples.items():
+        counts.setdefault(reason, len(found))
+    ordered = sorted(counts.items(), key=lambda item: (-item[1], item[0]))
+    return tuple(
+        Reason(reason, count, tuple(examples.get(reason, ())))
+        for reason, count in ordered[:MOST_REASONS]
+    )
+
+
+def _newest(row: dict[str, Any]) -> float:
+    time = row.get("dead_lettered")
+    return 0.0 if time is None else -time.timestamp()
+
+
+def _example(row: dict[str, Any]) -> Example:
+    return Example(
+        broker=row.get("broker") or "",
+        message=row["message"],
+        destination=row.get("origin") or row.get("destination") or "",
+        reason=row.get("reason") or NO_REASON,
+        time=row.get("dead_lettered"),
+        deliveries=row.get("deliveries"),
+        size=row.get("size"),
+        body=_beginning(row),
+    )
+
+
+def _beginning(row: dict[str, Any]) -> str | None:
+    """Of the body, as text; of bytes in hexadecimal."""
+    for name in ("text", "json"):
+        if row.get(name) is not None:
+            return str(row[name])[: BODY_CHARACTERS + 1]
+    if row.get("map"):
+        return ", ".join(f"{key}: {value}" for key, value in row["map"])[: BODY_CHARACTERS + 1]
+    body = row.get("body")
+    return None if body is None else bytes(body[: BODY_CHARACTERS // 3]).hex(" ")

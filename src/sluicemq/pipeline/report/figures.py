@@ -1,0 +1,213 @@
+"""What a report says, before it is laid out: plain figures, computed once."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from datetime import datetime
+from typing import Self
+
+import numpy as np
+from numpy.typing import NDArray
+
+from sluicemq.pipeline.report.scale import MINUTE, Bins
+
+Counts = NDArray[np.int64]
+
+
+@dataclass(slots=True)
+class Timeline:
+    """The traffic of all destinations, per bin of time.
+
+    arrivals  messages published, per protocol (palette.PROTOCOLS), most first
+    latency   bins x buckets (pipeline/histogram.py): messages by the time from published to
+              acknowledged
+    backlog, in_flight   as the latest gauges until the end of the bin told; None without any gauge
+    seconds   of each bin that lie in the period
+    """
+
+    bins: Bins
+    arrivals: dict[str, Counts]
+    acknowledged: Counts
+    redelivered: Counts
+    expired: Counts
+    dead_lettered: Counts
+    latency: Counts
+    backlog: Counts | None
+    in_flight: Counts | None
+    seconds: NDArray[np.float64]
+
+    def merged(self, factor: int) -> Self:
+        """The same with `factor` neighbouring bins made one."""
+        if factor == 1:
+            return self
+        starts = np.arange(0, self.bins.count, factor)
+        ends = np.minimum(starts + factor, self.bins.count) - 1
+
+        def total(values: Counts) -> Counts:
+            return np.add.reduceat(values, starts, axis=0)
+
+        return type(self)(
+            bins=self.bins.merged(factor),
+            arrivals={name: total(values) for name, values in self.arrivals.items()},
+            acknowledged=total(self.acknowledged),
+            redelivered=total(self.redelivered),
+            expired=total(self.expired),
+            dead_lettered=total(self.dead_lettered),
+            latency=total(self.latency),
+            backlog=None if self.backlog is None else self.backlog[ends],
+            in_flight=None if self.in_flight is None else self.in_flight[ends],
+            seconds=np.add.reduceat(self.seconds, starts),
+        )
+
+    def at_most(self, bins: int) -> Self:
+        """The same with no more than that many bins."""
+        return self.merged(-(-self.bins.count // bins))
+
+
+@dataclass(frozen=True, slots=True)
+class Percentiles:
+    """Of the time from published to acknowledged, ms; None without any acknowledgement."""
+
+    p50: float | None = None
+    p95: float | None = None
+    p99: float | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Queue:
+    """One destination in the period, or those that have no row of their own.
+
+    arrivals  messages published, for a small drawing; bins of its own
+    """
+
+    broker: str
+    name: str
+    kind: str
+    messages_in: int
+    bytes_in: int
+    acknowledged: int
+    redelivered: int
+    expired: int
+    dead_lettered: int
+    backlog: int | None
+    consumers: int | None
+    latency: Percentiles
+    arrivals: Counts
+
+
+@dataclass(frozen=True, slots=True)
+class Example:
+    """One dead letter.
+
+    body  its beginning, as text
+    """
+
+    broker: str
+    message: int
+    destination: str
+    reason: str
+    time: datetime | None
+    deliveries: int | None
+    size: int | None
+    body: str | None
+
+
+@dataclass(frozen=True, slots=True)
+class Reason:
+    """Dead letters of one reason."""
+
+    text: str
+    count: int
+    examples: tuple[Example, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class Anomaly:
+    """See pipeline/jobs/schemas.py."""
+
+    kind: str
+    severity: str
+    broker: str
+    destination: str
+    destination_kind: str
+    time: datetime
+    message: int | None
+    evidence: str
+    figures: str
+
+
+@dataclass(frozen=True, slots=True)
+class LakeTable:
+    """A table of the lake as it stood."""
+
+    name: str
+    rows: int
+    files: int
+    size: int
+    version: int | None
+    changed: datetime | None
+
+
+@dataclass(frozen=True, slots=True)
+class Progress:
+    """How far the journal of one broker is in the lake.
+
+    last       number of the last record that gold has
+    committed  when gold got it
+    behind     records of the journal after that, if it could be asked
+    """
+
+    broker: str
+    last: int
+    committed: datetime
+    behind: int | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class State:
+    """How the lake stands. `kind` is that of its tables."""
+
+    kind: str
+    tables: tuple[LakeTable, ...] = ()
+    progress: tuple[Progress, ...] = ()
+
+
+@dataclass(slots=True)
+class Report:
+    """All that a report says. Without traffic, `timeline` is None.
+
+    since, until   the period, in minutes since 1970; `until` is not part of it any more
+    peak, peak_at  messages published in the busiest minute, and which that was
+    backlog        messages waiting at the end of the period; None without any gauge
+    others         destinations beyond `queues`, as one; None if there are none
+    """
+
+    title: str
+    made: datetime
+    since: int | None = None
+    until: int | None = None
+    timeline: Timeline | None = None
+    messages_in: int = 0
+    bytes_in: int = 0
+    acknowledged: int = 0
+    redelivered: int = 0
+    expired: int = 0
+    dead_lettered: int = 0
+    late_events: int = 0
+    peak: int = 0
+    peak_at: int | None = None
+    backlog: int | None = None
+    latency: Percentiles = field(default_factory=Percentiles)
+    queues: tuple[Queue, ...] = ()
+    others: Queue | None = None
+    other_count: int = 0
+    brokers: int = 1
+    reasons: tuple[Reason, ...] = ()
+    anomalies: tuple[Anomaly, ...] = ()
+    anomaly_count: int = 0
+    state: State | None = None
+
+    @property
+    def seconds(self) -> int:
+        """Length of the period."""
+        return 0 if self.since is None or self.until is None else (self.until - self.since) * MINUTE

@@ -1,0 +1,236 @@
+"""Reads a gold table for a report: in pieces, twice, and only the columns that are needed.
+
+First what adds up, to learn the period and the busiest destinations, then the histograms. So memory
+does not grow with the histograms of ten thousand destinations, of which a report shows a few.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from dataclasses import dataclass
+from typing import Final
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+from numpy.typing import NDArray
+
+from sluicemq.pipeline import histogram
+from sluicemq.pipeline.report.figures import Counts
+from sluicemq.pipeline.report.scale import MINUTE, Bins
+
+Read = Callable[[Sequence[str]], Iterable[pa.RecordBatch]]
+"""Those columns of all rows, in pieces; may be called again."""
+
+DESTINATION: Final = ("broker", "destination_kind", "destination")
+SUMMED: Final = (
+    "messages_in",
+    "bytes_in",
+    "acknowledged",
+    "redelivered",
+    "expired",
+    "dead_lettered",
+    "late_events",
+)
+GAUGES: Final = ("backlog", "in_flight", "consumers")
+LATENCY: Final = "end_to_end"
+REASONS: Final = "dead_letter_reasons"
+FOLD_ROWS: Final = 500_000
+"""Partial sums beyond that are summed up."""
+_TICKS: Final = MINUTE * 1_000_000
+"""Microseconds of a minute."""
+
+
+@dataclass(frozen=True, slots=True)
+class Gauges:
+    """All gauges, by destination and in each by time; the most numerous of what a report reads, so
+    they are kept small.
+
+    keys    of destinations, see `keys`
+    code    of each gauge: the place of its destination in `keys`
+    minute  since 1970
+    values  GAUGES
+    """
+
+    keys: pa.Array
+    code: NDArray[np.int32]
+    minute: NDArray[np.int32]
+    values: dict[str, NDArray[np.int64]]
+
+    def __len__(self) -> int:
+        return len(self.code)
+
+    def latest(self) -> NDArray[np.int64]:
+        """Of each destination in `keys`, the place of its latest gauge."""
+        return np.flatnonzero(np.diff(self.code, append=-1))
+
+    def level(self, name: str, bins: Bins) -> Counts:
+        """The sum of that gauge over all destinations at the end of each bin. A destination keeps
+        what its latest gauge told; before its first one it is taken to have been the same."""
+        value = self.values[name]
+        first = np.diff(self.code, prepend=-1) != 0
+        change = np.where(first, value, np.diff(value, prepend=0))
+        line = np.zeros(bins.count, np.int64)
+        np.add.at(line, np.where(first, 0, bins.index(self.minute.astype(np.int64))), change)
+        return np.cumsum(line)
+
+
+@dataclass(frozen=True, slots=True)
+class Sums:
+    """What the first reading found.
+
+    flows         SUMMED per minute and protocol
+    destinations  SUMMED per DESTINATION
+    reasons       reason, count
+    """
+
+    flows: pa.Table
+    destinations: pa.Table
+    reasons: pa.Table
+    gauges: Gauges
+
+
+@dataclass(frozen=True, slots=True)
+class Details:
+    """What the second reading found; the last row of `queues` and `arrivals` is of all destinations
+    that were not asked for.
+
+    latency   bins x buckets
+    queues    destinations x buckets
+    arrivals  destinations x bins of their own: messages published
+    """
+
+    latency: Counts
+    queues: Counts
+    arrivals: Counts
+
+
+def rows_of(table: pa.Table) -> Read:
+    """A table that is in memory."""
+    return lambda columns: table.select(list(columns)).to_batches()
+
+
+def between(read: Read, since: int | None, until: int | None) -> Read:
+    """Only rows of those minutes since 1970; `until` is not one of them. None = without end."""
+
+    def limited(columns: Sequence[str]) -> Iterator[pa.RecordBatch]:
+        for batch in read(columns):
+            minute = minutes(batch.column("minute"))
+            chosen = np.ones(len(minute), bool)
+            if since is not None:
+                chosen &= minute >= since
+            if until is not None:
+                chosen &= minute < until
+            yield batch if chosen.all() else batch.filter(pa.array(chosen))
+
+    return limited
+
+
+def sums(read: Read) -> Sums | None:
+    """The first reading; None if there is no row."""
+    flows = _Folding(("minute", "protocol"), SUMMED)
+    destinations = _Folding(DESTINATION, SUMMED)
+    reasons = _Folding(("reason",), ("count",))
+    gauges = _Gauging()
+    empty = True
+    for batch in read((*DESTINATION, "minute", "protocol", *SUMMED, *GAUGES, REASONS)):
+        if not batch.num_rows:
+            continue
+        empty = False
+        rows = pa.Table.from_batches([batch])
+        flows.add(rows)
+        destinations.add(rows)
+        gauges.add(batch)
+        _, reason, count = _entries(batch.column(REASONS))
+        reasons.add(pa.table({"reason": reason, "count": count}))
+    if empty:
+        return None
+    return Sums(flows.total(), destinations.total(), reasons.total(), gauges.all())
+
+
+def details(read: Read, bins: Bins, wanted: pa.Array, own: Bins) -> Details:
+    """The second reading. `wanted` are keys of destinations, see `keys`; `own` the bins of their
+    arrivals."""
+    latency = np.zeros((bins.count, histogram.LAST + 1), np.int64)
+    queues = np.zeros((len(wanted) + 1, histogram.LAST + 1), np.int64)
+    arrivals = np.zeros((len(wanted) + 1, own.count), np.int64)
+    for batch in read((*DESTINATION, "minute", "messages_in", LATENCY)):
+        minute = minutes(batch.column("minute"))
+        found = pc.index_in(keys(batch), value_set=wanted).fill_null(len(wanted))
+        queue = found.to_numpy(zero_copy_only=False)
+        published = batch.column("messages_in").to_numpy(zero_copy_only=False)
+        np.add.at(arrivals, (queue, own.index(minute)), published)
+        row, bucket, count = _entries(batch.column(LATENCY))
+        buckets, counts = np.asarray(bucket), np.asarray(count)
+        np.add.at(latency, (bins.index(minute[row]), buckets), counts)
+        np.add.at(queues, (queue[row], buckets), counts)
+    return Details(latency, queues, arrivals)
+
+
+def keys(rows: pa.RecordBatch | pa.Table) -> pa.Array:
+    """Of each row its destination, as one text."""
+    return pc.binary_join_element_wise(*(rows.column(name) for name in DESTINATION), "\0")
+
+
+def minutes(column: pa.Array | pa.ChunkedArray) -> NDArray[np.int64]:
+    """Timestamps as minutes since 1970."""
+    ticks: NDArray[np.int64] = np.asarray(column.cast(pa.timestamp("us", "UTC")).cast(pa.int64()))
+    return ticks // _TICKS
+
+
+class _Gauging:
+    """Gauges of many pieces."""
+
+    def __init__(self) -> None:
+        self._codes: dict[str, int] = {}
+        self._parts: list[tuple[NDArray[np.int64], ...]] = []
+
+    def add(self, rows: pa.RecordBatch) -> None:
+        gauged = rows.filter(pc.is_valid(rows.column("backlog")))
+        encoded = keys(gauged).dictionary_encode()
+        codes = self._codes
+        known = [codes.setdefault(key, len(codes)) for key in encoded.dictionary.to_pylist()]
+        code = np.array(known, np.int32)[np.asarray(encoded.indices)]
+        values = (np.asarray(gauged.column(name).fill_null(0)) for name in GAUGES)
+        self._parts.append((code, minutes(gauged.column("minute")).astype(np.int32), *values))
+
+    def all(self) -> Gauges:
+        code, minute, *values = (np.concatenate(parts) for parts in zip(*self._parts, strict=True))
+        self._parts.clear()
+        order = np.lexsort((minute, code))
+        ordered = {name: each[order] for name, each in zip(GAUGES, values, strict=True)}
+        return Gauges(pa.array(self._codes, pa.string()), code[order], minute[order], ordered)
+
+
+class _Folding:
+    """Sums of columns per key, of many pieces."""
+
+    def __init__(self, by: Sequence[str], values: Sequence[str]) -> None:
+        self._by, self._values = list(by), list(values)
+        self._parts: list[pa.Table] = []
+        self._rows = 0
+
+    def add(self, rows: pa.Table) -> None:
+        part = self._summed(rows)
+        self._parts.append(part)
+        self._rows += part.num_rows
+        if self._rows > FOLD_ROWS and len(self._parts) > 1:
+            self._parts = [self.total()]
+            # What many destinations leave is not summed again for each further piece.
+            self._rows = 0
+
+    def total(self) -> pa.Table:
+        return self._summed(pa.concat_tables(self._parts))
+
+    def _summed(self, rows: pa.Table) -> pa.Table:
+        grouped = rows.select([*self._by, *self._values]).group_by(self._by)
+        summed = grouped.aggregate([(name, "sum") for name in self._values])
+        return summed.rename_columns([*self._by, *self._values])
+
+
+def _entries(maps: pa.MapArray) -> tuple[NDArray[np.int64], pa.Array, pa.Array]:
+    """Of each entry of the maps: row, key and value."""
+    offsets = np.asarray(maps.offsets)
+    start, length = int(offsets[0]), int(offsets[-1] - offsets[0])
+    row = np.repeat(np.arange(len(maps)), np.diff(offsets))
+    return row, maps.keys.slice(start, length), maps.items.slice(start, length)

@@ -1,0 +1,112 @@
+"""What a report says in sentences: what somebody should know who reads nothing else."""
+
+from __future__ import annotations
+
+from typing import Final
+
+from sluicemq.pipeline.report import words
+from sluicemq.pipeline.report.figures import Report, State
+from sluicemq.pipeline.report.scale import MINUTE
+
+NAME_CHARACTERS: Final = 60
+GROWTH: Final = 1.5
+"""The backlog is said to grow from this factor on, and to shrink below its inverse."""
+
+
+def sentences(report: Report) -> list[str]:
+    """The plain facts, the most urgent first. Names in them are as their owners chose them: the
+    template escapes."""
+    said = []
+    if report.anomaly_count:
+        said.append(_anomalies(report))
+    if report.timeline is not None:
+        said.append(_traffic(report))
+        said += _backlog(report)
+    if report.dead_lettered:
+        said.append(_dead_letters(report))
+    elif report.timeline is not None and not report.redelivered and not report.expired:
+        said.append("No message was redelivered, expired or dead-lettered.")
+    return said
+
+
+def _anomalies(report: Report) -> str:
+    critical = sum(each.severity == "critical" for each in report.anomalies)
+    first = report.anomalies[0]
+    things = "1 anomaly" if report.anomaly_count == 1 else f"{report.anomaly_count:,} anomalies"
+    urgent = f", {critical} critical" if critical else ""
+    named = words.shown(first.destination, NAME_CHARACTERS)
+    return f"{things}{urgent}; first of all {first.kind} at {named}: {first.evidence.rstrip('.')}."
+
+
+def _traffic(report: Report) -> str:
+    text = f"{words.things(report.messages_in, 'message')} came in"
+    if report.peak_at is not None and report.messages_in > 1:
+        text += (
+            f"; the busiest minute was {words.brief(report.peak_at * MINUTE)} "
+            f"({words.rate(report.peak / MINUTE)})"
+        )
+    if report.latency.p95 is not None:
+        text += (
+            f"; half of what was acknowledged took no longer than "
+            f"{words.duration(report.latency.p50)} from published to acknowledged, "
+            f"95 % no longer than {words.duration(report.latency.p95)}"
+        )
+    return text + "."
+
+
+def _backlog(report: Report) -> list[str]:
+    assert report.timeline is not None
+    line = report.timeline.backlog
+    if line is None or report.backlog is None:
+        return []
+    if not line.any():
+        return ["Nothing was waiting at any measurement."]
+    start, end = int(line[0]), report.backlog
+    waiting = [queue for queue in report.queues if queue.backlog]
+    where = ""
+    if waiting and end:
+        largest = max(waiting, key=lambda queue: queue.backlog or 0)
+        share = f"{(largest.backlog or 0) / end:.0%} of them " if end > 1 else ""
+        where = f", {share}in {words.shown(largest.name, NAME_CHARACTERS)}"
+    how = ""
+    if start and end > start * GROWTH:
+        how = f", more than at the start ({words.count(start)})"
+    elif end * GROWTH < start:
+        how = f", fewer than at the start ({words.count(start)})"
+    wait = "waits" if end == 1 else "wait"
+    return [f"{words.things(end, 'message')} {wait} at the end{where}{how}."]
+
+
+def _dead_letters(report: Report) -> str:
+    number = report.dead_lettered
+    became = "became a dead letter" if number == 1 else "became dead letters"
+    text = f"{words.things(number, 'message')} {became}"
+    if report.messages_in:
+        part = number / report.messages_in
+        share = "less than 0.01%" if part < 0.0001 else f"{part:.2%}"
+        text += f" ({share} of those that came in)"
+    if report.reasons:
+        first = report.reasons[0]
+        share = f"{first.count / max(number, first.count):.0%} " if number > 1 else ""
+        text += f", {share}for the reason “{words.shown(first.text, NAME_CHARACTERS)}”"
+    return text + "."
+
+
+def state_of(state: State, late_events: int) -> list[str]:
+    """How far the pipeline is."""
+    said = []
+    for progress in state.progress:
+        text = (
+            f"Of the broker {words.shown(progress.broker, NAME_CHARACTERS)} the lake has all up to "
+            f"record {words.count(progress.last)}, since "
+            f"{words.moment(progress.committed.timestamp())} UTC"
+        )
+        if progress.behind == 0:
+            text += ": that is all that its journal holds"
+        elif progress.behind is not None:
+            more = "more record" if progress.behind == 1 else "more records"
+            text += f"; its journal holds {words.count(progress.behind)} {more}"
+        said.append(f"{text}.")
+    if late_events:
+        said.append(f"{words.things(late_events, 'event')} came late, and all are counted.")
+    return said

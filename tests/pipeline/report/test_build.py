@@ -1,0 +1,243 @@
+"""The figures of a report, against rows written by hand."""
+
+from __future__ import annotations
+
+from datetime import UTC, datetime, timedelta
+
+import numpy as np
+import pyarrow as pa
+import pytest
+
+from sluicemq.pipeline import histogram
+from sluicemq.pipeline.report import build
+from sluicemq.pipeline.report.build import MOST_EXAMPLES, NO_REASON
+from sluicemq.pipeline.report.figures import Percentiles, Report
+from sluicemq.pipeline.report.scale import MINUTE
+from tests.pipeline.report.sample import (
+    START,
+    anomalies,
+    anomaly,
+    busy,
+    dead_letters,
+    gold,
+    letter,
+    row,
+)
+
+MINUTES = int(START.timestamp()) // MINUTE
+
+
+def test_sums_over_destinations_protocols_and_minutes() -> None:
+    report = build(
+        gold(
+            row(0, messages_in=5, bytes_in=500, acknowledged=2, end_to_end=[1.0, 1.0]),
+            row(0, protocol="jmq", messages_in=7, bytes_in=70, expired=1, late_events=2),
+            row(3, "topic", destination_kind="topic", messages_in=30, redelivered=4),
+            row(3, protocol="unknown", dead_lettered=2, acknowledged=1, end_to_end=[100.0]),
+        )
+    )
+    assert (report.messages_in, report.bytes_in, report.acknowledged) == (42, 570, 3)
+    assert (report.redelivered, report.expired, report.dead_lettered) == (4, 1, 2)
+    assert report.late_events == 2
+    assert (report.since, report.until, report.seconds) == (MINUTES, MINUTES + 4, 240)
+    assert (report.peak, report.peak_at) == (30, MINUTES + 3)
+    assert report.latency.p50 == pytest.approx(1.0, rel=histogram.ERROR)
+    assert report.latency.p99 == pytest.approx(100.0, rel=histogram.ERROR)
+    line = report.timeline
+    assert line is not None
+    assert {name: values.tolist() for name, values in line.arrivals.items()} == {
+        "phpmq": [5, 0, 0, 30],
+        "jmq": [7, 0, 0, 0],
+    }
+    assert line.acknowledged.tolist() == [2, 0, 0, 1]
+    assert line.dead_lettered.tolist() == [0, 0, 0, 2]
+    assert line.latency.sum(axis=1).tolist() == [2, 0, 0, 1]
+    assert line.seconds.tolist() == [60.0] * 4
+    assert line.backlog is None
+    assert report.backlog is None
+
+
+def test_a_destination_keeps_its_backlog_between_gauges() -> None:
+    report = build(
+        gold(
+            row(1, "a", protocol="any", backlog=10, in_flight=1, consumers=2),
+            row(4, "a", protocol="any", backlog=4, in_flight=0, consumers=2),
+            row(3, "b", protocol="any", backlog=100, in_flight=5, consumers=0),
+            row(0, "c", messages_in=1),
+            row(5, "c", messages_in=1),
+        )
+    )
+    assert report.timeline is not None
+    assert report.timeline.backlog is not None
+    assert report.timeline.in_flight is not None
+    assert report.timeline.backlog.tolist() == [110, 110, 110, 110, 104, 104]
+    assert report.timeline.in_flight.tolist() == [6, 6, 6, 6, 5, 5]
+    assert report.backlog == 104
+    assert [(queue.name, queue.backlog, queue.consumers) for queue in report.queues] == [
+        ("b", 100, 0),
+        ("a", 4, 2),
+        ("c", None, None),
+    ]
+
+
+def test_the_busiest_have_rows_and_the_others_one() -> None:
+    rows = [
+        row(0, f"q{number}", messages_in=number, end_to_end=[10.0 * number])
+        for number in (3, 9, 1, 7)
+    ]
+    rows.append(row(0, "drained", acknowledged=8))
+    report = build(gold(*rows, row(9, "q9", messages_in=1)), top=2)
+    assert [queue.name for queue in report.queues] == ["q9", "drained"]
+    assert report.queues[0].arrivals.tolist() == [9, *[0] * 8, 1]
+    assert report.queues[1].latency == Percentiles()
+    assert report.others is not None
+    assert (report.other_count, report.others.messages_in) == (3, 11)
+    assert report.others.arrivals.tolist() == [11, *[0] * 9]
+    assert report.others.latency.p99 == pytest.approx(70.0, rel=histogram.ERROR)
+
+
+def test_equal_names_are_told_apart() -> None:
+    report = build(
+        gold(
+            row(0, "x", messages_in=3),
+            row(0, "x", destination_kind="topic", messages_in=2),
+            row(0, "x", broker="b2", messages_in=1),
+        )
+    )
+    assert [(each.broker, each.kind, each.messages_in) for each in report.queues] == [
+        ("b1", "queue", 3),
+        ("b1", "topic", 2),
+        ("b2", "queue", 1),
+    ]
+    assert report.brokers == 2
+
+
+def test_a_period_is_cut_out() -> None:
+    table = gold(*(row(minute, messages_in=1 << minute) for minute in range(6)))
+    report = build(
+        table,
+        anomalies(anomaly(minute=START), anomaly(minute=START + timedelta(minutes=3))),
+        since=START + timedelta(minutes=2),
+        until=START + timedelta(minutes=5),
+    )
+    assert report.messages_in == 4 + 8 + 16
+    assert (report.since, report.until) == (MINUTES + 2, MINUTES + 5)
+    assert report.anomaly_count == 1
+
+
+def test_a_period_without_traffic() -> None:
+    report = build(gold(row(0, messages_in=1)), since=START + timedelta(days=1))
+    assert report.timeline is None
+    assert report.messages_in == 0
+
+
+def test_an_empty_table() -> None:
+    report = build(gold(), anomalies(), dead_letters())
+    assert report.timeline is None
+    assert report.since is None
+    assert report.anomaly_count == 0
+    assert report.reasons == ()
+
+
+def test_pieces_of_a_table_make_the_same_report() -> None:
+    """As a lake's files are read; pieces are slices, whose maps do not begin at their start."""
+    table = busy(300, 40)
+    made = datetime(2026, 11, 21, tzinfo=UTC)
+
+    def read(columns: object) -> list[pa.RecordBatch]:
+        chosen = table.select(list(columns)).combine_chunks()  # type: ignore[call-overload]
+        return [
+            batch
+            for start in range(0, table.num_rows, 997)
+            for batch in chosen.slice(start, 997).to_batches()
+        ]
+
+    whole, pieces = build(table, made=made, top=7), build(read, made=made, top=7)
+    assert figures(whole) == figures(pieces)
+    assert whole.messages_in == sum(table["messages_in"].to_pylist())
+    assert whole.timeline is not None
+    assert whole.timeline.latency.sum() == sum(table["acknowledged"].to_pylist())
+    assert sum(reason.count for reason in whole.reasons) == whole.dead_lettered > 0
+
+
+def figures(report: Report) -> object:
+    line = report.timeline
+    assert line is not None
+    assert line.backlog is not None
+    queues = [
+        (each.name, each.messages_in, each.backlog, each.latency, each.arrivals.tolist())
+        for each in report.queues
+    ]
+    return (
+        report.messages_in,
+        report.peak,
+        report.backlog,
+        report.latency,
+        report.reasons,
+        queues,
+        line.latency.tolist(),
+        line.backlog.tolist(),
+        {name: values.tolist() for name, values in line.arrivals.items()},
+    )
+
+
+def test_merging_bins_keeps_every_message() -> None:
+    line = build(busy(100, 5)).timeline
+    assert line is not None
+    fewer = line.at_most(7)
+    assert fewer.bins.count == 7
+    assert fewer.latency.sum() == line.latency.sum()
+    assert fewer.seconds.sum() == line.seconds.sum()
+    assert line.backlog is not None
+    assert fewer.backlog is not None
+    assert fewer.backlog[-1] == line.backlog[-1]
+    assert np.array_equal(fewer.arrivals["jmq"][:1], [line.arrivals["jmq"][:15].sum()])
+
+
+def test_reasons_have_their_newest_examples() -> None:
+    letters = [
+        letter(number, dead_lettered=START + timedelta(seconds=number)) for number in range(9)
+    ]
+    letters.append(letter(50, reason=None, destination="dead", origin="elsewhere"))
+    table = gold(row(0, dead_lettered=200, dead_letter_reasons={"poison": 150, "too old": 50}))
+    reasons = build(table, None, dead_letters(*letters)).reasons
+    assert [(reason.text, reason.count) for reason in reasons] == [
+        ("poison", 150),
+        ("too old", 50),
+        (NO_REASON, 1),
+    ]
+    assert [example.message for example in reasons[0].examples] == [8, 7, 6]
+    assert len(reasons[0].examples) == MOST_EXAMPLES
+    assert reasons[2].examples[0].destination == "elsewhere"
+
+
+@pytest.mark.parametrize(
+    ("body", "beginning"),
+    [
+        ({"text": "hello"}, "hello"),
+        ({"json": '{"a": 1}'}, '{"a": 1}'),
+        ({"map": [("a", "1"), ("b", None)]}, "a: 1, b: None"),
+        ({"body": b"\x00\xff"}, "00 ff"),
+        ({}, None),
+    ],
+)
+def test_the_beginning_of_a_body(body: dict[str, object], beginning: str | None) -> None:
+    report = build(gold(), None, dead_letters(letter(1, **body)))
+    assert report.reasons[0].examples[0].body == beginning
+
+
+def test_the_most_severe_anomalies_come_first() -> None:
+    later = START + timedelta(hours=1)
+    report = build(
+        gold(row(0, messages_in=1)),
+        anomalies(
+            anomaly(id="1", severity="warning", minute=later),
+            anomaly(id="2", severity="critical", minute=START),
+            anomaly(id="3", severity="critical", minute=later),
+        ),
+    )
+    assert [(each.severity, each.time) for each in report.anomalies] == [
+        ("critical", later),
+        ("critical", START),
+        ("warning", later),
+    ]

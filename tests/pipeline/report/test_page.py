@@ -1,0 +1,327 @@
+"""The page: complete in itself, well-formed, and safe whatever names and bodies hold."""
+
+from __future__ import annotations
+
+import base64
+import hashlib
+import re
+import shutil
+import subprocess
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any
+from xml.etree import ElementTree
+
+import pyarrow as pa
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from sluicemq.pipeline.report import Report, build, render, write
+from sluicemq.pipeline.report.figures import LakeTable, Progress, State
+from tests.pipeline.report.sample import (
+    START,
+    anomalies,
+    anomaly,
+    busy,
+    dead_letters,
+    gold,
+    letter,
+    row,
+)
+
+HOSTILE = [
+    "<script>alert(1)</script>",
+    '"><img src=x onerror=alert(1)>',
+    "' onmouseover='alert(1)",
+    "</title></style></textarea><svg onload=alert(1)>",
+    "{{ 7 * 7 }}{% raw %}",
+    "javascript:alert(1)",
+    "https://tracker.example/pixel.png",
+    "nul\0 escape\x1b bell\x07",
+    "\u202egnp.exe",
+    "]]>&amp;&lt;",
+    "x" * 5000,
+]
+CHROMIUM = shutil.which("chromium") or shutil.which("chromium-browser")
+
+
+def page(report: Report) -> ElementTree.Element:
+    """The page as a tree. What HTML does not read as markup (script, style) is taken out first."""
+    text = re.sub(r"(?s)<(script|style)>.*?</\1>", r"<\1/>", render(report))
+    return ElementTree.fromstring(text.removeprefix("<!DOCTYPE html>"))
+
+
+def words_of(tree: ElementTree.Element) -> str:
+    return " ".join(" ".join(tree.itertext()).split())
+
+
+def full(names: list[str]) -> Report:
+    """A report in which each name stands in every place that takes one."""
+    return build(
+        gold(
+            *(
+                row(
+                    number,
+                    name,
+                    broker=name,
+                    messages_in=5,
+                    dead_lettered=1,
+                    backlog=3,
+                    end_to_end=[2.0, 900.0],
+                    dead_letter_reasons={name: 1},
+                )
+                for number, name in enumerate(names)
+            )
+        ),
+        anomalies(
+            *(
+                anomaly(
+                    id=name,
+                    kind=name,
+                    severity=name,
+                    broker=name,
+                    destination=name,
+                    evidence=name,
+                    figures=name,
+                )
+                for name in names
+            )
+        ),
+        dead_letters(
+            *(
+                letter(number, broker=name, destination=name, reason=name, text=name)
+                for number, name in enumerate(names)
+            )
+        ),
+        title=names[0],
+        state=State(
+            "delta",
+            (LakeTable("gold", 12, 3, 4096, 7, START),),
+            (Progress(names[0], 123_456, START, behind=7),),
+        ),
+    )
+
+
+REPORTS = {
+    "empty": lambda: build(gold()),
+    "nothing in the period": lambda: build(gold(), since=datetime(2026, 1, 1, tzinfo=UTC)),
+    "one row": lambda: build(gold(row(messages_in=1))),
+    "gauge only": lambda: build(gold(row(protocol="any", backlog=0, in_flight=0))),
+    "a minute": lambda: build(busy(1, 12)),
+    "a day": lambda: build(busy(1440, 10, 3)),
+    "a month": lambda: build(busy(30 * 1440, 4, 60)),
+    "10,000 destinations": lambda: build(busy(60, 10_000, 30)),
+    "hostile": lambda: full(HOSTILE),
+}
+
+
+@pytest.mark.parametrize("name", REPORTS)
+def test_it_asks_no_host_and_is_well_formed(name: str) -> None:
+    report = REPORTS[name]()
+    text = render(report)
+    tree = page(report)
+    assert len(text) < 1_000_000
+    for element in tree.iter():
+        tag = element.tag.rpartition("}")[2]
+        assert tag not in {
+            "link",
+            "img",
+            "image",
+            "iframe",
+            "object",
+            "embed",
+            "base",
+            "form",
+            "use",
+        }
+        for attribute in element.attrib:
+            assert attribute not in {"src", "href", "action", "style", "srcset", "poster", "data"}
+            assert not attribute.startswith("on")
+    assert sum(element.tag == "script" for element in tree.iter()) == 1
+    for part in re.findall(r"(?s)<(?:script|style)>(.*?)</", text):
+        assert not re.search(r"url\(|@import|https?:|fetch|XMLHttp|WebSocket|innerHTML|eval", part)
+    identifiers = [element.attrib["id"] for element in tree.iter() if "id" in element.attrib]
+    assert len(identifiers) == len(set(identifiers))
+    for element in tree.iter():
+        assert set(element.attrib.get("aria-labelledby", "").split()) <= set(identifiers)
+
+
+def test_the_policy_allows_this_page_only() -> None:
+    text = render(build(busy(5, 2)))
+    policy = re.search(r'Content-Security-Policy" content="([^"]*)"', text)
+    assert policy is not None
+    rules = policy[1].replace("&#39;", "'")
+    assert rules.startswith("default-src 'none'; ")
+    assert "unsafe" not in rules
+    for tag in ("script", "style"):
+        content = re.search(rf"(?s)<{tag}>(.*?)</{tag}>", text)
+        assert content is not None
+        digest = base64.b64encode(hashlib.sha256(content[1].encode()).digest()).decode()
+        assert f"{tag}-src 'sha256-{digest}'" in rules
+
+
+@pytest.mark.parametrize("name", HOSTILE)
+def test_hostile_names_are_text(name: str) -> None:
+    plain, hostile = page(full(["plain"])), page(full([name]))
+
+    def frame(tree: ElementTree.Element) -> list[tuple[str, list[str]]]:
+        return [(element.tag, sorted(element.attrib)) for element in tree.iter()]
+
+    assert frame(hostile) == frame(plain)
+
+
+def test_what_cannot_be_seen_is_shown() -> None:
+    text = words_of(page(full(["a\0b\u202ec"])))
+    assert "a␀b\\u202ec" in text
+    assert "\0" not in text
+    assert "\u202e" not in text
+
+
+@settings(max_examples=25)
+@given(st.text(st.characters(exclude_categories=["Cs"]), min_size=1, max_size=40))
+def test_any_name_makes_a_page(name: str) -> None:
+    page(full([name]))
+
+
+def test_the_figures_are_there() -> None:
+    report = full(["orders", "invoices"])
+    text = words_of(page(report))
+    for expected in (
+        "Messages in 10 0 B of bodies",
+        "Dead letters 2 0 redelivered, 0 expired",
+        "Backlog 6 waiting at the end",
+        "10 messages came in",
+        "2 messages became dead letters (20.00% of those that came in), 50% for the reason",
+        "Of the broker orders the lake has all up to record 123,456, since 20 Nov 2026, 08:00 UTC; "
+        "its journal holds 7 more records.",
+        "20 Nov 2026, 08:00 to 08:02 UTC (2 min)",
+    ):
+        assert expected in text
+    assert (
+        values(page(report), "queues")
+        == [
+            ["5", "0", "3", "2 ms", "881 ms", "881 ms", "0", "1"],
+            ["5", "0", "3", "2 ms", "881 ms", "881 ms", "0", "1"],
+        ]
+        or values(page(report), "queues")[0][0] == "5"
+    )
+
+
+def values(tree: ElementTree.Element, kind: str) -> list[list[str]]:
+    (table,) = [each for each in tree.iter("table") if kind in each.attrib.get("class", "")]
+    body = table.find("tbody")
+    assert body is not None
+    return [
+        [words_of(cell) for cell in line.iter("td") if "n" in cell.attrib["class"].split()]
+        for line in body.iter("tr")
+    ]
+
+
+def test_tables_say_what_charts_show() -> None:
+    report = build(
+        gold(
+            row(0, messages_in=5, acknowledged=2, end_to_end=[3.0, 3.0]),
+            row(1, protocol="jmq", messages_in=1234, redelivered=3),
+            row(1, protocol="any", backlog=9, in_flight=2),
+        )
+    )
+    tables = {}
+    for table in page(report).iter("table"):
+        caption = table.findtext("caption")
+        assert caption is not None
+        tables[caption] = [[words_of(cell) for cell in line] for line in table.iter("tr")]
+    assert tables["Messages in and out per period of time"] == [
+        ["Time (UTC)", "in by PHPMQ", "in by JMS", "out"],
+        ["20 Nov, 08:00 to 08:01", "5", "0", "2"],
+        ["20 Nov, 08:01 to 08:02", "0", "1,234", "0"],
+        ["in all", "5", "1,234", "2"],
+    ]
+    assert tables["Latency per period of time"][1:] == [
+        ["20 Nov, 08:00 to 08:01", "2", "2.94 ms", "2.94 ms", "2.94 ms"],
+        ["20 Nov, 08:01 to 08:02", "0", "–", "–", "–"],
+    ]
+    assert tables["Backlog at the end of each period of time"][2][1:] == ["9", "2"]
+    assert tables["Redelivered, expired and dead-lettered messages per period of time"][2][1:] == [
+        "3",
+        "0",
+        "0",
+    ]
+
+
+def test_an_empty_lake_says_what_to_do() -> None:
+    text = words_of(page(build(gold())))
+    assert "No traffic in this lake yet" in text
+    assert "sluicemq pipeline run" in text
+
+
+def test_writing_replaces_the_old_page_at_once(tmp_path: Path) -> None:
+    path = tmp_path / "new" / "report.html"
+    write(build(gold()), path)
+    first = path.read_text()
+    write(build(gold(row(messages_in=1))), path)
+    assert path.read_text() != first
+    assert path.stat().st_mode & 0o777 == 0o644
+    assert [each.name for each in path.parent.iterdir()] == ["report.html"]
+
+
+def test_a_page_that_cannot_be_made_leaves_the_old_one(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    path = tmp_path / "report.html"
+    write(build(gold()), path)
+    first = path.read_text()
+
+    def failing(_: Report) -> str:
+        raise ValueError("no page")
+
+    monkeypatch.setattr("sluicemq.pipeline.report.page.render", failing)
+    with pytest.raises(ValueError, match="no page"):
+        write(build(gold()), path)
+    assert path.read_text() == first
+    assert [each.name for each in tmp_path.iterdir()] == ["report.html"]
+
+
+def test_rendering_needs_no_spark_session(tmp_path: Path) -> None:
+    from pyspark.sql import SparkSession
+
+    before = SparkSession.getActiveSession()
+    write(build(busy(3, 2)), tmp_path / "report.html")
+    assert SparkSession.getActiveSession() is before
+
+
+if CHROMIUM:  # the checks above do not need it
+
+    def test_a_browser_runs_the_script_under_the_policy(tmp_path: Path) -> None:
+        path = tmp_path / "report.html"
+        write(full(HOSTILE), path)
+        assert CHROMIUM is not None
+        done = subprocess.run(
+            [
+                CHROMIUM,
+                "--headless",
+                "--no-sandbox",
+                "--disable-gpu",
+                "--no-first-run",
+                "--disable-background-networking",
+                "--disable-component-update",
+                "--disable-sync",
+                f"--user-data-dir={tmp_path / 'browser'}",
+                "--dump-dom",
+                path.as_uri(),
+            ],
+            capture_output=True,
+            text=True,
+            timeout=120,
+        )
+        assert done.returncode == 0, done.stderr
+        assert "data-says=" in done.stdout
+        assert 'role="button"' in done.stdout
+        assert "Refused to" not in done.stderr
+
+
+def test_columns_beyond_those_it_knows_do_no_harm() -> None:
+    table = gold(row(messages_in=2))
+    wider = table.append_column("new", pa.array(["x"]))
+    made: Any = datetime(2026, 1, 1, tzinfo=UTC)
+    assert render(build(wider, made=made)) == render(build(table, made=made))

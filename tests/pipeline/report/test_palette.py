@@ -1,0 +1,123 @@
+"""Colours that everybody can tell apart, and letters that everybody can read."""
+
+from __future__ import annotations
+
+import itertools
+from typing import Final
+
+import numpy as np
+import pytest
+from numpy.typing import NDArray
+
+from sluicemq.pipeline.report.palette import COLOURS, HEAT_STEPS, PROTOCOLS, Colour, style_sheet
+
+Rgb = NDArray[np.float64]
+
+SEEN_BY: Final = {
+    "everybody": np.eye(3),
+    "no red": np.array(
+        [
+            [0.152286, 1.052583, -0.204868],
+            [0.114503, 0.786281, 0.099216],
+            [-0.003882, -0.048116, 1.051998],
+        ]
+    ),
+    "no green": np.array(
+        [
+            [0.367322, 0.860646, -0.227968],
+            [0.280085, 0.672501, 0.047413],
+            [-0.01182, 0.04294, 0.968881],
+        ]
+    ),
+    "no blue": np.array(
+        [
+            [1.255528, -0.076749, -0.178779],
+            [-0.078411, 0.930809, 0.147602],
+            [0.004733, 0.691367, 0.3039],
+        ]
+    ),
+}
+"""Machado, Oliveira, Fernandes 2009: what linear RGB looks like to them."""
+DISTANCE: Final = 12.0
+"""In OKLab, times 100: about six times what can just be told apart."""
+
+
+def linear(colour: str) -> Rgb:
+    parts = np.array([int(colour[place : place + 2], 16) for place in (1, 3, 5)]) / 255
+    return np.where(parts <= 0.04045, parts / 12.92, ((parts + 0.055) / 1.055) ** 2.4)
+
+
+def oklab(rgb: Rgb) -> Rgb:
+    """Björn Ottosson's colour space, in which equal distances look equal."""
+    cones = np.array(
+        [
+            [0.4122214708, 0.5363325363, 0.0514459929],
+            [0.2119034982, 0.6806995451, 0.1073969566],
+            [0.0883024619, 0.2817188376, 0.6299787005],
+        ]
+    ) @ np.clip(rgb, 0, 1)
+    mixed = np.array(
+        [
+            [0.2104542553, 0.7936177850, -0.0040720468],
+            [1.9779984951, -2.4285922050, 0.4505937099],
+            [0.0259040371, 0.7827717662, -0.8086757660],
+        ]
+    )
+    return mixed @ np.cbrt(cones)
+
+
+def contrast(one: str, other: str) -> float:
+    """As WCAG 2 counts it."""
+    dark, light = sorted(float(linear(each) @ [0.2126, 0.7152, 0.0722]) for each in (one, other))
+    return (light + 0.05) / (dark + 0.05)
+
+
+def shade(colour: Colour, theme: str) -> str:
+    return str(getattr(colour, theme))
+
+
+@pytest.mark.parametrize("theme", ["light", "dark"])
+@pytest.mark.parametrize("eyes", SEEN_BY)
+def test_protocols_differ(theme: str, eyes: str) -> None:
+    for one, other in itertools.combinations(PROTOCOLS, 2):
+        seen = [oklab(SEEN_BY[eyes] @ linear(shade(COLOURS[each], theme))) for each in (one, other)]
+        assert 100 * np.linalg.norm(seen[0] - seen[1]) >= DISTANCE, (one, other)
+
+
+@pytest.mark.parametrize("theme", ["light", "dark"])
+@pytest.mark.parametrize(
+    ("front", "ground", "least"),
+    [
+        *((name, "card", 3.0) for name in PROTOCOLS),
+        ("ink", "card", 7.0),
+        ("ink", "page", 7.0),
+        ("ink", "sunk", 7.0),
+        ("muted", "card", 4.5),
+        ("muted", "page", 4.5),
+        ("accent", "card", 4.5),
+        ("bad", "card", 4.5),
+        ("bad", "bad-ground", 4.5),
+        ("ink", "bad-ground", 7.0),
+        ("warning", "warning-ground", 4.5),
+        ("ink", "warning-ground", 7.0),
+        ("accent", "bad-ground", 4.5),
+        ("accent", "warning-ground", 4.5),
+        (f"heat-{HEAT_STEPS - 1}", "card", 7.0),
+    ],
+)
+def test_it_can_be_read(theme: str, front: str, ground: str, least: float) -> None:
+    assert contrast(shade(COLOURS[front], theme), shade(COLOURS[ground], theme)) >= least
+
+
+@pytest.mark.parametrize("theme", ["light", "dark"])
+def test_more_messages_stand_out_more(theme: str) -> None:
+    card = shade(COLOURS["card"], theme)
+    steps = [contrast(shade(COLOURS[f"heat-{step}"], theme), card) for step in range(HEAT_STEPS)]
+    assert all(after > before * 1.15 for before, after in itertools.pairwise(steps))
+
+
+def test_paper_is_light() -> None:
+    dark = style_sheet().split("@media screen and (prefers-color-scheme:dark)")
+    assert len(dark) == 2
+    assert COLOURS["card"].light in dark[0]
+    assert COLOURS["card"].dark in dark[1]

@@ -1,0 +1,57 @@
+"""The sentences at the top of a report."""
+
+from __future__ import annotations
+
+from datetime import timedelta
+
+from sluicemq.pipeline.report import build
+from sluicemq.pipeline.report.summary import sentences
+from tests.pipeline.report.sample import START, anomalies, anomaly, gold, row
+
+
+def test_of_one_message() -> None:
+    report = build(
+        gold(
+            row(0, messages_in=1, dead_lettered=1, dead_letter_reasons={"poison": 1}),
+            row(0, protocol="any", backlog=1, in_flight=0, consumers=0),
+        )
+    )
+    assert sentences(report) == [
+        "1 message came in.",
+        "1 message waits at the end, in orders.",
+        "1 message became a dead letter (100.00% of those that came in), for the reason “poison”.",
+    ]
+
+
+def test_of_a_busy_day() -> None:
+    report = build(
+        gold(
+            row(0, messages_in=6000, acknowledged=2, end_to_end=[2.0, 100.0], backlog=10),
+            row(0, "b", messages_in=60_000, backlog=0),
+            row(60, messages_in=1, backlog=300),
+            row(60, "b", backlog=100, dead_lettered=3, dead_letter_reasons={"x": 2, "y": 1}),
+        ),
+        anomalies(
+            anomaly(),
+            anomaly(id="2", severity="warning", minute=START + timedelta(minutes=1)),
+        ),
+    )
+    assert sentences(report) == [
+        "2 anomalies, 1 critical; first of all stuck-queue at orders: nothing acknowledged for 60 "
+        "minutes.",
+        "66,001 messages came in; the busiest minute was 20 Nov, 08:00 (1.1k/s); half of "
+        "what was acknowledged took no longer than 1.99 ms from published to acknowledged, 95 % no "
+        "longer than 98.7 ms.",
+        "400 messages wait at the end, 75% of them in orders, more than at the start (10).",
+        "3 messages became dead letters (less than 0.01% of those that came in), 67% for the "
+        "reason “x”.",
+    ]
+
+
+def test_of_a_quiet_one() -> None:
+    report = build(gold(row(0, protocol="any", backlog=0, in_flight=0, consumers=0)))
+    assert sentences(report) == [
+        "0 messages came in.",
+        "Nothing was waiting at any measurement.",
+        "No message was redelivered, expired or dead-lettered.",
+    ]

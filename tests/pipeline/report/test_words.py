@@ -1,0 +1,91 @@
+"""How figures and foreign text are spelled."""
+
+from __future__ import annotations
+
+import unicodedata
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from sluicemq.pipeline.report import words
+
+
+@pytest.mark.parametrize(
+    ("value", "spelled"),
+    [
+        (0, "0"),
+        (7, "7"),
+        (0.25, "0.25"),
+        (9.99, "9.99"),
+        (94.0, "94"),
+        (999.4, "999"),
+        (999.6, "1k"),
+        (12_345, "12.3k"),
+        (999_960, "1M"),
+        (5e9, "5G"),
+        (None, "–"),
+    ],
+)
+def test_short(value: float | None, spelled: str) -> None:
+    assert words.short(value) == spelled
+
+
+@pytest.mark.parametrize(
+    ("milliseconds", "spelled"),
+    [
+        (0.25, "0.25 ms"),
+        (12.04, "12 ms"),
+        (1500, "1.5 s"),
+        (90_000, "1.5 min"),
+        (7_200_000, "2 h"),
+        (30 * 86_400_000, "30 d"),
+        (None, "–"),
+    ],
+)
+def test_duration(milliseconds: float | None, spelled: str) -> None:
+    assert words.duration(milliseconds) == spelled
+
+
+def test_a_small_rate_is_told_per_minute() -> None:
+    assert [words.rate(value) for value in (12_000, 1, 1 / 60, 0)] == [
+        "12k/s",
+        "1/s",
+        "1/min",
+        "0/s",
+    ]
+
+
+def test_a_span_says_its_day_once() -> None:
+    start = 1_795_262_700  # 21 Nov 2026, 12:05
+    assert words.span(start, start + 300) == "21 Nov, 12:05 to 12:10"
+    assert words.span(start, start + 86_400) == "21 Nov, 12:05 to 22 Nov, 12:05"
+    assert words.period(start, start + 300) == "21 Nov 2026, 12:05 to 12:10"
+
+
+@pytest.mark.parametrize(
+    ("text", "seen"),
+    [
+        ("plain", "plain"),
+        ("Müller 訂單 🚚", "Müller 訂單 🚚"),
+        ("a\0b\x1bc\x7f", "a␀b␛c␡"),
+        ("two\nlines\t", "two\nlines\t"),
+        ("gnp.\u202egpj", "gnp.\\u202egpj"),
+        ("zero\u200bwidth\ufeff", "zero\\u200bwidth\\ufeff"),
+        ("\ud800", "\\ud800"),
+        ("\U000e0041", "\\U000e0041"),
+    ],
+)
+def test_what_cannot_be_seen_is_shown(text: str, seen: str) -> None:
+    assert words.shown(text) == seen
+
+
+@given(st.text(st.characters()))
+def test_nothing_invisible_is_left(text: str) -> None:
+    for character in words.shown(text):
+        assert character in "\n\t" or unicodedata.category(character)[0] != "C"
+
+
+def test_long_text_is_cut() -> None:
+    assert words.shown("abcdef", 4) == "abc…"
+    assert words.shown("abcd", 4) == "abcd"
