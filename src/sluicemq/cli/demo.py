@@ -5,11 +5,14 @@ Every step checks what it claims; the demonstration ends with exit code 1 if one
 
 from __future__ import annotations
 
+import json
+import shutil
 import tempfile
 import threading
 import time
 from collections.abc import Callable
 from contextlib import ExitStack
+from importlib.util import find_spec
 from pathlib import Path
 from typing import Annotated, Final
 
@@ -25,21 +28,26 @@ from sluicemq.cli.bench.sockets import Target
 from sluicemq.cli.console import Exit, out
 from sluicemq.cli.local import LocalBroker
 from sluicemq.journal.inspect import check
-from sluicemq.model.errors import ClientError, RequestTimeout
+from sluicemq.model.errors import ClientError, ConfigurationError, RequestTimeout
 from sluicemq.protocols.jmq.client import BlockingJmqClient
 from sluicemq.protocols.msglite.client import BlockingMsgliteClient
 from sluicemq.protocols.phpmq.client import BlockingPhpmqClient, BlockingPhpmqMessage
+from sluicemq.protocols.vibemq.blocking import BlockingVibeMQClient
 
 LISTEN: Final = (
     "msglite://127.0.0.1:0?durability=sync",
     "phpmq://127.0.0.1:0",
     "phpmq-maintenance://127.0.0.1:0",
+    "vibemq://127.0.0.1:0",
     "jmq://127.0.0.1:0",
 )
+MARK: Final = ".sluicemq-demo"
+"""A file in the directory that the demonstration may empty, because it has made it."""
 ORDERS: Final = 200
 BACKLOG: Final = 500
 SETTLED: Final = 120
 FLOOD: Final = 50_000
+PRICES: Final = 100
 PATIENCE: Final = 10.0
 """Seconds that a message may take."""
 
@@ -50,36 +58,49 @@ class StepFailed(Exception):
 
 def demo(
     keep: Annotated[
-        Path | None, typer.Option(help="Keep the data in this new directory, to look at it.")
-    ] = None,
+        Path, typer.Option(help="Directory for what is left to look at; that of an earlier run.")
+    ] = Path("sluicemq-demo"),
 ) -> None:
-    """Show the broker at work: three protocols, one queue, a crash, and nothing lost."""
+    """Show the broker at work: four protocols, a crash, nothing lost, and a lake of the traffic."""
     console = out()
+    _empty(keep)
     with ExitStack() as stack:
-        directory = keep or Path(
-            stack.enter_context(tempfile.TemporaryDirectory(prefix="sluicemq-demo-"))
-        )
-        broker = LocalBroker(directory, LISTEN)
+        directory = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="sluicemq-demo-")))
+        broker = LocalBroker(directory / "data", LISTEN)
         stack.callback(broker.stop)
-        story = Story(console, broker)
+        story = Story(console, broker, keep)
         try:
             story.tell()
         except (StepFailed, ClientError) as error:
             console.print(f"[bold red]The demonstration failed:[/] {error}")
             console.print(broker.log.read_text(errors="replace")[-3000:], markup=False)
             raise typer.Exit(Exit.REFUSED) from None
+        broker.stop()
+        shutil.move(directory / "data", keep / "data")
         story.summary()
-        if keep is not None:
-            broker.stop()
-            console.print(f"The data is in {keep}: sluicemq journal dump {keep}")
+
+
+def _empty(directory: Path) -> None:
+    if directory.exists() and any(directory.iterdir()):
+        if not (directory / MARK).exists():
+            raise ConfigurationError(
+                f"{directory.absolute()} is not empty, and no earlier demonstration made it. "
+                "Name another directory with --keep."
+            )
+        shutil.rmtree(directory)
+    directory.mkdir(parents=True, exist_ok=True)
+    (directory / MARK).touch()
 
 
 class Story:
     """The steps, in order, and the table they make."""
 
-    def __init__(self, console: Console, broker: LocalBroker) -> None:
+    def __init__(self, console: Console, broker: LocalBroker, keep: Path) -> None:
         self._console = console
         self._broker = broker
+        self._lake = keep / "lake"
+        self._report = keep / "report.html"
+        self._spark = find_spec("pyspark") is not None
         self._table = Table(
             title="What happened", title_justify="left", header_style="bold", box=SIMPLE_HEAD
         )
@@ -95,6 +116,7 @@ class Story:
         self._step("msglite: a query, answered by a worker", self._query)
         self._step("PHPMQ: a message is given up", self._dead_letter)
         self._step("JMS: a transaction, rolled back and committed, read by PHPMQ", self._jms)
+        self._step(f"{PRICES} messages from VibeMQ to JMS", self._vibemq_to_jms)
         self._step(
             f"PHPMQ: {BACKLOG} messages, {SETTLED} acknowledged, kill -9", self._backlog_and_kill
         )
@@ -102,6 +124,10 @@ class Story:
         self._step("PHPMQ: consume what is left", self._consume_rest)
         self._step(f"PHPMQ: {FLOOD:,} messages of 1 KB, persistent", self._flood)
         self._step("check the journal, record by record", self._check)
+        if self._spark:
+            self._step("Spark: the journal into bronze, silver and gold tables", self._tables)
+            self._step("look into the tables", self._look)
+            self._step("draw the report", self._draw)
 
     def summary(self) -> None:
         """Print the table, and what to type next."""
@@ -117,6 +143,11 @@ class Story:
                 expand=False,
             )
         )
+        if self._spark:
+            self._console.print(f"The tables are in {self._lake}, the journal beside it.")
+            self._console.print(f"The report: {self._report.absolute().as_uri()}")
+        else:
+            self._console.print("For tables and a report: pip install 'sluicemq[pipeline]'")
 
     def _step(self, what: str, action: Callable[[], str]) -> None:
         before = time.perf_counter()
@@ -129,7 +160,7 @@ class Story:
 
     def _start(self) -> str:
         self._broker.start()
-        names = {"msglite": "msglite", "PHPMQ": "phpmq", "JMS": "jmq"}
+        names = {"msglite": "msglite", "PHPMQ": "phpmq", "VibeMQ": "vibemq", "JMS": "jmq"}
         return ", ".join(f"{name} on {self._broker.port(key)}" for name, key in names.items())
 
     def _msglite_to_phpmq(self) -> str:
@@ -195,6 +226,19 @@ class Story:
             message.ack()
         return "what was committed came, a MapMessage as JSON"
 
+    def _vibemq_to_jms(self) -> str:
+        with (
+            BlockingVibeMQClient.connect(port=self._broker.port("vibemq")) as sender,
+            BlockingJmqClient.connect(port=self._broker.port("jmq")) as client,
+        ):
+            consumer = client.session().consumer("prices")
+            for number in range(PRICES):
+                sender.publish("prices", {"article": number, "price": number / 4})
+            for number in range(PRICES):
+                message = consumer.receive(PATIENCE)
+                _expect(json.loads(str(message.body))["article"], number)
+        return "all, in order, as JSON text"
+
     def _backlog_and_kill(self) -> str:
         with self._phpmq() as client:
             for number in range(BACKLOG):
@@ -244,6 +288,32 @@ class Story:
         if report.problems:
             raise StepFailed(f"the journal is damaged: {report.problems[0]}")
         return f"{report.records:,} records, no problem"
+
+    def _tables(self) -> str:
+        # here, because who has no Spark wants to see the rest
+        from sluicemq.cli import demo_lake
+
+        events = demo_lake.fill(self._broker.directory, self._lake)
+        return f"{events:,} events"
+
+    def _look(self) -> str:
+        from sluicemq.cli import demo_lake
+
+        traffic = demo_lake.traffic(self._lake)
+        _expect(traffic.get("orders"), (ORDERS, ORDERS))
+        _expect(traffic.get("payments"), (BACKLOG, BACKLOG))
+        _expect(traffic.get("prices"), (PRICES, PRICES))
+        _expect(traffic.get("bench"), (FLOOD, FLOOD))
+        states = demo_lake.states(self._lake)
+        _expect(states.get("dead-lettered"), 1)
+        messages = sum(states.values())
+        return f"{messages:,} messages, each once; {states['acknowledged']:,} acknowledged"
+
+    def _draw(self) -> str:
+        from sluicemq.cli import demo_lake
+
+        demo_lake.draw(self._lake, self._report)
+        return f"{self._report.stat().st_size // 1024:,} KB, one file"
 
     # --- helpers -----------------------------------------------------------------------------
 

@@ -10,7 +10,17 @@ import typer
 
 import sluicemq
 from sluicemq.broker.build import COMPILED
-from sluicemq.cli import configuration, demo, journal, messages, permissions, serve, status, users
+from sluicemq.cli import (
+    configuration,
+    demo,
+    journal,
+    messages,
+    permissions,
+    pipeline,
+    serve,
+    status,
+    users,
+)
 from sluicemq.cli.bench import command as bench
 from sluicemq.cli.console import Exit, print_json, report
 from sluicemq.model.errors import SluiceError
@@ -31,6 +41,7 @@ app.command("demo")(demo.demo)
 app.add_typer(bench.app, name="bench")
 app.add_typer(configuration.app, name="config")
 app.add_typer(journal.app, name="journal")
+app.add_typer(pipeline.app, name="pipeline")
 app.add_typer(users.app, name="users")
 app.add_typer(permissions.app, name="permissions")
 

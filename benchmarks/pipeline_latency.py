@@ -1,0 +1,102 @@
+"""From an event in the journal to its row in gold, while a broker takes messages at a steady rate.
+
+.venv/bin/python benchmarks/pipeline_latency.py --rate 10000 --seconds 90
+
+A broker, PHPMQ producers and consumers, and `sluicemq pipeline run` beside them, each a process of
+its own. Of each batch the oldest event is measured, from the broker's time of it to the commit of
+gold: no event of the batch waits longer. Batches of the warm-up do not count.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import statistics
+import subprocess
+import sys
+import tempfile
+import threading
+import time
+from datetime import UTC, datetime, timedelta
+from pathlib import Path
+from typing import Any
+
+from sluicemq.cli.bench.load import Load
+from sluicemq.cli.bench.phpmq import Phpmq
+from sluicemq.cli.bench.sockets import Target
+from sluicemq.cli.local import LocalBroker
+
+
+def follow(pipeline: subprocess.Popen[str], batches: list[dict[str, Any]]) -> None:
+    """Collect what `pipeline run --json` says."""
+    assert pipeline.stdout is not None
+    for line in pipeline.stdout:
+        told = json.loads(line)
+        if "trouble" in told:
+            print(f"restarted: {told['trouble']}", file=sys.stderr)
+        if "batch" in told:
+            batches.append(told)
+
+
+def measure(rate: int, seconds: float, warm_up: float, size: int, options: list[str]) -> None:
+    """Run it, and print a line for each batch that counts and a summary."""
+    with tempfile.TemporaryDirectory(prefix="sluicemq-latency-") as directory:
+        data, lake = Path(directory) / "data", Path(directory) / "lake"
+        listen = ["phpmq://127.0.0.1:0?durability=sync"]
+        with LocalBroker(data, listen, ["--log-level", "warning"]) as broker:
+            command = [sys.executable, "-m", "sluicemq.cli", "pipeline", "run", "--json"]
+            command += ["--journal", str(data), "--lake", str(lake), *options]
+            batches: list[dict[str, Any]] = []
+            with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as pipeline:
+                reader = threading.Thread(target=follow, args=(pipeline, batches))
+                reader.start()
+                try:
+                    with Load(Target(broker.port("phpmq")), Phpmq(size), pid=broker.pid) as load:
+                        load.flood(messages=1000)  # something to start with
+                        while not batches and pipeline.poll() is None:
+                            time.sleep(0.1)
+                        since = datetime.now(UTC) + timedelta(seconds=warm_up)
+                        run = load.steady(rate, warm_up + seconds)
+                finally:
+                    pipeline.terminate()
+                    reader.join()
+            until = since + timedelta(seconds=seconds)
+            show(batches, since, until)
+            print(f"messages/s: {run.rate:,}")
+
+
+def show(batches: list[dict[str, Any]], since: datetime, until: datetime) -> None:
+    """The batches of that time."""
+    worst: list[float] = []
+    print(f"{'events':>9}{'latency s':>11}{'lag':>10}  seconds")
+    for told in batches:
+        batch = told["batch"]
+        if batch["shown"] is None:
+            continue
+        shown = datetime.fromisoformat(batch["shown"])
+        if since <= shown <= until:
+            waited = (shown - datetime.fromisoformat(batch["oldest"])).total_seconds()
+            worst.append(waited)
+            spent = " ".join(f"{name} {taken:.2f}" for name, taken in told["seconds"].items())
+            print(f"{batch['rows']:>9,}{waited:>11.2f}{told['lag'] or 0:>10,}  {spent}")
+    if worst:
+        print(
+            f"oldest event of a batch, seconds: median {statistics.median(worst):.2f}, "
+            f"worst {max(worst):.2f}, {len(worst)} batches"
+        )
+
+
+def main() -> None:
+    """The program."""
+    parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
+    parser.add_argument("--rate", type=int, default=10_000, help="messages/s")
+    parser.add_argument("--seconds", type=float, default=60.0, help="measured")
+    parser.add_argument("--warm-up", type=float, default=30.0, help="seconds before that")
+    parser.add_argument("--size", type=int, default=1024, help="bytes of a body")
+    parser.add_argument("options", nargs="*", help="of `pipeline run`, after --")
+    given = parser.parse_args()
+    measure(given.rate, given.seconds, given.warm_up, given.size, given.options)
+
+
+if __name__ == "__main__":
+    main()

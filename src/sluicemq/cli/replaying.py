@@ -1,0 +1,185 @@
+"""`sluicemq pipeline replay` and `sluicemq pipeline decode`: traffic of the past, sent once more or
+taken apart."""
+
+from __future__ import annotations
+
+import os
+import sys
+from functools import partial
+from pathlib import Path
+from typing import Annotated, Any, Final
+
+import typer
+from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
+
+from sluicemq.broker.selectors import compile_selector
+from sluicemq.cli.console import Exit, JsonFlag, complain, err, out, print_json
+from sluicemq.cli.watching import needed, started
+from sluicemq.model.errors import ConfigurationError, SelectorError
+from sluicemq.server.identity.passwords import read_secret_file
+
+PASSWORD: Final = "PIPELINE_PASSWORD"
+TOKEN: Final = "PIPELINE_TOKEN"
+"""Environment variables for what is not to be seen in the list of processes."""
+
+PasswordOption = Annotated[
+    Path | None,
+    typer.Option("--password-file", metavar="FILE", help=f"For --url; or the variable {PASSWORD}."),
+]
+TokenOption = Annotated[
+    Path | None,
+    typer.Option("--token-file", metavar="FILE", help=f"For --url; or the variable {TOKEN}."),
+]
+LakeOption = Annotated[Path, typer.Option("--lake", metavar="DIR", help="Directory of the tables.")]
+FormatOption = Annotated[
+    str, typer.Option("--format", help="Of the tables: delta, iceberg or parquet.")
+]
+
+
+def credentials(password_file: Path | None, token_file: Path | None) -> dict[str, str]:
+    """Password and token from files, or else from the environment."""
+    found = {}
+    for name, file, variable in (
+        ("password", password_file, PASSWORD),
+        ("token", token_file, TOKEN),
+    ):
+        secret = read_secret_file(file) if file is not None else os.environ.get(variable)
+        if secret:
+            found[name] = secret
+    return found
+
+
+def replay(
+    lake: LakeOption,
+    url: Annotated[str, typer.Option("--url", help="The broker: http://user@host:7680")],
+    to: Annotated[
+        str, typer.Option("--to", help="Queue, or topic:NAME; default: each where it was sent.")
+    ] = "",
+    where: Annotated[
+        str | None, typer.Option("--where", help="SQL on the columns of silver.")
+    ] = None,
+    selector: Annotated[
+        str | None, typer.Option("--selector", help="A JMS message selector.")
+    ] = None,
+    rate: Annotated[float | None, typer.Option("--rate", help="Messages a second.")] = None,
+    pace: Annotated[
+        float | None, typer.Option("--pace", help="1 = with their old pauses, 2 = twice as fast.")
+    ] = None,
+    write_id: Annotated[
+        str, typer.Option("--write-id", help="Of a replay that is to be continued.")
+    ] = "",
+    format: FormatOption = "delta",
+    password_file: PasswordOption = None,
+    token_file: TokenOption = None,
+    as_json: JsonFlag = False,
+) -> None:
+    """Send messages of the past once more, in their old order; each is stored once.
+
+    Which ones, --where says (state = 'dead-lettered' AND destination = 'orders'), or --selector.
+    """
+    if selector is not None:
+        try:
+            compile_selector(selector)  # a mistake in it is told here, not by a task
+        except SelectorError as error:
+            raise ConfigurationError(f"--selector: {error}") from None
+    secrets = credentials(password_file, token_file)
+    with needed():
+        from pyspark.errors import AnalysisException, ParseException
+
+        from sluicemq.pipeline.jobs.lake import Lake
+        from sluicemq.pipeline.replay import replay as send
+
+        place = Lake(lake, format)
+        table = place.table("silver")
+    if not table.exists():
+        raise ConfigurationError(
+            f"there is no table silver of the format {format} in {lake}: sluicemq pipeline run or "
+            "backfill makes one"
+        )
+    with started("sluicemq replay", place.log) as spark:
+        frame = table.frame(spark)
+        if where is not None:
+            try:
+                frame = frame.where(where)
+            except (AnalysisException, ParseException) as error:
+                raise ConfigurationError(f"--where: {_first_line(error)}") from None
+        columns = (
+            TextColumn("messages"),
+            BarColumn(),
+            MofNCompleteColumn(),
+            TimeElapsedColumn(),
+        )
+        with Progress(*columns, console=err(), transient=True, disable=as_json) as bar:
+            task = bar.add_task("messages", total=None)
+            done = send(
+                frame,
+                url,
+                to,
+                rate=rate,
+                pace=pace,
+                selects=None if selector is None else partial(compile_selector, selector),
+                write_id=write_id,
+                progress=lambda sent, all: bar.update(task, completed=sent, total=all),
+                **secrets,
+            )
+    if as_json:
+        print_json(done._asdict())
+        return
+    out().print(f"{done.written:,} messages sent", markup=False)
+    if done.already:
+        err().print(f"{done.already:,} had been sent before.")
+    if done.bad:
+        err().print(f"{done.bad:,} rows were no messages and went to the dead-letter queue.")
+
+
+def decode(
+    captures: Annotated[list[Path], typer.Argument(metavar="CAPTURE...", help="pcap, pcapng.")],
+    ports: Annotated[str, typer.Option("--ports", help="As 9200=phpmq,9300=jmq.")] = "",
+    raw: Annotated[
+        bool, typer.Option("--raw", help="The files are the bytes of one direction.")
+    ] = False,
+    protocol: Annotated[
+        str | None, typer.Option("--protocol", help="With --raw; default: found out.")
+    ] = None,
+    role: Annotated[
+        str, typer.Option("--role", help="With --raw, who wrote them: client or server.")
+    ] = "client",
+    max_frame_bytes: Annotated[
+        int | None, typer.Option("--max-frame-bytes", min=1, help="Longer ones are errors.")
+    ] = None,
+    secrets: Annotated[bool, typer.Option("--secrets", help="Show passwords and tokens.")] = False,
+    output: Annotated[
+        Path | None, typer.Option("--output", "-o", metavar="DIR", help="Table for the frames.")
+    ] = None,
+    format: Annotated[str, typer.Option("--format", help="Of that table.")] = "parquet",
+    as_json: Annotated[bool, typer.Option("--json", help="Print each frame as JSON.")] = False,
+) -> None:
+    """Take captured traffic apart: a frame of a protocol a row, errors with their place."""
+    for path in captures:
+        if not path.is_file():
+            raise ConfigurationError(f"there is no file {path}")
+    with needed():
+        from sluicemq.pipeline.decode import Options, Raw, parse_ports
+        from sluicemq.pipeline.decode import run as decode_all
+
+        given: dict[str, Any] = {"ports": parse_ports(ports), "secrets": secrets}
+        if raw:
+            given["raw"] = Raw(protocol, role)
+        if max_frame_bytes is not None:
+            given["max_frame_bytes"] = max_frame_bytes
+        options = Options(**given)
+    with started("sluicemq decode") as spark, err().status("decoding"):
+        lines = sys.stdout if as_json else None
+        summary = decode_all(spark, captures, options, output=output, kind=format, lines=lines)
+    console = err() if as_json else out()
+    for line in summary.lines():
+        console.print(line, markup=False)
+    if output is not None:
+        err().print(f"The frames are in {output}.", markup=False)
+    if summary.errors:
+        complain(f"{summary.errors:,} errors")
+        raise typer.Exit(Exit.REFUSED)
+
+
+def _first_line(error: Exception) -> str:
+    return str(error).strip().partition("\n")[0]

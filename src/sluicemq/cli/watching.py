@@ -1,0 +1,185 @@
+"""What the commands of `sluicemq pipeline` have in common: Spark is started, progress is shown, a
+signal ends what runs."""
+
+from __future__ import annotations
+
+import signal
+import threading
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from datetime import UTC, datetime, timedelta
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from rich.markup import escape
+from rich.progress import (
+    BarColumn,
+    MofNCompleteColumn,
+    Progress,
+    SpinnerColumn,
+    TaskID,
+    TextColumn,
+    TimeElapsedColumn,
+)
+
+from sluicemq.cli.console import err, print_json
+from sluicemq.model.errors import ConfigurationError
+from sluicemq.server.units import Unit, parse_quantity
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+    from sluicemq.pipeline.jobs.run import Step
+
+
+class Repeated:
+    """Something that is done every so often, when there is an occasion."""
+
+    def __init__(self, action: Callable[[], int], seconds: float) -> None:
+        self._action = action
+        self._seconds = seconds
+        self._due = datetime.now(UTC) + timedelta(seconds=seconds)
+        self.latest: int | None = None
+
+    def perhaps(self) -> None:
+        if datetime.now(UTC) >= self._due:
+            self.now()
+
+    def now(self) -> None:
+        self.latest = self._action()
+        self._due = datetime.now(UTC) + timedelta(seconds=self._seconds)
+
+
+class Shown:
+    """How far it has come: a bar, or a line of JSON for each batch."""
+
+    def __init__(self, as_json: bool, *, unending: bool) -> None:
+        self._as_json = as_json
+        self._unending = unending
+        self._progress = Progress(
+            SpinnerColumn(),
+            TextColumn("{task.description}"),
+            *(() if unending else (BarColumn(), MofNCompleteColumn())),
+            TextColumn("{task.fields[told]}"),
+            TimeElapsedColumn(),
+            console=err(),
+            transient=True,
+            disable=as_json,
+        )
+        self._task: TaskID | None = None
+        self._started = datetime.now(UTC)
+
+    def __enter__(self) -> Shown:
+        self._progress.start()
+        self._task = self._progress.add_task("starting", total=None, told="")
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._progress.stop()
+
+    def step(self, step: Step, anomalies: int | None, total: int | None = None) -> None:
+        """After a batch, or a restart."""
+        if self._as_json:
+            print_json(_described(step, anomalies))
+            return
+        if step.trouble:
+            self._progress.console.print(f"[yellow]{escape(step.trouble)}[/]")
+            return
+        seconds = (datetime.now(UTC) - self._started).total_seconds()
+        told = [f"{step.rows / seconds:,.0f} events/s"]
+        if step.lag is not None:
+            told.append(f"{step.lag:,} behind")
+        if anomalies:
+            told.append(f"{anomalies} anomalies")
+        if total is None and not self._unending and step.lag is not None:
+            total = step.rows + step.lag
+        assert self._task is not None
+        self._progress.update(
+            self._task,
+            description=f"{step.rows:,} events" if self._unending else "events",
+            completed=step.rows,
+            total=total,
+            told=", ".join(told),
+        )
+
+
+def _described(step: Step, anomalies: int | None) -> dict[str, Any]:
+    shown: dict[str, Any] = {"rows": step.rows, "lag": step.lag}
+    if step.trouble:
+        shown["trouble"] = step.trouble
+    if step.batch is not None:
+        batch = step.batch
+        shown["batch"] = {
+            "rows": batch.rows,
+            "last": batch.last,
+            "oldest": batch.oldest,
+            "newest": batch.newest,
+            "shown": batch.shown,
+        }
+        shown["seconds"] = {name: round(taken, 3) for name, taken in batch.seconds.items()}
+    if anomalies is not None:
+        shown["anomalies"] = anomalies
+    return shown
+
+
+@contextmanager
+def stopping(stop: threading.Event) -> Iterator[None]:
+    """SIGINT and SIGTERM end the query after its batch; a second SIGINT at once."""
+
+    def ask(number: int, _: object) -> None:
+        if stop.is_set() and number == signal.SIGINT:
+            raise KeyboardInterrupt
+        stop.set()
+
+    numbers = (signal.SIGINT, signal.SIGTERM)
+    before = [signal.signal(number, ask) for number in numbers]
+    try:
+        yield
+    finally:
+        for number, handler in zip(numbers, before, strict=True):
+            signal.signal(number, handler)
+
+
+@contextmanager
+def needed() -> Iterator[None]:
+    """Explains what is not installed."""
+    try:
+        yield
+    except ModuleNotFoundError as error:
+        if error.name is None or error.name.startswith("sluicemq"):
+            raise
+        raise ConfigurationError(
+            f"the pipeline needs {error.name}, which is not installed: "
+            "pip install 'sluicemq[pipeline]'"
+        ) from None
+
+
+@contextmanager
+def started(name: str, log: Path | None = None) -> Iterator[SparkSession]:
+    """Spark's session; one that was not there before is stopped in the end. What Spark says goes
+    to the end of the file `log`, which an error then names."""
+    with needed():
+        from pyspark.sql import SparkSession
+
+        from sluicemq.pipeline.session import session
+    there = SparkSession.getActiveSession() is not None
+    with err().status("starting Spark"):
+        spark = session(name, log=log)
+    if not there:
+        spark.sparkContext.setLogLevel("ERROR")
+    try:
+        yield spark
+    except Exception as error:
+        if log is not None and not there and not isinstance(error, ConfigurationError):
+            err().print(f"What Spark said is in {log}.", markup=False)
+        raise
+    finally:
+        if not there:
+            spark.stop()
+
+
+def seconds(option: str, text: str) -> float:
+    try:
+        return parse_quantity(text, Unit.MILLISECONDS) / 1000
+    except ValueError as error:
+        raise ConfigurationError(f"{option}: {error}") from None

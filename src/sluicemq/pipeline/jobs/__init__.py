@@ -1,0 +1,1 @@
+"""The tables of the lake, and the functions DataFrame -> DataFrame that make them."""

@@ -1,0 +1,244 @@
+"""Anomalies: what in gold and silver deserves a look, with the figures that say why.
+
+    stuck-queue         messages wait, and for minutes nothing was acknowledged. critical if it
+                        grows meanwhile, or has nobody who consumes
+    poison-message      delivered again and again, or dead-lettered after that. critical as long as
+                        it goes on
+    latency-regression  the 95th percentile of published-to-acknowledged in an hour is half as long
+                        again as in the same hour a week ago, and the two hours' histograms differ
+                        by more than chance explains (Kolmogorov-Smirnov). critical if three times
+
+A finding has the same `id` however often it is made, so that a table of them is kept by replacing.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from functools import reduce
+from typing import Final
+
+from pyspark.sql import Column, DataFrame, Window
+from pyspark.sql import functions as f
+
+from sluicemq.pipeline.histogram import percentile_column
+from sluicemq.pipeline.jobs.schemas import ANOMALIES
+
+_PLACE: Final = ("broker", "destination", "destination_kind")
+_NAMED: Final = 5
+"""Message numbers given as evidence."""
+_MOST_POISON: Final = 100
+"""Poison messages of one destination; the worst ones."""
+_WEEK: Final = "7 days"
+_CHANCE: Final = 1.95
+"""Kolmogorov-Smirnov: exceeded by chance once in a thousand, times sqrt((n + m) / (n m))."""
+
+
+@dataclass(frozen=True)
+class Thresholds:
+    """When something is an anomaly.
+
+    stuck_minutes  without an acknowledgement while messages wait
+    attempts       deliveries that make a message poison
+    samples        acknowledgements that each of two hours must have to be compared
+    slower         what the 95th percentile of the later hour is at least of the earlier one's
+    apart          least distance of the two histograms, 0-1
+    """
+
+    stuck_minutes: int = 15
+    attempts: int = 5
+    samples: int = 200
+    slower: float = 1.5
+    apart: float = 0.1
+
+
+USUAL: Final = Thresholds()
+
+
+def anomalies(gold: DataFrame, silver: DataFrame, limits: Thresholds = USUAL) -> DataFrame:
+    """Rows of ANOMALIES, from all rows of GOLD and SILVER."""
+    newest = gold.groupBy("broker").agg(f.max("minute").alias("newest"))
+    found = (
+        stuck_queues(gold, silver, limits),
+        poison_messages(silver, limits),
+        latency_regressions(gold, limits),
+    )
+    together = reduce(DataFrame.unionByName, found).join(f.broadcast(newest), "broker", "left")
+    frame = together.withColumn("detected", f.coalesce("newest", "minute")).withColumn(
+        "id",
+        f.sha2(
+            f.concat_ws(
+                "\n", "kind", *_PLACE, f.unix_micros("minute"), f.coalesce("message", f.lit(0))
+            ),
+            224,
+        ),
+    )
+    return frame.select(*ANOMALIES.names)
+
+
+def stuck_queues(gold: DataFrame, silver: DataFrame, limits: Thresholds = USUAL) -> DataFrame:
+    """Destinations where messages wait and nothing moves."""
+    minutes = gold.groupBy(*_PLACE, "minute").agg(
+        f.expr("max_by(struct(backlog, in_flight, consumers), gauged) AS gauge"),
+        f.sum("acknowledged").alias("acknowledged"),
+        f.sum("messages_in").alias("messages_in"),
+    )
+    newest = gold.groupBy("broker").agg(f.max("minute").alias("newest"))
+    waits = f.col("gauge.backlog") + f.col("gauge.in_flight")
+    # the last minute in which it was not stuck
+    moved = f.max(f.when((f.col("acknowledged") > 0) | (waits <= 0), f.col("minute")))
+    by_place = Window.partitionBy(*_PLACE)
+    after = minutes.withColumn("moved", moved.over(by_place)).where(
+        f.col("moved").isNull() | (f.col("minute") > f.col("moved"))
+    )
+    stuck = (
+        after.groupBy(*_PLACE)
+        .agg(
+            f.min(f.when(waits > 0, f.col("minute"))).alias("minute"),
+            f.expr("min_by(gauge, minute) FILTER (WHERE gauge IS NOT NULL) AS first"),
+            f.expr("max_by(gauge, minute) FILTER (WHERE gauge IS NOT NULL) AS last"),
+            f.sum("messages_in").alias("messages_in"),
+        )
+        .join(f.broadcast(newest), "broker")
+        .withColumn("minutes", (f.unix_seconds("newest") - f.unix_seconds("minute")) / 60)
+        .where(f.col("minutes") >= limits.stuck_minutes)
+    )
+    open_ones = silver.where(f.col("state").isin("waiting", "in-flight"))
+    oldest = (
+        open_ones.join(f.broadcast(stuck.select(*_PLACE)), list(_PLACE), "left_semi")
+        .withColumn("_place", f.row_number().over(by_place.orderBy("message")))
+        .where(f.col("_place") <= _NAMED)
+        .groupBy(*_PLACE)
+        .agg(f.array_sort(f.collect_list("message")).alias("oldest"))
+    )
+    frame = stuck.join(oldest, list(_PLACE), "left")
+    first = f.col("first.backlog") + f.col("first.in_flight")
+    last = f.col("last.backlog") + f.col("last.in_flight")
+    consumers = f.coalesce(f.col("last.consumers"), f.lit(0))
+    figures = {
+        "minutes": f.col("minutes").cast("long"),
+        "waiting": last,
+        "waiting_at_first": first,
+        "messages_in": f.col("messages_in"),
+        "consumers": consumers,
+        "oldest": f.coalesce("oldest", f.array().cast("array<bigint>")),
+    }
+    evidence = f.format_string(
+        "nothing was acknowledged for %d minutes while %d messages wait (%d at first, %d came in); "
+        "%d consumers are attached",
+        *(figures[name] for name in list(figures)[:5]),
+    )
+    critical = (last > first) | (consumers == 0)
+    return _rows(frame, "stuck-queue", critical, evidence, figures, f.lit(None).cast("long"))
+
+
+def poison_messages(silver: DataFrame, limits: Thresholds = USUAL) -> DataFrame:
+    """Messages that were delivered so often that delivering is no cure."""
+    tried = f.greatest(f.coalesce("attempts", f.lit(0)), f.col("deliveries"))
+    by_place = Window.partitionBy(*_PLACE).orderBy(tried.desc(), "message")
+    frame = (
+        silver.where((f.col("destination_kind") == "queue") & f.col("last_delivered").isNotNull())
+        .where((tried >= limits.attempts) & (f.col("state") != "acknowledged"))
+        .withColumn("_place", f.row_number().over(by_place))
+        .where(f.col("_place") <= _MOST_POISON)
+        .withColumn("minute", f.date_trunc("minute", "last_delivered"))
+    )
+    figures = {
+        "message": f.col("message"),
+        "deliveries": tried.cast("long"),
+        "state": f.col("state"),
+        "reason": f.coalesce("reason", f.lit("")),
+        "message_id": f.coalesce("message_id", f.lit("")),
+        "successor": f.col("successor"),
+    }
+    evidence = f.format_string(
+        "message %d was delivered %d times and is %s%s",
+        figures["message"],
+        figures["deliveries"],
+        f.when(f.col("outcome").isNull(), "still not acknowledged").otherwise(f.col("state")),
+        f.coalesce(f.concat(f.lit(": "), "reason"), f.lit("")),
+    )
+    return _rows(
+        frame, "poison-message", f.col("outcome").isNull(), evidence, figures, f.col("message")
+    )
+
+
+def latency_regressions(gold: DataFrame, limits: Thresholds = USUAL) -> DataFrame:
+    """Hours in which messages took longer than in the same hour of the week before."""
+    counts = gold.select(
+        *_PLACE, f.date_trunc("hour", "minute").alias("hour"), f.explode("end_to_end")
+    )
+    counts = counts.groupBy(*_PLACE, "hour", f.col("key").alias("bucket")).agg(
+        f.sum("value").alias("now")
+    )
+    earlier = counts.select(
+        *_PLACE,
+        (f.col("hour") + f.expr(f"INTERVAL {_WEEK}")).alias("hour"),
+        "bucket",
+        f.col("now").alias("then"),
+    )
+    both = counts.join(earlier, [*_PLACE, "hour", "bucket"], "full").na.fill(0, ["now", "then"])
+    hours = Window.partitionBy(*_PLACE, "hour")
+    upto = hours.orderBy("bucket")
+    shares = both.select(
+        "*",
+        *(f.sum(each).over(hours).alias(f"{each}_all") for each in ("now", "then")),
+        *(f.sum(each).over(upto).alias(f"{each}_upto") for each in ("now", "then")),
+    ).where((f.col("now_all") >= limits.samples) & (f.col("then_all") >= limits.samples))
+    gap = f.abs(f.col("now_upto") / f.col("now_all") - f.col("then_upto") / f.col("then_all"))
+    frame = shares.groupBy(*_PLACE, f.col("hour").alias("minute")).agg(
+        f.max(gap).alias("distance"),
+        f.first("now_all").alias("samples"),
+        f.first("then_all").alias("samples_before"),
+        *(_histogram(each).alias(each) for each in ("now", "then")),
+    )
+    frame = frame.withColumn("p95", percentile_column(f.col("now"), 0.95)).withColumn(
+        "p95_before", percentile_column(f.col("then"), 0.95)
+    )
+    n, m = f.col("samples"), f.col("samples_before")
+    by_chance = _CHANCE * f.sqrt((n + m) / (n * m))
+    ratio = f.col("p95") / f.col("p95_before")
+    frame = frame.where(
+        (ratio >= limits.slower) & (f.col("distance") >= f.greatest(by_chance, f.lit(limits.apart)))
+    )
+    figures = {
+        "p95_ms": f.round("p95", 3),
+        "p95_ms_before": f.round("p95_before", 3),
+        "ratio": f.round(ratio, 2),
+        "distance": f.round("distance", 3),
+        "samples": n,
+        "samples_before": m,
+    }
+    evidence = f.format_string(
+        "95 %% were acknowledged within %.1f ms, a week ago within %.1f ms (%.1f times; %d and %d "
+        "messages, distance of the histograms %.2f)",
+        *(figures[name] for name in ("p95_ms", "p95_ms_before", "ratio")),
+        *(figures[name] for name in ("samples", "samples_before", "distance")),
+    )
+    nothing = f.lit(None).cast("long")
+    return _rows(frame, "latency-regression", ratio >= 3, evidence, figures, nothing)
+
+
+def _histogram(name: str) -> Column:
+    entries = f.collect_list(f.when(f.col(name) > 0, f.struct("bucket", name)))
+    return f.map_from_entries(entries)
+
+
+def _rows(
+    frame: DataFrame,
+    kind: str,
+    critical: Column,
+    evidence: Column,
+    figures: dict[str, Column],
+    message: Column,
+) -> DataFrame:
+    told: Sequence[Column] = [value.alias(name) for name, value in figures.items()]
+    return frame.select(
+        f.lit(kind).alias("kind"),
+        f.when(critical, "critical").otherwise("warning").alias("severity"),
+        *_PLACE,
+        "minute",
+        message.alias("message"),
+        evidence.alias("evidence"),
+        f.to_json(f.struct(*told)).alias("figures"),
+    )

@@ -1,0 +1,145 @@
+"""One batch of events into the tables of a lake; a batch that is there already changes nothing."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Collection
+from dataclasses import dataclass, field
+from datetime import UTC, datetime, timedelta
+from typing import Any, Final
+
+import pyarrow as pa
+import pyarrow.compute as pc
+from pyspark.sql import DataFrame, Observation
+from pyspark.sql import functions as f
+
+from sluicemq.pipeline.jobs import gold, silver
+from sluicemq.pipeline.jobs.bronze import bronze, choose_named
+from sluicemq.pipeline.jobs.lake import NAMES, Lake
+from sluicemq.pipeline.jobs.schemas import BRONZE_PARTITIONS, GOLD_KEYS, SILVER_KEYS
+
+_EPOCH: Final = datetime(1970, 1, 1, tzinfo=UTC)
+_NO_JAVA: Final = ("phpmq", "msglite", "vibemq", gold.ANY)
+"""Protocols whose messages never have a body that only protocols/java.py can read."""
+
+
+@dataclass
+class Done:
+    """What a batch has done.
+
+    rows     events in it; 0 if all tables had it already
+    last     number of the last record
+    oldest, newest    times of its oldest and newest events
+    shown    when gold had them; None if it had them already
+    seconds  spent on each table; a table that had the batch already is missing
+    """
+
+    rows: int = 0
+    last: int = 0
+    oldest: datetime | None = None
+    newest: datetime | None = None
+    shown: datetime | None = None
+    seconds: dict[str, float] = field(default_factory=dict)
+
+
+class Writer:
+    """Writes batches of one journal into a lake, one after the other.
+
+    It remembers how far each table has come; nobody else may write this broker's events meanwhile.
+    """
+
+    def __init__(
+        self,
+        lake: Lake,
+        journal: str,
+        names: Collection[str] = NAMES,
+        watermark: timedelta = gold.WATERMARK,
+    ) -> None:
+        self._lake = lake
+        self._application = lake.application(journal)
+        self._names = [name for name in NAMES if name in names]
+        self._watermark = watermark
+        self._tables = {name: lake.table(name) for name in self._names}
+        self._ends = {name: lake.reached(journal, [name]) for name in self._names}
+        self._named = lake.named() if "bronze" in self._names else frozenset()
+        self._newest: datetime | None = None
+
+    def write(self, events: DataFrame) -> Done:
+        """All events of one batch: every one from its first record to its last."""
+        done = Done()
+        found = self._gold(events, done)
+        if all(end is not None and end >= done.last for end in self._ends.values()):
+            done.rows = 0
+        if not done.rows:
+            return done
+        overview = self._overview(events, found)
+        for name in self._names:
+            end = self._ends[name]
+            if end is not None and end >= done.last:
+                continue
+            before = time.perf_counter()
+            if name == "gold":
+                self._tables[name].upsert(
+                    found, GOLD_KEYS, self._application, done.last, gold.combine
+                )
+                done.shown = datetime.now(UTC)
+            elif name == "bronze":
+                self._bronze(events, overview, done.last)
+            else:
+                self._silver(events, overview, done.last)
+            self._ends[name] = done.last
+            done.seconds[name] = done.seconds.get(name, 0.0) + time.perf_counter() - before
+        self._newest = max(filter(None, (self._newest, done.newest)), default=None)
+        return done
+
+    def _gold(self, events: DataFrame, done: Done) -> pa.Table:
+        """Rows of gold, which tell besides what there is in the batch."""
+        before = time.perf_counter()
+        seen = Observation()
+        observed = events.observe(
+            seen,
+            f.count(f.lit(1)).alias("rows"),
+            f.max("sequence").alias("last"),
+            f.min(f.unix_micros("time")).alias("oldest"),
+            f.max(f.unix_micros("time")).alias("newest"),
+        )
+        frame = self._missing(observed, "gold")
+        sums = gold.sums(frame, self._lake.broker, self._newest, self._watermark)
+        found = gold.finish(sums.toArrow())
+        told: dict[str, Any] = seen.get
+        done.rows, done.last = told["rows"], told["last"] or 0
+        if told["newest"] is not None:
+            done.oldest = _EPOCH + timedelta(microseconds=told["oldest"])
+            done.newest = _EPOCH + timedelta(microseconds=told["newest"])
+        done.seconds["gold"] = time.perf_counter() - before
+        return found
+
+    def _overview(self, events: DataFrame, found: pa.Table) -> pa.Table:
+        """The batch's destinations and protocols: what gold was given, unless it had some of the
+        batch already, as after a crash."""
+        if self._ends.get("gold") is None or all(
+            self._ends[name] == self._ends["gold"] for name in self._names
+        ):
+            return found
+        return gold.sums(events, self._lake.broker).toArrow()
+
+    def _missing(self, events: DataFrame, name: str) -> DataFrame:
+        """The events that a table does not have yet."""
+        end = self._ends.get(name)
+        return events if end is None else events.where(f.col("sequence") > end)
+
+    def _bronze(self, events: DataFrame, found: pa.Table, last: int) -> None:
+        destinations = pc.unique(found["destination"]).to_pylist()
+        self._named = choose_named(self._named, destinations)
+        rows = bronze(self._missing(events, "bronze"), self._named, self._lake.broker)
+        writer = rows.write.format("sluicemq-table").mode("append")
+        writer = writer.option("kind", self._lake.kind)
+        writer = writer.option("path", str(self._lake.path("bronze")))
+        writer = writer.option("partitions", ",".join(BRONZE_PARTITIONS)).option("sort", "sequence")
+        writer.option("application", self._application).option("version", str(last)).save()
+
+    def _silver(self, events: DataFrame, found: pa.Table, last: int) -> None:
+        java = bool(set(pc.unique(found["protocol"]).to_pylist()) - set(_NO_JAVA))
+        frame = self._missing(events, "silver")
+        rows = silver.finish(silver.sums(frame, self._lake.broker, java).toArrow())
+        self._tables["silver"].upsert(rows, SILVER_KEYS, self._application, last, silver.combine)

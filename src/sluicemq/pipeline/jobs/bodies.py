@@ -1,0 +1,220 @@
+"""What a message's body says, as columns: text, JSON, the entries of maps, the values of streams.
+
+Text and JSON are read by Spark itself. The Java serialisation of map and stream bodies, and bodies
+that a JMQ client compressed, are read by the code that the broker's protocols use
+(protocols/java.py), and only rows with such a body are sent to it. A body that is not what its kind
+says gives a row with `decode_error`; nothing here makes a job fail.
+"""
+
+from __future__ import annotations
+
+import base64
+from typing import Any, Final
+
+import msgspec
+import pyarrow as pa
+from pyspark.sql import Column, DataFrame
+from pyspark.sql import functions as f
+from pyspark.sql.pandas.functions import arrow_udf
+from pyspark.sql.types import ArrayType, BinaryType, MapType, StringType, StructField, StructType
+
+from sluicemq.model.errors import ProtocolError
+from sluicemq.pipeline.jobs.schemas import sql_list
+from sluicemq.protocols.java import (
+    Byte,
+    Char,
+    Float,
+    Limits,
+    Long,
+    Short,
+    Value,
+    inflate,
+    json_of_map,
+    json_of_stream,
+    loads_map,
+    loads_stream,
+)
+
+COMPRESSED_SIZE: Final = "JMS_SUN_COMPRESSED_SIZE"
+"""Set by the client that compressed a body; true of the body that has this size."""
+PLAIN_SIZE: Final = "JMS_SUN_UNCOMPRESSED_SIZE"
+UNDISTINGUISHED: Final = ("phpmq", "msglite", "internal")
+"""Protocols that do not tell text from bytes (protocols/crossing.py)."""
+
+DECODED: Final = (
+    "body",
+    "text",
+    "json",
+    "map",
+    "map_types",
+    "values",
+    "value_types",
+    "decode_error",
+)
+"""The columns that `decode` sets."""
+
+_TEXTS: Final = MapType(StringType(), StringType())
+_READ: Final = StructType(
+    [
+        StructField("plain", BinaryType()),
+        StructField("json", StringType()),
+        StructField("map", _TEXTS),
+        StructField("map_types", _TEXTS),
+        StructField("values", ArrayType(StringType())),
+        StructField("value_types", ArrayType(StringType())),
+        StructField("error", StringType()),
+    ]
+)
+_READ_ARROW: Final = pa.struct(
+    [
+        pa.field("plain", pa.binary()),
+        pa.field("json", pa.string()),
+        pa.field("map", pa.map_(pa.string(), pa.string())),
+        pa.field("map_types", pa.map_(pa.string(), pa.string())),
+        pa.field("values", pa.list_(pa.string())),
+        pa.field("value_types", pa.list_(pa.string())),
+        pa.field("error", pa.string()),
+    ]
+)
+_LIMIT: Final = Limits().size
+"""Bytes that a compressed body may have, as for the protocols."""
+
+_TYPES: Final = (
+    # a subclass before what it derives from
+    (bool, "boolean"),
+    (Byte, "byte"),
+    (Short, "short"),
+    (Long, "long"),
+    (int, "integer"),
+    (Float, "float"),
+    (float, "double"),
+    (Char, "character"),
+    (str, "text"),
+    (bytes, "bytes"),
+    (dict, "map"),
+)
+
+
+def decode(frame: DataFrame, java: bool = True) -> DataFrame:
+    """`frame` (with body, body_kind, protocol, properties) with the columns DECODED.
+
+    java  whether there may be bodies of JMS clients: without, nothing is sent to Python
+    """
+    names = frame.columns
+    frame = frame.selectExpr(
+        "*",
+        "octet_length(body) AS _size",
+        "coalesce(protocol = 'jmq' AND "
+        f"element_at(properties, '{COMPRESSED_SIZE}') = string(octet_length(body)), false)"
+        " AS _packed",
+    )
+    frame = frame.selectExpr(
+        "*", "body IS NOT NULL AND (_packed OR body_kind IN ('map', 'stream')) AS _java"
+    )
+    if java:
+        plain_size = f"coalesce(try_cast(element_at(properties, '{PLAIN_SIZE}') AS BIGINT), -1)"
+        read = _read(
+            f.expr("if(_java, body, NULL)"),
+            f.col("body_kind"),
+            f.expr(f"if(_packed, {plain_size}, NULL)"),
+        )
+        frame = frame.withColumn("_read", read)
+    else:
+        frame = frame.withColumn("_read", f.lit(None).cast(_READ))
+    frame = frame.selectExpr(
+        "*",
+        "if(_read.error IS NULL, try_validate_utf8(string(coalesce(_read.plain, body))), NULL)"
+        " AS _text",
+    )
+    frame = frame.selectExpr(
+        "*", "body_kind = 'json' AND try_parse_json(_text) IS NOT NULL AS _json"
+    )
+    told = sql_list(UNDISTINGUISHED)
+    columns = {
+        "text": "CASE WHEN body_kind = 'text' OR (body_kind = 'json' AND NOT _json)"
+        f" OR (body_kind = 'bytes' AND protocol IN ({told})) THEN _text END",
+        "json": "if(_json, _text, _read.json)",
+        "body": "CASE WHEN _size = 0 AND body_kind = 'none' THEN NULL"
+        " WHEN _java OR _text IS NULL OR body_kind IN ('none', 'object')"
+        f" OR (body_kind = 'bytes' AND NOT protocol IN ({told})) THEN body END",
+        "decode_error": "CASE WHEN _read.error IS NOT NULL THEN _read.error"
+        " WHEN body_kind IN ('text', 'json') AND _text IS NULL AND body IS NOT NULL"
+        " THEN 'the body is not UTF-8'"
+        " WHEN body_kind = 'json' AND NOT _json THEN 'the body is not JSON'"
+        " WHEN body_kind = 'none' AND _size > 0"
+        " THEN concat(_size, ' bytes where there should be none') END",
+        **{name: f"_read.{name}" for name in ("map", "map_types", "values", "value_types")},
+    }
+    kept = (f"`{name}`" for name in names if name not in columns)
+    return frame.selectExpr(*kept, *(f"{made} AS `{name}`" for name, made in columns.items()))
+
+
+def original_body() -> Column:
+    """The body of a row of silver, as it was sent."""
+    return f.coalesce(f.col("body"), f.encode(f.coalesce("text", "json"), "UTF-8"))
+
+
+def variant(frame: DataFrame, name: str = "variant") -> DataFrame:
+    """`frame` (rows of silver) with the body as a VARIANT: of JSON, maps, streams, and of text that
+    happens to be JSON; null for all else.
+
+    `variant_get(variant, '$.order.id', 'long')` takes a field out of it.
+    """
+    return frame.withColumn(name, f.try_parse_json(f.coalesce("json", "text")))
+
+
+def typed_property(name: str, kind: str) -> Column:
+    """A property of a row as Spark's type `kind` ("long", "double", "boolean", "string"); null if
+    the message has none of that name, or one that cannot be read so."""
+    return f.element_at("properties", f.lit(name)).try_cast(kind)
+
+
+@arrow_udf(_READ)  # type: ignore[call-overload, untyped-decorator]
+def _read(bodies: pa.Array, kinds: pa.Array, sizes: pa.Array) -> pa.Array:
+    rows = zip(bodies.to_pylist(), kinds.to_pylist(), sizes.to_pylist(), strict=True)
+    found = [None if body is None else read_body(body, kind, size) for body, kind, size in rows]
+    return pa.array(found, _READ_ARROW)
+
+
+def read_body(body: bytes, kind: str, plain_size: int | None) -> dict[str, Any]:
+    """One body, as the columns that `decode` makes of it. `plain_size` is None if it is not
+    compressed, -1 if it is and nobody told its size when it is not."""
+    found: dict[str, Any] = {}
+    try:
+        if plain_size is not None:
+            body = inflate(body, plain_size if plain_size >= 0 else None, _LIMIT)
+            found["plain"] = body
+        if kind == "map":
+            entries = loads_map(body)
+            found["json"] = json_of_map(body).decode()
+            shown = msgspec.json.decode(found["json"])
+            texts = [_text(value, shown[name]) for name, value in entries.items()]
+            found["map"] = list(zip(entries, texts, strict=True))
+            found["map_types"] = [(name, _type(value)) for name, value in entries.items()]
+        elif kind == "stream":
+            values = loads_stream(body) if body else []
+            found["json"] = json_of_stream(body).decode()
+            found["values"] = [_text(value, None) for value in values]
+            found["value_types"] = [_type(value) for value in values]
+    except ProtocolError as error:
+        return {"error": str(error)}
+    return found
+
+
+def _type(value: Value) -> str:
+    return (
+        "null" if value is None else next(name for made, name in _TYPES if isinstance(value, made))
+    )
+
+
+def _text(value: Value, shown: Any) -> str | None:
+    """A value as text; `shown` is what JSON makes of it, for maps."""
+    if value is None:
+        return None
+    if isinstance(value, bool):
+        return "true" if value else "false"
+    if isinstance(value, bytes):
+        return base64.b64encode(value).decode()
+    if isinstance(value, dict):
+        return msgspec.json.encode(shown).decode()
+    return str(value)

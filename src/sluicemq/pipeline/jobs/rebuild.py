@@ -1,0 +1,75 @@
+"""Silver and gold made anew from bronze."""
+
+from __future__ import annotations
+
+import shutil
+from collections.abc import Callable
+from typing import Final
+
+import pyarrow.compute as pc
+from pyspark.sql import SparkSession
+from pyspark.sql import functions as f
+
+from sluicemq.model.errors import ConfigurationError
+from sluicemq.pipeline.jobs.batch import Writer
+from sluicemq.pipeline.jobs.lake import Lake
+from sluicemq.pipeline.jobs.run import MAX_ROWS, Step
+from sluicemq.pipeline.schema import EVENTS
+
+_MADE: Final = ("gold", "silver")
+
+
+def rebuild(
+    spark: SparkSession,
+    lake: Lake,
+    tell: Callable[[Step, int], None] = lambda step, total: None,
+    max_rows: int = MAX_ROWS,
+) -> int:
+    """Drop silver and gold, and make them from bronze, of all brokers. Returns how many events.
+
+    Nothing may be running on the lake. If it is broken off, it has to be done again: the lake's
+    `rebuilding` file says so. `tell` is given how things stand, and how many events there are.
+    Raises ConfigurationError if there is no bronze.
+    """
+    bronze = lake.table("bronze")
+    if not bronze.exists():
+        raise ConfigurationError(f"there is no bronze in {lake.directory} to make anything from")
+    lake.rebuilding.touch()
+    for name in _MADE:
+        shutil.rmtree(lake.path(name), ignore_errors=True)
+    total = sum(file.rows for file in bronze.files())
+    rows = 0
+    for broker, journal in lake.brokers().items():
+        writer = Writer(Lake(lake.directory, lake.kind, broker), journal, _MADE)
+        for first, last in _ranges(spark, lake, broker, max_rows):
+            wanted = (pc.field("sequence") >= first) & (pc.field("sequence") <= last)
+            events = bronze.frame(spark, filter=wanted).where(
+                (f.col("broker") == broker) & f.col("sequence").between(first, last)
+            )
+            done = writer.write(events.select(*EVENTS.names))
+            rows += done.rows
+            tell(Step(rows, batch=done), total)
+    lake.rebuilding.unlink()
+    return rows
+
+
+def _ranges(spark: SparkSession, lake: Lake, broker: str, max_rows: int) -> list[tuple[int, int]]:
+    """The broker's records as ranges of numbers, each of about so many events."""
+    numbers = lake.table("bronze").frame(spark).where(f.col("broker") == broker)
+    # numbers have gaps, and a record may have many events: counted in blocks, cut between them
+    block = f.floor(f.col("sequence") / _BLOCK)
+    counts = numbers.groupBy(block.alias("block")).count().orderBy("block").collect()
+    ranges: list[tuple[int, int]] = []
+    room = 0
+    for row in counts:
+        first, last = row["block"] * _BLOCK, (row["block"] + 1) * _BLOCK - 1
+        if ranges and row["count"] <= room:
+            ranges[-1] = (ranges[-1][0], last)
+        else:
+            ranges.append((first, last))
+            room = max_rows
+        room -= row["count"]
+    return ranges
+
+
+_BLOCK: Final = 1024

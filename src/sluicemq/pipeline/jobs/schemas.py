@@ -1,0 +1,243 @@
+"""The columns of the lake's tables, declared once.
+
+New columns are added at the end, and none ever changes its name, type or meaning. `broker` is the
+name that `--broker` gave to the broker whose journal was read: several may share a lake.
+
+BRONZE: all events, as they came; nothing is ever changed in it.
+
+    broker ...           see above; then the columns of pipeline/schema.py
+    day                  UTC date of `time`; the table is partitioned by it and by the next
+    destination_partition  the destination's name if it is a plain one and among the first 200 of
+                         the table, otherwise `~` and two hexadecimal digits
+
+SILVER: one row per message. Key: (broker, message).
+
+    broker, message      the message's number in that broker's journal
+    destination, destination_kind   where it was sent
+    published            when; null if the journal did not hold the message any more
+    protocol             by which it came; null as with `published`
+    priority, durability, expiration, deliver_at, size, body_kind     as in pipeline/schema.py
+    message_id, correlation_id, reply_to, type, properties, property_types
+    body                 the body as sent; null where `text` or `json` is the same bytes
+    text                 of text bodies, and of bytes that are UTF-8 by protocols that do not
+                         distinguish (PHPMQ, msglite)
+    json                 of JSON bodies as sent; of map and stream bodies as JSON
+    map, map_types       entries of a map body as text, and the Java type of each: "boolean",
+                         "byte", "short", "character", "integer", "long", "float", "double", "text",
+                         "bytes" (in base64), "null", "map" (as JSON)
+    values, value_types  of a stream body, the same
+    decode_error         why the body could not be read as what its kind says; null = it could
+    first_delivered, last_delivered     first and last time it was given to a consumer
+    deliveries           how often in all, and how often of these again
+    redeliveries
+    attempts             the largest number of deliveries that one delivery's events told
+    acknowledged ... discarded   when it ended so; of a topic, where each subscription has an end
+                         of its own, the last such time
+    requeued             the last time it went to the tail of its queue
+    ended                deliveries that ended, of all causes
+    requeues             how often it was requeued
+    reason               why it was dead-lettered
+    successor            number of the dead letter, or of the message it was moved to
+    origin               of a dead letter: the destination where it could not be delivered
+    delivered_by         of a topic's message: deliveries per subscription
+    ended_by             of a topic's message: how many ended, per subscription
+    events               how many events this row is made of
+    last_event           time of the latest
+    outcome              the event that ended it ("acknowledged" ... "discarded"); null = none yet
+    state                "waiting", "in-flight" (delivered and not ended, though it may wait to be
+                         delivered again), or the outcome
+    queueing_ms          published to first delivered
+    end_to_end_ms        published to acknowledged
+
+GOLD: one row per minute, destination and protocol. Key: (broker, minute, destination,
+destination_kind, protocol). Counts are of events in that minute; they add up.
+
+    broker, minute, day  start of the minute, and its UTC date (the table is partitioned by it)
+    destination, destination_kind
+    protocol             of the messages; "unknown" if the journal did not hold them any more;
+                         "any" in the rows with the gauges, which know no protocol
+    messages_in, bytes_in        published, and bytes of their bodies
+    delivered            first deliveries
+    redelivered ... requeued     see pipeline/schema.py
+    messages_in_rate, bytes_in_rate, acknowledged_rate    per second, the minute's average
+    queueing             published to first delivered: histogram, bucket -> count
+                         (pipeline/histogram.py)
+    queueing_p50 ... queueing_p99    percentiles of it, ms, at most 2.5 % off; null without any
+    queueing_max         the longest, ms, exact
+    end_to_end ...       published to acknowledged, the same
+    backlog, in_flight, consumers    as the latest gauge of the minute told; null without one
+    gauged               time of that gauge
+    dead_letter_reasons  reason -> dead letters
+    late_events          events that came more than the watermark behind the newest one known; they
+                         are in the other figures all the same
+
+ANOMALIES: what deserves a look. Key: `id`.
+
+    id                   the same for the same finding, however often it is made
+    kind                 "stuck-queue", "poison-message" or "latency-regression"
+    severity             "warning" or "critical"
+    broker, destination, destination_kind
+    minute               when it began: stuck since; last delivery; the hour that was slow
+    message              its number, of a poison message
+    detected             the newest event that was known when it was found
+    evidence             a sentence with the figures
+    figures              the same as a JSON object
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import Final
+
+import pyarrow as pa
+
+from sluicemq.pipeline.schema import EVENTS, TEXTS, TIME
+
+COUNTS: Final = pa.map_(pa.int32(), pa.int64())
+"""A histogram: bucket -> count."""
+BY_SUBSCRIPTION: Final = pa.map_(pa.int64(), pa.int64())
+REASONS: Final = pa.map_(pa.string(), pa.int64())
+
+OUTCOMES: Final = (
+    "acknowledged",
+    "expired",
+    "dead-lettered",
+    "dropped",
+    "purged",
+    "moved",
+    "discarded",
+)
+"""Events that end a delivery. Where a message of a topic has several, the first of these is its
+outcome."""
+
+
+def column(event: str) -> str:
+    """The column of an event's time or count."""
+    return event.replace("-", "_")
+
+
+def sql_list(words: Iterable[str]) -> str:
+    """Names of events as SQL has them in IN (...)."""
+    return ", ".join(f"'{word}'" for word in words)
+
+
+def _required(name: str, kind: pa.DataType) -> pa.Field:
+    return pa.field(name, kind, nullable=False)
+
+
+BRONZE: Final = pa.schema(
+    [
+        _required("broker", pa.string()),
+        *EVENTS,
+        _required("day", pa.date32()),
+        _required("destination_partition", pa.string()),
+    ]
+)
+BRONZE_PARTITIONS: Final = ("day", "destination_partition")
+
+SILVER_KEYS: Final = ("broker", "message")
+SILVER: Final = pa.schema(
+    [
+        _required("broker", pa.string()),
+        _required("message", pa.int64()),
+        pa.field("destination", pa.string()),
+        pa.field("destination_kind", pa.string()),
+        pa.field("published", TIME),
+        pa.field("protocol", pa.string()),
+        pa.field("priority", pa.int32()),
+        pa.field("durability", pa.string()),
+        pa.field("expiration", TIME),
+        pa.field("deliver_at", TIME),
+        pa.field("size", pa.int64()),
+        pa.field("body_kind", pa.string()),
+        pa.field("message_id", pa.string()),
+        pa.field("correlation_id", pa.string()),
+        pa.field("reply_to", pa.string()),
+        pa.field("type", pa.string()),
+        pa.field("properties", TEXTS),
+        pa.field("property_types", TEXTS),
+        pa.field("body", pa.binary()),
+        pa.field("text", pa.string()),
+        pa.field("json", pa.string()),
+        pa.field("map", TEXTS),
+        pa.field("map_types", TEXTS),
+        pa.field("values", pa.list_(pa.string())),
+        pa.field("value_types", pa.list_(pa.string())),
+        pa.field("decode_error", pa.string()),
+        pa.field("first_delivered", TIME),
+        pa.field("last_delivered", TIME),
+        _required("deliveries", pa.int64()),
+        _required("redeliveries", pa.int64()),
+        pa.field("attempts", pa.int32()),
+        *(pa.field(column(outcome), TIME) for outcome in OUTCOMES),
+        pa.field("requeued", TIME),
+        _required("ended", pa.int64()),
+        _required("requeues", pa.int64()),
+        pa.field("reason", pa.string()),
+        pa.field("successor", pa.int64()),
+        pa.field("origin", pa.string()),
+        pa.field("delivered_by", BY_SUBSCRIPTION),
+        pa.field("ended_by", BY_SUBSCRIPTION),
+        _required("events", pa.int64()),
+        _required("last_event", TIME),
+        pa.field("outcome", pa.string()),
+        _required("state", pa.string()),
+        pa.field("queueing_ms", pa.float64()),
+        pa.field("end_to_end_ms", pa.float64()),
+    ]
+)
+
+GOLD_KEYS: Final = ("broker", "minute", "destination", "destination_kind", "protocol")
+GOLD_PARTITIONS: Final = ("day",)
+COUNTED: Final = ("delivered", "redelivered", *OUTCOMES, "requeued")
+"""Events that gold counts, each in the column of its name."""
+PERCENTILES: Final = {"p50": 0.5, "p95": 0.95, "p99": 0.99}
+LATENCIES: Final = ("queueing", "end_to_end")
+GOLD: Final = pa.schema(
+    [
+        _required("broker", pa.string()),
+        _required("minute", TIME),
+        _required("day", pa.date32()),
+        _required("destination", pa.string()),
+        _required("destination_kind", pa.string()),
+        _required("protocol", pa.string()),
+        _required("messages_in", pa.int64()),
+        _required("bytes_in", pa.int64()),
+        *(_required(column(event), pa.int64()) for event in COUNTED),
+        _required("messages_in_rate", pa.float64()),
+        _required("bytes_in_rate", pa.float64()),
+        _required("acknowledged_rate", pa.float64()),
+        *(
+            field
+            for name in LATENCIES
+            for field in (
+                _required(name, COUNTS),
+                *(pa.field(f"{name}_{each}", pa.float64()) for each in PERCENTILES),
+                pa.field(f"{name}_max", pa.float64()),
+            )
+        ),
+        pa.field("backlog", pa.int64()),
+        pa.field("in_flight", pa.int64()),
+        pa.field("consumers", pa.int64()),
+        pa.field("gauged", TIME),
+        _required("dead_letter_reasons", REASONS),
+        _required("late_events", pa.int64()),
+    ]
+)
+
+ANOMALY_KEYS: Final = ("id",)
+ANOMALIES: Final = pa.schema(
+    [
+        _required("id", pa.string()),
+        _required("kind", pa.string()),
+        _required("severity", pa.string()),
+        _required("broker", pa.string()),
+        _required("destination", pa.string()),
+        _required("destination_kind", pa.string()),
+        _required("minute", TIME),
+        pa.field("message", pa.int64()),
+        _required("detected", TIME),
+        _required("evidence", pa.string()),
+        _required("figures", pa.string()),
+    ]
+)

@@ -1,0 +1,62 @@
+"""`sluicemq pipeline`: what is wrong is told before Spark is started."""
+
+from __future__ import annotations
+
+import builtins
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.cli.conftest import Run
+
+
+@pytest.mark.parametrize(
+    ("arguments", "said"),
+    [
+        (("run", "--format", "orc"), "--format: 'orc' is none of delta, iceberg, parquet"),
+        (("run", "--broker", "a/b"), "--broker: 'a/b' is no name"),
+        (("run", "--journal", "x", "--url", "http://h:1"), "give either --journal or --url"),
+        (("run", "--password-file", "x"), "--password-file and --token-file go with --url"),
+        (("run", "--journal", "nowhere"), "there is no directory nowhere"),
+        (("run", "--url", "http://h:1", "--tables", "tin"), "--tables: 'tin' is none of"),
+        (("run", "--url", "http://h:1", "--tables", ","), "--tables: name one of"),
+        (("run", "--url", "http://h:1", "--interval", "soon"), "--interval"),
+        (("backfill", "--url", "http://h:1", "--max-bytes", "9 parsec"), "--max-bytes"),
+        (("backfill", "--from-bronze", "--url", "http://h:1"), "--from-bronze reads no journal"),
+        (("backfill", "--from-bronze"), "there is no bronze in"),
+        (("replay", "--url", "http://h:1"), "sluicemq pipeline run or backfill makes one"),
+        (("replay", "--url", "http://h:1", "--selector", "a ="), "--selector: expected a value"),
+        (("report", "--since", "once"), "--since: 'once' is no time such as"),
+    ],
+)
+def test_mistakes(run: Run, arguments: tuple[str, ...], said: str) -> None:
+    command, *rest = arguments
+    result = run("pipeline", command, "--lake", "lake", *rest)
+    assert result.code != 0
+    assert said in result.err
+    assert result.out == ""
+    assert not Path("lake").exists()
+
+
+def test_a_capture_that_is_not_there(run: Run) -> None:
+    result = run("pipeline", "decode", "gone.pcap")
+    assert (result.code, result.out) == (2, "")
+    assert "there is no file gone.pcap" in result.err
+
+
+def test_without_spark(run: Run, monkeypatch: pytest.MonkeyPatch) -> None:
+    found = builtins.__import__
+
+    def without(name: str, *rest: Any) -> Any:
+        if name.partition(".")[0] in ("pyspark", "pyarrow"):
+            raise ModuleNotFoundError(f"No module named {name!r}", name=name.partition(".")[0])
+        if name.startswith("sluicemq.pipeline"):
+            raise ModuleNotFoundError("No module named 'pyspark'", name="pyspark")
+        return found(name, *rest)
+
+    monkeypatch.setattr(builtins, "__import__", without)
+    result = run("pipeline", "run", "--lake", "lake")
+    assert result.code == 2
+    assert "the pipeline needs pyspark, which is not installed" in result.err
+    assert "pip install 'sluicemq[pipeline]'" in result.err

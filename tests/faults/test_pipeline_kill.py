@@ -1,0 +1,221 @@
+"""kill -9 of the driver, a Python worker or the broker at random moments, while continuous queries
+read the journal and write to queues and a table: in the end each row is there once, and equals what
+a batch makes of the same journal afterwards."""
+
+from __future__ import annotations
+
+import json
+import os
+import random
+import signal
+import socket
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Sequence
+from contextlib import ExitStack
+from pathlib import Path
+
+import pyarrow.parquet as pq
+
+from sluicemq.cli.local import LocalBroker
+from sluicemq.model.errors import ClientError
+from sluicemq.pipeline.tables import table
+from sluicemq.protocols.phpmq.client import BlockingPhpmqClient
+from tests.faults import pipeline_driver as program
+from tests.faults.load import make_body, number_of
+from tests.faults.plan import SMALL_SEGMENTS, repeatable, size
+from tests.faults.processes import command_of, descendants, kill_if_there
+from tests.pipeline.sink.witness import published
+
+KILLS = size(3, 30)
+BATCHES = 1
+"""That each query has to finish between two kills."""
+PATIENCE = 600.0
+"""Seconds for that; a driver needs several to start."""
+RESTARTS = 5
+"""Of a driver that ends by itself, without a kill between."""
+PAUSE = 0.1
+"""Seconds between the bursts of the producer."""
+BURST = 20
+
+
+class Producer(threading.Thread):
+    """Numbered messages without end, to whatever process of the broker there is."""
+
+    def __init__(self, broker: LocalBroker, chance: random.Random) -> None:
+        super().__init__(daemon=True)
+        self.stop = threading.Event()
+        self._broker = broker
+        self._chance = chance
+        self._next = 0
+        self.start()
+
+    def run(self) -> None:
+        while not self.stop.is_set():
+            try:
+                with BlockingPhpmqClient.connect(port=self._broker.port("phpmq")) as client:
+                    while not self.stop.wait(PAUSE):
+                        for _ in range(BURST):
+                            body = self._chance.choice((0, 100, 1000))
+                            client.send(program.IN, make_body(self._next, body))
+                            self._next += 1
+            except (ClientError, KeyError):
+                self.stop.wait(PAUSE)
+
+
+class Driver:
+    """A process of the program, with the processes that it starts."""
+
+    def __init__(self, mode: str, broker: LocalBroker, url: str, work: Path, rows: int) -> None:
+        self.log = work / "driver.log"
+        self._work = work
+        arguments = [mode, str(broker.directory), url, str(work), str(rows)]
+        with self.log.open("ab") as log:
+            log.write(f"--- {' '.join(arguments)}\n".encode())
+            self._process = subprocess.Popen(
+                [sys.executable, program.__file__, *arguments],
+                stdin=subprocess.DEVNULL,
+                stdout=log,
+                stderr=log,
+                start_new_session=True,
+            )
+
+    @property
+    def runs(self) -> bool:
+        return self._process.poll() is None
+
+    def batches(self) -> list[int]:
+        """How many each query has finished, in all its runs."""
+        return [
+            sum(not file.name.startswith(".") for file in (self._work / name / "commits").glob("*"))
+            for name in program.CHECKPOINTS
+        ]
+
+    def kill(self, chance: random.Random) -> None:
+        """The JVM, or Python, which the JVM does not survive; both are gone when it returns."""
+        family = list(descendants(self._process.pid))
+        java = [pid for pid in family if "java" in command_of(pid).partition(" ")[0]]
+        os.kill(chance.choice([self._process.pid, *java]), signal.SIGKILL)
+        self._process.wait(PATIENCE)
+        until = time.monotonic() + PATIENCE
+        while any(command_of(pid) for pid in family):
+            assert time.monotonic() < until, "processes of a killed driver live on"
+            time.sleep(0.01)
+
+    def kill_worker(self, chance: random.Random) -> bool:
+        """One of the Python processes of the JVM; whether there was one."""
+        workers = [pid for pid in descendants(self._process.pid) if "pyspark" in command_of(pid)]
+        workers = [pid for pid in workers if "java" not in command_of(pid).partition(" ")[0]]
+        if workers:
+            kill_if_there(chance.choice(workers))
+        return bool(workers)
+
+    def wait(self) -> None:
+        """For its good end."""
+        assert self._process.wait(5 * PATIENCE) == 0, self.said()
+
+    def said(self) -> str:
+        return self.log.read_text(errors="replace")[-8000:]
+
+
+def free_port() -> int:
+    """One that nobody uses now: the driver has to find the broker again after it was killed."""
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        return int(probe.getsockname()[1])
+
+
+def wait_for_batches(driver: Driver, wanted: Sequence[int]) -> bool:
+    """Whether the queries have finished so many; not if the driver has ended before."""
+    until = time.monotonic() + PATIENCE
+    while any(have < want for have, want in zip(driver.batches(), wanted, strict=True)):
+        if not driver.runs:
+            return False
+        assert time.monotonic() < until, f"the queries do not go on:\n{driver.said()}"
+        time.sleep(0.05)
+    return True
+
+
+def test_kill_anything_at_random_moments(tmp_path: Path) -> None:
+    chance = repeatable()
+    url = f"http://127.0.0.1:{free_port()}"
+    broker = LocalBroker(tmp_path / "data", ["phpmq://127.0.0.1:0", url], (), SMALL_SEGMENTS)
+    victims = ["driver", "worker", "broker"] * -(-KILLS // 3)
+    chance.shuffle(victims)
+    with ExitStack() as stack:
+        stack.enter_context(broker)
+        producer = Producer(broker, random.Random(chance.random()))
+        stack.callback(producer.stop.set)
+
+        def start(mode: str = "run") -> Driver:
+            rows = chance.choice((50, 500, 5000)) if mode == "run" else 10_000
+            return Driver(mode, broker, url, tmp_path, rows)
+
+        driver = start()
+        stack.callback(lambda: driver.runs and driver.kill(chance))
+        for victim in victims[:KILLS]:
+            wanted = [have + BATCHES for have in driver.batches()]
+            for _ in range(RESTARTS):
+                if wait_for_batches(driver, wanted):
+                    break
+                driver = start()  # as a supervisor would
+            else:
+                raise AssertionError(f"the driver fails again and again:\n{driver.said()}")
+            time.sleep(chance.uniform(0, 1.0))
+            print(f"after {driver.batches()} batches: kill {victim}")
+            if victim == "broker":
+                broker.kill()
+                time.sleep(chance.uniform(0, 1.0))
+                broker.start()
+            elif victim == "driver" and driver.runs:
+                driver.kill(chance)
+                driver = start()
+            elif driver.runs:
+                assert driver.kill_worker(chance)
+        producer.stop.set()
+        producer.join(PATIENCE)
+        if driver.runs:
+            driver.kill(chance)
+        driver = start("finish")
+        driver.wait()
+        driver = start("batch")
+        driver.wait()
+        assert broker.stop() == 0
+    check_copied(tmp_path)
+    check_silver(tmp_path)
+
+
+def check_copied(work: Path) -> None:
+    """The queue has the batch's rows, and each once."""
+    rows = pq.read_table(work / program.BATCH_COPIED).to_pylist()
+    assert rows
+    expected = {row["message_id"]: (row["body"], dict(row["properties"])) for row in rows}
+    found = published(work / "data", program.COPIED)
+    assert len(found) == len({message.message_id for message in found}), "rows are there twice"
+    assert expected == {
+        message.message_id: (
+            message.body,
+            {name: str(value) for name, value in (message.properties or {}).items()},
+        )
+        for message in found
+    }
+    for message in found:
+        number_of(message.body)
+
+
+def check_silver(work: Path) -> None:
+    """So have the other queue and the table."""
+    rows = pq.read_table(work / program.BATCH_SILVER).to_pylist()
+    expected = {row["message"]: row for row in rows}
+    assert len(expected) == len(rows)
+    written = table("delta", str(work / program.TABLE)).read().to_pylist()
+    assert len(written) == len(rows)
+    assert {row["message"]: row for row in written} == expected
+    letters = published(work / "data", program.SILVER)
+    assert len(letters) == len(rows)
+    for letter in letters:
+        row = expected[int(letter.message_id)]
+        told = json.loads(letter.body)
+        assert (told["message"], told["size"]) == (row["message"], row["size"])

@@ -1,0 +1,70 @@
+"""What test_cluster.py submits to a cluster.
+
+    cluster_driver.py URL WORK
+
+Reads the queue IN of the broker at URL; writes it, by two tasks, to the queue BATCH and to a table,
+and as a stream of many micro-batches to the queue STREAM. Tells in WORK/told.json by which
+executors it was done.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import sys
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+import pyarrow as pa
+from pyspark.sql import SparkSession
+
+from sluicemq.pipeline.session import session
+
+IN = "cluster.in"
+BATCH = "cluster.batch"
+STREAM = "cluster.stream"
+TABLE = "table"
+CHECKPOINT = "checkpoint"
+TOLD = "told.json"
+ROWS_PER_BATCH = 100
+EXECUTORS = 2
+
+
+def tell_process(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+    """Which executor a task runs in: the parent of the process that starts Python workers."""
+    for _ in batches:
+        pass
+    stat = Path(f"/proc/{os.getppid()}/stat").read_text()
+    executor = int(stat.rpartition(")")[2].split()[1])
+    yield pa.RecordBatch.from_arrays([pa.array([executor])], ["executor"])
+
+
+def main(url: str, work: Path) -> None:
+    spark: SparkSession = session("cluster")
+    tracker = spark.sparkContext._jsc.sc().statusTracker()
+    while len(tracker.getExecutorInfos()) < 1 + EXECUTORS:  # the driver is one of them
+        time.sleep(0.1)
+    source = {"url": url, "destinations": IN, "startingOffsets": "earliest"}
+    rows = spark.read.format("sluicemq").options(**source).load().repartition(EXECUTORS)
+    chosen = rows.selectExpr("string(sequence) as message_id", "body", "body_kind")
+    sink = {"url": url, "destination": BATCH, "transactionRows": "50"}
+    chosen.write.format("sluicemq").mode("append").options(**sink).save()
+    rows.write.format("sluicemq-table").mode("append").option("path", str(work / TABLE)).save()
+    processes = rows.mapInArrow(tell_process, "executor bigint").collect()
+    (work / TOLD).write_text(json.dumps(sorted({row.executor for row in processes})))
+    stream = spark.readStream.format("sluicemq").options(**source)
+    growing = stream.option("maxOffsetsPerTrigger", ROWS_PER_BATCH).load().repartition(EXECUTORS)
+    query = (
+        growing.selectExpr("string(sequence) as message_id", "body", "body_kind")
+        .writeStream.format("sluicemq")
+        .options(url=url, destination=STREAM, checkpointLocation=str(work / CHECKPOINT))
+        .trigger(availableNow=True)
+        .start()
+    )
+    query.awaitTermination()
+    spark.stop()
+
+
+if __name__ == "__main__":
+    main(sys.argv[1], Path(sys.argv[2]))

@@ -1,0 +1,112 @@
+"""Events as the source gives them, made by hand; and tables as sorted plain rows, to compare."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from datetime import UTC, datetime, timedelta
+from itertools import count
+from typing import Any
+
+import pyarrow as pa
+from pyspark.sql import DataFrame, SparkSession
+
+from sluicemq.pipeline.schema import EVENTS, Event
+
+START = datetime(2026, 3, 2, 10, 0, tzinfo=UTC)
+"""A Monday."""
+
+Row = dict[str, Any]
+
+
+def at(seconds: float) -> datetime:
+    return START + timedelta(seconds=seconds)
+
+
+class Journal:
+    """Numbers events as a journal would: each is a record of its own."""
+
+    def __init__(self, first: int = 1) -> None:
+        self._numbers = count(first)
+        self.rows: list[Row] = []
+        self._messages: dict[int, Row] = {}
+
+    def message(
+        self,
+        seconds: float,
+        body: bytes = b"",
+        kind: str = "bytes",
+        *,
+        destination: str = "orders",
+        destination_kind: str = "queue",
+        protocol: str = "phpmq",
+        properties: dict[str, str] | None = None,
+        **fields: Any,
+    ) -> int:
+        row = self._row(seconds, Event.MESSAGE, destination, destination_kind)
+        row |= {"message": row["sequence"], "published": row["time"], "protocol": protocol}
+        row |= {"priority": 4, "durability": "sync", "size": len(body), "body_kind": kind}
+        row |= {"body": body, "properties": list((properties or {}).items())} | fields
+        self._messages[row["sequence"]] = row
+        return row["sequence"]
+
+    def event(self, seconds: float, event: Event, message: int, **fields: Any) -> int:
+        """What happened to a message; of one that is not here, nothing else is known."""
+        known = self._messages.get(message)
+        row = self._row(seconds, event, "orders", "queue")
+        row["message"] = message
+        if known:
+            for name in ("destination", "destination_kind", "published", "protocol"):
+                row[name] = known[name]
+        row |= fields
+        return row["sequence"]
+
+    def dead_letter(self, seconds: float, message: int, reason: str, attempts: int = 1) -> int:
+        """The letter and the event, as the broker writes them: one after the other. Returns the
+        number of the letter."""
+        known = self._messages[message]
+        story = {
+            "deadLetterReason": reason,
+            "originalQueue": known["destination"],
+            "deliveryAttempts": str(attempts),
+        }
+        letter = self.message(
+            seconds,
+            known["body"],
+            known["body_kind"],
+            destination=known["destination"] + ".dlq",
+            protocol=known["protocol"],
+            properties=story,
+        )
+        self.event(seconds, Event.DEAD_LETTERED, message, properties=list(story.items()))
+        return letter
+
+    def gauge(self, seconds: float, waiting: int, consumers: int, **fields: Any) -> None:
+        row = self._row(seconds, Event.GAUGE, "orders", "queue")
+        row |= {"waiting": waiting, "in_flight": 0, "consumers": consumers} | fields
+
+    def _row(self, seconds: float, event: Event, destination: str, kind: str) -> Row:
+        row = dict.fromkeys(EVENTS.names)
+        row |= {"sequence": next(self._numbers), "item": 0, "time": at(seconds)}
+        row |= {"event": event, "destination": destination, "destination_kind": kind}
+        self.rows.append(row)
+        return row
+
+
+def frame(spark: SparkSession, rows: Sequence[Row], schema: pa.Schema = EVENTS) -> DataFrame:
+    return spark.createDataFrame(pa.Table.from_pylist(list(rows), schema))
+
+
+def rows(frame: DataFrame, schema: pa.Schema, keys: Iterable[str]) -> list[Row]:
+    """All rows, sorted by their keys. Fails if the columns are not those of `schema`."""
+    return sorted_rows(frame.toArrow(), schema, keys)
+
+
+def sorted_rows(table: pa.Table, schema: pa.Schema, keys: Iterable[str]) -> list[Row]:
+    """The same of an Arrow table."""
+    assert table.schema.names == schema.names
+    assert [field.type for field in table.schema] == [field.type for field in schema]
+    found = table.to_pylist()
+    for name in (field.name for field in table.schema if pa.types.is_map(field.type)):
+        for row in found:  # maps come as lists of pairs, in no certain order
+            row[name] = None if row[name] is None else dict(row[name])
+    return sorted(found, key=lambda row: [str(row[key]) for key in keys])

@@ -1,0 +1,139 @@
+"""Each anomaly is found where it is, and not in its healthy twin."""
+
+from __future__ import annotations
+
+import json
+from datetime import timedelta
+from typing import Any
+
+import pyarrow as pa
+from pyspark.sql import SparkSession
+
+from sluicemq.pipeline.histogram import bucket_of
+from sluicemq.pipeline.jobs.anomalies import anomalies
+from sluicemq.pipeline.jobs.gold import gold
+from sluicemq.pipeline.jobs.schemas import ANOMALIES, GOLD
+from sluicemq.pipeline.jobs.silver import silver
+from sluicemq.pipeline.schema import Event
+from tests.pipeline.jobs.events import START, Journal, Row, at, frame, sorted_rows
+
+
+def found(spark: SparkSession, journal: Journal, more: list[Row] | None = None) -> list[Row]:
+    events = frame(spark, journal.rows)
+    golden = [gold(events, "b").toArrow(), pa.Table.from_pylist(more or [], GOLD)]
+    gold_rows = spark.createDataFrame(pa.concat_tables(golden))
+    silver_rows = spark.createDataFrame(silver(events, "b").toArrow())
+    table = anomalies(gold_rows, silver_rows).toArrow()
+    assert table.schema.names == ANOMALIES.names
+    return sorted_rows(table, ANOMALIES, ("kind", "destination"))
+
+
+def test_a_queue_where_nothing_moves(spark: SparkSession) -> None:
+    journal = Journal()
+    waits = []
+    for minute in range(40):
+        seconds = 60 * minute
+        stuck = journal.message(seconds, destination="stuck")
+        if minute < 10:
+            journal.event(seconds + 1, Event.DELIVERED, stuck)
+            journal.event(seconds + 2, Event.ACKNOWLEDGED, stuck)
+        else:
+            waits.append(stuck)
+        waiting = max(0, minute - 9)
+        journal.gauge(seconds + 3, waiting, 1, destination="stuck")
+        # the same backlog, but something is acknowledged
+        healthy = journal.message(seconds, destination="healthy")
+        journal.event(seconds + 2, Event.ACKNOWLEDGED, healthy)
+        journal.gauge(seconds + 3, 500, 1, destination="healthy")
+        # nothing is acknowledged, because nothing waits
+        journal.gauge(seconds + 3, 0, 1, destination="idle")
+        # stuck, but not for long enough
+        if minute > 30:
+            journal.gauge(seconds + 3, 5, 1, destination="new")
+    (row,) = found(spark, journal)
+    assert (row["kind"], row["destination"], row["severity"]) == (
+        "stuck-queue",
+        "stuck",
+        "critical",
+    )
+    assert (row["minute"], row["detected"]) == (at(600), at(39 * 60))
+    figures = json.loads(row["figures"])
+    assert figures.pop("oldest") == waits[:5]
+    assert figures == {
+        "minutes": 29,
+        "waiting": 30,
+        "waiting_at_first": 1,
+        "messages_in": 30,
+        "consumers": 1,
+    }
+    assert "for 29 minutes while 30 messages wait" in row["evidence"]
+
+
+def test_a_message_that_is_delivered_again_and_again(spark: SparkSession) -> None:
+    journal = Journal()
+
+    def tried(times: int) -> int:
+        message = journal.message(0)
+        journal.event(1, Event.DELIVERED, message, attempts=1)
+        for attempt in range(2, times + 1):
+            journal.event(attempt, Event.REDELIVERED, message, attempts=attempt)
+        return message
+
+    again = tried(7)
+    buried = tried(5)
+    letter = journal.dead_letter(100, buried, "max-attempts", 5)
+    cured = tried(9)
+    journal.event(100, Event.ACKNOWLEDGED, cured)
+    tried(4)
+    expired = journal.message(0)
+    journal.dead_letter(101, expired, "expired", 0)
+    got = {row["message"]: row for row in found(spark, journal)}
+    assert set(got) == {again, buried}
+    assert {row["kind"] for row in got.values()} == {"poison-message"}
+    assert (got[again]["severity"], got[buried]["severity"]) == ("critical", "warning")
+    assert got[buried]["evidence"] == (
+        f"message {buried} was delivered 5 times and is dead-lettered: max-attempts"
+    )
+    assert json.loads(got[buried]["figures"])["successor"] == letter
+    assert len({row["id"] for row in got.values()}) == 2
+
+
+def test_an_hour_that_is_slower_than_a_week_ago(spark: SparkSession) -> None:
+    def minute(destination: str, days: int, latencies: dict[float, int]) -> Row:
+        histogram = {bucket_of(ms): count for ms, count in latencies.items()}
+        row: dict[str, Any] = dict.fromkeys(GOLD.names)
+        row |= {name: 0 for name in GOLD.names if not GOLD.field(name).nullable}
+        row |= {"broker": "b", "destination": destination, "destination_kind": "queue"}
+        row |= {"minute": START + timedelta(days=days), "protocol": "jmq", "queueing": []}
+        row |= {"day": row["minute"].date(), "dead_letter_reasons": []}
+        return row | {"end_to_end": list(histogram.items())}
+
+    usual, slow = {10.0: 900, 20.0: 100}, {10.0: 100, 40.0: 900}
+    more = [
+        minute("slow", 0, usual),
+        minute("slow", 7, slow),
+        # as always
+        minute("steady", 0, usual),
+        minute("steady", 7, {10.0: 890, 20.0: 110}),
+        # too few to tell
+        minute("rare", 0, {10.0: 9, 20.0: 1}),
+        minute("rare", 7, {10.0: 1, 40.0: 9}),
+        # another weekday
+        minute("other", 0, usual),
+        minute("other", 6, slow),
+        # faster
+        minute("better", 0, slow),
+        minute("better", 7, usual),
+        # a few stragglers more: the percentile leaps, the distribution is the same
+        minute("tail", 0, {10.0: 960, 100.0: 40}),
+        minute("tail", 7, {10.0: 940, 100.0: 60}),
+    ]
+    journal = Journal()
+    journal.gauge(0, 0, 1)
+    (row,) = found(spark, journal, more)
+    assert (row["kind"], row["destination"]) == ("latency-regression", "slow")
+    assert (row["minute"], row["severity"]) == (START + timedelta(days=7), "warning")
+    figures = json.loads(row["figures"])
+    assert (figures["samples"], figures["samples_before"]) == (1000, 1000)
+    assert figures["distance"] == 0.9
+    assert "a week ago within" in row["evidence"]

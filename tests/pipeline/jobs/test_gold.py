@@ -1,0 +1,102 @@
+"""What happened at each destination in each minute."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+from pyspark.sql import SparkSession
+
+from sluicemq.pipeline import histogram
+from sluicemq.pipeline.jobs.gold import combine, gold
+from sluicemq.pipeline.jobs.schemas import GOLD, GOLD_KEYS
+from sluicemq.pipeline.schema import Event
+from tests.pipeline.jobs.events import START, Journal, Row, at, frame, rows, sorted_rows
+from tests.pipeline.jobs.test_silver import stories
+
+
+def made(spark: SparkSession, journal: Journal, **options: Any) -> dict[tuple[Any, ...], Row]:
+    found = rows(gold(frame(spark, journal.rows), "b", **options), GOLD, GOLD_KEYS)
+    return {(row["destination"], row["protocol"], row["minute"]): row for row in found}
+
+
+def test_counts_of_a_minute(spark: SparkSession) -> None:
+    journal = Journal()
+    for number in range(100):
+        message = journal.message(number / 10, b"x" * number)
+        journal.event(number / 10 + 0.5, Event.DELIVERED, message)
+        if number < 90:
+            journal.event(number / 10 + 0.5 + number / 1000, Event.ACKNOWLEDGED, message)
+        else:
+            journal.event(number / 10 + 1, Event.REDELIVERED, message)
+            journal.dead_letter(number / 10 + 2, message, "expired" if number < 93 else "overflow")
+    journal.gauge(5, 11, 2)
+    journal.gauge(15, 7, 3)
+    journal.event(61, Event.ACKNOWLEDGED, 999_999)
+    found = made(spark, journal)
+
+    row = found["orders", "phpmq", START]
+    assert (row["messages_in"], row["bytes_in"]) == (100, sum(range(100)))
+    assert (row["delivered"], row["redelivered"], row["acknowledged"]) == (100, 10, 90)
+    assert (row["dead_lettered"], row["expired"], row["late_events"]) == (10, 0, 0)
+    assert row["messages_in_rate"] == pytest.approx(100 / 60)
+    assert row["acknowledged_rate"] == 1.5
+    assert row["dead_letter_reasons"] == {"expired": 3, "overflow": 7}
+    assert row["queueing"] == {histogram.bucket_of(500): 100}
+    assert (row["queueing_max"], row["end_to_end_max"]) == (500, 589)
+    exact = sorted(500.0 + number for number in range(90))
+    for name, share in (("p50", 0.5), ("p95", 0.95), ("p99", 0.99)):
+        wanted = exact[int(share * 90 + 0.999999) - 1]
+        assert row[f"end_to_end_{name}"] == pytest.approx(wanted, rel=histogram.ERROR)
+        assert row[f"end_to_end_{name}"] == histogram.percentile(row["end_to_end"], share)
+    assert (row["backlog"], row["consumers"]) == (None, None)
+    gauges = found["orders", "any", START]
+    assert (gauges["backlog"], gauges["consumers"], gauges["gauged"]) == (7, 3, at(15))
+    assert gauges["messages_in"] == 0
+    assert gauges["queueing_p50"] is None
+    assert found["orders.dlq", "phpmq", START]["messages_in"] == 10
+    unknown = found["orders", "unknown", at(60)]
+    assert (unknown["acknowledged"], unknown["end_to_end"]) == (1, {})
+    assert len(found) == 4
+
+
+def test_what_comes_late_counts_and_is_told(spark: SparkSession) -> None:
+    journal = Journal()
+    for seconds in (-3601, -3600, 0):
+        journal.message(seconds)
+    found = made(spark, journal, newest=START)
+    assert sum(row["messages_in"] for row in found.values()) == 3
+    assert {key[2]: row["late_events"] for key, row in found.items()} == {
+        at(-3660): 1,
+        at(-3600): 0,
+        at(0): 0,
+    }
+
+
+@settings(max_examples=5, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@given(data=st.data())
+def test_any_batches_in_any_order_give_the_same_rows(
+    spark: SparkSession, data: st.DataObject
+) -> None:
+    events = data.draw(stories())
+    parts = data.draw(st.lists(st.integers(0, 2), min_size=len(events), max_size=len(events)))
+    pieces = [
+        gold(frame(spark, [row for row, at in zip(events, parts, strict=True) if at == n]), "b")
+        for n in range(3)
+    ]
+    tables = [piece.toArrow() for piece in pieces]
+    whole = rows(gold(frame(spark, events), "b"), GOLD, GOLD_KEYS)
+    assert sorted_rows(combine(combine(tables[0], tables[1]), tables[2]), GOLD, GOLD_KEYS) == whole
+    assert sorted_rows(combine(tables[2], combine(tables[1], tables[0])), GOLD, GOLD_KEYS) == whole
+
+
+def test_of_two_gauges_the_later_counts(spark: SparkSession) -> None:
+    earlier, later = Journal(), Journal(100)
+    earlier.gauge(5, 100, 1)
+    earlier.gauge(5, 90, 1)
+    later.gauge(5, 80, 1)
+    pieces = [gold(frame(spark, each.rows), "b") for each in (earlier, later)]
+    tables = [piece.toArrow() for piece in pieces]
+    assert sorted_rows(combine(*tables), GOLD, GOLD_KEYS)[0]["backlog"] == 80

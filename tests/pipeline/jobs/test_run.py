@@ -1,0 +1,161 @@
+"""From a journal into a lake, by the program and by its supervisor."""
+
+from __future__ import annotations
+
+import json
+import shutil
+import threading
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from pyspark.errors import PySparkRuntimeError
+from pyspark.sql import SparkSession
+
+from sluicemq.cli.main import main
+from sluicemq.journal import Cause, FileJournal, Slots
+from sluicemq.model.destination import Address, Kind
+from sluicemq.model.errors import ConfigurationError, JournalError
+from sluicemq.pipeline.jobs import gold, run, silver
+from sluicemq.pipeline.jobs.batch import Done, Writer
+from sluicemq.pipeline.jobs.lake import Lake
+from sluicemq.pipeline.jobs.run import Job, Step, Supervisor
+from sluicemq.pipeline.jobs.schemas import GOLD, GOLD_KEYS, SILVER, SILVER_KEYS
+from tests.pipeline.jobs.events import Row, rows, sorted_rows
+from tests.pipeline.source.support import SMALL, deliver, gauge, message, put, redeliver, settle
+
+LETTERS = Address(Kind.QUEUE, "orders.dlq")
+
+
+class Traffic:
+    """A journal that is written to now and then, and a lake."""
+
+    def __init__(self, directory: Path) -> None:
+        self.directory = directory / "data"
+        self.directory.mkdir()
+        self.journal = FileJournal.open(self.directory / "journal", SMALL)
+        self.lake = Lake(directory / "lake", broker="b")
+
+    def go_on(self) -> None:
+        numbers = [put(self.journal, message(b"%d" % number)) for number in range(12)]
+        deliver(self.journal, numbers[:10])
+        redeliver(self.journal, numbers[:2], [2, 2])
+        settle(self.journal, numbers[2:8])
+        story = {"deadLetterReason": "overflow", "originalQueue": "orders"}
+        put(self.journal, message(b"0", LETTERS, properties=story))
+        settle(self.journal, numbers[:1], Cause.DEAD_LETTERED)
+        gauge(self.journal, 4)
+        self.journal.sync()
+
+    def job(self, **options: Any) -> Job:
+        source = {"path": str(self.directory)}
+        return Job(source=source, lake=self.lake, max_rows=20, **options)
+
+    def check(self, spark: SparkSession) -> None:
+        """The lake holds what one batch over all of the journal gives."""
+        source = (
+            spark.read.format("sluicemq").option("events", "*").option("includeHeaders", "true")
+        )
+        events = source.load(str(self.directory))
+        found = self.lake.table("silver").read()
+        assert sorted_rows(found, SILVER, SILVER_KEYS) == self._whole(silver.silver(events, "b"))
+        found = self.lake.table("gold").read()
+        assert sorted_rows(found, GOLD, GOLD_KEYS) == rows(gold.gold(events, "b"), GOLD, GOLD_KEYS)
+        assert self.lake.table("bronze").read(["sequence"]).num_rows == events.count()
+
+    def _whole(self, frame: Any) -> list[Row]:
+        return rows(frame, SILVER, SILVER_KEYS)
+
+
+@pytest.fixture
+def traffic(tmp_path: Path) -> Iterator[Traffic]:
+    made = Traffic(tmp_path)
+    made.go_on()
+    yield made
+    made.journal.close()
+
+
+def test_backfill_goes_on_where_the_tables_are(
+    spark: SparkSession, traffic: Traffic, capfd: pytest.CaptureFixture[str]
+) -> None:
+    def backfill(*options: str) -> list[dict[str, Any]]:
+        arguments = ["backfill", "--lake", str(traffic.lake.directory), "--broker", "b", "--json"]
+        capfd.readouterr()
+        assert main(["pipeline", *arguments, *options]) == 0
+        return [json.loads(line) for line in capfd.readouterr().out.splitlines()]
+
+    where = ("--journal", str(traffic.directory), "--max-rows", "20", "--slot", "lake")
+    told = backfill(*where)
+    assert len(told) > 2  # several batches
+    assert told[-1]["rows"] == 33
+    assert told[-2]["lag"] == 0
+    traffic.check(spark)
+    slot = Slots(traffic.directory / "journal").get("lake")
+    assert slot.position == told[-2]["batch"]["last"]
+
+    (row,) = (
+        row
+        for row in sorted_rows(traffic.lake.table("gold").read(), GOLD, GOLD_KEYS)
+        if row["dead_lettered"]
+    )
+    assert row["dead_letter_reasons"] == {"overflow": 1}
+    dead = traffic.lake.table("silver").read().to_pylist()
+    assert [row["reason"] for row in dead if row["dead_lettered"]] == ["overflow"]
+
+    shutil.rmtree(traffic.lake.checkpoint)
+    traffic.go_on()
+    assert backfill(*where)[-1]["rows"] == 33
+    traffic.check(spark)
+    assert backfill(*where)[-1]["rows"] == 0
+
+    assert backfill("--from-bronze")[-1]["rows"] == 66
+    traffic.check(spark)
+
+
+def test_what_passes_by_itself_is_tried_again(
+    spark: SparkSession, traffic: Traffic, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(run, "LONGEST_PAUSE", 0.01)
+    calls: list[int] = []
+    write = Writer._silver
+
+    def sometimes(self: Writer, *rest: Any) -> None:
+        calls.append(1)
+        if len(calls) in (1, 2):
+            raise PySparkRuntimeError("a worker has died")
+        write(self, *rest)
+
+    monkeypatch.setattr(Writer, "_silver", sometimes)
+    told: list[Step] = []
+    stop = threading.Event()
+
+    def tell(step: Step) -> None:
+        told.append(step)
+        if step.lag == 0:
+            stop.set()
+
+    written = Supervisor(spark, traffic.job(), tell, stop).run(0.05)
+    assert written == 33
+    troubles = [step.trouble for step in told if step.trouble]
+    assert troubles == ["a worker has died; again in 0.01 s"] * 2
+    traffic.check(spark)
+
+
+def test_what_does_not_pass_is_told_at_once(
+    spark: SparkSession, traffic: Traffic, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def damaged(self: Writer, events: object) -> Done:
+        raise JournalError("segment 7 is damaged")
+
+    monkeypatch.setattr(Writer, "write", damaged)
+    told: list[Step] = []
+    with pytest.raises(JournalError, match="segment 7 is damaged"):
+        Supervisor(spark, traffic.job(), told.append).run(None)
+    assert told == []
+
+    traffic.lake.rebuilding.touch()
+    with pytest.raises(ConfigurationError, match="--from-bronze does it again"):
+        Supervisor(spark, traffic.job()).run(None)
+    with pytest.raises(ConfigurationError, match="/nowhere is no directory"):
+        Supervisor(spark, Job(source={"path": "/nowhere"}, lake=traffic.lake)).run(None)

@@ -1,0 +1,258 @@
+"""One row per message: what is read of its body, and what is told of its life."""
+
+from __future__ import annotations
+
+import zlib
+
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+from pyspark.sql import SparkSession
+
+from sluicemq.pipeline.jobs.bodies import original_body, typed_property, variant
+from sluicemq.pipeline.jobs.schemas import SILVER, SILVER_KEYS
+from sluicemq.pipeline.jobs.silver import combine, silver
+from sluicemq.pipeline.schema import Event
+from sluicemq.protocols.java import Byte, Char, Float, Long, Short, dumps, dumps_map, dumps_stream
+from tests.pipeline.jobs.events import Journal, Row, at, frame, rows, sorted_rows
+
+
+def made(spark: SparkSession, journal: Journal) -> dict[int, Row]:
+    found = rows(silver(frame(spark, journal.rows), "b"), SILVER, SILVER_KEYS)
+    return {row["message"]: row for row in found}
+
+
+def test_bodies_are_read_as_their_kind_says(spark: SparkSession) -> None:
+    journal = Journal()
+    everything = {
+        "flag": True,
+        "byte": Byte(-1),
+        "short": Short(2),
+        "char": Char("é"),
+        "int": 3,
+        "long": Long(4),
+        "float": Float(0.5),
+        "double": 1e300,
+        "text": "dürr",
+        "bytes": b"\x00\xff",
+        "nothing": None,
+        "inner": {"a": 1},
+    }
+    text = journal.message(0, "grün".encode(), "text", protocol="jmq")
+    json = journal.message(0, b'{"order": {"id": 7}}', "json", protocol="vibemq")
+    plain = journal.message(0, b'{"order": {"id": 8}}', "bytes", protocol="phpmq")
+    binary = journal.message(0, b"\xff\x00", "bytes", protocol="phpmq")
+    opaque = journal.message(0, b"text, but nobody said so", "bytes", protocol="jmq")
+    map_ = journal.message(0, dumps_map(everything), "map", protocol="jmq")
+    stream = journal.message(0, dumps_stream([1, "two", None, b"3"]), "stream", protocol="jmq")
+    object_ = journal.message(0, dumps("an object"), "object", protocol="jmq")
+    none = journal.message(0, b"", "none", protocol="vibemq")
+    packed = zlib.compress(b"compressed " * 100)
+    sizes = {"JMS_SUN_COMPRESSED_SIZE": str(len(packed)), "JMS_SUN_UNCOMPRESSED_SIZE": "1100"}
+    small = journal.message(0, packed, "text", protocol="jmq", properties=sizes)
+    again = journal.message(0, b"sent on, not compressed", "text", protocol="jmq", properties=sizes)
+    found = made(spark, journal)
+
+    assert {row["decode_error"] for row in found.values()} == {None}
+    assert found[text]["text"] == "grün"
+    assert found[json]["json"] == '{"order": {"id": 7}}'
+    assert found[json]["text"] is None
+    assert found[plain]["text"] == '{"order": {"id": 8}}'
+    assert [found[each]["body"] for each in (text, json, plain, none)] == [None] * 4
+    assert (found[binary]["body"], found[binary]["text"]) == (b"\xff\x00", None)
+    assert (found[opaque]["body"], found[opaque]["text"]) == (b"text, but nobody said so", None)
+    assert found[map_]["map"] == {
+        "flag": "true",
+        "byte": "-1",
+        "short": "2",
+        "char": "é",
+        "int": "3",
+        "long": "4",
+        "float": "0.5",
+        "double": "1e+300",
+        "text": "dürr",
+        "bytes": "AP8=",
+        "nothing": None,
+        "inner": '{"a":1}',
+    }
+    assert found[map_]["map_types"] == {
+        "flag": "boolean",
+        "byte": "byte",
+        "short": "short",
+        "char": "character",
+        "int": "integer",
+        "long": "long",
+        "float": "float",
+        "double": "double",
+        "text": "text",
+        "bytes": "bytes",
+        "nothing": "null",
+        "inner": "map",
+    }
+    assert found[map_]["body"] == dumps_map(everything)
+    assert found[stream]["values"] == ["1", "two", None, "Mw=="]
+    assert found[stream]["value_types"] == ["integer", "text", "null", "bytes"]
+    assert found[stream]["json"] == '[1,"two",null,"Mw=="]'
+    assert found[object_]["body"] == dumps("an object")
+    assert (found[small]["text"], found[small]["body"]) == ("compressed " * 100, packed)
+    assert found[again]["text"] == "sent on, not compressed"
+
+
+def test_a_body_that_is_not_what_it_says_is_kept_with_the_reason(spark: SparkSession) -> None:
+    journal = Journal()
+    properties = {"JMS_SUN_COMPRESSED_SIZE": "9"}
+    lies = {
+        (b"\xfftext", "text"): "the body is not UTF-8",
+        (b"\xff{}", "json"): "the body is not UTF-8",
+        (b"no map at all", "map"): "this is no Java serialisation",
+        (dumps("no map"), "map"): "the stream is of no map",
+        (b"\xac\xed\x00\x05\x99", "stream"): "there is 0x99 where a value should begin",
+        (b"surprise", "none"): "8 bytes where there should be none",
+        (b"no zlib !", "text"): "a compressed body is broken: "
+        "Error -3 while decompressing data: incorrect header check",
+    }
+    numbers = [
+        journal.message(0, body, kind, protocol="jmq", properties=properties) for body, kind in lies
+    ]
+    malformed = journal.message(0, b'{"half": ', "json", protocol="vibemq")
+    found = made(spark, journal)
+
+    for number, ((body, kind), error) in zip(numbers, lies.items(), strict=True):
+        row = found[number]
+        assert (row["body"], row["decode_error"], row["body_kind"]) == (body, error, kind)
+        assert (row["text"], row["json"], row["map"], row["values"]) == (None,) * 4
+    assert found[malformed]["decode_error"] == "the body is not JSON"
+    assert (found[malformed]["text"], found[malformed]["json"]) == ('{"half": ', None)
+
+
+def test_the_life_of_a_message(spark: SparkSession) -> None:
+    journal = Journal()
+    done = journal.message(0, b"a")
+    journal.event(1.5, Event.DELIVERED, done, attempts=1)
+    journal.event(2, Event.ACKNOWLEDGED, done)
+    dead = journal.message(3, b"b")
+    journal.event(4, Event.DELIVERED, dead, attempts=1)
+    journal.event(5, Event.REDELIVERED, dead, attempts=2)
+    letter = journal.dead_letter(6, dead, "max-attempts", 2)
+    waits = journal.message(7, b"c")
+    held = journal.message(8, b"d")
+    journal.event(9, Event.DELIVERED, held, attempts=1)
+    back = journal.message(10, b"e")
+    journal.event(11, Event.DELIVERED, back, attempts=1)
+    journal.event(12, Event.REQUEUED, back, attempts=1)
+    journal.gauge(13, 3, 1)
+    journal.event(14, Event.ACKNOWLEDGED, 999_999)
+    moved = journal.message(15, b"f")
+    target = journal.message(16, b"f", destination="elsewhere")
+    journal.event(16, Event.MOVED, moved)
+    found = made(spark, journal)
+
+    states = {number: row["state"] for number, row in found.items()}
+    assert states == {
+        done: "acknowledged",
+        dead: "dead-lettered",
+        letter: "waiting",
+        waits: "waiting",
+        held: "in-flight",
+        back: "waiting",
+        999_999: "acknowledged",
+        moved: "moved",
+        target: "waiting",
+    }
+    assert found[done]["queueing_ms"] == 1500
+    assert found[done]["end_to_end_ms"] == 2000
+    assert found[done]["events"] == 3
+    row = found[dead]
+    assert (row["deliveries"], row["redeliveries"], row["attempts"], row["ended"]) == (2, 1, 2, 1)
+    assert (row["first_delivered"], row["last_delivered"]) == (at(4), at(5))
+    assert (row["dead_lettered"], row["reason"], row["successor"]) == (
+        at(6),
+        "max-attempts",
+        letter,
+    )
+    assert (found[letter]["origin"], found[letter]["reason"]) == ("orders", None)
+    assert found[moved]["successor"] == target
+    assert (found[999_999]["published"], found[999_999]["destination"]) == (None, "orders")
+
+
+def test_subscriptions_of_a_topic_are_told_apart(spark: SparkSession) -> None:
+    journal = Journal()
+    news = journal.message(0, b"x", destination="news", destination_kind="topic")
+    for subscription in (1, 2, 3):
+        journal.event(1, Event.DELIVERED, news, subscription=subscription)
+    journal.event(2, Event.REDELIVERED, news, subscription=2, attempts=2)
+    journal.event(3, Event.ACKNOWLEDGED, news, subscription=1)
+    journal.event(4, Event.EXPIRED, news, subscription=3)
+    row = made(spark, journal)[news]
+    assert row["delivered_by"] == {1: 1, 2: 2, 3: 1}
+    assert row["ended_by"] == {1: 1, 3: 1}
+    assert (row["state"], row["outcome"]) == ("in-flight", "acknowledged")
+    journal.event(5, Event.ACKNOWLEDGED, news, subscription=2)
+    row = made(spark, journal)[news]
+    assert (row["state"], row["ended"], row["deliveries"]) == ("acknowledged", 3, 4)
+
+
+def test_columns_for_queries(spark: SparkSession) -> None:
+    journal = Journal()
+    properties = {"weight": "2.5", "word": "heavy"}
+    journal.message(0, b'{"id": 7}', "json", protocol="vibemq", properties=properties)
+    journal.message(1, b'{"id": 8}', protocol="phpmq")
+    journal.message(2, dumps_map({"id": 9}), "map", protocol="jmq")
+    journal.message(3, b"no JSON", protocol="phpmq")
+    found = variant(silver(frame(spark, journal.rows), "b")).select(
+        original_body().alias("body"),
+        typed_property("weight", "double").alias("weight"),
+        typed_property("word", "long").alias("word"),
+    )
+    ids = variant(silver(frame(spark, journal.rows), "b")).selectExpr(
+        "message", "variant_get(variant, '$.id', 'long') AS id"
+    )
+    assert sorted(map(tuple, ids.collect())) == [(1, 7), (2, 8), (3, 9), (4, None)]
+    assert {bytes(row.body): (row.weight, row.word) for row in found.collect()} == {
+        b'{"id": 7}': (2.5, None),
+        b'{"id": 8}': (None, None),
+        dumps_map({"id": 9}): (None, None),
+        b"no JSON": (None, None),
+    }
+
+
+@st.composite
+def stories(draw: st.DrawFn) -> list[Row]:
+    """Events of a few messages of a queue and of a topic; some of messages nobody has seen."""
+    journal = Journal()
+    known = [-1, -2]
+    ends = (Event.ACKNOWLEDGED, Event.EXPIRED, Event.DROPPED, Event.REQUEUED)
+    lives = (Event.DELIVERED, Event.REDELIVERED, *ends)
+    for number in range(draw(st.integers(1, 25))):
+        seconds = number + draw(st.sampled_from((0, -5, 300)))
+        kind = draw(st.sampled_from(("queue", "topic")))
+        step = draw(st.sampled_from(("message", "event", "event", "dead-letter")))
+        if step == "event":
+            message = draw(st.sampled_from(known))
+            fields = {"subscription": draw(st.integers(1, 3)), "attempts": draw(st.integers(1, 9))}
+            journal.event(seconds, draw(st.sampled_from(lives)), message, **fields)
+        elif step == "dead-letter" and len(known) > 2:
+            journal.dead_letter(seconds, known[-1], draw(st.sampled_from(("expired", "overflow"))))
+        else:
+            known.append(journal.message(seconds, b"%d" % number, destination_kind=kind))
+    return journal.rows
+
+
+@settings(max_examples=5, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@given(data=st.data())
+def test_any_batches_in_any_order_give_the_same_rows(
+    spark: SparkSession, data: st.DataObject
+) -> None:
+    events = data.draw(stories())
+    parts = data.draw(st.lists(st.integers(0, 2), min_size=len(events), max_size=len(events)))
+    pieces = [
+        silver(frame(spark, [row for row, at in zip(events, parts, strict=True) if at == n]), "b")
+        for n in range(3)
+    ]
+    tables = [piece.toArrow() for piece in pieces]
+    whole = rows(silver(frame(spark, events), "b"), SILVER, SILVER_KEYS)
+    assert (
+        sorted_rows(combine(combine(tables[0], tables[1]), tables[2]), SILVER, SILVER_KEYS) == whole
+    )
+    assert (
+        sorted_rows(combine(tables[2], combine(tables[1], tables[0])), SILVER, SILVER_KEYS) == whole
+    )

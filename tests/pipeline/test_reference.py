@@ -1,0 +1,94 @@
+"""The tables of docs/pipeline/source.md and sink.md name what the code has, in its order."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+
+import pyarrow as pa
+import pytest
+from pyspark.sql.pandas.types import from_arrow_type
+
+from sluicemq.model.errors import ConfigurationError
+from sluicemq.pipeline.schema import HEADERS, PLAIN, Event
+from sluicemq.pipeline.sink.columns import COLUMNS
+from sluicemq.pipeline.sink.options import PART_BYTES, PART_ROWS, read
+from sluicemq.pipeline.source.options import parse_options
+
+DOCS = Path(__file__).parents[2] / "docs" / "pipeline"
+NAME = re.compile(r"`([^`]+)`")
+
+
+def tables(page: str) -> list[list[list[str]]]:
+    """The rows of each table of a page, heads included, as cells."""
+    found: list[list[list[str]]] = [[]]
+    for line in (DOCS / page).read_text().splitlines():
+        if line.startswith("|"):
+            cells = [cell.strip() for cell in line.strip("|").split("|")]
+            if not set(cells[0]) <= {"-", ":"}:
+                found[-1].append(cells)
+        elif found[-1]:
+            found.append([])
+    return [rows for rows in found if rows]
+
+
+def names(rows: list[list[str]]) -> list[str]:
+    return [name for row in rows[1:] for name in NAME.findall(row[0])]
+
+
+def options_known(error: str) -> list[str]:
+    """An error about an unknown option ends with the known ones."""
+    return re.sub(r".*(?:but|there are) ", "", error).split(", ")
+
+
+def test_options_of_the_source() -> None:
+    with pytest.raises(ConfigurationError) as unknown:
+        parse_options({"nonsense": "1"})
+    assert sorted(names(tables("source.md")[0])) == sorted(options_known(str(unknown.value)))
+
+
+@pytest.mark.parametrize(("place", "schema"), [(1, PLAIN), (2, HEADERS)])
+def test_columns_of_the_source(place: int, schema: pa.Schema) -> None:
+    described = tables("source.md")[place]
+    assert names(described) == schema.names
+    types = [from_arrow_type(field.type).simpleString() for field in schema]
+    assert [row[1] for row in described[1:]] == types
+
+
+def test_events_of_the_source() -> None:
+    assert names(tables("source.md")[3]) == list(Event)
+
+
+def test_options_of_the_sink() -> None:
+    with pytest.raises(ConfigurationError) as unknown:
+        read({"nonsense": "1"})
+    described = tables("sink.md")[0]
+    assert names(described) == options_known(str(unknown.value))
+    defaults = {
+        name: NAME.findall(row[1]) for row in described[1:] for name in NAME.findall(row[0])
+    }
+    usual = read({"url": "http://localhost"})
+    assert defaults["badRows"] == [usual.bad_rows]
+    assert defaults["deadLetterQueue"] == [usual.dead_letters]
+    assert defaults["transactionBytes"] == [str(PART_BYTES)]
+    assert defaults["transactionRows"] == [str(PART_ROWS)]
+    assert defaults["retryTimeout"] == [f"{usual.patience:g}"]
+
+
+def test_columns_of_the_sink() -> None:
+    described = tables("sink.md")[1]
+    assert names(described) == list(COLUMNS)
+    assert [row[1] for row in described[1:]] == [kind for kind, _ in COLUMNS.values()]
+
+
+@pytest.mark.parametrize("page", sorted(path.name for path in DOCS.glob("*.md")))
+def test_links_lead_somewhere(page: str) -> None:
+    for target in re.findall(r"\]\(([^)#]+\.md)(?:#[^)]*)?\)", (DOCS / page).read_text()):
+        assert (DOCS / target).exists(), target
+
+
+@pytest.mark.parametrize("page", sorted(path.name for path in DOCS.glob("*.md")))
+def test_python_in_the_pages_is_python(page: str) -> None:
+    text = (DOCS / page).read_text()
+    for code in re.findall(r"^```python\n(.*?)^```$", text, re.DOTALL | re.MULTILINE):
+        compile(code, page, "exec")

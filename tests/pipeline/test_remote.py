@@ -1,0 +1,129 @@
+"""Requests to a broker that is slow to come back, refuses, or is somebody else."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Iterator
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+
+import pytest
+
+from sluicemq.model.errors import AccessDenied, AuthenticationFailed, ConnectionLost
+from sluicemq.pipeline.remote import Refusal, Remote, Target, target
+
+
+class Stand(ThreadingHTTPServer):
+    """Answers as it is told, in order; what it was asked is in `asked`.
+
+    An answer is a status and a body; None breaks the connection off instead.
+    """
+
+    daemon_threads = True
+
+    def __init__(self) -> None:
+        super().__init__(("127.0.0.1", 0), Handler)
+        self.answers: list[tuple[int, bytes] | None] = []
+        self.asked: list[tuple[str, str, bytes, str | None]] = []
+        self.connections = 0
+
+    @property
+    def target(self) -> Target:
+        return Target("127.0.0.1", self.server_port, authorization="Bearer geheim")
+
+
+class Handler(BaseHTTPRequestHandler):
+    protocol_version = "HTTP/1.1"
+    server: Stand
+
+    def setup(self) -> None:
+        super().setup()
+        self.server.connections += 1
+
+    def do_POST(self) -> None:
+        body = self.rfile.read(int(self.headers["Content-Length"]))
+        asked = (self.command, self.path, body, self.headers["Authorization"])
+        self.server.asked.append(asked)
+        answer = self.server.answers.pop(0)
+        if answer is None:
+            self.close_connection = True
+            return
+        status, content = answer
+        self.send_response(status)
+        self.send_header("Content-Length", str(len(content)))
+        self.end_headers()
+        self.wfile.write(content)
+
+    do_GET = do_POST  # noqa: N815
+
+    def log_message(self, *_: object) -> None:
+        """Nobody reads it."""
+
+
+@pytest.fixture
+def stand() -> Iterator[Stand]:
+    with Stand() as server:
+        thread = threading.Thread(target=server.serve_forever, args=(0.01,))
+        thread.start()
+        yield server
+        server.shutdown()
+        thread.join()
+
+
+def test_requests_share_a_connection(stand: Stand) -> None:
+    stand.answers = [(200, b"1"), (200, b"")]
+    with Remote(stand.target) as remote:
+        assert remote.request("POST", "/a?b=c", [b"12", b"", b"3"]).body == b"1"
+        assert remote.request("GET", "/d").status == 200
+    assert stand.asked == [
+        ("POST", "/a?b=c", b"123", "Bearer geheim"),
+        ("GET", "/d", b"", "Bearer geheim"),
+    ]
+    assert stand.connections == 1
+
+
+def test_what_passes_is_tried_again(stand: Stand) -> None:
+    """With the whole body; answers are those of the last attempt."""
+    stand.answers = [None, (503, b"{}"), (200, b"done")]
+    with Remote(stand.target) as remote:
+        remote.send("POST", "/", [b"x", b"y"])
+        assert remote.receive().body == b"done"
+    assert [body for _, _, body, _ in stand.asked] == [b"xy"] * 3
+
+
+def test_patience_ends(stand: Stand) -> None:
+    stand.answers = [None]
+    with Remote(stand.target, patience=0) as remote, pytest.raises(ConnectionLost) as raised:
+        remote.request("GET", "/")
+    assert str(stand.target) in str(raised.value)
+    stand.answers = [(503, b'{"error": {"code": "try-again", "message": "the queue is full"}}')]
+    with (
+        Remote(stand.target, patience=0) as remote,
+        pytest.raises(Refusal, match="the queue is full"),
+    ):
+        remote.request("GET", "/")
+
+
+@pytest.mark.parametrize(
+    ("status", "error"), [(401, AuthenticationFailed), (403, AccessDenied), (409, Refusal)]
+)
+def test_refusals_are_not_tried_again(stand: Stand, status: int, error: type[Exception]) -> None:
+    stand.answers = [(status, b'{"error": {"code": "c", "message": "so it is", "more": 1}}')]
+    with Remote(stand.target) as remote, pytest.raises(error, match="so it is") as raised:
+        remote.request("GET", "/")
+    assert "geheim" not in str(raised.value)
+    if isinstance(raised.value, Refusal):
+        assert (raised.value.status, raised.value.code) == (409, "c")
+
+
+def test_somebody_else(stand: Stand) -> None:
+    """An answer that is not a broker's is told as it is, in part."""
+    stand.answers = [(404, b"<html>" + b"x" * 10_000)]
+    with Remote(stand.target) as remote, pytest.raises(Refusal, match="<html>") as raised:
+        remote.request("GET", "/")
+    assert len(str(raised.value)) < 1000
+
+
+def test_nobody(stand: Stand) -> None:
+    nobody = target({"url": "http://127.0.0.1:9"})
+    with Remote(nobody, patience=0) as remote, pytest.raises(ConnectionLost, match="is it running"):
+        remote.request("GET", "/")
