@@ -1,8 +1,8 @@
 """The driver program that the kill loop of the pipeline starts, kills and starts again.
 
     python pipeline_driver.py run    DATA URL WORK ROWS   until it is killed or a query fails
-    python pipeline_driver.py finish DATA URL WORK ROWS   everything that is there, then ends
-    python pipeline_driver.py batch  DATA URL WORK ROWS   what should have come of it, to WORK
+    python pipeline_driver.py finish DATA URL WORK ROWS   everything that is there, and what should
+                                                          have come of it, to WORK; then ends
 
 Two queries read the messages of the queue IN, one from the broker's files in DATA and one from its
 URL, and write
@@ -108,10 +108,10 @@ def batch(spark: SparkSession, data: str, work: Path) -> None:
 def main(mode: str, data: str, url: str, work: str, rows: str) -> None:
     spark = session("kill loop", SETTINGS)
     spark.sparkContext.setLogLevel("WARN")
-    if mode == "batch":
+    finish = mode == "finish"
+    run(spark, data, url, Path(work), int(rows), all_=finish)
+    if finish:
         batch(spark, data, Path(work))
-    else:
-        run(spark, data, url, Path(work), int(rows), all_=mode == "finish")
     spark.stop()
 
 

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
@@ -55,3 +57,40 @@ def test_a_slot_file_that_is_none_is_reported_with_its_path(tmp_path: Path) -> N
     (tmp_path / "slots" / "a.json").write_text("{")
     with pytest.raises(JournalDamaged, match=r"a\.json"):
         slots.list()
+
+
+def test_who_is_behind_does_not_move_a_slot_back(tmp_path: Path) -> None:
+    slots = Slots(tmp_path)
+    slots.create("a", 10)
+    assert slots.reach("a", 20).position == 20
+    assert slots.reach("a", 15).position == 20
+    assert slots.get("a").position == 20
+    slots.lose("a")
+    with pytest.raises(JournalError, match="lost"):
+        slots.reach("a", 15)
+
+
+MOVER = """
+import sys
+from pathlib import Path
+from sluicemq.journal import Slots
+slots = Slots(Path(sys.argv[1]))
+for position in range(int(sys.argv[2]), 1000, 2):
+    slots.reach("a", position)
+"""
+
+
+def test_several_processes_move_a_slot(tmp_path: Path) -> None:
+    """They wrote the same file beside it, and what one had read another had changed."""
+    slots = Slots(tmp_path)
+    slots.create("a")
+    movers = [
+        subprocess.Popen(
+            [sys.executable, "-c", MOVER, str(tmp_path), start], stderr=subprocess.PIPE, text=True
+        )
+        for start in ("0", "1")
+    ]
+    for mover in movers:
+        _, said = mover.communicate(timeout=120)
+        assert mover.returncode == 0, said
+    assert slots.get("a").position == 999

@@ -6,6 +6,7 @@ have it.
 
 from __future__ import annotations
 
+import os
 import threading
 from datetime import datetime, timedelta
 from functools import partial
@@ -258,7 +259,9 @@ def _supervise(job: Job, interval: float | None, as_json: bool) -> None:
 
     stop = threading.Event()
     find = {"gold", "silver"} <= set(job.tables)
-    with started("sluicemq pipeline", job.lake.log) as spark:
+    # two queries at a time: the short tasks of gold are not to wait for those of silver
+    tasks = {"spark.master": f"local[{2 * len(os.sched_getaffinity(0))},4]"}
+    with started("sluicemq pipeline", job.lake.log, tasks) as spark:
         findings = Repeated(partial(find_anomalies, spark, job.lake), ANOMALIES_SECONDS)
         with Shown(as_json, unending=interval is not None) as shown, stopping(stop):
 
@@ -275,8 +278,9 @@ def _supervise(job: Job, interval: float | None, as_json: bool) -> None:
 
 def _rebuild(lake: Lake, max_rows: int, as_json: bool) -> None:
     with needed():
-        from sluicemq.pipeline.jobs.rebuild import rebuild
+        from sluicemq.pipeline.jobs.rebuild import expect_bronze, rebuild
         from sluicemq.pipeline.jobs.upkeep import find_anomalies
+    expect_bronze(lake)  # before Spark takes its time to start
     with (
         started("sluicemq backfill", lake.log) as spark,
         Shown(as_json, unending=False) as shown,

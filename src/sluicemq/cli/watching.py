@@ -155,7 +155,9 @@ def needed() -> Iterator[None]:
 
 
 @contextmanager
-def started(name: str, log: Path | None = None) -> Iterator[SparkSession]:
+def started(
+    name: str, log: Path | None = None, settings: dict[str, str] | None = None
+) -> Iterator[SparkSession]:
     """Spark's session; one that was not there before is stopped in the end. What Spark says goes
     to the end of the file `log`, which an error then names."""
     with needed():
@@ -164,7 +166,7 @@ def started(name: str, log: Path | None = None) -> Iterator[SparkSession]:
         from sluicemq.pipeline.session import session
     there = SparkSession.getActiveSession() is not None
     with err().status("starting Spark"):
-        spark = session(name, log=log)
+        spark = session(name, settings, log)
     if not there:
         spark.sparkContext.setLogLevel("ERROR")
     try:

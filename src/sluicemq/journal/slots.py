@@ -7,8 +7,12 @@ for its sake alone exceeds its limit.
 
 from __future__ import annotations
 
+import fcntl
+import os
 import re
 import time
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Final
 
@@ -22,6 +26,8 @@ DEFAULT_SLOT_LIMIT: Final = 10 << 30
 
 _NAME: Final = re.compile(r"[a-z0-9][a-z0-9_.-]{0,62}")
 _SUFFIX: Final = ".json"
+_LOCK: Final = ".lock"
+"""In the directory of the slots; held by who changes one."""
 
 
 class Slot(msgspec.Struct, frozen=True, kw_only=True):
@@ -95,38 +101,71 @@ class Slots:
             limit_bytes = self._limit_bytes
         if position < 0 or limit_bytes <= 0:
             raise JournalError("a slot's position is at least 0 and its limit at least 1 byte")
-        if path.exists():
-            raise JournalError(f"there is a slot named {name} already")
         slot = Slot(position=position, limit_bytes=limit_bytes, created=time.time_ns() // 1_000_000)
         self._directory.mkdir(exist_ok=True)
-        self._write(path, slot)
+        with self._alone():
+            if path.exists():
+                raise JournalError(f"there is a slot named {name} already")
+            self._write(path, slot)
         return slot
 
     def advance(self, name: str, position: int) -> Slot:
         """JournalError if the slot is lost or would go back; RecordNotFound."""
+        with self._alone():
+            slot = self._kept(name)
+            if position < slot.position:
+                raise JournalError(f"the slot {name} is at {slot.position} and cannot go back")
+            return self._move(name, slot, position)
+
+    def reach(self, name: str, position: int) -> Slot:
+        """As `advance`, but a slot that is ahead stays: several may move it for one reader."""
+        with self._alone():
+            slot = self._kept(name)
+            return slot if position <= slot.position else self._move(name, slot, position)
+
+    def _kept(self, name: str) -> Slot:
         slot = self.get(name)
         if slot.lost:
             raise JournalError(
                 f"the slot {name} is lost: more than {slot.limit_bytes} bytes were waiting for it. "
                 "Drop it, and read from the start."
             )
-        if position < slot.position:
-            raise JournalError(f"the slot {name} is at {slot.position} and cannot go back")
+        return slot
+
+    def _move(self, name: str, slot: Slot, position: int) -> Slot:
         slot = msgspec.structs.replace(slot, position=position)
         self._write(self._path(name), slot)
         return slot
 
     def lose(self, name: str) -> None:
         """The slot holds nothing any more."""
-        self._write(self._path(name), msgspec.structs.replace(self.get(name), lost=True))
+        with self._alone():
+            self._write(self._path(name), msgspec.structs.replace(self.get(name), lost=True))
 
     def drop(self, name: str) -> None:
         """Raises RecordNotFound."""
+        path = self._path(name)
+        with self._alone():
+            try:
+                path.unlink()
+            except FileNotFoundError:
+                raise RecordNotFound(f"there is no slot named {name}") from None
+            sync_directory(self._directory)
+
+    @contextmanager
+    def _alone(self) -> Iterator[None]:
+        """Whatever process changes a slot meanwhile waits: readers, the broker, commands. What was
+        read of a slot still holds when it is written, above all that it is lost."""
         try:
-            self._path(name).unlink()
+            fd = os.open(self._directory / _LOCK, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o640)
         except FileNotFoundError:
-            raise RecordNotFound(f"there is no slot named {name}") from None
-        sync_directory(self._directory)
+            yield  # without the directory there is no slot: whoever asks for one is told
+            return
+        try:
+            fcntl.flock(fd, fcntl.LOCK_EX)
+            yield
+        finally:
+            os.close(fd)
 
     def _write(self, path: Path, slot: Slot) -> None:
         write_whole(path, msgspec.json.encode(slot) + b"\n")

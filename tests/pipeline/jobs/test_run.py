@@ -103,7 +103,7 @@ def test_backfill_goes_on_where_the_tables_are(
     dead = traffic.lake.table("silver").read().to_pylist()
     assert [row["reason"] for row in dead if row["dead_lettered"]] == ["overflow"]
 
-    shutil.rmtree(traffic.lake.checkpoint)
+    shutil.rmtree(traffic.lake.checkpoints)
     traffic.go_on()
     assert backfill(*where)[-1]["rows"] == 33
     traffic.check(spark)

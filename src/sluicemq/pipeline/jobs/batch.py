@@ -65,14 +65,15 @@ class Writer:
         self._newest: datetime | None = None
 
     def write(self, events: DataFrame) -> Done:
-        """All events of one batch: every one from its first record to its last."""
+        """All events of one batch: every one from its first record to its last. Of gold alone they
+        need no more columns than gold.NEEDS."""
         done = Done()
-        found = self._gold(events, done)
+        found = self._gold(events, done) if "gold" in self._ends else None
+        overview = self._overview(events, done, found)
         if all(end is not None and end >= done.last for end in self._ends.values()):
             done.rows = 0
         if not done.rows:
             return done
-        overview = self._overview(events, found)
         for name in self._names:
             end = self._ends[name]
             if end is not None and end >= done.last:
@@ -96,32 +97,22 @@ class Writer:
         """Rows of gold, which tell besides what there is in the batch."""
         before = time.perf_counter()
         seen = Observation()
-        observed = events.observe(
-            seen,
-            f.count(f.lit(1)).alias("rows"),
-            f.max("sequence").alias("last"),
-            f.min(f.unix_micros("time")).alias("oldest"),
-            f.max(f.unix_micros("time")).alias("newest"),
-        )
-        frame = self._missing(observed, "gold")
+        frame = self._missing(_observed(events, seen), "gold")
         sums = gold.sums(frame, self._lake.broker, self._newest, self._watermark)
         found = gold.finish(sums.toArrow())
-        told: dict[str, Any] = seen.get
-        done.rows, done.last = told["rows"], told["last"] or 0
-        if told["newest"] is not None:
-            done.oldest = _EPOCH + timedelta(microseconds=told["oldest"])
-            done.newest = _EPOCH + timedelta(microseconds=told["newest"])
+        _tell(seen, done)
         done.seconds["gold"] = time.perf_counter() - before
         return found
 
-    def _overview(self, events: DataFrame, found: pa.Table) -> pa.Table:
-        """The batch's destinations and protocols: what gold was given, unless it had some of the
+    def _overview(self, events: DataFrame, done: Done, found: pa.Table | None) -> pa.Table:
+        """The batch's destinations and protocols: those of gold's rows, unless gold had some of the
         batch already, as after a crash."""
-        if self._ends.get("gold") is None or all(
-            self._ends[name] == self._ends["gold"] for name in self._names
-        ):
+        if found is not None and len({*self._ends.values()}) == 1:
             return found
-        return gold.sums(events, self._lake.broker).toArrow()
+        seen = Observation()
+        kinds = _observed(events, seen).select("destination", "protocol").distinct().toArrow()
+        _tell(seen, done)
+        return kinds
 
     def _missing(self, events: DataFrame, name: str) -> DataFrame:
         """The events that a table does not have yet."""
@@ -143,3 +134,21 @@ class Writer:
         frame = self._missing(events, "silver")
         rows = silver.finish(silver.sums(frame, self._lake.broker, java).toArrow())
         self._tables["silver"].upsert(rows, SILVER_KEYS, self._application, last, silver.combine)
+
+
+def _observed(events: DataFrame, seen: Observation) -> DataFrame:
+    return events.observe(
+        seen,
+        f.count(f.lit(1)).alias("rows"),
+        f.max("sequence").alias("last"),
+        f.min(f.unix_micros("time")).alias("oldest"),
+        f.max(f.unix_micros("time")).alias("newest"),
+    )
+
+
+def _tell(seen: Observation, done: Done) -> None:
+    told: dict[str, Any] = seen.get
+    done.rows, done.last = told["rows"], told["last"] or 0
+    if told["newest"] is not None:
+        done.oldest = _EPOCH + timedelta(microseconds=told["oldest"])
+        done.newest = _EPOCH + timedelta(microseconds=told["newest"])

@@ -43,6 +43,12 @@ UNKNOWN: Final = "unknown"
 ANY: Final = "any"
 """Protocol of gauges."""
 
+NEEDS: Final = (
+    *("sequence", "time", "event", "destination", "destination_kind", "published", "protocol"),
+    *("size", "waiting", "in_flight", "consumers", "properties"),
+)
+"""The columns of events that are looked at."""
+
 _SECONDS: Final = 60.0
 _MEASURED: Final = dict(zip(LATENCIES, (Event.DELIVERED, Event.ACKNOWLEDGED), strict=True))
 """Latencies, from publishing to this event."""

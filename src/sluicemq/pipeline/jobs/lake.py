@@ -1,7 +1,7 @@
 """Where the tables of a lake are, and what is remembered of the journals that feed it.
 
     LAKE/bronze LAKE/silver LAKE/gold LAKE/anomalies     the tables (pipeline/tables)
-    LAKE/_checkpoints/BROKER                             of the query of each broker
+    LAKE/_checkpoints/BROKER/QUERY                       of the queries of each broker
     LAKE/_brokers/BROKER.json                            which journal that broker has
     LAKE/_logs/spark.log                                 what Spark said
     LAKE/_rebuilding                                     silver and gold are incomplete
@@ -76,8 +76,8 @@ class Lake:
         return table(self.kind, self.path(name), partitions=partitions, sort=sort)
 
     @property
-    def checkpoint(self) -> Path:
-        """Of this broker's query."""
+    def checkpoints(self) -> Path:
+        """Of this broker's queries; each has a directory of its name there."""
         return self.directory / "_checkpoints" / self.broker
 
     @property

@@ -19,6 +19,12 @@ from sluicemq.pipeline.schema import EVENTS
 _MADE: Final = ("gold", "silver")
 
 
+def expect_bronze(lake: Lake) -> None:
+    """Raises ConfigurationError if there is nothing to make anything from."""
+    if not lake.table("bronze").exists():
+        raise ConfigurationError(f"there is no bronze in {lake.directory} to make anything from")
+
+
 def rebuild(
     spark: SparkSession,
     lake: Lake,
@@ -31,9 +37,8 @@ def rebuild(
     `rebuilding` file says so. `tell` is given how things stand, and how many events there are.
     Raises ConfigurationError if there is no bronze.
     """
+    expect_bronze(lake)
     bronze = lake.table("bronze")
-    if not bronze.exists():
-        raise ConfigurationError(f"there is no bronze in {lake.directory} to make anything from")
     lake.rebuilding.touch()
     for name in _MADE:
         shutil.rmtree(lake.path(name), ignore_errors=True)

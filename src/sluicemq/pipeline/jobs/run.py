@@ -1,22 +1,26 @@
-"""The query from a journal into a lake, and who keeps it going.
+"""The queries from a journal into a lake, and who keeps them going.
 
-    journal ── source ── micro-batch ── gold, bronze, silver ── slot
+                 ┌─ query "gold" ──── gold            few columns, small batches: seconds behind
+    journal ─────┤
+                 └─ query "tables" ── bronze, silver  all columns, bodies
 
-One streaming query reads all events; each of its batches is written to the tables one after the
-other (batch.py). A supervisor starts the query again after what passes by itself: a broker that
-restarts, a Python worker that was killed. Nothing is lost or written twice by that, nor by the loss
-of the checkpoint: each table says itself what it has (lake.py).
+Each is a streaming query over all events that writes its batches to its tables one after the other
+(batch.py); gold has one of its own, so that nobody who looks at it waits for bodies to be written.
+A supervisor starts them again after what passes by itself: a broker that restarts, a Python worker
+that was killed. Nothing is lost or written twice by that, nor by the loss of a checkpoint: each
+table says itself what it has (lake.py).
 """
 
 from __future__ import annotations
 
 import json
 import re
+import shutil
 import threading
 import time
 from collections import deque
-from collections.abc import Callable, Collection
-from dataclasses import dataclass
+from collections.abc import Callable, Collection, Sequence
+from dataclasses import dataclass, field
 from datetime import timedelta
 from typing import Any, Final
 
@@ -27,7 +31,7 @@ from pyspark.sql.streaming.query import StreamingQuery
 
 from sluicemq.model.errors import ConfigurationError, SluiceError
 from sluicemq.pipeline.jobs.batch import Done, Writer
-from sluicemq.pipeline.jobs.gold import WATERMARK
+from sluicemq.pipeline.jobs.gold import NEEDS, WATERMARK
 from sluicemq.pipeline.jobs.lake import NAMES, Lake
 from sluicemq.pipeline.source.connect import connect
 from sluicemq.pipeline.source.options import parse_options
@@ -38,6 +42,9 @@ MAX_BYTES: Final = 256 << 20
 TRIES: Final = 10
 """Starts in a row without a batch between them, until what was to pass is told as an error."""
 LONGEST_PAUSE: Final = 60.0
+
+QUERIES: Final = {"gold": ("gold",), "tables": ("bronze", "silver")}
+"""Which query writes which tables."""
 
 _LOOK_SECONDS: Final = 0.1
 _STOP_SECONDS: Final = 60.0
@@ -56,7 +63,8 @@ class Job:
 
     source     options of the source that say where the journal is, and credentials
     lake       where the tables are, and the broker's name in them
-    slot       retention slot that holds what has not been read; "" = none
+    slot       retention slot that holds what bronze and silver have not read; "" = none. Gold has
+               another one, SLOT.gold
     tables     those of NAMES that are written
     max_rows, max_bytes   of one batch
     watermark  what comes later than this after the newest event counts as late
@@ -75,10 +83,10 @@ class Job:
 class Step:
     """How things stand after a batch.
 
-    rows     events written since the start
+    rows     events written since the start, to all tables
     lag      records of the journal that wait to be read; None = not known yet
-    batch    the batch, None for a restart
-    trouble  why the query was started again, or ""
+    batch    the batch of one of the queries, None for a restart
+    trouble  why the queries were started again, or ""
     """
 
     rows: int = 0
@@ -87,8 +95,30 @@ class Step:
     trouble: str = ""
 
 
+@dataclass
+class Query:
+    """One of QUERIES as it runs.
+
+    names    its tables
+    slot     its retention slot, or ""
+    rows     events that it has written since the start
+    last     number of the last record that all its tables have
+    written  batches that it has written and perhaps not committed
+    fault    what its batch failed with: what comes back through the JVM is its text only
+    """
+
+    name: str
+    names: list[str]
+    slot: str
+    rows: int = 0
+    last: int = 0
+    written: deque[tuple[int, Done]] = field(default_factory=deque)
+    fault: Exception | None = None
+    handle: StreamingQuery | None = None
+
+
 class Supervisor:
-    """Runs the query of one job until it is told to stop, or there is nothing more to read."""
+    """Runs the queries of one job until it is told to stop, or there is nothing more to read."""
 
     def __init__(
         self,
@@ -103,9 +133,12 @@ class Supervisor:
         self._job = job
         self._tell = tell
         self._stop = stop or threading.Event()
-        self._done: deque[tuple[int, Done]] = deque()
-        self._fault: Exception | None = None
-        self._rows = 0
+        self._queries = []
+        for name, tables in QUERIES.items():
+            names = [each for each in tables if each in job.tables]
+            slot = f"{job.slot}.gold" if job.slot and name == "gold" else job.slot
+            if names:
+                self._queries.append(Query(name, names, slot))
 
     def run(self, interval: float | None = 1.0) -> int:
         """Read until told to stop, with a batch every `interval` seconds if there is something new;
@@ -113,31 +146,38 @@ class Supervisor:
 
         Raises ConfigurationError, JournalError and whatever else does not pass by itself.
         """
-        names = [name for name in NAMES if name in self._job.tables]
         tries = 0
         while not self._stop.is_set():
-            before = self._rows
-            mover = None
+            before = sum(query.rows for query in self._queries)
+            movers: list[Any] = []
             try:
-                mover = self._follow()
-                query = self._start(names, interval)
-                self._watch(query)
+                movers += [
+                    follow(self._spark, self._options(query))
+                    for query in self._queries
+                    if query.slot
+                ]
+                self._start(interval)
+                self._watch()
                 return self._rows
             except (PySparkException, Py4JError, SluiceError, OSError) as error:
-                self._drain(None)
                 fault = self._explained(error)
-                tries = tries + 1 if self._rows == before else 1
+                written = sum(query.rows for query in self._queries)
+                tries = tries + 1 if written == before else 1
                 if not _passes(fault) or tries > TRIES:
                     raise fault from error
                 pause = min(LONGEST_PAUSE, 2.0 ** (tries - 1))
                 self._tell(Step(self._rows, trouble=f"{fault}; again in {pause:g} s"))
                 self._stop.wait(pause)
             finally:
-                if mover is not None:
+                for mover in movers:
                     self._spark.streams.removeListener(mover)
         return self._rows
 
-    def _options(self) -> dict[str, str]:
+    @property
+    def _rows(self) -> int:
+        return min(query.rows for query in self._queries)
+
+    def _options(self, query: Query) -> dict[str, str]:
         job = self._job
         options = {
             **job.source,
@@ -146,66 +186,81 @@ class Supervisor:
             "maxOffsetsPerTrigger": str(job.max_rows),
             "maxBytesPerTrigger": str(job.max_bytes),
         }
-        return {**options, "slot": job.slot} if job.slot else options
+        if query.names == ["gold"]:
+            options["columns"] = ",".join(NEEDS)
+        return {**options, "slot": query.slot} if query.slot else options
 
-    def _follow(self) -> Any:
-        return follow(self._spark, self._options()) if self._job.slot else None
-
-    def _start(self, names: list[str], interval: float | None) -> StreamingQuery:
+    def _start(self, interval: float | None) -> None:
         lake = self._job.lake
         journal = identity(self._job.source)
         lake.claim(journal)
-        _check(lake, journal, names)
-        writer = Writer(lake, journal, names, self._job.watermark)
-        reached = lake.reached(journal, names)
+        for query in self._queries:
+            _check(lake, journal, query)
+        for query in self._queries:
+            self._begin(query, journal, interval)
+
+    def _begin(self, query: Query, journal: str, interval: float | None) -> None:
+        lake = self._job.lake
+        writer = Writer(lake, journal, query.names, self._job.watermark)
+        reached = lake.reached(journal, query.names)
         start = "earliest" if reached is None else str(reached + 1)
-        self._fault = None
+        query.last = reached or 0
 
         def write(events: DataFrame, batch: int) -> None:
             try:
-                self._done.append((batch, writer.write(events)))
+                query.written.append((batch, writer.write(events)))
             except Exception as error:
-                self._fault = error  # what comes back through the JVM is its text only
+                query.fault = error
                 raise
 
-        source = self._spark.readStream.format("sluicemq").options(**self._options())
+        source = self._spark.readStream.format("sluicemq").options(**self._options(query))
         stream = source.option("startingOffsets", start).load().writeStream.foreachBatch(write)
-        stream = stream.option("checkpointLocation", str(lake.checkpoint))
+        stream = stream.option("checkpointLocation", str(lake.checkpoints / query.name))
         if interval is None:
-            return stream.trigger(availableNow=True).start()
-        return stream.trigger(processingTime=f"{round(interval * 1000)} milliseconds").start()
+            query.handle = stream.trigger(availableNow=True).start()
+        else:
+            trigger = f"{round(interval * 1000)} milliseconds"
+            query.handle = stream.trigger(processingTime=trigger).start()
 
-    def _watch(self, query: StreamingQuery) -> None:
-        """Until the query ends. Raises what it ended with."""
+    def _watch(self) -> None:
+        """Until all queries have ended. Raises what one ended with."""
+        handles = [query.handle for query in self._queries if query.handle is not None]
         try:
-            while not query.awaitTermination(_LOOK_SECONDS):  # type: ignore[arg-type]
-                self._drain(query)
+            while [handle for handle in handles if not _has_ended(handle)]:
+                self._drain()
                 if self._stop.is_set():
-                    _end(query)
+                    _end(handles)
                     break
-            self._drain(query)
-            self._drain(None)
-        except BaseException:
-            query.stop()
-            raise
+                time.sleep(_LOOK_SECONDS)
+        finally:
+            # what one of them cannot do, the others are not to go on with
+            for handle in handles:
+                handle.stop()
+            self._drain(ended=True)
 
-    def _drain(self, query: StreamingQuery | None) -> None:
-        """Tell of the batches that the query has committed; without a query of all that were
-        written."""
-        progress = query.lastProgress if query is not None else None
-        while self._done:
-            batch, done = self._done[0]
-            if query is not None and (progress is None or progress["batchId"] < batch):
-                return
-            self._done.popleft()
-            self._rows += done.rows
-            self._tell(Step(self._rows, _lag(progress), done))
+    def _drain(self, ended: bool = False) -> None:
+        """Tell of the batches that have been committed; when the queries have `ended`, of all that
+        were written."""
+        for query in self._queries:
+            progress = query.handle.lastProgress if query.handle is not None else None
+            while query.written:
+                batch, done = query.written[0]
+                if not ended and (progress is None or progress["batchId"] < batch):
+                    break
+                query.written.popleft()
+                query.rows += done.rows
+                query.last = max(query.last, done.last)
+                lag = _lag(progress)
+                if lag is not None:  # and what the slowest query is behind this one
+                    lag += query.last - min(each.last for each in self._queries)
+                self._tell(Step(self._rows, lag, done))
 
     def _explained(self, error: Exception) -> SluiceError:
         """What lies behind the error of a query."""
-        if self._fault is not None and isinstance(error, StreamingQueryException):
-            fault, self._fault = self._fault, None
-            return self._explained(fault)
+        for query in self._queries:
+            if query.fault is not None and isinstance(error, StreamingQueryException):
+                fault, query.fault = query.fault, None
+                return self._explained(fault)
         if isinstance(error, SluiceError):
             return error
         found = _RAISED.search(str(error))
@@ -238,22 +293,24 @@ def identity(source: dict[str, str]) -> str:
     return found
 
 
-def _check(lake: Lake, journal: str, names: list[str]) -> None:
+def _check(lake: Lake, journal: str, query: Query) -> None:
     """Raises ConfigurationError if a table lacks what the query will not read again."""
     if lake.rebuilding.exists():
         raise ConfigurationError(
             f"silver and gold in {lake.directory} are incomplete, because rebuilding them was "
             "broken off: sluicemq pipeline backfill --from-bronze does it again"
         )
-    if not any((lake.checkpoint / "commits").glob("[0-9]*")):
+    checkpoint = lake.checkpoints / query.name
+    if not any((checkpoint / "commits").glob("[0-9]*")):
         return  # nothing is behind the checkpoint: what one table lacks will be read
-    ends = {name: lake.reached(journal, [name]) for name in names}
-    empty = [name for name, end in ends.items() if end is None]
-    if empty and len(empty) < len(ends):
+    empty = [name for name in query.names if lake.reached(journal, [name]) is None]
+    if len(empty) == len(query.names):
+        shutil.rmtree(checkpoint)  # of tables that have been removed: they are made anew
+    elif empty:
         raise ConfigurationError(
             f"{' and '.join(empty)} in {lake.directory} lack what other tables have already: make "
             "silver and gold from bronze with sluicemq pipeline backfill --from-bronze, or remove "
-            f"{lake.checkpoint} to read the journal from its start"
+            f"{checkpoint} to read the journal from its start"
         )
 
 
@@ -262,12 +319,23 @@ def _passes(fault: SluiceError) -> bool:
     return (fault.kind if isinstance(fault, Failed) else type(fault).__name__) in _PASSING
 
 
-def _end(query: StreamingQuery) -> None:
-    """Stop it between two batches."""
+def _has_ended(handle: StreamingQuery) -> bool:
+    """Raises what the query ended with."""
+    if handle.isActive:
+        return False
+    error = handle.exception()
+    if error is not None:
+        raise error
+    return True
+
+
+def _end(handles: Sequence[StreamingQuery]) -> None:
+    """Stop them between two batches."""
     end = time.monotonic() + _STOP_SECONDS
-    while query.isActive and query.status["isTriggerActive"] and time.monotonic() < end:
-        time.sleep(_LOOK_SECONDS)
-    query.stop()
+    for handle in handles:
+        while handle.isActive and handle.status["isTriggerActive"] and time.monotonic() < end:
+            time.sleep(_LOOK_SECONDS)
+        handle.stop()
 
 
 def _lag(progress: Any) -> int | None:

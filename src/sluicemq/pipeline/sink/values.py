@@ -74,10 +74,7 @@ def spans(column: pa.Array, name: str, faults: Faults) -> list[int]:
 
 
 def _not_negative(numbers: np.ndarray[Any, Any], said: str, faults: Faults) -> list[int]:
-    negative = numbers < 0
-    if negative.any():
-        for row in np.flatnonzero(negative).tolist():
-            faults.setdefault(row, said)
-        numbers = np.where(negative, 0, numbers)
+    for row in np.flatnonzero(numbers < 0).tolist():
+        faults.setdefault(row, said)
     found: list[int] = numbers.tolist()
     return found

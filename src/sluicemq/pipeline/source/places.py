@@ -258,10 +258,7 @@ class Directory(Place):
             return slots.create(slot, position, limit_bytes)
 
     def advance(self, slot: str, position: int) -> None:
-        slots = Slots(self.path)
-        known = slots.get(slot)
-        if known.lost or position > known.position:
-            slots.advance(slot, position)
+        Slots(self.path).reach(slot, position)
 
 
 def local_path(text: str) -> Path:

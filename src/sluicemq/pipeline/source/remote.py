@@ -78,6 +78,7 @@ class _Destinations(msgspec.Struct):
     destinations: list[tuple[int, int, str]]
 
 
+_AHEAD: Final = "slot-ahead"
 _SPAN: Final = re.compile(r"bytes (\d+)-\d+/(\d+)\Z")
 _state: Final = msgspec.json.Decoder(_State)
 _destinations: Final = msgspec.json.Decoder(_Destinations)
@@ -218,7 +219,12 @@ class Http(Place):
     def advance(self, slot: str, position: int) -> None:
         known = _slot.decode(self._ask("GET", self._slot_path(slot)).body)
         if known.lost or position > known.position:
-            self._put(slot, position, None)
+            try:
+                self._put(slot, position, None)
+            except JournalError as error:
+                # somebody else, who moves it for the same reader, was faster
+                if not (isinstance(error.__cause__, Refusal) and error.__cause__.code == _AHEAD):
+                    raise
 
     def _put(self, slot: str, position: int, limit_bytes: int | None) -> Slot:
         asked = {"position": position}
