@@ -21,6 +21,7 @@ settings.register_profile(
 settings.load_profile("fuzz" if os.environ.get("FUZZ") else "steady")
 
 
+@pytest.hookimpl(tryfirst=True)  # before xdist looks at the groups
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     """Tests run in as many processes as there are cores, each file in one of them; all of those
     that need Spark in the same one, which therefore starts one session."""
