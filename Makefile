@@ -11,7 +11,7 @@ COMPILED_NEEDS := $(COMPILED_VENV)/.installed
 $(STAMP): EXTRAS := dev,pipeline
 $(COMPILED_NEEDS): EXTRAS := dev
 PYTEST_ARGS ?=
-PARALLEL := -n auto --dist loadgroup
+PARALLEL := -n auto --dist loadfile
 BENCH_ARGS ?=
 
 .DEFAULT_GOAL := help

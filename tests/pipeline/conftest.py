@@ -1,4 +1,4 @@
-"""One Spark session for all tests of the pipeline: starting one takes seconds."""
+"""One Spark session for all tests of the pipeline in a process: starting one takes seconds."""
 
 from __future__ import annotations
 
