@@ -10,7 +10,6 @@ COMPILED_STAMP := $(COMPILED_VENV)/.compiled
 COMPILED_NEEDS := $(COMPILED_VENV)/.installed
 $(STAMP): EXTRAS := dev,pipeline
 $(COMPILED_NEEDS): EXTRAS := dev
-PYTEST_ARGS ?=
 PARALLEL := -n auto --dist loadfile
 BENCH_ARGS ?=
 
@@ -56,8 +55,16 @@ java: $(STAMP)
 demo: setup
 	$(BIN)/sluicemq demo
 
+# Those with Spark go by themselves: what it leaves behind in a process is not to fail other tests.
+SPARK_TESTS := tests/pipeline tests/faults/test_pipeline_kill.py
+ifdef PYTEST_ARGS
 test: setup
-	@$(BIN)/python -m pytest $(PARALLEL) $(PYTEST_ARGS)
+	@$(BIN)/python -m pytest $(PYTEST_ARGS)
+else
+test: setup
+	@$(BIN)/python -m pytest $(PARALLEL) $(SPARK_TESTS:%=--ignore=%)
+	@$(BIN)/python -m pytest $(PARALLEL) $(SPARK_TESTS)
+endif
 
 faults: setup
 	@FAULT_LONG=1 $(BIN)/python -m pytest tests/faults --durations=0 $(PYTEST_ARGS)
@@ -90,7 +97,7 @@ $(COMPILED_STAMP): $(COMPILED_NEEDS) setup.py $(shell find src -name '*.py')
 	@touch $@
 
 test-compiled: compiled
-	@$(COMPILED_BIN)/python -m pytest --ignore=tests/pipeline --ignore=tests/faults/test_pipeline_kill.py $(PARALLEL) $(PYTEST_ARGS)
+	@$(COMPILED_BIN)/python -m pytest $(SPARK_TESTS:%=--ignore=%) $(PYTEST_ARGS)
 
 clean:
 	rm -rf $(VENV) $(COMPILED_VENV) build dist src/*.egg-info .mypy_cache .pytest_cache .ruff_cache .hypothesis .import_linter_cache
