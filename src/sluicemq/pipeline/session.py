@@ -18,6 +18,8 @@ SETTINGS: Final = {
     # A second number, or one lost Python worker ends the query: a plain local[2] never tries again.
     "spark.master": "local[2,4]",
     "spark.driver.memory": "2g",
+    # A query's thread that runs out of stack, over a deep plan or a long traceback, ends unheard.
+    "spark.driver.extraJavaOptions": "-Xss4m",
     "spark.ui.enabled": "false",
     "spark.ui.showConsoleProgress": "false",
     "spark.sql.shuffle.partitions": "2",

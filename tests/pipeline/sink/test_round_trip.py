@@ -106,7 +106,9 @@ def test_rows_are_written_back_unchanged(spark: SparkSession, url: str, data: Pa
 
 def test_a_message_of_70_megabytes(spark: SparkSession, url: str, data: Path) -> None:
     size = 70 * 1024 * 1024
-    frame = spark.range(1).selectExpr(f"cast(repeat('x', {size}) as binary) as body")
+    frame = spark.range(1).selectExpr(
+        f"cast(repeat('x', cast(id + {size} as int)) as binary) as body"
+    )
     writer = frame.write.format("sluicemq").mode("append").option("url", url)
     writer.option("destination", "large").save()
     (message,) = published(data, "large")

@@ -154,6 +154,16 @@ def test_a_data_directory_stands_for_the_journal_in_it(tmp_path: Path) -> None:
         assert len(read(tmp_path)) == len(read(tmp_path / "journal")) == 1
 
 
+def test_two_journals_read_by_one_process_are_not_mixed_up(tmp_path: Path) -> None:
+    for name in ("one", "two"):
+        (tmp_path / name).mkdir()
+        with journal_in(tmp_path / name) as journal:
+            put(journal, message(address=Address(Kind.QUEUE, name)))
+            journal.sync()
+            (row,) = read(tmp_path / name)
+            assert row["destination"] == name
+
+
 def test_nothing_beyond_the_durable_end(tmp_path: Path) -> None:
     with journal_in(tmp_path) as journal:
         put(journal)

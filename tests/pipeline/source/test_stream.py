@@ -25,8 +25,9 @@ from sluicemq.journal.slots import Slots
 from sluicemq.journal.writer import read_durable
 from sluicemq.model.errors import ConfigurationError, JournalError, RecordNotFound
 from sluicemq.pipeline.source import plan
+from sluicemq.pipeline.source.batch import Share
 from sluicemq.pipeline.source.columns import arrow_columns, asked_columns
-from sluicemq.pipeline.source.stream import StreamReader, Task
+from sluicemq.pipeline.source.stream import StreamReader
 from tests.pipeline.source import support
 from tests.pipeline.source.support import (
     SMALL,
@@ -354,7 +355,7 @@ def test_a_tail_is_not_read_from_its_start(tmp_path: Path, monkeypatch: pytest.M
         fill(journal, 1)
         end = stream.latestOffset(start, ALL)
         (task,) = stream.partitions(start, end)
-        assert isinstance(task, Task)
+        assert isinstance(task, Share)
         (piece,) = task.pieces
         assert piece.end - piece.start < 4000 < piece.start
         assert SMALL.segment_bytes == 4000

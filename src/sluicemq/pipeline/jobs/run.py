@@ -19,13 +19,13 @@ import shutil
 import threading
 import time
 from collections import deque
-from collections.abc import Callable, Collection, Sequence
+from collections.abc import Callable, Collection
 from dataclasses import dataclass, field
 from datetime import timedelta
 from typing import Any, Final
 
 from py4j.protocol import Py4JError
-from pyspark.errors import PySparkException, StreamingQueryException
+from pyspark.errors import PySparkException
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql.streaming.query import StreamingQuery
 
@@ -160,7 +160,7 @@ class Supervisor:
                 self._watch()
                 return self._rows
             except (PySparkException, Py4JError, SluiceError, OSError) as error:
-                fault = self._explained(error)
+                fault = _explained(error)
                 written = sum(query.rows for query in self._queries)
                 tries = tries + 1 if written == before else 1
                 if not _passes(fault) or tries > TRIES:
@@ -205,6 +205,7 @@ class Supervisor:
         reached = lake.reached(journal, query.names)
         start = "earliest" if reached is None else str(reached + 1)
         query.last = reached or 0
+        query.fault = None
 
         def write(events: DataFrame, batch: int) -> None:
             try:
@@ -224,19 +225,28 @@ class Supervisor:
 
     def _watch(self) -> None:
         """Until all queries have ended. Raises what one ended with."""
-        handles = [query.handle for query in self._queries if query.handle is not None]
         try:
-            while [handle for handle in handles if not _has_ended(handle)]:
+            while [query for query in self._queries if not _has_ended(query)]:
                 self._drain()
                 if self._stop.is_set():
-                    _end(handles)
+                    self._end()
                     break
                 time.sleep(_LOOK_SECONDS)
         finally:
             # what one of them cannot do, the others are not to go on with
-            for handle in handles:
-                handle.stop()
+            for query in self._queries:
+                if query.handle is not None:
+                    query.handle.stop()
             self._drain(ended=True)
+
+    def _end(self) -> None:
+        """Let the batches under way be finished."""
+        end = time.monotonic() + _STOP_SECONDS
+        for query in self._queries:
+            while _is_busy(query) and time.monotonic() < end:
+                time.sleep(_LOOK_SECONDS)
+            if query.handle is not None:
+                query.handle.stop()
 
     def _drain(self, ended: bool = False) -> None:
         """Tell of the batches that have been committed; when the queries have `ended`, of all that
@@ -254,21 +264,6 @@ class Supervisor:
                 if lag is not None:  # and what the slowest query is behind this one
                     lag += query.last - min(each.last for each in self._queries)
                 self._tell(Step(self._rows, lag, done))
-
-    def _explained(self, error: Exception) -> SluiceError:
-        """What lies behind the error of a query."""
-        for query in self._queries:
-            if query.fault is not None and isinstance(error, StreamingQueryException):
-                fault, query.fault = query.fault, None
-                return self._explained(fault)
-        if isinstance(error, SluiceError):
-            return error
-        found = _RAISED.search(str(error))
-        if found:
-            return Failed(found[1], found[2])
-        first = str(error).strip().partition("\n")[0]
-        kind = "" if isinstance(error, PySparkException | Py4JError) else type(error).__name__
-        return Failed(kind, first.rpartition(_PREFACE)[2])
 
 
 class Failed(SluiceError):
@@ -319,23 +314,35 @@ def _passes(fault: SluiceError) -> bool:
     return (fault.kind if isinstance(fault, Failed) else type(fault).__name__) in _PASSING
 
 
-def _has_ended(handle: StreamingQuery) -> bool:
-    """Raises what the query ended with."""
-    if handle.isActive:
+def _has_ended(query: Query) -> bool:
+    """Raises what it ended with."""
+    handle = query.handle
+    if handle is not None and handle.isActive:
         return False
-    error = handle.exception()
+    if query.fault is not None:
+        raise query.fault
+    error = handle.exception() if handle is not None else None
     if error is not None:
         raise error
     return True
 
 
-def _end(handles: Sequence[StreamingQuery]) -> None:
-    """Stop them between two batches."""
-    end = time.monotonic() + _STOP_SECONDS
-    for handle in handles:
-        while handle.isActive and handle.status["isTriggerActive"] and time.monotonic() < end:
-            time.sleep(_LOOK_SECONDS)
-        handle.stop()
+def _is_busy(query: Query) -> bool:
+    """It is in the middle of a batch."""
+    handle = query.handle
+    return handle is not None and handle.isActive and bool(handle.status["isTriggerActive"])
+
+
+def _explained(error: Exception) -> SluiceError:
+    """What lies behind the error of a query."""
+    if isinstance(error, SluiceError):
+        return error
+    found = _RAISED.search(str(error))
+    if found:
+        return Failed(found[1], found[2])
+    first = str(error).strip().partition("\n")[0]
+    kind = "" if isinstance(error, PySparkException | Py4JError) else type(error).__name__
+    return Failed(kind, first.rpartition(_PREFACE)[2])
 
 
 def _lag(progress: Any) -> int | None:

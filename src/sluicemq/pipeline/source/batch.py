@@ -21,11 +21,15 @@ from sluicemq.pipeline.source.selection import Selection
 
 
 class Share(InputPartition):
-    """The pieces of one task."""
+    """One task: pieces of the journal with that identity.
 
-    def __init__(self, pieces: list[Piece]) -> None:
+    Spark pickles a reader before it plans: what the plan finds out goes with the tasks.
+    """
+
+    def __init__(self, pieces: list[Piece], identity: str) -> None:
         super().__init__(None)
         self.pieces = pieces
+        self.identity = identity
 
 
 class _Pushing:
@@ -90,12 +94,12 @@ class BatchReader(DataSourceReader):
                 raise RecordNotFound(message)
             log.warning("Not read: %s", message)
         selection = self._reading.selection.between(low, high)
-        self._reading = replace(self._reading, selection=selection, identity=state.identity)
         columns = frozenset(self._reading.schema.names)
         weighed = pieces(journal, selection, columns, options.fail_on_data_loss)
-        return [Share(task) for task in share(weighed, options.min_partitions)] or [Share([])]
+        tasks = share(weighed, options.min_partitions)
+        return [Share(task, state.identity) for task in tasks or [[]]]
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
         """One task."""
         assert isinstance(partition, Share)
-        return self._reading.read(partition.pieces)
+        return self._reading.read(partition.pieces, partition.identity)

@@ -57,20 +57,21 @@ class Piece(NamedTuple):
 class Reading:
     """Everything that a task has to know; it is pickled with the reader.
 
-    identity  of the journal that was planned for
-    strict    what is gone or damaged is an error
+    strict  what is gone or damaged is an error
     """
 
     place: Place
     schema: pa.Schema
     selection: Selection
     strict: bool
-    identity: str = ""
 
-    def read(self, pieces: list[Piece]) -> Iterator[pa.RecordBatch]:
-        """The rows of these pieces. Raises JournalError, and JournalDamaged that names segment and
-        offset; without `strict` what is lost is left out, and said in a warning."""
-        journal = Journal(self.place, self.identity)
+    def read(self, pieces: list[Piece], identity: str) -> Iterator[pa.RecordBatch]:
+        """The rows of these pieces of the journal with that identity.
+
+        Raises JournalError, and JournalDamaged that names segment and offset; without `strict` what
+        is lost is left out, and said in a warning.
+        """
+        journal = Journal(self.place, identity)
         for piece in pieces:
             try:
                 segment = self.place.open(piece.first, piece.end)

@@ -164,27 +164,14 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
             between(journal, max(low, begin.sequence), high, begin)
             for low, high in pairwise(bounds)
         ]
-        return [Task(task, journal.identity) for task in tasks]
+        return [Share(task, journal.identity) for task in tasks]
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
         """One task."""
-        assert isinstance(partition, Task)
-        reading = Reading(
-            self._place,
-            self._schema,
-            self._selection,
-            self._options.fail_on_data_loss,
-            partition.identity,
-        )
-        return reading.read(partition.pieces)
-
-
-class Task(Share):
-    """The pieces of one task, of the journal with that identity."""
-
-    def __init__(self, pieces: list[Any], identity: str) -> None:
-        super().__init__(pieces)
-        self.identity = identity
+        assert isinstance(partition, Share)
+        strict = self._options.fail_on_data_loss
+        reading = Reading(self._place, self._schema, self._selection, strict)
+        return reading.read(partition.pieces, partition.identity)
 
 
 def _end(state: JournalState) -> Offset:

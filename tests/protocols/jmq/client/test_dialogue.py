@@ -21,7 +21,7 @@ from sluicemq.protocols.jmq.client import (
     Topic,
 )
 from sluicemq.protocols.jmq.ids import sysid_text
-from sluicemq.protocols.jmq.packets import PacketType
+from sluicemq.protocols.jmq.packets import PacketType, Status
 from sluicemq.protocols.jmq.wire import Packet, encode_packet, encode_reply
 from tests.protocols.jmq.client.script import SOON, Answer, Script, deliver, refusing, script
 
@@ -188,6 +188,26 @@ def test_what_is_no_packet_ends_the_connection() -> None:
             await consumer.receive()
 
     script(scenario)
+
+
+def test_properties_that_cannot_be_read_end_the_connection() -> None:
+    def damaged(packet: Packet) -> bytes | None:
+        if packet.type != PacketType.HELLO:
+            return None
+        welcome = encode_reply(PacketType.HELLO_REPLY, packet.consumer_id, Status.OK)
+        asked = encode_packet(
+            PacketType.AUTHENTICATE_REQUEST, 0, packet.consumer_id, {"JMQAuthType": "digest"}
+        )
+        version, one = b"\0\0\0\1", b"\0\0\0\1"
+        before, _, behind = asked.rpartition(version + one)
+        return welcome + before + bytes(4) + one + behind
+
+    async def main() -> None:
+        async with Script(damaged).listen() as port:
+            with pytest.raises(ConnectionLost, match="no property block of version 0"):
+                await JmqClient.connect(port=port, direct=True, reconnect=None)
+
+    asyncio.run(main())
 
 
 def test_a_request_that_is_not_answered() -> None:

@@ -301,6 +301,8 @@ class Dialogue(Connection["Packet | Oversized"]):
             for packet in frames:
                 if isinstance(packet, Oversized):
                     raise ProtocolError(f"a packet of {packet.size} bytes came")
+                if not packet.is_message:
+                    packet.properties  # noqa: B018 - a fault is the connection's, not the reader's
                 self._take(packet)
                 if self.lost is not None:  # nothing counts that comes behind a goodbye
                     return
@@ -338,11 +340,6 @@ class Dialogue(Connection["Packet | Oversized"]):
     def _answer(self, packet: Packet) -> None:
         waiting = self._pending.pop(packet.consumer_id, None)
         if waiting is not None:
-            try:
-                packet.properties  # noqa: B018 - a fault is the connection's, not the asker's
-            except ProtocolError as error:
-                waiting.broken(ConnectionLost(f"the broker broke the protocol: {error}"))
-                raise
             waiting.answered(packet)
 
     def _resume(self, packet: Packet) -> None:
