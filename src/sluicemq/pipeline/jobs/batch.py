@@ -28,13 +28,14 @@ class Done:
     """What a batch has done.
 
     rows     events in it; 0 if all tables had it already
-    last     number of the last record
+    first, last    numbers of the first and the last record
     oldest, newest    times of its oldest and newest events
     shown    when gold had them; None if it had them already
     seconds  spent on each table; a table that had the batch already is missing
     """
 
     rows: int = 0
+    first: int = 0
     last: int = 0
     oldest: datetime | None = None
     newest: datetime | None = None
@@ -85,9 +86,9 @@ class Writer:
                 )
                 done.shown = datetime.now(UTC)
             elif name == "bronze":
-                self._bronze(events, overview, done.last)
+                self._bronze(events, overview, done)
             else:
-                self._silver(events, overview, done.last)
+                self._silver(events, overview, done)
             self._ends[name] = done.last
             done.seconds[name] = done.seconds.get(name, 0.0) + time.perf_counter() - before
         self._newest = max(filter(None, (self._newest, done.newest)), default=None)
@@ -97,10 +98,11 @@ class Writer:
         """Rows of gold, which tell besides what there is in the batch."""
         before = time.perf_counter()
         seen = Observation()
-        frame = self._missing(_observed(events, seen), "gold")
-        sums = gold.sums(frame, self._lake.broker, self._newest, self._watermark)
-        found = gold.finish(sums.toArrow())
+        sums = gold.sums(_observed(events, seen), self._lake.broker).toArrow()
         _tell(seen, done)
+        if self._overlaps(done, "gold"):
+            sums = gold.sums(self._missing(events, done, "gold"), self._lake.broker).toArrow()
+        found = gold.complete(sums, self._newest, self._watermark)
         done.seconds["gold"] = time.perf_counter() - before
         return found
 
@@ -114,32 +116,42 @@ class Writer:
         _tell(seen, done)
         return kinds
 
-    def _missing(self, events: DataFrame, name: str) -> DataFrame:
-        """The events that a table does not have yet."""
+    def _overlaps(self, done: Done, name: str) -> bool:
+        """A table has some of the batch already, as after a crash."""
         end = self._ends.get(name)
-        return events if end is None else events.where(f.col("sequence") > end)
+        return end is not None and done.first <= end
 
-    def _bronze(self, events: DataFrame, found: pa.Table, last: int) -> None:
+    def _missing(self, events: DataFrame, done: Done, name: str) -> DataFrame:
+        """The events that a table does not have yet. Only where it must be, that is a condition:
+        Spark compiles anew what is another one in each batch."""
+        if not self._overlaps(done, name):
+            return events
+        return events.where(f.col("sequence") > f.lit(self._ends[name]))
+
+    def _bronze(self, events: DataFrame, found: pa.Table, done: Done) -> None:
         destinations = pc.unique(found["destination"]).to_pylist()
         self._named = choose_named(self._named, destinations)
-        rows = bronze(self._missing(events, "bronze"), self._named, self._lake.broker)
+        rows = bronze(self._missing(events, done, "bronze"), self._named, self._lake.broker)
         writer = rows.write.format("sluicemq-table").mode("append")
         writer = writer.option("kind", self._lake.kind)
         writer = writer.option("path", str(self._lake.path("bronze")))
         writer = writer.option("partitions", ",".join(BRONZE_PARTITIONS)).option("sort", "sequence")
-        writer.option("application", self._application).option("version", str(last)).save()
+        writer.option("application", self._application).option("version", str(done.last)).save()
 
-    def _silver(self, events: DataFrame, found: pa.Table, last: int) -> None:
+    def _silver(self, events: DataFrame, found: pa.Table, done: Done) -> None:
         java = bool(set(pc.unique(found["protocol"]).to_pylist()) - set(_NO_JAVA))
-        frame = self._missing(events, "silver")
+        frame = self._missing(events, done, "silver")
         rows = silver.finish(silver.sums(frame, self._lake.broker, java).toArrow())
-        self._tables["silver"].upsert(rows, SILVER_KEYS, self._application, last, silver.combine)
+        self._tables["silver"].upsert(
+            rows, SILVER_KEYS, self._application, done.last, silver.combine
+        )
 
 
 def _observed(events: DataFrame, seen: Observation) -> DataFrame:
     return events.observe(
         seen,
         f.count(f.lit(1)).alias("rows"),
+        f.min("sequence").alias("first"),
         f.max("sequence").alias("last"),
         f.min(f.unix_micros("time")).alias("oldest"),
         f.max(f.unix_micros("time")).alias("newest"),
@@ -148,7 +160,7 @@ def _observed(events: DataFrame, seen: Observation) -> DataFrame:
 
 def _tell(seen: Observation, done: Done) -> None:
     told: dict[str, Any] = seen.get
-    done.rows, done.last = told["rows"], told["last"] or 0
+    done.rows, done.first, done.last = told["rows"], told["first"] or 0, told["last"] or 0
     if told["newest"] is not None:
         done.oldest = _EPOCH + timedelta(microseconds=told["oldest"])
         done.newest = _EPOCH + timedelta(microseconds=told["newest"])

@@ -68,8 +68,8 @@ destination_kind, protocol). Counts are of events in that minute; they add up.
     backlog, in_flight, consumers    as the latest gauge of the minute told; null without one
     gauged               time of that gauge
     dead_letter_reasons  reason -> dead letters
-    late_events          events that came more than the watermark behind the newest one known; they
-                         are in the other figures all the same
+    late_events          events that came when the minute had ended by the watermark before the
+                         newest one known; they are in the other figures all the same
 
 ANOMALIES: what deserves a look. Key: `id`.
 
