@@ -97,7 +97,7 @@ $(COMPILED_STAMP): $(COMPILED_NEEDS) setup.py $(shell find src -name '*.py')
 	@touch $@
 
 test-compiled: compiled
-	@$(COMPILED_BIN)/python -m pytest $(SPARK_TESTS:%=--ignore=%) $(PYTEST_ARGS)
+	@$(COMPILED_BIN)/python -m pytest $(PARALLEL) $(SPARK_TESTS:%=--ignore=%) $(PYTEST_ARGS)
 
 clean:
 	rm -rf $(VENV) $(COMPILED_VENV) build dist src/*.egg-info .mypy_cache .pytest_cache .ruff_cache .hypothesis .import_linter_cache

@@ -29,7 +29,7 @@ from tests.faults.plan import SMALL_SEGMENTS, repeatable, size
 from tests.faults.processes import command_of, descendants, kill_if_there
 from tests.pipeline.sink.witness import published
 
-KILLS = size(3, 30)
+KILLS = size(2, 30)
 BATCHES = 1
 """That each query has to finish between two kills."""
 PATIENCE = 600.0

@@ -1,0 +1,89 @@
+"""What a broker at half its maximum loses while Spark reads the end of its journal.
+
+    .venv/bin/python benchmarks/pipeline_live.py [--seconds 20] [--runs 3]
+
+First the maximum is found, then half of it is asked for, in turn with and without a stream
+(`format("sluicemq")`, noop sink, all columns) that reads along in processes of its own. Shown are
+medians of the rates that were reached, of the broker's processor time per message and of the
+latencies, and their ratios.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import statistics
+import tempfile
+from pathlib import Path
+
+from pyspark.sql import SparkSession
+from pyspark.sql.streaming import StreamingQuery
+
+from sluicemq.cli.bench.load import Load
+from sluicemq.cli.bench.phpmq import Phpmq
+from sluicemq.cli.bench.result import Run
+from sluicemq.cli.bench.sockets import Target
+from sluicemq.cli.local import LocalBroker
+from sluicemq.pipeline.session import session
+
+MAXIMUM_SECONDS = 5.0
+
+
+def stream(spark: SparkSession, data: Path, checkpoint: Path) -> StreamingQuery:
+    """Reads whatever is journaled from now on."""
+    source = spark.readStream.format("sluicemq").option("startingOffsets", "latest")
+    frame = source.option("slot", checkpoint.name).load(str(data))
+    writer = frame.writeStream.format("noop").option("checkpointLocation", str(checkpoint))
+    return writer.trigger(processingTime="1 second").start()
+
+
+def measure(seconds: float, runs: int, size: int) -> dict[str, object]:
+    """Figures by what ran beside the broker."""
+    spark = session("live")
+    spark.sparkContext.setLogLevel("ERROR")
+    found: dict[str, list[Run]] = {"alone": [], "read": []}
+    rows = 0
+    with tempfile.TemporaryDirectory(prefix="sluicemq-live-") as name:
+        data = Path(name) / "data"
+        listen = ["phpmq://127.0.0.1:0?durability=sync"]
+        with LocalBroker(data, listen, ["--log-level", "warning"]) as broker:
+            target = Target(broker.port("phpmq"))
+            with Load(target, Phpmq(size), pid=broker.pid) as load:
+                load.flood(seconds=MAXIMUM_SECONDS)
+                rate = load.flood(seconds=MAXIMUM_SECONDS).rate // 2
+                for run in range(runs):
+                    found["alone"].append(load.steady(rate, seconds))
+                    query = stream(spark, data, Path(name) / f"checkpoint-{run}")
+                    while query.lastProgress is None:
+                        load.steady(rate, 1.0)  # until Spark has begun
+                    found["read"].append(load.steady(rate, seconds))
+                    query.processAllAvailable()
+                    rows += sum(each["numInputRows"] for each in query.recentProgress)
+                    query.stop()
+    spark.stop()
+    figures: dict[str, object] = {"asked": rate, "read_rows": rows}
+    for name, made in found.items():
+        figures[name] = {
+            "rate": statistics.median(run.rate for run in made),
+            "broker_us": statistics.median(run.broker_us for run in made),
+            "p50_ms": statistics.median(run.latency.p50 for run in made if run.latency),
+            "p99_ms": statistics.median(run.latency.p99 for run in made if run.latency),
+        }
+    pairs = zip(found["alone"], found["read"], strict=True)
+    figures["ratio"] = round(statistics.median(b.rate / a.rate for a, b in pairs), 3)
+    figures["bar"] = 0.95
+    return figures
+
+
+def main() -> None:
+    """The program."""
+    parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
+    parser.add_argument("--seconds", type=float, default=20.0, help="of one run")
+    parser.add_argument("--runs", type=int, default=3, help="of each kind")
+    parser.add_argument("--size", type=int, default=1024, help="bytes of a body")
+    given = parser.parse_args()
+    print(json.dumps(measure(given.seconds, given.runs, given.size), indent=2))
+
+
+if __name__ == "__main__":
+    main()
