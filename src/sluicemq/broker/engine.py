@@ -80,6 +80,8 @@ class Broker(Intake):
             del self.destinations[destination.address]
             # the journal may know it from before a restart
             self.journal.forget_destination(destination.address)
+            for callback in self.removals:
+                callback(destination)
         parked = list(destination.parked)
         destination.parked.clear()
         for message, unblocked in parked:

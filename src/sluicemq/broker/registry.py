@@ -33,6 +33,8 @@ class Registry:
         self.next_subscription = 1
         self.creations: list[Callable[[Destination], None]] = []
         """Called with each destination that comes into being; those must not raise."""
+        self.removals: list[Callable[[Destination], None]] = []
+        """Called with each destination that has just gone; those must not raise either."""
         self._awaited: dict[str, list[Callable[[Destination], None]]] = {}
 
     @property
