@@ -21,7 +21,7 @@ from starlette.requests import HTTPConnection
 
 from sluicemq.admin.errors import Problem
 from sluicemq.model.access import Identity
-from sluicemq.model.errors import AccessDenied, AccessError
+from sluicemq.model.errors import AccessError
 from sluicemq.protocols.access import Access, Credentials
 from sluicemq.protocols.link import Link
 
@@ -95,18 +95,6 @@ def caller_of(connection: HTTPConnection) -> Caller:
 async def identify(connection: HTTPConnection) -> Identity:
     """Whom a request acts as; see `Caller.identify`."""
     return await caller_of(connection).identify(connection.headers.get("authorization", ""))
-
-
-async def demand_superuser(connection: HTTPConnection, what: str) -> Identity:
-    """AccessDenied, and a line in the audit log, for others. `what` is like "read the journal"."""
-    identity = await identify(connection)
-    if not identity.superuser:
-        caller = caller_of(connection)
-        caller.access.denied(caller.peer, identity, what)
-        raise AccessDenied(
-            f"{identity.name or 'nobody in particular'} may not {what}: that takes a superuser"
-        )
-    return identity
 
 
 def read_authorization(header: str) -> Credentials:

@@ -4,12 +4,17 @@ from __future__ import annotations
 
 import os
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Final
 
 import typer
 
-from sluicemq.server.config import Config
 from sluicemq.server.loading import CONFIG_VARIABLE, Loaded, load
+
+CLIENT_VARIABLES: Final = frozenset(
+    f"SLUICEMQ_{name}"
+    for name in ("URL", "USER", "PASSWORD", "PASSWORD_FILE", "TOKEN", "TOKEN_FILE", "CA")
+)
+"""Of the environment: how commands reach a broker. They are no settings of one."""
 
 ConfigOption = Annotated[
     Path | None,
@@ -54,9 +59,9 @@ def serve(
     insecure_public: InsecureOption = None,
 ) -> None:
     """Run the broker. Without options: every protocol on its traditional loopback port."""
-    checked = load_flags(config, data_dir, listen, ephemeral, log_level, insecure_public).config
-    checked.check()
-    raise typer.Exit(_serve(checked))
+    loaded = load_flags(config, data_dir, listen, ephemeral, log_level, insecure_public)
+    loaded.config.check()
+    raise typer.Exit(_serve(loaded))
 
 
 def load_flags(
@@ -74,11 +79,12 @@ def load_flags(
         "logging.level": log_level,
         "insecure_public": insecure_public,
     }
-    return load(config, os.environ, flags, listen or ())
+    settings = {k: v for k, v in os.environ.items() if k not in CLIENT_VARIABLES}
+    return load(config, settings, flags, listen or ())
 
 
-def _serve(config: Config) -> int:
+def _serve(loaded: Loaded) -> int:
     # Here, so that the other commands start without the event loop and the protocols.
     from sluicemq.server.run import serve as run_broker
 
-    return run_broker(config)
+    return run_broker(loaded.config, loaded.origins)

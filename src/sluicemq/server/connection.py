@@ -9,6 +9,7 @@ everything has left (`Session.flushed`), and how much waits for a slow reader.
 from __future__ import annotations
 
 import asyncio
+import itertools
 import os
 import select
 import socket
@@ -27,6 +28,8 @@ if TYPE_CHECKING:
 LINGER_SECONDS: Final = 2.0
 """After the last bytes are sent, how long to wait for the peer to close: closing a socket with
 unread input resets it, and the peer might never see the error it was sent."""
+
+_numbers: Final = itertools.count(1)
 
 log = structlog.get_logger("sluicemq.connection")
 
@@ -52,8 +55,10 @@ class Connection(asyncio.Protocol):
         "_transport",
         "_turns",
         "active_at",
+        "number",
         "peer",
         "peer_user",
+        "since",
     )
 
     def __init__(self, listener: OpenListener) -> None:
@@ -75,6 +80,10 @@ class Connection(asyncio.Protocol):
         self._stuck: asyncio.TimerHandle | None = None
         self._transport: asyncio.Transport
         self.active_at = 0
+        self.number = next(_numbers)
+        """Of all connections since the process began."""
+        self.since = 0
+        """Wall ms."""
         self.peer = ""
         self.peer_user = ""
 
@@ -93,6 +102,7 @@ class Connection(asyncio.Protocol):
         self.peer = name_of(transport.get_extra_info("peername"))
         self._turns.begin()
         self.active_at = self._turns.broker.clock.steady
+        self.since = self._turns.broker.clock.wall
         if not self._listener.admit(self):
             self._ended = True
             self._transport.abort()

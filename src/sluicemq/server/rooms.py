@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from typing import TYPE_CHECKING
 
 from sluicemq.broker import Broker
 from sluicemq.model.errors import ConfigurationError
@@ -31,6 +32,9 @@ from sluicemq.server.listening import Listener
 from sluicemq.server.recognise import PORT_MAPPER, recognise_jmq
 from sluicemq.server.services import Opened, services
 
+if TYPE_CHECKING:
+    from sluicemq.admin.context import Context
+
 Room = Callable[[Link, Listener], Session]
 """Makes the session of a new connection."""
 
@@ -45,13 +49,15 @@ class Rooms:
         gate: Gate,
         opened: Sequence[Opened] = (),
         jmq: JmqSettings | None = None,
+        context: Context | None = None,
     ) -> None:
-        """`opened` are the listeners in service, now or later."""
+        """`opened` are the listeners in service, now or later. `context` is for HTTP."""
         self._broker = broker
         self._opened = opened
         self._jmq_settings = jmq or JmqSettings()
         self._coordinator = Coordinator(broker)
         self._gate = gate
+        self._context = context
         self._vitals = vitals
         self._replies = ReplyAddresses(broker.clock.wall)
         self._rooms: dict[str, Room] = {
@@ -70,7 +76,8 @@ class Rooms:
         if protocol == "http":
             from sluicemq.server.web import HttpRoom
 
-            return HttpRoom(self._broker, self._gate)
+            assert self._context is not None
+            return HttpRoom(self._context, self._gate)
         room = self._rooms.get(protocol)
         if room is None:
             raise ConfigurationError(

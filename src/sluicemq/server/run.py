@@ -7,22 +7,29 @@ import contextlib
 import gc
 import signal
 import time
+from collections.abc import Mapping
 from typing import Final
 
 import structlog
 import uvloop
 
 from sluicemq import __version__
+from sluicemq.admin.context import Context
+from sluicemq.admin.history import History
+from sluicemq.admin.ports import State
 from sluicemq.broker import Broker
 from sluicemq.broker import BrokerSettings as EngineSettings
+from sluicemq.broker.build import COMPILED
 from sluicemq.broker.restore import restore, snapshot
 from sluicemq.journal import FileJournal, MemoryJournal
 from sluicemq.journal.port import Journal
 from sluicemq.model.errors import JournalError, SluiceError
 from sluicemq.protocols.jmq.metrics import Metrics
+from sluicemq.server.census import Census
 from sluicemq.server.clock import SystemClock
 from sluicemq.server.config import Config
 from sluicemq.server.identity.gate import Gate
+from sluicemq.server.inforce import InForce
 from sluicemq.server.listener import OpenListener
 from sluicemq.server.listening import WITH_LOGINS
 from sluicemq.server.logs import configure
@@ -42,30 +49,34 @@ LOOK_SECONDS: Final = 30.0
 log = structlog.get_logger("sluicemq")
 
 
-def serve(config: Config) -> int:
-    """Run a broker until SIGTERM or SIGINT. Returns the exit code.
+def serve(config: Config, origins: Mapping[str, str] | None = None) -> int:
+    """Run a broker until SIGTERM or SIGINT. Returns the exit code. `origins` says where the
+    settings stand, see `loading.Loaded`.
 
     Raises ConfigurationError if the configuration cannot work, JournalError if the journal
     cannot be opened.
     """
     config.check()
     configure(config.logging)
-    return uvloop.run(Server(config).run())
+    return uvloop.run(Server(config, origins or {}).run())
 
 
 class Server:
     """One broker with its journal and listeners. Also what it can tell of itself (Vitals)."""
 
     version = __version__
+    compiled = COMPILED
 
-    def __init__(self, config: Config) -> None:
+    def __init__(self, config: Config, origins: Mapping[str, str]) -> None:
         self.config = config
+        self._origins = origins
         self.listeners: list[OpenListener] = []
         self.exit_code = 0
         self._turns: Turns | None = None
         self._stop = asyncio.Event()
         self._reload = asyncio.Event()
         self._started = time.monotonic()
+        self._state: State = "starting"
 
     async def run(self) -> int:
         """Start, serve until told to stop, stop. Returns the exit code."""
@@ -142,7 +153,15 @@ class Server:
         self._turns = turns = Turns(loop, broker, self._fail)
         turns.begin()
         gate = Gate(config, loop.call_soon_threadsafe)
-        rooms = Rooms(broker, self, gate, self.listeners, config.jmq)
+        context = Context(
+            broker=broker,
+            connections=Census(self.listeners),
+            configuration=InForce(config, self._origins),
+            vitals=self,
+            audit=gate.audit,
+            history=History(broker),
+        )
+        rooms = Rooms(broker, self, gate, self.listeners, config.jmq, context)
         metrics = Metrics(
             broker,
             self,
@@ -162,6 +181,7 @@ class Server:
                 self.listeners.append(listener)
             await status.open(config.status_socket)
             self._warn_open(gate)
+            self._state = "serving"
             log.info("serving", data_dir=str(config.broker.data_dir), version=__version__)
             chores.append(loop.create_task(self._keep_house(broker, turns, gate, metrics)))
             chores.append(loop.create_task(self._keep_certificates()))
@@ -199,6 +219,10 @@ class Server:
         """Resident bytes of the process."""
         return resident_bytes()
 
+    def state(self) -> State:
+        """See Vitals."""
+        return self._state
+
     def clients(self) -> int:
         """Connections of all listeners."""
         return sum(len(listener.connections) for listener in self.listeners)
@@ -235,6 +259,7 @@ class Server:
         """What cannot be survived: say so and go, without another word to any client."""
         if self._turns is None:
             return  # the journal could not even be opened, and that is what ends the start
+        self._state = "failed"
         if self.exit_code == 0:
             self.exit_code = EXIT_JOURNAL if isinstance(error, JournalError) else EXIT_FAILED
             if isinstance(error, SluiceError):
@@ -251,6 +276,7 @@ class Server:
         """Stop accepting, let everyone finish within the deadline, write everything down."""
         if self.exit_code:
             return
+        self._state = "stopping"
         log.info("stopping", connections=self.clients())
         for listener in self.listeners:
             await listener.stop_accepting()

@@ -1,11 +1,15 @@
-"""What is written down about logins, refusals and changes of users; never a secret.
+"""What is written down about logins, refusals and changes; never a secret.
 
-One line each through the logger `sluicemq.audit`, whatever `logging.level` says.
+One line each through the logger `sluicemq.audit`, whatever `logging.level` says. The last of them
+are kept in memory, to be shown.
 """
 
 from __future__ import annotations
 
 import logging
+import time
+from collections import deque
+from itertools import islice
 from typing import Any, Final
 
 import structlog
@@ -16,14 +20,17 @@ from sluicemq.server.identity.records import Database
 LOGGER: Final = "sluicemq.audit"
 _LONGEST: Final = 300
 """Characters of what a client has named."""
+_MOST_KEPT: Final = 1000
+"""Lines in memory."""
 
 
 class Audit:
     """The audit log; says nothing if it is not `enabled`."""
 
-    __slots__ = ("_log",)
+    __slots__ = ("_kept", "_log")
 
     def __init__(self, enabled: bool = True) -> None:
+        self._kept: deque[dict[str, Any]] = deque(maxlen=_MOST_KEPT)
         self._log: Any = None
         if enabled:
             unfiltered = structlog.make_filtering_bound_logger(logging.DEBUG)
@@ -44,6 +51,14 @@ class Audit:
     def denied(self, peer: str, user: str, what: str) -> None:
         """A user may not do what it asked for."""
         self._say("denied", peer=peer, user=user or "(nobody)", what=_shown(what))
+
+    def acted(self, peer: str, user: str, what: str, result: str) -> None:
+        """Somebody has asked for a change; `result` is `done` or why not."""
+        self._say("change", peer=peer, user=user or "(everybody)", what=_shown(what), result=result)
+
+    def recent(self, limit: int) -> list[dict[str, Any]]:
+        """The last lines, the latest first; `at` is in ms since the epoch."""
+        return list(islice(reversed(self._kept), limit))
 
     def changed(self, before: Database, after: Database) -> None:
         """The user database has changed, by whomever it names."""
@@ -66,6 +81,7 @@ class Audit:
 
     def _say(self, event: str, **fields: Any) -> None:
         if self._log is not None:
+            self._kept.append({"at": round(time.time() * 1000), "event": event, **fields})
             self._log.info(event, **fields)
 
 

@@ -1,0 +1,50 @@
+"""What every room of endpoints is given. One for each HTTP listener; all but `limits` is shared."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Final, NamedTuple
+
+if TYPE_CHECKING:
+    from sluicemq.admin.history import History
+    from sluicemq.admin.ports import AuditLog, Configuration, Connections, Vitals
+    from sluicemq.broker import Broker
+    from sluicemq.broker.clock import Clock
+
+BODY_BYTES: Final = 64 * 1024 * 1024
+BESIDES_BYTES: Final = 16 * 1024 * 1024
+"""Of a part of a batch, beside one message of the largest size that its listener accepts."""
+
+
+class Limits(NamedTuple):
+    """What a listener accepts, in bytes: a part of a batch, a destination's name, a message."""
+
+    part: int = BODY_BYTES + BESIDES_BYTES
+    name: int = 1024
+    body: int = BODY_BYTES
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Context:
+    """See the module.
+
+    broker         the engine; `broker.wake()` before anything that depends on the time
+    connections    of all listeners
+    configuration  the settings in force
+    vitals         of the process
+    audit          what has been done, and by whom
+    history        samples of the last hour
+    """
+
+    broker: Broker
+    connections: Connections
+    configuration: Configuration
+    vitals: Vitals
+    audit: AuditLog
+    history: History
+    limits: Limits = field(default_factory=Limits)
+
+    @property
+    def clock(self) -> Clock:
+        """Wall and steady time in ms, as of the broker's turn."""
+        return self.broker.clock
