@@ -51,6 +51,7 @@ from sluicemq.model.errors import (
     JournalFailed,
     RecordNotFound,
 )
+from sluicemq.model.histogram import Histogram
 from sluicemq.model.message import Message
 
 ALLOWANCE_SEGMENTS: Final = 4
@@ -146,6 +147,7 @@ class FileJournal(Appender):
         "slots",
         "snapshot_source",
         "sync_delay",
+        "syncs",
         "written",
     )
 
@@ -168,6 +170,7 @@ class FileJournal(Appender):
         self.sync_delay = options.sync_delay
         self.deliveries = options.deliveries
         self.gauge_interval = options.gauge_interval
+        self.syncs = Histogram()
         self.identity = identity[:8]
         self.recovery = recovery
         self.slots = Slots(directory, options.slot_limit_bytes)
@@ -396,7 +399,9 @@ class FileJournal(Appender):
             before[0].end if before else 0,
         )
         preallocate = min(self.options.preallocate_bytes, self.options.segment_bytes)
-        self._file = SegmentFile(self.directory, header, self._spares, preallocate)
+        self._file = SegmentFile(
+            self.directory, header, self._spares, preallocate, self.syncs.record
+        )
         self._files[segment.first] = self._file
 
     @property

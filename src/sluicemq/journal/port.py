@@ -20,6 +20,7 @@ import msgspec
 
 from sluicemq.journal.format import Record
 from sluicemq.model.destination import Address
+from sluicemq.model.histogram import Histogram
 from sluicemq.model.message import Message
 
 
@@ -56,6 +57,8 @@ class Journal(Protocol):
     """Whether deliveries are worth a record."""
     gauge_interval: int
     """ms between records of how a destination stands; 0 = there are none."""
+    syncs: Histogram
+    """How long the system took to put what was written on the disk, each time."""
     on_durable: Callable[[int], None]
     """Called after each group that moves it with the new value of `durable`."""
     on_written: Callable[[int], None]
