@@ -507,7 +507,15 @@ class FileJournal(Appender):
     # --- reading back --------------------------------------------------------------------------
 
     def fetch(self, sequence: int) -> Message:
-        record = self.entry(sequence)
+        return self._message(sequence, self.entry(sequence))
+
+    def head(self, sequence: int) -> Message:
+        segment, place = self._liveness.locate(sequence)
+        if place > self.written:
+            return self.fetch(sequence)
+        return self._message(sequence, self._lookup.head(segment, place))
+
+    def _message(self, sequence: int, record: Record) -> Message:
         address = self.addresses.get(record.destination)
         if address is None or not record.is_message:
             raise RecordNotFound(f"record {sequence} is no message of a destination that exists")

@@ -265,6 +265,9 @@ class MemoryJournal:
             raise RecordNotFound(f"no message {sequence}")
         return message
 
+    def head(self, sequence: int) -> Message:
+        return self.fetch(sequence)
+
     def entry(self, sequence: int) -> Record:
         record = self._entries.get(sequence)
         if record is None:

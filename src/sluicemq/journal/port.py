@@ -122,6 +122,10 @@ class Journal(Protocol):
     def fetch(self, sequence: int) -> Message:
         """Read a live message back. RecordNotFound, or JournalDamaged when it is not intact."""
 
+    def head(self, sequence: int) -> Message:
+        """As `fetch`, but of a long message without its body, and then without the check that needs
+        it: to look at many."""
+
     def entry(self, sequence: int) -> Record:
         """Read any live record back, with the errors of `fetch`."""
 
