@@ -109,7 +109,7 @@ def test_what_is_not_there(start: Start) -> None:
             ("1" * 40, 400, "bad-number"),
             ("%D9%A1", 400, "bad-number"),
             ("1/2", 404, "not-found"),
-            ("..%2Fdurable", 404, "not-found"),
+            ("..%2Fdurable", 400, "bad-number"),
         ):
             answer = client.get(f"/journal/segments/{name}")
             assert (answer.status, answer.code) == (status, code), name

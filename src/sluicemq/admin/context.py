@@ -17,11 +17,13 @@ BESIDES_BYTES: Final = 16 * 1024 * 1024
 
 
 class Limits(NamedTuple):
-    """What a listener accepts, in bytes: a part of a batch, a destination's name, a message."""
+    """What a listener accepts, in bytes: a part of a batch, a destination's name, a message; and
+    how many streams of events at a time."""
 
     part: int = BODY_BYTES + BESIDES_BYTES
     name: int = 1024
     body: int = BODY_BYTES
+    streams: int = 32
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

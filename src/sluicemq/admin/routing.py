@@ -15,13 +15,16 @@ from __future__ import annotations
 
 import base64
 import binascii
+import re
 from collections.abc import Awaitable, Callable, Iterable, Mapping
 from dataclasses import dataclass
 from enum import Enum
+from functools import cache
 from typing import Any, Final
 from urllib.parse import parse_qsl, unquote_to_bytes
 
 import msgspec
+from msgspec.inspect import IntType, Metadata, StructType, type_info
 from msgspec.structs import fields
 from starlette.requests import Request
 
@@ -36,6 +39,8 @@ PREFIX: Final = "/api/v1"
 KINDS: Final = {"queue": Kind.QUEUE, "topic": Kind.TOPIC}
 BY_BASE64: Final = "~"
 """Stands for a name that is given in the parameter `name_base64`."""
+
+_NUMBER: Final = re.compile("-?[0-9]{1,20}")
 
 
 class Need(Enum):
@@ -286,7 +291,22 @@ def parameters(endpoint: Endpoint, query: Mapping[str, str]) -> Any:
             raise Problem(400, "bad-parameter", f"the parameter {name[:100]!r} is unknown; {there}")
     if endpoint.query is None:
         return None
+    for name in _numbers(endpoint.query) & query.keys():
+        if not _NUMBER.fullmatch(query[name]):  # msgspec takes 1.0 for one, too
+            raise Problem(400, "bad-parameter", f"the parameter {name} is a whole number")
     try:
         return msgspec.convert(dict(query), endpoint.query, strict=False)
     except msgspec.ValidationError as error:
         raise Problem(400, "bad-parameter", f"in the parameters: {error}") from None
+
+
+@cache
+def _numbers(query: type) -> frozenset[str]:
+    """Its parameters that are whole numbers."""
+    info = type_info(query)
+    assert isinstance(info, StructType)
+    return frozenset(
+        field.name
+        for field in info.fields
+        if isinstance(field.type.type if isinstance(field.type, Metadata) else field.type, IntType)
+    )

@@ -23,9 +23,11 @@ from sluicemq.server.address import PROTOCOLS, Url
 from sluicemq.server.config import (
     BrokerSettings,
     Config,
+    HttpSettings,
     IdentitySettings,
     JmqSettings,
     LoggingSettings,
+    MetricsSettings,
 )
 from sluicemq.server.listening import (
     JMQ_SETTINGS,
@@ -52,6 +54,8 @@ SECTIONS: Final[dict[tuple[str, ...], type[msgspec.Struct]]] = {
     ("identity",): IdentitySettings,
     ("limits",): Limits,
     ("jmq",): JmqSettings,
+    ("http",): HttpSettings,
+    ("metrics",): MetricsSettings,
     ("logging",): LoggingSettings,
 }
 _ADDRESS_KEYS: Final[dict[str, type]] = {
@@ -185,6 +189,8 @@ class _Collector:
             identity=IdentitySettings(**self._section(("identity",))),
             limits=limits,
             jmq=JmqSettings(**self._section(("jmq",))),
+            http=HttpSettings(**self._section(("http",))),
+            metrics=MetricsSettings(**self._section(("metrics",))),
             listeners=tuple(built),
             logging=LoggingSettings(**self._section(("logging",))),
             destinations={

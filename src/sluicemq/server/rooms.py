@@ -26,7 +26,7 @@ from sluicemq.protocols.vibemq.session import VibemqSession
 from sluicemq.protocols.vibemq.subscriber import Terms
 from sluicemq.protocols.vibemq.wire import MAX_BODY
 from sluicemq.server.auto import AutoSession
-from sluicemq.server.config import JmqSettings
+from sluicemq.server.config import HttpSettings, JmqSettings
 from sluicemq.server.identity.gate import Gate
 from sluicemq.server.listening import Listener
 from sluicemq.server.recognise import PORT_MAPPER, recognise_jmq
@@ -50,6 +50,7 @@ class Rooms:
         opened: Sequence[Opened] = (),
         jmq: JmqSettings | None = None,
         context: Context | None = None,
+        http: HttpSettings | None = None,
     ) -> None:
         """`opened` are the listeners in service, now or later. `context` is for HTTP."""
         self._broker = broker
@@ -58,6 +59,7 @@ class Rooms:
         self._coordinator = Coordinator(broker)
         self._gate = gate
         self._context = context
+        self._http_settings = http or HttpSettings()
         self._vitals = vitals
         self._replies = ReplyAddresses(broker.clock.wall)
         self._rooms: dict[str, Room] = {
@@ -74,16 +76,20 @@ class Rooms:
         """The room of a protocol; of HTTP, one of its own for each listener. Raises
         ConfigurationError if this version has none."""
         if protocol == "http":
-            from sluicemq.server.web import HttpRoom
-
-            assert self._context is not None
-            return HttpRoom(self._context, self._gate)
+            return self.http()
         room = self._rooms.get(protocol)
         if room is None:
             raise ConfigurationError(
                 f"this version does not serve {protocol}; it serves {', '.join(self._rooms)}"
             )
         return room
+
+    def http(self, *, local: bool = False) -> Room:
+        """A room of HTTP; `local` is the one of the admin socket."""
+        from sluicemq.server.web import HttpRoom
+
+        assert self._context is not None
+        return HttpRoom(self._context, self._gate, self._http_settings, local=local)
 
     def _phpmq(self, link: Link, options: Listener) -> Session:
         return PhpmqSession(

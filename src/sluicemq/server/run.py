@@ -31,7 +31,7 @@ from sluicemq.server.config import Config
 from sluicemq.server.identity.gate import Gate
 from sluicemq.server.inforce import InForce
 from sluicemq.server.listener import OpenListener
-from sluicemq.server.listening import WITH_LOGINS
+from sluicemq.server.listening import WITH_LOGINS, admin_listener
 from sluicemq.server.logs import configure
 from sluicemq.server.rooms import Rooms
 from sluicemq.server.services import jms_address
@@ -71,6 +71,8 @@ class Server:
         self.config = config
         self._origins = origins
         self.listeners: list[OpenListener] = []
+        self.admin: OpenListener | None = None
+        """The admin socket, which is asked to the end, and is in no list of listeners."""
         self.exit_code = 0
         self._turns: Turns | None = None
         self._stop = asyncio.Event()
@@ -161,7 +163,7 @@ class Server:
             audit=gate.audit,
             history=History(broker),
         )
-        rooms = Rooms(broker, self, gate, self.listeners, config.jmq, context)
+        rooms = Rooms(broker, self, gate, self.listeners, config.jmq, context, config.http)
         metrics = Metrics(
             broker,
             self,
@@ -180,6 +182,10 @@ class Server:
                 await listener.open()
                 self.listeners.append(listener)
             await status.open(config.status_socket)
+            self.admin = OpenListener(
+                admin_listener(config.admin_socket), rooms.http(local=True), turns
+            )
+            await self.admin.open()
             self._warn_open(gate)
             self._state = "serving"
             log.info("serving", data_dir=str(config.broker.data_dir), version=__version__)
@@ -192,8 +198,13 @@ class Server:
                 chore.cancel()
             for listener in self.listeners:
                 await listener.stop_accepting()
+            if self.admin is not None:
+                await self.admin.stop_accepting()
             status.close(config.status_socket)
             gate.close()
+
+    def _all_listeners(self) -> list[OpenListener]:
+        return [*self.listeners, *([self.admin] if self.admin is not None else [])]
 
     def _warn_open(self, gate: Gate) -> None:
         """Public listeners that ask nobody who they are: say how they might."""
@@ -238,7 +249,7 @@ class Server:
             broker.reap()
             metrics.publish()
             gate.refresh()
-            for listener in self.listeners:
+            for listener in self._all_listeners():
                 listener.sweep(broker.clock.steady)
 
     async def _keep_certificates(self) -> None:
@@ -267,7 +278,7 @@ class Server:
             else:
                 log.error("the broker stops: internal error", exc_info=error)
             self._turns.halt()
-            for listener in self.listeners:
+            for listener in self._all_listeners():
                 for connection in list(listener.connections):
                     connection.abort("the broker has failed")
             self._stop.set()
@@ -288,7 +299,7 @@ class Server:
         deadline = time.monotonic() + self.config.broker.stop_deadline
         while self.clients() and time.monotonic() < deadline:
             await asyncio.sleep(0.01)
-        for listener in self.listeners:
+        for listener in self._all_listeners():
             for connection in list(listener.connections):
                 connection.abort("the broker has stopped")
         await asyncio.sleep(0)

@@ -11,6 +11,7 @@ from sluicemq.admin.app import Application
 from sluicemq.admin.context import BESIDES_BYTES, Context, Limits
 from sluicemq.admin.session import Http, HttpSession
 from sluicemq.protocols.link import Link, Session
+from sluicemq.server.config import HttpSettings
 from sluicemq.server.identity.gate import Gate
 from sluicemq.server.listening import Listener
 
@@ -18,19 +19,32 @@ from sluicemq.server.listening import Listener
 class HttpRoom:
     """Makes the session of a new connection of one listener."""
 
-    def __init__(self, context: Context, gate: Gate) -> None:
+    def __init__(
+        self, context: Context, gate: Gate, settings: HttpSettings, *, local: bool = False
+    ) -> None:
+        """`local`: whoever can connect is the owner of the data."""
         self._context = context
         self._gate = gate
+        self._settings = settings
+        self._local = local
         self._http: Http | None = None
 
     def __call__(self, link: Link, options: Listener) -> Session:
         """See `rooms.Room`."""
         if self._http is None:
             body = options.max_frame_bytes
-            limits = Limits(part=body + BESIDES_BYTES, name=options.max_name_bytes, body=body)
+            limits = Limits(
+                part=body + BESIDES_BYTES,
+                name=options.max_name_bytes,
+                body=body,
+                streams=self._settings.max_event_streams,
+            )
             context = replace(self._context, limits=limits)
             self._http = Http(Application(context), options.max_header_bytes)
-        access = self._gate.open(link, options, logs_in=True)
+        if self._local:
+            access = self._gate.open_local(link)
+        else:
+            access = self._gate.open(link, options, logs_in=True)
         url = options.url
         # behind TLS a page's own name has no certificate here; who listens publicly has accepted
         # that whoever reaches the port may use it, by whatever name

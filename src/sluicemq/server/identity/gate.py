@@ -57,6 +57,8 @@ from sluicemq.server.listening import Listener
 
 ADMIN: Final = Identity("(admin token)", superuser=True)
 """Who shows the admin token. No user can have that name."""
+LOCAL: Final = Identity("(local)", superuser=True)
+"""Who may open the admin socket: the owner of the data, who could change all of it anyway."""
 MOST_CHANGES: Final = 64
 """Changes of users that may be under way."""
 
@@ -133,6 +135,11 @@ class Gate:
         self.refresh()
         guest = self._guest(listener, link.peer_user, logs_in)
         return ConnectionAccess(self, link, guest)
+
+    def open_local(self, link: Link) -> ConnectionAccess:
+        """The access of a new connection to the admin socket."""
+        self.refresh()
+        return ConnectionAccess(self, link, LOCAL)
 
     def refresh(self) -> None:
         """Take notice of a changed database. One system call if it has not."""
