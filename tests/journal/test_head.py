@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -22,13 +23,14 @@ def send(journal: Journal, body: bytes, **fields: object) -> int:
 
 
 @pytest.fixture(params=["open", "sealed", "moved"])
-def sent(request: pytest.FixtureRequest, tmp_path: Path) -> tuple[FileJournal, dict[str, int]]:
+def sent(
+    request: pytest.FixtureRequest, tmp_path: Path
+) -> Iterator[tuple[FileJournal, dict[str, int]]]:
     """A short and a long message, and one with much to say before its body, in an open segment, a
     sealed one, or moved forward from one."""
     journal = reopen(tmp_path, JournalOptions())
     journal.recovery.done()
     journal.snapshot_source = lambda: b"state"
-    request.addfinalizer(journal.close)
     properties = {f"name {number}": "x" * 100 for number in range(100)}
     numbers = {
         "short": send(journal, b"short", correlation_id="c1"),
@@ -44,7 +46,8 @@ def sent(request: pytest.FixtureRequest, tmp_path: Path) -> tuple[FileJournal, d
         take(journal, numbers["other"])
         journal.compact()
         assert journal.stats().carried == 3
-    return journal, numbers
+    yield journal, numbers
+    journal.close()
 
 
 def test_all_but_a_long_body_is_there(sent: tuple[FileJournal, dict[str, int]]) -> None:

@@ -213,8 +213,6 @@ class Subscription:
             if backfill is None or not backfill.defers(lane, delivery):
                 everything.share(delivery)
                 lane.push(delivery)
-        if backfill is not None:
-            backfill.note(delivery)
         self.core.dirty[self] = None
 
     def put_back(self, delivery: Delivery) -> None:
@@ -231,8 +229,6 @@ class Subscription:
                 if backfill is None or not backfill.defers(lane, delivery):
                     everything.share(delivery)
                     lane.restore(delivery)
-            if backfill is not None:
-                backfill.note(delivery)
             self.tidy()
         self.core.dirty[self] = None
 
