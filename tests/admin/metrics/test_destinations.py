@@ -244,14 +244,14 @@ def test_a_message_that_is_on_disk_is_read_once_for_its_age(
     assert head is not None
     assert head.message is None
     reads = 0
-    fetch = journal.fetch
+    look = journal.head
 
     def counted(sequence: int) -> Message:
         nonlocal reads
         reads += 1
-        return fetch(sequence)
+        return look(sequence)
 
-    monkeypatch.setattr(FileJournal, "fetch", lambda self, sequence: counted(sequence))
+    monkeypatch.setattr(FileJournal, "head", lambda self, sequence: counted(sequence))
     ages = Ages(broker)
     for later in (5000, 6000):
         ages.begin(sent + later)

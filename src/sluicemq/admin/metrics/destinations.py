@@ -44,10 +44,10 @@ class Ages:
     message, and that may have to be read from the disk: once, as long as it is the next one. A
     round reads for READING_SECONDS at most; of what it does not get to it tells what was known."""
 
-    __slots__ = ("_core", "_known", "_last", "_left", "_wall")
+    __slots__ = ("_journal", "_known", "_last", "_left", "_wall")
 
     def __init__(self, broker: Broker) -> None:
-        self._core = broker.core
+        self._journal = broker.journal
         self._wall = 0
         self._left = 0.0
         self._known: dict[Subscription, tuple[int, int]] = {}
@@ -78,7 +78,7 @@ class Ages:
         """Wall ms; 0 for what cannot be read. Who is to receive it will learn why."""
         before = perf_counter()
         try:
-            return self._core.read(delivery).timestamp
+            return self._journal.head(delivery.sequence).timestamp
         except (JournalDamaged, RecordNotFound):
             return 0
         finally:
