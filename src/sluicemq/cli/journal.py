@@ -23,7 +23,7 @@ from sluicemq.broker.records import decode_batch
 from sluicemq.broker.restore import restore, snapshot
 from sluicemq.cli.console import Exit, JsonFlag, complain, err, out, print_json, printable
 from sluicemq.cli.serve import load_flags
-from sluicemq.cli.status import size
+from sluicemq.cli.tables import size
 from sluicemq.journal import FileJournal
 from sluicemq.journal.compact import compact as compact_journal
 from sluicemq.journal.directory import read_identity

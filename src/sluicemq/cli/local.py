@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import os
 import signal
+import socket
 import subprocess
 import sys
 import time
@@ -13,11 +14,13 @@ from pathlib import Path
 from types import TracebackType
 from typing import Any, Final, Self
 
-from sluicemq.cli.status import fetch
+import msgspec
+
 from sluicemq.model.errors import ConnectionLost
 
 START_SECONDS: Final = 60.0
 STOP_SECONDS: Final = 30.0
+STATUS_SECONDS: Final = 5.0
 SAID_BYTES: Final = 4000
 """Of the log, in the error that says why a broker did not start."""
 PROGRAM: Final = ("-m", "sluicemq.cli")
@@ -112,7 +115,7 @@ class LocalBroker:
 
     def _status_or_none(self) -> dict[str, Any] | None:
         try:
-            answer = fetch(self.directory / "status.sock")
+            answer = _fetch(self.directory / "status.sock")
         except (ConnectionLost, OSError):
             return None
         # after a kill the socket file of the previous process may still be there for a moment
@@ -160,3 +163,16 @@ class LocalBroker:
         traceback: TracebackType | None,
     ) -> None:
         self.stop()
+
+
+def _fetch(path: Path) -> dict[str, Any]:
+    with socket.socket(socket.AF_UNIX) as connection:
+        connection.settimeout(STATUS_SECONDS)
+        connection.connect(str(path))
+        content = bytearray()
+        while data := connection.recv(1 << 16):
+            content += data
+    try:
+        return msgspec.json.decode(content, type=dict[str, Any])
+    except msgspec.DecodeError:
+        raise ConnectionLost(f"what answers at {path} is not a broker") from None
