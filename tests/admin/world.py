@@ -7,8 +7,18 @@ from typing import Any
 
 from sluicemq.admin.context import Context, Limits
 from sluicemq.admin.history import History
-from sluicemq.admin.ports import ConnectionView, ListenerView, SettingView, State
+from sluicemq.admin.ports import (
+    AuditLine,
+    ConnectionView,
+    ListenerView,
+    PermissionView,
+    SettingView,
+    State,
+    UserView,
+)
+from sluicemq.admin.sessions import Sessions
 from sluicemq.broker import Broker
+from sluicemq.model.histogram import Histogram
 
 
 class NoConnections:
@@ -47,6 +57,7 @@ class Process:
     compiled = False
 
     def __init__(self) -> None:
+        self.lag = Histogram()
         self.now: State = "serving"
 
     def uptime(self) -> float:
@@ -63,15 +74,27 @@ class Lines:
     """An audit log that can be looked at."""
 
     def __init__(self) -> None:
-        self.lines: list[dict[str, Any]] = []
+        self.lines: list[AuditLine] = []
 
     def acted(self, peer: str, user: str, what: str, result: str) -> None:
-        self.lines.append(
-            {"event": "change", "peer": peer, "user": user, "what": what, "result": result}
-        )
+        line = AuditLine(at=0, event="change", peer=peer, user=user, what=what, result=result)
+        self.lines.append(line)
 
-    def recent(self, limit: int) -> list[dict[str, Any]]:
+    def recent(self, limit: int) -> list[AuditLine]:
         return self.lines[::-1][:limit]
+
+
+class NoUsers:
+    """A broker that knows nobody."""
+
+    def users(self) -> list[UserView]:
+        return []
+
+    def user(self, name: str) -> UserView | None:
+        return None
+
+    def rights(self, name: str) -> list[PermissionView]:
+        return []
 
 
 def context(broker: Broker, **changes: Any) -> Context:
@@ -81,6 +104,8 @@ def context(broker: Broker, **changes: Any) -> Context:
         "connections": NoConnections(),
         "configuration": NoSettings(),
         "vitals": Process(),
+        "users": NoUsers(),
+        "sessions": Sessions(broker.clock),
         "audit": Lines(),
         "history": History(broker),
         "limits": Limits(),

@@ -6,6 +6,11 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import Any, Literal, NamedTuple, Protocol
 
+import msgspec
+
+from sluicemq.model.access import Operation, Permission
+from sluicemq.model.histogram import Histogram
+
 
 class ConnectionView(NamedTuple):
     """A connection as lists show it.
@@ -58,16 +63,19 @@ class Connections(Protocol):
         """End it, sending what waits for it; False if there is none (any more)."""
 
 
-class SettingView(NamedTuple):
-    """A setting in force. `value` and `default` are JSON values; secrets have neither.
+class SettingView(msgspec.Struct, frozen=True, kw_only=True):
+    """A setting in force. Of a secret, `value` is null.
 
-    name    dotted, as in the configuration file
-    source  `default`, the file, the environment variable, or the command line
+    name     dotted, as in the configuration file; those of a listener as `listeners[0].url`
+    unit     of numbers: bytes, ms, s; "" for others
+    source   `default`, a file, an environment variable, or the command line
+    meaning  in a sentence
     """
 
     name: str
-    value: Any
-    default: Any
+    value: None | bool | int | float | str
+    default: None | bool | int | float | str
+    unit: str
     source: str
     meaning: str
 
@@ -79,7 +87,7 @@ class Configuration(Protocol):
     """The settings in force."""
 
     def settings(self) -> list[SettingView]:
-        """All that have one value; those of listeners as `listeners[0].…`."""
+        """All of them, in the order of the documentation."""
 
 
 class Vitals(Protocol):
@@ -87,6 +95,8 @@ class Vitals(Protocol):
 
     version: str
     compiled: bool
+    lag: Histogram
+    """How late the event loop comes to what is due."""
 
     def uptime(self) -> float:
         """Seconds since the start."""
@@ -98,11 +108,137 @@ class Vitals(Protocol):
         """What the broker is doing."""
 
 
+class PermissionView(msgspec.Struct, frozen=True):
+    """Operations on all destinations whose names match."""
+
+    pattern: str
+    operations: list[Operation]
+
+
+class TokenView(msgspec.Struct, frozen=True, kw_only=True):
+    """A token, without its secret. Times in seconds since the epoch; `expires` 0 = never."""
+
+    id: str
+    label: str
+    created: int
+    expires: int
+
+
+class UserView(msgspec.Struct, frozen=True, kw_only=True):
+    """A user, without secrets. `password` and `digest`: whether it can log in by that. The
+    permissions are its own, without those of its roles. Times in seconds since the epoch."""
+
+    name: str
+    superuser: bool
+    password: bool
+    digest: bool
+    roles: list[str]
+    permissions: list[PermissionView]
+    tokens: list[TokenView]
+    created: int
+    updated: int
+
+
+class RoleView(msgspec.Struct, frozen=True, kw_only=True):
+    """Permissions with a name, and the users who have them."""
+
+    name: str
+    permissions: list[PermissionView]
+    users: list[str]
+
+
+class UserChange(NamedTuple):
+    """What a user is to be; None = as it is. A password of "" is none; `allow_digest`: whether what
+    digest logins need is kept."""
+
+    password: str | None = None
+    superuser: bool | None = None
+    roles: tuple[str, ...] | None = None
+    allow_digest: bool | None = None
+
+
+class UserBook(Protocol):
+    """The user database. Changes are on disk when they return; `by` says who makes them, for the
+    audit log. UserNotFound, UserExists, AccessDenied (the last superuser), AccessError."""
+
+    def users(self) -> list[UserView]:
+        """By name."""
+
+    def user(self, name: str) -> UserView | None: ...
+
+    def roles(self) -> list[RoleView]:
+        """By name."""
+
+    def role(self, name: str) -> RoleView | None: ...
+
+    def rights(self, name: str) -> list[PermissionView]:
+        """A user's permissions, those of its roles included; none of nobody."""
+
+    async def add(self, by: str, name: str, wanted: UserChange) -> None: ...
+
+    async def alter(self, by: str, name: str, wanted: UserChange) -> None: ...
+
+    async def set_password(self, by: str, name: str, password: str) -> None:
+        """As `alter`: who has a digest keeps one."""
+
+    async def remove(self, by: str, name: str, force: bool) -> None:
+        """`force`: even the last user, and the last superuser."""
+
+    async def grant(self, by: str, name: str, permission: Permission) -> None:
+        """Instead of what the user had for exactly that pattern."""
+
+    async def revoke(self, by: str, name: str, pattern: str) -> None: ...
+
+    async def assign(self, by: str, role: str, name: str) -> None: ...
+
+    async def withdraw(self, by: str, role: str, name: str) -> None: ...
+
+    async def add_token(self, by: str, name: str, label: str, expires: int) -> tuple[str, str]:
+        """Its id, and the token, which is told this once."""
+
+    async def remove_token(self, by: str, name: str, token: str) -> None: ...
+
+    async def add_role(self, by: str, role: str) -> None: ...
+
+    async def remove_role(self, by: str, role: str) -> None: ...
+
+    async def grant_role(self, by: str, role: str, permission: Permission) -> None: ...
+
+    async def revoke_role(self, by: str, role: str, pattern: str) -> None: ...
+
+
+class AuditLine(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
+    """A line of the audit log. `at` in ms since the epoch.
+
+    event       login | login failed | login refused | denied | change | user added | user changed |
+                user removed | role added | role changed | role removed
+    peer, user  who, from where; of changes of users, `changed_by` says that and `user` who it is
+    how         password | token | digest
+    why         a login was refused
+    wait        s until another attempt is looked at
+    what        was asked for
+    result      done, or the status it was refused with
+    """
+
+    at: int
+    event: str
+    peer: str = ""
+    user: str = ""
+    how: str = ""
+    why: str = ""
+    wait: float = 0.0
+    what: str = ""
+    result: str = ""
+    role: str = ""
+    changed: str = ""
+    changed_by: str = ""
+
+
 class AuditLog(Protocol):
     """What has been done, and by whom."""
 
     def acted(self, peer: str, user: str, what: str, result: str) -> None:
         """Somebody has asked for a change: one line. `result` is `done` or why not."""
 
-    def recent(self, limit: int) -> list[dict[str, Any]]:
-        """The last lines, the latest first: `at` (ms since the epoch), `event` and its fields."""
+    def recent(self, limit: int) -> list[AuditLine]:
+        """The last lines, the latest first."""

@@ -122,6 +122,7 @@ class FileJournal(Appender):
         "_last_records",
         "_lock",
         "_lookup",
+        "_records",
         "_roll_wanted",
         "_snapshot_due",
         "_spare_due",
@@ -134,6 +135,7 @@ class FileJournal(Appender):
         "_unsynced",
         "_upkeep",
         "_writer",
+        "_written_bytes",
         "deliveries",
         "directory",
         "durable",
@@ -207,6 +209,8 @@ class FileJournal(Appender):
         """Smoothed; at first it is not known to be swift."""
         self._last_records = 0
         self._last_bytes = 0
+        self._records = 0
+        self._written_bytes = 0
 
         self._durable_file = DurableFile(directory)
         self._writer = Writer(notify, self._fail)
@@ -330,6 +334,8 @@ class FileJournal(Appender):
         self._groups += 1
         self._last_records = len(group.parts) // 3
         self._last_bytes = size = sum(map(len, group.parts))
+        self._records += self._last_records
+        self._written_bytes += size
         self.written = sequence = group.end.sequence
         if group.sync:
             self._sync_total += self._sync_last
@@ -547,6 +553,8 @@ class FileJournal(Appender):
             live=sum(segment.count_live() for segment in segments),
             carried=len(self._liveness.carried),
             groups=self._groups,
+            records=self._records,
+            written_bytes=self._written_bytes,
             group_records=self._last_records,
             group_bytes=self._last_bytes,
             sync_last=self._sync_last,

@@ -25,7 +25,8 @@ from sluicemq.model.message import Message
 
 
 class JournalStats(msgspec.Struct, frozen=True, kw_only=True):
-    """Counters for people and metrics. Sizes in bytes, times in seconds."""
+    """Counters for people and metrics. Sizes in bytes, times in seconds. `records` and
+    `written_bytes` are of all groups since the start, `group_…` of the last one."""
 
     segments: int = 0
     bytes: int = 0
@@ -33,6 +34,8 @@ class JournalStats(msgspec.Struct, frozen=True, kw_only=True):
     live: int = 0
     carried: int = 0
     groups: int = 0
+    records: int = 0
+    written_bytes: int = 0
     group_records: int = 0
     group_bytes: int = 0
     sync_last: float = 0.0

@@ -17,6 +17,7 @@ from sluicemq import __version__
 from sluicemq.admin.context import Context
 from sluicemq.admin.history import History
 from sluicemq.admin.ports import State
+from sluicemq.admin.sessions import Sessions
 from sluicemq.broker import Broker
 from sluicemq.broker import BrokerSettings as EngineSettings
 from sluicemq.broker.build import COMPILED
@@ -24,12 +25,15 @@ from sluicemq.broker.restore import restore, snapshot
 from sluicemq.journal import FileJournal, MemoryJournal
 from sluicemq.journal.port import Journal
 from sluicemq.model.errors import JournalError, SluiceError
+from sluicemq.model.histogram import Histogram
 from sluicemq.protocols.jmq.metrics import Metrics
 from sluicemq.server.census import Census
 from sluicemq.server.clock import SystemClock
 from sluicemq.server.config import Config
+from sluicemq.server.identity.book import Book
 from sluicemq.server.identity.gate import Gate
 from sluicemq.server.inforce import InForce
+from sluicemq.server.lag import LoopLag
 from sluicemq.server.listener import OpenListener
 from sluicemq.server.listening import WITH_LOGINS, admin_listener
 from sluicemq.server.logs import configure
@@ -79,6 +83,7 @@ class Server:
         self._reload = asyncio.Event()
         self._started = time.monotonic()
         self._state: State = "starting"
+        self.lag = Histogram()
 
     async def run(self) -> int:
         """Start, serve until told to stop, stop. Returns the exit code."""
@@ -155,13 +160,23 @@ class Server:
         self._turns = turns = Turns(loop, broker, self._fail)
         turns.begin()
         gate = Gate(config, loop.call_soon_threadsafe)
+        lateness = LoopLag(loop)
+        self.lag = lateness.histogram
         context = Context(
             broker=broker,
             connections=Census(self.listeners),
             configuration=InForce(config, self._origins),
             vitals=self,
+            users=Book(gate),
+            sessions=Sessions(
+                broker.clock,
+                idle=config.http.session_idle,
+                life=config.http.session_life,
+                most=config.http.max_sessions,
+                secure=config.http.secure_cookies,
+            ),
             audit=gate.audit,
-            history=History(broker),
+            history=History(broker, self.lag),
         )
         rooms = Rooms(broker, self, gate, self.listeners, config.jmq, context, config.http)
         metrics = Metrics(
@@ -188,14 +203,16 @@ class Server:
             await self.admin.open()
             self._warn_open(gate)
             self._state = "serving"
+            lateness.start()
             log.info("serving", data_dir=str(config.broker.data_dir), version=__version__)
-            chores.append(loop.create_task(self._keep_house(broker, turns, gate, metrics)))
+            chores.append(loop.create_task(self._keep_house(context, turns, gate, metrics)))
             chores.append(loop.create_task(self._keep_certificates()))
             await self._stop.wait()
             await self._drain(broker, turns)
         finally:
             for chore in chores:
                 chore.cancel()
+            lateness.stop()
             for listener in self.listeners:
                 await listener.stop_accepting()
             if self.admin is not None:
@@ -238,15 +255,19 @@ class Server:
         """Connections of all listeners."""
         return sum(len(listener.connections) for listener in self.listeners)
 
-    async def _keep_house(self, broker: Broker, turns: Turns, gate: Gate, metrics: Metrics) -> None:
+    async def _keep_house(
+        self, context: Context, turns: Turns, gate: Gate, metrics: Metrics
+    ) -> None:
+        broker = context.broker
         before = time.monotonic()
         while True:
             await asyncio.sleep(HOUSEKEEPING_SECONDS)
             turns.begin()
             now = time.monotonic()
-            broker.sample(now - before)
+            for _ in context.history.round(now - before):
+                await asyncio.sleep(0)
+                turns.begin()
             before = now
-            broker.reap()
             metrics.publish()
             gate.refresh()
             for listener in self._all_listeners():
