@@ -15,7 +15,6 @@ import sys
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import AbstractContextManager, contextmanager, suppress
-from pathlib import Path
 from typing import Annotated, Any, Final, NamedTuple, get_type_hints
 
 import typer
@@ -26,14 +25,12 @@ from typer.core import TyperCommand
 
 from sluicemq.cli.api import Api
 from sluicemq.cli.console import Exit, JsonFlag, UsageError, err, out, print_json, printable
-from sluicemq.cli.place import Place
+from sluicemq.cli.place import PasswordFileOption, Place, place_of, place_options
 from sluicemq.cli.tables import show
 from sluicemq.model.errors import ConnectionLost
-from sluicemq.server.loading import CONFIG_VARIABLE
 
 USUAL_SECONDS: Final = 2.0
 """Between two looks, where --watch does not say."""
-PANEL: Final = "Which broker, and as whom"
 
 
 class Shown(NamedTuple):
@@ -66,63 +63,6 @@ class Done(NamedTuple):
     output: str = ""
 
 
-UrlOption = Annotated[
-    str | None,
-    typer.Option(
-        "--url",
-        metavar="URL",
-        help="Its HTTP listener: http://host:7680 or https://… (or $SLUICEMQ_URL)",
-        rich_help_panel=PANEL,
-    ),
-]
-UserOption = Annotated[
-    str | None,
-    typer.Option(
-        "--user",
-        metavar="NAME",
-        help="Log in as; the password is asked for. (or $SLUICEMQ_USER)",
-        rich_help_panel=PANEL,
-    ),
-]
-TokenFileOption = Annotated[
-    Path | None,
-    typer.Option(
-        "--token-file",
-        metavar="FILE",
-        help="Log in with the token in its first line. (or $SLUICEMQ_TOKEN)",
-        rich_help_panel=PANEL,
-    ),
-]
-AuthorityOption = Annotated[
-    Path | None,
-    typer.Option(
-        "--ca",
-        metavar="FILE",
-        help="Whose certificates to trust, for https. (or $SLUICEMQ_CA)",
-        rich_help_panel=PANEL,
-    ),
-]
-_DATA_DIR = Annotated[
-    Path | None,
-    typer.Option(
-        "--data-dir",
-        "-d",
-        metavar="DIR",
-        help="The broker of this machine whose data is there; without --url.",
-        rich_help_panel=PANEL,
-    ),
-]
-_CONFIG = Annotated[
-    Path | None,
-    typer.Option(
-        "--config",
-        "-c",
-        metavar="FILE",
-        envvar=CONFIG_VARIABLE,
-        help="The broker of this machine that runs with this configuration.",
-        rich_help_panel=PANEL,
-    ),
-]
 WatchOption = Annotated[
     float | None,
     typer.Option(
@@ -133,27 +73,6 @@ WatchOption = Annotated[
     ),
 ]
 YesFlag = Annotated[bool, typer.Option("--yes", "-y", help="Do it without asking.")]
-
-
-def _place_options(password_file: str = "--password-file") -> dict[str, Any]:
-    password = Annotated[
-        Path | None,
-        typer.Option(
-            password_file,
-            metavar="FILE",
-            help="The password for --user is its first line. (or $SLUICEMQ_PASSWORD)",
-            rich_help_panel=PANEL,
-        ),
-    ]
-    return {
-        "url": UrlOption,
-        "user_name": UserOption,
-        "password_file": password,
-        "token_file": TokenFileOption,
-        "ca": AuthorityOption,
-        "data_dir": _DATA_DIR,
-        "config": _CONFIG,
-    }
 
 
 class Watching(TyperCommand):
@@ -193,13 +112,13 @@ def looks(
     def made(command: Callable[..., Shown]) -> Callable[..., None]:
         def run(**given: Any) -> None:
             as_json, every = given.pop("as_json"), given.pop("watch")
-            with opening(_place(given)) as opened:
+            with opening(place_of(given)) as opened:
                 if every is None:
                     _tell(command(opened, *known, **given), as_json)
                 else:
                     _watch(lambda: command(opened, *known, **given), every, as_json)
 
-        more = {"watch": WatchOption, "as_json": JsonFlag, **_place_options()}
+        more = {"watch": WatchOption, "as_json": JsonFlag, **place_options()}
         signed = _signed(run, command, 1 + len(known), more)
         app.command(name, cls=Watching, help=about or None)(signed)
         return run
@@ -212,19 +131,20 @@ def acts(
     name: str,
     *known: object,
     opening: Callable[[Place], AbstractContextManager[Any]] = api_at,
-    login: str = "--password-file",
+    login: Any = PasswordFileOption,
     about: str = "",
 ) -> Callable[[Callable[..., Done]], Callable[..., None]]:
     """Make a command of a function that does something, and says what it has done; see `looks`.
-    `login` is the option of who runs the command, where --password-file means another password."""
+    `login` is the option with the password of who runs the command, where --password-file means
+    another one."""
 
     def made(command: Callable[..., Done]) -> Callable[..., None]:
         def run(**given: Any) -> None:
             as_json = given.pop("as_json")
-            with opening(_place(given)) as opened:
+            with opening(place_of(given)) as opened:
                 _tell_done(command(opened, *known, **given), as_json)
 
-        more = {"as_json": JsonFlag, **_place_options(login)}
+        more = {"as_json": JsonFlag, **place_options(login)}
         app.command(name, help=about or None)(_signed(run, command, 1 + len(known), more))
         return run
 
@@ -240,10 +160,10 @@ def placed(
 
     def made(command: Callable[..., None]) -> Callable[..., None]:
         def run(**given: Any) -> None:
-            with opening(_place(given)) as opened:
+            with opening(place_of(given)) as opened:
                 command(opened, **given)
 
-        app.command(name)(_signed(run, command, 1, _place_options()))
+        app.command(name)(_signed(run, command, 1, place_options()))
         return run
 
     return made
@@ -272,11 +192,6 @@ def confirm(question: str, yes: bool) -> None:
     if sys.stdin.readline().strip().lower() not in ("y", "yes"):
         err().print("Nothing has been changed.")
         raise typer.Exit(Exit.REFUSED)
-
-
-def _place(given: dict[str, Any]) -> Place:
-    found = {name: given.pop(name) for name in _place_options()}
-    return Place(user=found.pop("user_name"), **found)
 
 
 def _signed(

@@ -28,10 +28,11 @@ from sluicemq.cli.choosing import (
     StateOption,
     SubscriptionOption,
 )
-from sluicemq.cli.console import UsageError, printable
+from sluicemq.cli.console import UsageError
+from sluicemq.cli.message_tables import COLUMNS, beginning, portrait
 from sluicemq.cli.naming import DestinationArgument, address_of, shown
 from sluicemq.cli.publishing import properties_of, whole_milliseconds
-from sluicemq.cli.tables import Column, Item, moment, number, pairs, size, table
+from sluicemq.cli.tables import Column, number, size, table
 
 PRIORITIES: Final = 9
 MAX_BODY: Final = 65_536
@@ -48,19 +49,6 @@ TargetArgument = Annotated[
     str,
     typer.Argument(metavar="TARGET", help="A queue, or topic:NAME.", show_default=False),
 ]
-
-COLUMNS: Final = (
-    Column("id", lambda item: str(item["id"]), right=True),
-    Column("state", lambda item: _state(item)),
-    Column("since", lambda item: moment(item.get("timestamp", 0))),
-    Column("protocol", lambda item: str(item.get("protocol", ""))),
-    Column("kind", lambda item: str(item.get("kind", ""))),
-    Column("size", lambda item: size(item.get("size", 0)), right=True),
-    Column("priority", lambda item: str(item.get("priority", "")), right=True),
-    Column("attempts", lambda item: str(item.get("attempts", 0)), right=True),
-    Column("correlation id", lambda item: str(item.get("correlation_id") or "")),
-    Column("properties", lambda item: str(item.get("properties_count") or ""), right=True),
-)
 
 
 @looks(app, "list")
@@ -94,7 +82,7 @@ def list_messages(
     items = document["items"]
     if not items:
         return Shown(document, None, f"No such message waits in {shown(address)}.")
-    columns = (*COLUMNS, Column("body", _beginning)) if body else COLUMNS
+    columns = (*COLUMNS, Column("body", beginning)) if body else COLUMNS
     shown_table: RenderableType = table(columns, items)
     if following := document.get("next"):
         of = f" of {number(document['total'])}" if document.get("total") is not None else ""
@@ -115,7 +103,7 @@ def show_message(
     """Show one message: what it says about itself, its properties, its body."""
     at = destination(address_of(name)) / "messages" / message
     item = api.get(at, max_body=max_body)
-    return Shown(item, _portrait(item))
+    return Shown(item, portrait(item))
 
 
 @acts(app, "save")
@@ -310,73 +298,6 @@ def redeliver(
         state=choosing.checked(state),
         limit=limit,
     )
-
-
-def _state(item: Item) -> str:
-    state = str(item.get("state", ""))
-    return f"{state}, again" if item.get("redelivered") else state
-
-
-def _beginning(item: Item) -> str:
-    body = item.get("body")
-    if body is None:
-        return ""
-    value = body["value"]
-    text = value if isinstance(value, str) else msgspec.json.encode(value).decode()
-    return text[:60] + "…" * (len(text) > 60 or bool(body.get("truncated")))
-
-
-def _portrait(item: Item) -> RenderableType:
-    rows: list[tuple[str, RenderableType]] = [
-        ("message", str(item["id"])),
-        ("state", _state(item)),
-        ("protocol", str(item.get("protocol", ""))),
-        ("kind", f"{item.get('kind', '')}, {size(item.get('size', 0))}"),
-        ("priority", str(item.get("priority", ""))),
-        ("sent", moment(item.get("timestamp", 0))),
-        ("expires", moment(item.get("expiration", 0)) if item.get("expiration") else "never"),
-    ]
-    if item.get("deliver_at"):
-        rows.append(("not before", moment(item["deliver_at"])))
-    rows.append(("attempts", str(item.get("attempts", 0))))
-    for name in ("durability", "message_id", "correlation_id", "reply_to", "type"):
-        if item.get(name):
-            rows.append((name.replace("_", " "), str(item[name])))
-    if dead := item.get("dead_letter"):
-        rows.append(("dead letter", _death(dead)))
-    parts: list[RenderableType] = [pairs(rows)]
-    if properties := item.get("properties"):
-        parts += [Text(), Text("properties", style="bold"), _properties(properties)]
-    parts += [Text(), *_body_of(item)]
-    return Group(*parts)
-
-
-def _death(dead: Item) -> str:
-    since = f", {moment(dead['at'])}" if dead.get("at") else ""
-    origin = f" of {dead['origin']}" if dead.get("origin") else ""
-    return f"{dead.get('reason', '')}{origin}, after {dead.get('attempts', 0)} attempts{since}"
-
-
-def _properties(properties: Item) -> RenderableType:
-    rows = []
-    for name, each in properties.items():
-        value = each["value"]
-        text = value if isinstance(value, str) else msgspec.json.encode(value).decode()
-        rows.append((f"  {printable(name)}", f"{text}  ({each['type']})"))
-    return pairs(rows)
-
-
-def _body_of(item: Item) -> list[RenderableType]:
-    body = item.get("body") or {}
-    value, encoding = body.get("value"), body.get("encoding", "")
-    cut = ", cut off" if body.get("truncated") else ""
-    head = Text(f"body ({encoding}{cut})", style="bold")
-    if value is None:
-        return [Text("no body", style="dim")]
-    if isinstance(value, str):
-        return [head, Text(printable(value))]
-    data = msgspec.json.format(msgspec.json.encode(value)).decode()
-    return [head, Text(printable(data))]
 
 
 def _contents(arguments: list[str], files: list[Path]) -> list[bytes]:

@@ -14,12 +14,93 @@ import ipaddress
 import os
 import sys
 from pathlib import Path
-from typing import NamedTuple
+from typing import Annotated, Any, Final, NamedTuple
+
+import typer
 
 from sluicemq.cli.console import UsageError, err
 from sluicemq.cli.serve import load_flags
 from sluicemq.model.errors import ConfigurationError
 from sluicemq.pipeline.remote import Target, authorization, target
+from sluicemq.server.loading import CONFIG_VARIABLE
+
+PANEL: Final = "Which broker, and as whom"
+
+UrlOption = Annotated[
+    str | None,
+    typer.Option(
+        "--url",
+        metavar="URL",
+        help="Its HTTP listener: http://host:7680 or https://… (or $SLUICEMQ_URL)",
+        rich_help_panel=PANEL,
+    ),
+]
+UserOption = Annotated[
+    str | None,
+    typer.Option(
+        "--user",
+        metavar="NAME",
+        help="Log in as; the password is asked for. (or $SLUICEMQ_USER)",
+        rich_help_panel=PANEL,
+    ),
+]
+PasswordFileOption = Annotated[
+    Path | None,
+    typer.Option(
+        "--password-file",
+        metavar="FILE",
+        help="The password for --user is its first line. (or $SLUICEMQ_PASSWORD)",
+        rich_help_panel=PANEL,
+    ),
+]
+LoginPasswordFileOption = Annotated[
+    Path | None,
+    typer.Option(
+        "--login-password-file",
+        metavar="FILE",
+        help="The password for --user is its first line. (or $SLUICEMQ_PASSWORD)",
+        rich_help_panel=PANEL,
+    ),
+]
+TokenFileOption = Annotated[
+    Path | None,
+    typer.Option(
+        "--token-file",
+        metavar="FILE",
+        help="Log in with the token in its first line. (or $SLUICEMQ_TOKEN)",
+        rich_help_panel=PANEL,
+    ),
+]
+AuthorityOption = Annotated[
+    Path | None,
+    typer.Option(
+        "--ca",
+        metavar="FILE",
+        help="Whose certificates to trust, for https. (or $SLUICEMQ_CA)",
+        rich_help_panel=PANEL,
+    ),
+]
+_DATA_DIR = Annotated[
+    Path | None,
+    typer.Option(
+        "--data-dir",
+        "-d",
+        metavar="DIR",
+        help="The broker of this machine whose data is there; without --url.",
+        rich_help_panel=PANEL,
+    ),
+]
+_CONFIG = Annotated[
+    Path | None,
+    typer.Option(
+        "--config",
+        "-c",
+        metavar="FILE",
+        envvar=CONFIG_VARIABLE,
+        help="The broker of this machine that runs with this configuration.",
+        rich_help_panel=PANEL,
+    ),
+]
 
 
 class Place(NamedTuple):
@@ -129,3 +210,22 @@ def _is_far(host: str) -> bool:
         return not ipaddress.ip_address(host).is_loopback
     except ValueError:
         return host != "localhost"
+
+
+def place_options(login: Any = PasswordFileOption) -> dict[str, Any]:
+    """The options by their parameters; `login` is that of the password."""
+    return {
+        "url": UrlOption,
+        "user_name": UserOption,
+        "password_file": login,
+        "token_file": TokenFileOption,
+        "ca": AuthorityOption,
+        "data_dir": _DATA_DIR,
+        "config": _CONFIG,
+    }
+
+
+def place_of(given: dict[str, Any]) -> Place:
+    """Take what `place_options` are set to out of the arguments of a command."""
+    found = {name: given.pop(name) for name in place_options()}
+    return Place(user=found.pop("user_name"), **found)

@@ -18,6 +18,7 @@ from sluicemq.cli.accounts import Accounts, accounts_at
 from sluicemq.cli.asking import Done, Shown, YesFlag, acts, confirm, looks
 from sluicemq.cli.console import UsageError, err
 from sluicemq.cli.destinations import Listing
+from sluicemq.cli.place import LoginPasswordFileOption
 from sluicemq.cli.tables import Column, Item, table
 from sluicemq.model.errors import AccessError
 from sluicemq.server.identity.passwords import (
@@ -27,9 +28,6 @@ from sluicemq.server.identity.passwords import (
     read_secret_file,
 )
 from sluicemq.server.units import Unit, parse_quantity
-
-LOGIN: Final = "--login-password-file"
-"""Of the commands whose --password-file is that of somebody else."""
 
 app = typer.Typer(
     cls=Listing,
@@ -79,7 +77,7 @@ def list_users(accounts: Accounts) -> Shown:
     return Shown(found, table(_USERS, found))
 
 
-@acts(app, "add", opening=accounts_at, login=LOGIN)
+@acts(app, "add", opening=accounts_at, login=LoginPasswordFileOption)
 def add(
     accounts: Accounts,
     user: UserArgument,
@@ -125,7 +123,7 @@ def remove(
     return Done({"removed": user}, f"Removed {user}.")
 
 
-@acts(app, "passwd", opening=accounts_at, login=LOGIN)
+@acts(app, "passwd", opening=accounts_at, login=LoginPasswordFileOption)
 def passwd(
     accounts: Accounts,
     user: UserArgument,
