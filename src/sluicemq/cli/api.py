@@ -135,9 +135,43 @@ class Api:
         """The answer, None if there is none."""
         return self._document(self._exchange("DELETE", path, query, body))
 
+    def lines(self, path: str | Resource, body: Any) -> Iterator[dict[str, Any]]:
+        """The answer to a POST that takes its time: a document in each line, as they come."""
+        try:
+            self._line.close()
+            self._line.send(*self._request("POST", path, {}, body))
+            status, lines = self._line.receive_lines()
+            if status >= 400:
+                raise self._refused(Answer(status, {}, b"".join(lines)))
+            for line in lines:
+                try:
+                    yield msgspec.json.decode(line, type=dict[str, Any])
+                except (msgspec.MsgspecError, UnicodeDecodeError):
+                    raise self._stranger() from None
+        except (OSError, http.client.HTTPException) as fault:
+            raise self._lost(fault) from None
+        finally:
+            self._line.close()
+
     def content(self, path: str | Resource, **query: str | int | bool | None) -> bytes:
         """What is at a path, as it is."""
         return self._exchange("GET", path, query).body
+
+    def lines(self, path: str | Resource, body: Any = None) -> Iterator[Any]:
+        """The documents of an answer to a POST that comes line by line, as they come."""
+        url, content, headers = _request(path, {}, body)
+        try:
+            self._line.send("POST", url, content, headers)
+            response = self._line.begin()
+            if response.status >= 400:
+                raise self._refused(
+                    Answer(response.status, dict(response.headers), response.read())
+                )
+            for line in response:
+                yield self._decoded(line)
+        except (OSError, http.client.HTTPException) as fault:
+            self._line.close()
+            raise self._lost(fault) from None
 
     def items(
         self, path: str | Resource, most: int = 0, **query: str | int | bool | None
@@ -170,21 +204,12 @@ class Api:
     def _exchange(
         self, method: str, path: str | Resource, query: Query, body: Any = None
     ) -> Answer:
-        if isinstance(path, Resource):
-            query = {**path.query, **query}
-            path = path.path
-        given = {name: _text(value) for name, value in query.items() if value is not None}
-        url = path if path.startswith("/metrics") else PREFIX + path
-        if given:
-            url += f"?{urlencode(given, errors='surrogateescape')}"
-        content, headers = [], {"Accept": "application/json"}
-        if body is not None:
-            content, headers["Content-Type"] = [_encoded(body)], "application/json"
+        request = self._request(method, path, query, body)
         # what was kept open may have been closed meanwhile; only what changes nothing is repeated
         again = self._line.connected and method == "GET"
         while True:
             try:
-                self._line.send(method, url, content, headers)
+                self._line.send(*request)
                 answer = self._line.receive()
             except (OSError, http.client.HTTPException) as fault:
                 self._line.close()
@@ -196,11 +221,18 @@ class Api:
                 raise self._refused(answer)
             return answer
 
+    def _request(
+        self, method: str, path: str | Resource, query: Query, body: Any
+    ) -> tuple[str, str, list[bytes], dict[str, str]]:
+        url, content, headers = _request(path, query, body)
+        return method, url, content, headers
+
     def _document(self, answer: Answer) -> Any:
-        if not answer.body:
-            return None
+        return self._decoded(answer.body) if answer.body else None
+
+    def _decoded(self, text: bytes) -> Any:
         try:
-            return msgspec.json.decode(answer.body)
+            return msgspec.json.decode(text)
         except (msgspec.DecodeError, UnicodeDecodeError):
             raise self._stranger() from None
 
@@ -272,6 +304,22 @@ _ADVICE: Final = {
     "not-found": "Is the broker older than this program? sluicemq status tells its version.",
     "stopping": "The broker is stopping; ask again when it runs.",
 }
+
+
+def _request(
+    path: str | Resource, query: Query, body: Any
+) -> tuple[str, list[bytes], dict[str, str]]:
+    """Path and parameters, content and headers as they are sent."""
+    if isinstance(path, Resource):
+        query = {**path.query, **query}
+        path = path.path
+    given = {name: _text(value) for name, value in query.items() if value is not None}
+    url = PREFIX + path
+    if given:
+        url += f"?{urlencode(given, errors='surrogateescape')}"
+    if body is None:
+        return url, [], {"Accept": "application/json"}
+    return url, [_encoded(body)], {"Content-Type": "application/json"}
 
 
 def _encoded(body: Any) -> bytes:

@@ -17,7 +17,7 @@ import random
 import socket
 import ssl
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Final, NamedTuple
 
 import msgspec
@@ -166,9 +166,19 @@ class Line:
 
     def receive(self) -> Answer:
         """The answer to the request, whatever its status."""
+        response = self.begin()
+        return Answer(response.status, dict(response.headers), response.read())
+
+    def begin(self) -> http.client.HTTPResponse:
+        """The answer, of which the body is yet to be read."""
+        assert self._connection is not None
+        return self._connection.getresponse()
+
+    def receive_lines(self) -> tuple[int, Iterator[bytes]]:
+        """The same of an answer that comes a line at a time: its status, and the lines."""
         assert self._connection is not None
         response = self._connection.getresponse()
-        return Answer(response.status, dict(response.headers), response.read())
+        return response.status, iter(response)
 
     @property
     def connected(self) -> bool:
