@@ -139,15 +139,12 @@ class Api:
         """The answer to a POST that takes its time: a document in each line, as they come."""
         try:
             self._line.close()
-            self._line.send(*self._request("POST", path, {}, body))
+            self._line.send("POST", *_request(path, {}, body))
             status, lines = self._line.receive_lines()
             if status >= 400:
                 raise self._refused(Answer(status, {}, b"".join(lines)))
             for line in lines:
-                try:
-                    yield msgspec.json.decode(line, type=dict[str, Any])
-                except (msgspec.MsgspecError, UnicodeDecodeError):
-                    raise self._stranger() from None
+                yield self._decoded(line)
         except (OSError, http.client.HTTPException) as fault:
             raise self._lost(fault) from None
         finally:
@@ -156,22 +153,6 @@ class Api:
     def content(self, path: str | Resource, **query: str | int | bool | None) -> bytes:
         """What is at a path, as it is."""
         return self._exchange("GET", path, query).body
-
-    def lines(self, path: str | Resource, body: Any = None) -> Iterator[Any]:
-        """The documents of an answer to a POST that comes line by line, as they come."""
-        url, content, headers = _request(path, {}, body)
-        try:
-            self._line.send("POST", url, content, headers)
-            response = self._line.begin()
-            if response.status >= 400:
-                raise self._refused(
-                    Answer(response.status, dict(response.headers), response.read())
-                )
-            for line in response:
-                yield self._decoded(line)
-        except (OSError, http.client.HTTPException) as fault:
-            self._line.close()
-            raise self._lost(fault) from None
 
     def items(
         self, path: str | Resource, most: int = 0, **query: str | int | bool | None
@@ -204,7 +185,7 @@ class Api:
     def _exchange(
         self, method: str, path: str | Resource, query: Query, body: Any = None
     ) -> Answer:
-        request = self._request(method, path, query, body)
+        request = (method, *_request(path, query, body))
         # what was kept open may have been closed meanwhile; only what changes nothing is repeated
         again = self._line.connected and method == "GET"
         while True:
@@ -220,12 +201,6 @@ class Api:
             if answer.status >= 400:
                 raise self._refused(answer)
             return answer
-
-    def _request(
-        self, method: str, path: str | Resource, query: Query, body: Any
-    ) -> tuple[str, str, list[bytes], dict[str, str]]:
-        url, content, headers = _request(path, query, body)
-        return method, url, content, headers
 
     def _document(self, answer: Answer) -> Any:
         return self._decoded(answer.body) if answer.body else None

@@ -166,13 +166,9 @@ class Line:
 
     def receive(self) -> Answer:
         """The answer to the request, whatever its status."""
-        response = self.begin()
-        return Answer(response.status, dict(response.headers), response.read())
-
-    def begin(self) -> http.client.HTTPResponse:
-        """The answer, of which the body is yet to be read."""
         assert self._connection is not None
-        return self._connection.getresponse()
+        response = self._connection.getresponse()
+        return Answer(response.status, dict(response.headers), response.read())
 
     def receive_lines(self) -> tuple[int, Iterator[bytes]]:
         """The same of an answer that comes a line at a time: its status, and the lines."""
