@@ -49,6 +49,7 @@ COMPILED = {
         "statistics",
         "subscription",
         "timers",
+        "traced",
         "transaction",
         "walk",
     ),

@@ -49,6 +49,7 @@ class Core:
                     (subscription, sequence), and some that have gone since
     unpaged         deliveries over the budget that cannot be paged out before they are durable
     unblocking      destinations with parked messages and perhaps room for them
+    subscriptions   what a subscription is made as
     bury            moves a delivery to its dead-letter queue; False when there is none
     """
 
@@ -67,6 +68,7 @@ class Core:
         "requeued_limit",
         "settled",
         "settling",
+        "subscriptions",
         "timers",
         "tries",
         "tries_first",
@@ -103,6 +105,8 @@ class Core:
         self.turns = 0
         self.unpaged: deque[Delivery] = deque()
         self.unblocking: dict[Destination, None] = {}
+        self.subscriptions: type[Subscription]
+        """Set by the registry, as the class needs this one."""
 
     def read(self, delivery: Delivery) -> Message:
         """The message of a delivery, to look at. Raises JournalDamaged or RecordNotFound."""

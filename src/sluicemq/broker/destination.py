@@ -96,7 +96,7 @@ class Destination:
         self.idle_since = core.clock.steady
         self.used = 0
         self.apply(settings)
-        self.queue = Subscription(core, self)
+        self.queue: Subscription = core.subscriptions(core, self)
 
     def __repr__(self) -> str:
         return f"<Destination {self.address}>"

@@ -188,7 +188,9 @@ class Broker(Intake):
         if durable:
             number = DURABLE_SUBSCRIPTION | self.next_subscription
             self.next_subscription += 1
-        subscription = Subscription(self.core, topic, name, number, selector, exclude, shared)
+        subscription = self.core.subscriptions(
+            self.core, topic, name, number, selector, exclude, shared
+        )
         if durable:
             self.durable_subscriptions[number] = subscription
             self.core.settled = self.journal.append_entry(

@@ -28,6 +28,7 @@ class Registry:
         self.clock = clock
         self.settings = settings
         self.core = Core(journal, clock, settings)
+        self.core.subscriptions = Subscription
         self.destinations: dict[Address, Destination] = {}
         self.durable_subscriptions: dict[int, Subscription] = {}
         self.next_subscription = 1

@@ -307,7 +307,7 @@ class _Restoration:
                     f"that this version does not understand: {error}"
                 ) from None
         topic = broker.find(address) or broker.adopt(address, None)
-        subscription = Subscription(
+        subscription = broker.core.subscriptions(
             broker.core,
             topic,
             name,
