@@ -7,7 +7,8 @@ from typing import TYPE_CHECKING, Final, NamedTuple
 
 if TYPE_CHECKING:
     from sluicemq.admin.history import History
-    from sluicemq.admin.ports import AuditLog, Configuration, Connections, Vitals
+    from sluicemq.admin.ports import AuditLog, Backups, Configuration, Connections, UserBook, Vitals
+    from sluicemq.admin.sessions import Sessions
     from sluicemq.broker import Broker
     from sluicemq.broker.clock import Clock
 
@@ -34,16 +35,22 @@ class Context:
     connections    of all listeners
     configuration  the settings in force
     vitals         of the process
+    users          who may log in, and what they may do
+    sessions       of browsers that have logged in
     audit          what has been done, and by whom
     history        samples of the last hour
+    backups        what they hold beside the journal; None = none are made
     """
 
     broker: Broker
     connections: Connections
     configuration: Configuration
     vitals: Vitals
+    users: UserBook
+    sessions: Sessions
     audit: AuditLog
     history: History
+    backups: Backups | None = None
     limits: Limits = field(default_factory=Limits)
 
     @property

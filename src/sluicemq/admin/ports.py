@@ -4,7 +4,7 @@ own."""
 from __future__ import annotations
 
 from collections.abc import Iterator
-from typing import Any, Literal, NamedTuple, Protocol
+from typing import Literal, NamedTuple, Protocol
 
 import msgspec
 
@@ -73,8 +73,8 @@ class SettingView(msgspec.Struct, frozen=True, kw_only=True):
     """
 
     name: str
-    value: None | bool | int | float | str
-    default: None | bool | int | float | str
+    value: bool | int | float | str | None
+    default: bool | int | float | str | None
     unit: str
     source: str
     meaning: str
@@ -242,3 +242,24 @@ class AuditLog(Protocol):
 
     def recent(self, limit: int) -> list[AuditLine]:
         """The last lines, the latest first."""
+
+
+class Backups(Protocol):
+    """What goes into a backup beside the journal, and where to.
+
+    directory      for backups that are asked for over HTTP; None = there are none
+    users_file     the user database, which need not exist
+    configuration  the settings in force, as a TOML file
+    """
+
+    @property
+    def directory(self) -> Path | None: ...
+
+    @property
+    def users_file(self) -> Path: ...
+
+    @property
+    def configuration(self) -> str: ...
+
+    def sources(self) -> dict[str, bytes]:
+        """Files by name. Raises OSError."""

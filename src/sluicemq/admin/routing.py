@@ -30,7 +30,7 @@ from starlette.requests import Request
 
 from sluicemq.admin.bodies import SMALL_BYTES
 from sluicemq.admin.errors import Problem
-from sluicemq.admin.identity import Caller
+from sluicemq.admin.identity import Caller, Who
 from sluicemq.model.access import Identity, Operation
 from sluicemq.model.destination import Address, Kind, decode_name
 from sluicemq.protocols.access import demand
@@ -71,6 +71,7 @@ class Endpoint:
     body      the type of the JSON body; None = a body is not looked at. One that may be left out
               altogether counts as `{}`
     answer    the type of the JSON answer; None = no content, or what `media` says
+    created   it may answer 201 instead, as the handler says by `Call.status`
     limit     bytes of the body
     audited   None = whatever is not a GET is a line in the audit log
     """
@@ -84,6 +85,7 @@ class Endpoint:
     body: type | Raw | None = None
     answer: Any = None
     status: int = 200
+    created: bool = False
     media: str = "application/json"
     limit: int = SMALL_BYTES
     audited: bool | None = None
@@ -115,9 +117,11 @@ class Endpoint:
 class Call:
     """One request, as a handler sees it.
 
+    who       who sends it; `identity` is whom it acts as
     names     the parameters of the path, decoded
     query     an instance of `Endpoint.query`
     body      an instance of `Endpoint.body`
+    status    of the answer; the handler may set it
     note      more for the audit line than method and path; the handler may set it
     audited   whether there will be one
     """
@@ -133,6 +137,8 @@ class Call:
         "note",
         "query",
         "request",
+        "status",
+        "who",
     )
 
     def __init__(
@@ -140,20 +146,31 @@ class Call:
         endpoint: Endpoint,
         request: Request,
         caller: Caller,
-        identity: Identity,
+        who: Who,
         names: Mapping[str, str],
         address: Address | None,
     ) -> None:
         self.endpoint = endpoint
         self.request = request
         self.caller = caller
-        self.identity = identity
+        self.who = who
+        self.identity: Identity = who.identity
         self.names = names
         self._set_address(address)
         self.query: Any = None
         self.body: Any = None
+        self.status = endpoint.status
         self.note = ""
         self.audited = endpoint.changes if endpoint.audited is None else endpoint.audited
+
+    @property
+    def by(self) -> str:
+        """Who changes something, for the audit log."""
+        return f"{self.identity.name or 'everybody'} at {self.caller.peer}"
+
+    def current(self) -> Identity | None:
+        """Whom it acts as by now; None when the login is over, and an answer that goes on ends."""
+        return self.who.current()
 
     def _set_address(self, address: Address | None) -> None:
         # most handlers that ask for it have one in their path, and need not look

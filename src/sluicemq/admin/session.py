@@ -183,7 +183,7 @@ class HttpSession:
         """`host` is the only name, beside addresses and `localhost`, by which guests may call the
         broker; "" = they may by any."""
         self._link = link
-        self._caller = Caller(link, access, host)
+        self._caller = Caller(link, access, host, tls)
         self._patience = http.patience
         self._transport = LinkTransport(link, tls)
         self._protocol = Http11(http.config, http.state, {"caller": self._caller})

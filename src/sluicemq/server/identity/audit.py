@@ -14,6 +14,7 @@ from typing import Any, Final
 
 import structlog
 
+from sluicemq.admin.ports import AuditLine
 from sluicemq.model.access import is_user_name
 from sluicemq.server.identity.records import Database
 
@@ -30,7 +31,7 @@ class Audit:
     __slots__ = ("_kept", "_log")
 
     def __init__(self, enabled: bool = True) -> None:
-        self._kept: deque[dict[str, Any]] = deque(maxlen=_MOST_KEPT)
+        self._kept: deque[AuditLine] = deque(maxlen=_MOST_KEPT)
         self._log: Any = None
         if enabled:
             unfiltered = structlog.make_filtering_bound_logger(logging.DEBUG)
@@ -56,8 +57,8 @@ class Audit:
         """Somebody has asked for a change; `result` is `done` or why not."""
         self._say("change", peer=peer, user=user or "(everybody)", what=_shown(what), result=result)
 
-    def recent(self, limit: int) -> list[dict[str, Any]]:
-        """The last lines, the latest first; `at` is in ms since the epoch."""
+    def recent(self, limit: int) -> list[AuditLine]:
+        """The last lines, the latest first."""
         return list(islice(reversed(self._kept), limit))
 
     def changed(self, before: Database, after: Database) -> None:
@@ -81,7 +82,7 @@ class Audit:
 
     def _say(self, event: str, **fields: Any) -> None:
         if self._log is not None:
-            self._kept.append({"at": round(time.time() * 1000), "event": event, **fields})
+            self._kept.append(AuditLine(at=round(time.time() * 1000), event=event, **fields))
             self._log.info(event, **fields)
 
 

@@ -1,0 +1,48 @@
+// A destination's figures over the last minutes.
+
+import { get } from "../api.js";
+import { Chart } from "../chart.js";
+import { h } from "../dom.js";
+import { compact, rate } from "../format.js";
+import { every } from "../live.js";
+import { loading, panel } from "../parts.js";
+import { destinationQuery } from "./messages.js";
+
+const PACE = 5_000;
+/** The broker remembers so many minutes of each destination. */
+const MINUTES = 10;
+
+export function show(place, signal) {
+  const flow = new Chart({
+    title: "Messages per second",
+    series: [
+      { key: "in", label: "in", tone: "water", area: true },
+      { key: "out", label: "out", tone: "brass", area: true, down: true },
+    ],
+    format: rate,
+    height: 220,
+  });
+  const depth = new Chart({
+    title: "Backlog",
+    series: [
+      { key: "waiting", label: "waiting", tone: "water", area: true },
+      { key: "unacked", label: "unacked", tone: "brass", dash: true },
+    ],
+    format: compact,
+    least: 10,
+    height: 220,
+  });
+  const problem = h("div");
+  const look = loading(
+    problem,
+    async () => {
+      const history = await get("history", { ...destinationQuery(place), minutes: MINUTES }, signal);
+      problem.replaceChildren();
+      flow.update(history);
+      depth.update(history);
+    },
+    signal,
+  );
+  every(PACE, look, signal);
+  return h("div", { class: "page" }, problem, panel(null, flow.element), panel(null, depth.element));
+}
