@@ -16,11 +16,29 @@ from starlette.responses import Response
 from starlette.types import Message as Event
 from starlette.types import Receive, Scope, Send
 
-from sluicemq.admin import batches, health, journal, slots
+from sluicemq.admin import (
+    audit,
+    batches,
+    configuration,
+    health,
+    journal,
+    login,
+    pages,
+    slots,
+    users,
+    writers,
+)
 from sluicemq.admin.bodies import SMALL_BYTES, Budget, announced, may_be_unread, pieces
 from sluicemq.admin.context import Context
 from sluicemq.admin.errors import Problem, answer, refusal
-from sluicemq.admin.identity import caller_of, check_origin, identify
+from sluicemq.admin.identity import (
+    Who,
+    caller_of,
+    check_origin,
+    check_page,
+    identify,
+    is_browser,
+)
 from sluicemq.admin.routing import (
     Call,
     Endpoint,
@@ -40,11 +58,20 @@ TOGETHER_BYTES: Final = 256 * 1024 * 1024
 HEADERS: Final = {"X-Content-Type-Options": "nosniff", "Cache-Control": "no-store"}
 """Of all responses that do not say otherwise."""
 
+NOT_ASKED: Final = Who(NOBODY, lambda: NOBODY)
+"""Who sends what nobody has to log in for."""
+
 ROOMS: Final[tuple[Callable[[Context], list[Endpoint]], ...]] = (
+    audit.endpoints,
+    batches.endpoints,
+    configuration.endpoints,
     health.endpoints,
     journal.endpoints,
+    login.endpoints,
+    pages.endpoints,
     slots.endpoints,
-    batches.endpoints,
+    users.endpoints,
+    writers.endpoints,
 )
 """Whoever has endpoints."""
 
@@ -71,11 +98,14 @@ class Application:
         try:
             call = await self._admit(request)
             self._permit(call)
+            call.query = parameters(call.endpoint, read_query(request.scope["query_string"]))
             response = await self._handle(call)
         except Exception as error:
             if isinstance(error, JournalFailed):
                 caller_of(request).fault(error)
             response = refusal(error)
+            if response.status_code == 401 and is_browser(request):
+                del response.headers["WWW-Authenticate"]
             if may_be_unread(request):
                 # of what was not read nobody wants the rest
                 response.headers["Connection"] = "close"
@@ -93,18 +123,19 @@ class Application:
     async def _admit(self, request: Request) -> Call:
         """Who asks for what."""
         check_origin(request)
+        self.context.broker.wake()
         endpoint, names = self.table.find(request.method, request.scope["raw_path"])
-        identity = NOBODY
+        who = NOT_ASKED
         if endpoint.needs is not Need.NOTHING:
-            identity = await identify(request)
-        query = read_query(request.scope["query_string"])
-        address = address_in(names, query)
-        call = Call(endpoint, request, caller_of(request), identity, names, address)
-        call.query = parameters(endpoint, query)
-        return call
+            who = await identify(request, self.context.sessions)
+        address = address_in(names, read_query(request.scope["query_string"]))
+        return Call(endpoint, request, caller_of(request), who, names, address)
 
     def _permit(self, call: Call) -> None:
-        """AccessDenied, and a line in the audit log, for who lacks what the endpoint needs."""
+        """AccessDenied, and a line in the audit log, for who lacks what the endpoint needs. Problem
+        for what another page than the one that logged in may have sent."""
+        if call.endpoint.changes and call.who.session is not None:
+            check_page(call.request, call.who.session)
         needs = call.endpoint.needs
         if isinstance(needs, Operation):
             caller = call.caller
@@ -117,14 +148,14 @@ class Application:
     async def _handle(self, call: Call) -> Response:
         endpoint = call.endpoint
         if endpoint.body is None or isinstance(endpoint.body, Raw):
-            return _response(endpoint, await endpoint.handler(call))
+            return _response(call, await endpoint.handler(call))
         size = _size(call.request, endpoint.limit)
         if size <= SMALL_BYTES:
             call.body = _decoded(endpoint, await _read(call.request, size))
-            return _response(endpoint, await endpoint.handler(call))
+            return _response(call, await endpoint.handler(call))
         async with self._budget.room(size):
             call.body = _decoded(endpoint, await _read(call.request, size))
-            return _response(endpoint, await endpoint.handler(call))
+            return _response(call, await endpoint.handler(call))
 
     def _note(self, call: Call, response: Response) -> None:
         """A line in the audit log for what may have changed something."""
@@ -157,9 +188,9 @@ def _decoded(endpoint: Endpoint, body: bytes) -> Any:
         raise Problem(400, "bad-body", f"the body is not what is wanted here: {error}") from None
 
 
-def _response(endpoint: Endpoint, content: Any) -> Response:
+def _response(call: Call, content: Any) -> Response:
     if isinstance(content, Response):
         return content
-    if endpoint.answer is None:
-        return Response(status_code=endpoint.status)
-    return answer(content, endpoint.status)
+    if call.endpoint.answer is None:
+        return Response(status_code=call.status)
+    return answer(content, call.status)
