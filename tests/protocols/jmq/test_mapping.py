@@ -278,8 +278,7 @@ def test_properties_are_added_to_what_goes_out_as_it_came(
     message.native = with_properties(message, {"colour": "blue", "added": "é"})
     shown = delivered(message)
     assert shown.properties == {**(properties or {}), "colour": "blue", "added": "é"}
-    if properties:
-        assert type(shown.properties["n"]) is Long
+    assert packet.block[8:] in shown.block  # widths of integers stay what they are
     assert shown.body == b"the body"
     assert shown.sequence == packet.sequence
     assert shown.variable.queue == packet.variable.queue
