@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Iterator
 from typing import Any
 
 from sluicemq.admin.context import Context, Limits
 from sluicemq.admin.history import History
 from sluicemq.admin.ports import (
+    Attached,
     AuditLine,
     ConnectionView,
     ListenerView,
@@ -26,6 +28,7 @@ class NoConnections:
 
     def __init__(self, *views: ConnectionView) -> None:
         self.views = list(views)
+        self.attached: list[Attached] = []
         self.closed: list[tuple[int, str]] = []
 
     def __len__(self) -> int:
@@ -33,6 +36,12 @@ class NoConnections:
 
     def __iter__(self) -> Iterator[ConnectionView]:
         return iter(self.views)
+
+    def consumers(self) -> Iterator[Attached]:
+        return iter(self.attached)
+
+    def by_protocol(self) -> dict[str, int]:
+        return dict(Counter(view.protocol for view in self.views))
 
     def listeners(self) -> list[ListenerView]:
         return []

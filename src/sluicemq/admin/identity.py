@@ -46,9 +46,14 @@ class Who(NamedTuple):
 
 
 class Caller:
-    """Who is at the other end of one connection. `gone` when it has ended."""
+    """Who is at the other end of one connection.
 
-    __slots__ = ("_bond", "_link", "_shown", "access", "gone", "host", "tls")
+    user     whom it has acted as last; "" for nobody in particular
+    leaving  the connection is about to end: answers that go on for long end now
+    gone     it has ended
+    """
+
+    __slots__ = ("_bond", "_link", "_shown", "access", "gone", "host", "leaving", "tls", "user")
 
     def __init__(self, link: Link, access: Access, host: str, tls: bool = False) -> None:
         """`host`: see HttpSession."""
@@ -58,6 +63,8 @@ class Caller:
         self.access = access
         self.host = host
         self.tls = tls
+        self.user = ""
+        self.leaving = asyncio.Event()
         self.gone = False
 
     @property
@@ -130,7 +137,10 @@ async def identify(connection: HTTPConnection, sessions: Sessions) -> Who:
     """Who sends a request; see `Caller.identify`."""
     secret = connection.cookies.get(COOKIE, "")
     header = connection.headers.get("authorization", "")
-    return await caller_of(connection).identify(header, secret, sessions)
+    caller = caller_of(connection)
+    who = await caller.identify(header, secret, sessions)
+    caller.user = who.identity.name
+    return who
 
 
 def check_page(connection: HTTPConnection, session: Session) -> None:

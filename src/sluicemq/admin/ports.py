@@ -4,21 +4,28 @@ own."""
 from __future__ import annotations
 
 from collections.abc import Iterator
-from typing import Literal, NamedTuple, Protocol
+from pathlib import Path
+from typing import TYPE_CHECKING, Literal, NamedTuple, Protocol
 
 import msgspec
 
 from sluicemq.model.access import Operation, Permission
 from sluicemq.model.histogram import Histogram
 
+if TYPE_CHECKING:
+    from sluicemq.broker import Consumer
+
 
 class ConnectionView(NamedTuple):
     """A connection as lists show it.
 
     id         unique while the process lives
+    protocol   that its client speaks, whatever the listener offers
+    user       whom it acts as; "" for nobody in particular
     listener   URL of the listener it came by
     since      ms since the epoch
-    state      open | closing | not read (back-pressure) | …
+    state      connecting | open | blocked (nothing is read from it for now) | slow (it does not
+               read) | closing
     """
 
     id: int
@@ -35,13 +42,27 @@ class ConnectionView(NamedTuple):
     tls: bool
 
 
+class Attached(NamedTuple):
+    """A consumer of the engine, and whose it is: `connection` is the id."""
+
+    connection: int
+    protocol: str
+    user: str
+    consumer: Consumer
+
+
 class ListenerView(NamedTuple):
-    """An open listener."""
+    """An open listener: connections now, accepted and refused since the start, and their bytes."""
 
     url: str
     protocol: str
     tls: bool
     connections: int
+    max_connections: int
+    accepted: int
+    refused: int
+    bytes_in: int
+    bytes_out: int
 
 
 class Connections(Protocol):
@@ -53,6 +74,12 @@ class Connections(Protocol):
         """All of them as they are now; whoever iterates gives the loop back in between, and may
         see some twice or not that come and go meanwhile."""
 
+    def consumers(self) -> Iterator[Attached]:
+        """What all of them receive by; as with `__iter__`."""
+
+    def by_protocol(self) -> dict[str, int]:
+        """How many speak what."""
+
     def listeners(self) -> list[ListenerView]:
         """Open listeners, in the order of the configuration."""
 
@@ -60,7 +87,8 @@ class Connections(Protocol):
         """The connection with that id."""
 
     def close(self, number: int, reason: str) -> bool:
-        """End it, sending what waits for it; False if there is none (any more)."""
+        """Tell its client why, in the terms of its protocol, and end it: after a few seconds
+        whatever the client does. False if there is none (any more)."""
 
 
 class SettingView(msgspec.Struct, frozen=True, kw_only=True):
