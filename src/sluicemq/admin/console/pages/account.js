@@ -1,6 +1,6 @@
 // The user who is logged in: rights, and the password.
 
-import { put as send } from "../api.js";
+import { post } from "../api.js";
 import { ask } from "../dialogs.js";
 import { h } from "../dom.js";
 import { button, empty, facts, head, panel, tag } from "../parts.js";
@@ -31,9 +31,14 @@ function rights(permissions) {
 async function changePassword() {
   const done = await ask({
     title: "Change your password",
-    fields: [{ name: "password", label: "New password", kind: "password", required: true, autocomplete: "new-password" }],
+    text: ["All other sessions with the old one end."],
+    fields: [
+      { name: "old", label: "Password until now", kind: "password", required: true, autocomplete: "current-password" },
+      { name: "new", label: "New password", kind: "password", required: true, autocomplete: "new-password" },
+    ],
     action: "Change it",
-    submit: ({ password }) => send(`users/${encodeURIComponent(session.user)}`, { password }),
+    // the session begins anew, with another secret
+    submit: async (typed) => session.take(await post("session/password", typed)),
   });
   if (done) tell("Your password is changed");
 }

@@ -2,6 +2,7 @@
 
 import { get } from "../api.js";
 import { h, put } from "../dom.js";
+import { bytes, millis, span } from "../format.js";
 import { head, loading, panel, tag } from "../parts.js";
 import { Table } from "../table.js";
 import { whisper } from "../tell.js";
@@ -45,8 +46,11 @@ export function show({ signal }) {
   return h("div", { class: "page" }, head("Configuration", { beside }), panel(null, [filters, content]));
 }
 
-function text(value) {
+function text(value, unit = "") {
   if (value === null || value === undefined) return "–";
+  if (value && unit === "bytes") return bytes(value);
+  if (value && unit === "ms") return millis(value);
+  if (value && unit === "s") return span(value * 1000);
   return typeof value === "string" ? value || "“”" : JSON.stringify(value);
 }
 
@@ -58,8 +62,8 @@ const COLUMNS = [
     same: ({ name, meaning }) => `${name} ${meaning}`,
     show: ({ name, meaning }) => [h("span", { class: "name" }, name), meaning && h("div", { class: "hint" }, meaning)],
   },
-  { key: "value", label: "Value", same: ({ value }) => text(value), show: ({ value }) => h("code", null, text(value)) },
-  { key: "default", label: "Usual", rank: 3, same: (one) => text(one.default), show: (one) => h("code", null, text(one.default)) },
+  { key: "value", label: "Value", same: ({ value, unit }) => text(value, unit), show: ({ value, unit }) => h("code", null, text(value, unit)) },
+  { key: "default", label: "Usual", rank: 3, same: (one) => text(one.default, one.unit), show: (one) => h("code", null, text(one.default, one.unit)) },
   {
     key: "source",
     label: "From",

@@ -6,6 +6,7 @@ import { h } from "../dom.js";
 import { List } from "../list.js";
 import { button, command, empty, head, panel, tag } from "../parts.js";
 import { go } from "../router.js";
+import { session } from "../session.js";
 import { show as showUser } from "./user.js";
 
 export const title = ({ steps }) => (steps[1] ? `User ${steps[1]}` : "Users");
@@ -22,9 +23,14 @@ export function show(where) {
   return h(
     "div",
     { class: "page" },
-    head("Users", { actions: [button("Add a user…", add, { tone: "primary" })] }),
+    head("Users", { actions: [button("Add a user…", add, { tone: "primary", why: whyNot() })] }),
     panel(null, list.element),
   );
+}
+
+/** Nobody in particular cannot say who may come in. */
+export function whyNot() {
+  return session.user ? "" : "the owner of the broker adds the first user, in a terminal";
 }
 
 export function userHref(name) {
