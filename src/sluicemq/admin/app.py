@@ -23,6 +23,7 @@ from sluicemq.admin import (
     health,
     journal,
     login,
+    openapi,
     pages,
     slots,
     users,
@@ -55,8 +56,16 @@ from sluicemq.protocols.access import demand
 
 TOGETHER_BYTES: Final = 256 * 1024 * 1024
 """Of all JSON bodies that are large and being read."""
-HEADERS: Final = {"X-Content-Type-Options": "nosniff", "Cache-Control": "no-store"}
-"""Of all responses that do not say otherwise."""
+HEADERS: Final = {
+    "Cache-Control": "no-store",
+    "Content-Security-Policy": "default-src 'none'; frame-ancestors 'none'; sandbox",
+    "Cross-Origin-Resource-Policy": "same-origin",
+    "Referrer-Policy": "no-referrer",
+    "X-Content-Type-Options": "nosniff",
+    "X-Frame-Options": "DENY",
+}
+"""Of all responses that do not say otherwise: nothing of what is told here is a page, to be shown
+in one, or to be kept."""
 
 NOT_ASKED: Final = Who(NOBODY, lambda: NOBODY)
 """Who sends what nobody has to log in for."""
@@ -81,7 +90,8 @@ class Application:
 
     def __init__(self, context: Context) -> None:
         self.context = context
-        self.table = Table(each for room in ROOMS for each in room(context))
+        described = openapi.endpoints(lambda: self.table.endpoints)
+        self.table = Table([*described, *(each for room in ROOMS for each in room(context))])
         self._budget = Budget(TOGETHER_BYTES)
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:

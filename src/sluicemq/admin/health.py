@@ -7,11 +7,10 @@ from dataclasses import replace
 from typing import Final
 
 import msgspec
-from starlette.responses import Response
 
 from sluicemq import __version__
 from sluicemq.admin.context import Context
-from sluicemq.admin.errors import RETRY_SECONDS, answer
+from sluicemq.admin.errors import RETRY_SECONDS, Problem
 from sluicemq.admin.ports import State
 from sluicemq.admin.routing import Call, Endpoint, Need
 
@@ -46,14 +45,18 @@ class HealthPages:
         """GET /health/live: the event loop turns."""
         return HealthView(self._context.vitals.state())
 
-    async def ready(self, call: Call) -> Response:
+    async def ready(self, call: Call) -> HealthView:
         """GET /health/ready: 503 for who would be sent away."""
-        view = HealthView(self._context.vitals.state())
-        if view.state == _READY:
-            return answer(view)
-        response = answer(view, 503)
-        response.headers["Retry-After"] = str(RETRY_SECONDS)
-        return response
+        state = self._context.vitals.state()
+        if state != _READY:
+            raise Problem(
+                503,
+                "not-ready",
+                f"the broker is not serving: {state}",
+                {"Retry-After": str(RETRY_SECONDS)},
+                {"state": state},
+            )
+        return HealthView(state)
 
 
 def endpoints(context: Context) -> list[Endpoint]:

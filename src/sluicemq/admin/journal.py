@@ -301,6 +301,7 @@ def endpoints(context: Context) -> list[Endpoint]:
             "Bytes of a segment, all or a Range",
             need,
             media=_OCTETS,
+            besides=(206,),
         ),
         Endpoint(
             "GET",

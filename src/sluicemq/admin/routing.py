@@ -46,7 +46,7 @@ _NUMBER: Final = re.compile("-?[0-9]{1,20}")
 class Need(Enum):
     """Who may use an endpoint, where that is no operation on the destination in its path."""
 
-    NOTHING = "nobody has to log in"
+    NOTHING = "everybody, without a login"
     USER = "any user, who is shown or may change what the permissions allow"
     SUPERUSER = "a superuser"
 
@@ -72,6 +72,7 @@ class Endpoint:
               altogether counts as `{}`
     answer    the type of the JSON answer; None = no content, or what `media` says
     created   it may answer 201 instead, as the handler says by `Call.status`
+    besides   other statuses of what has been done, as 206 for a part of something
     limit     bytes of the body
     audited   None = whatever is not a GET is a line in the audit log
     """
@@ -86,6 +87,7 @@ class Endpoint:
     answer: Any = None
     status: int = 200
     created: bool = False
+    besides: tuple[int, ...] = ()
     media: str = "application/json"
     limit: int = SMALL_BYTES
     audited: bool | None = None
