@@ -8,6 +8,7 @@ from typing import Any
 
 from sluicemq.admin.context import Context, Limits
 from sluicemq.admin.history import History
+from sluicemq.admin.metrics.figures import Figures
 from sluicemq.admin.ports import (
     Attached,
     AuditLine,
@@ -84,6 +85,7 @@ class Lines:
 
     def __init__(self) -> None:
         self.lines: list[AuditLine] = []
+        self.counts: dict[str, int] = {}
 
     def acted(self, peer: str, user: str, what: str, result: str) -> None:
         line = AuditLine(at=0, event="change", peer=peer, user=user, what=what, result=result)
@@ -116,6 +118,7 @@ def context(broker: Broker, **changes: Any) -> Context:
         "users": NoUsers(),
         "sessions": Sessions(broker.clock),
         "audit": Lines(),
+        "figures": Figures(broker),
         "history": History(broker),
         "limits": Limits(),
     }

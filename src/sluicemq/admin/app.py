@@ -8,6 +8,7 @@ What there is to ask for is the table of all rooms' endpoints; see `routing`.
 from __future__ import annotations
 
 from collections.abc import Callable
+from time import perf_counter
 from typing import Any, Final
 
 import msgspec
@@ -40,6 +41,7 @@ from sluicemq.admin.identity import (
     identify,
     is_browser,
 )
+from sluicemq.admin.metrics import page
 from sluicemq.admin.routing import (
     Call,
     Endpoint,
@@ -77,6 +79,7 @@ ROOMS: Final[tuple[Callable[[Context], list[Endpoint]], ...]] = (
     health.endpoints,
     journal.endpoints,
     login.endpoints,
+    page.endpoints,
     pages.endpoints,
     slots.endpoints,
     users.endpoints,
@@ -96,6 +99,7 @@ class Application:
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Answer one request."""
+        began = perf_counter()
         started = False
 
         async def sending(event: Event) -> None:
@@ -129,6 +133,11 @@ class Application:
             if started:
                 raise
             await refusal(error)(scope, receive, send)
+        finally:
+            # what matches no endpoint may be anything, and anything is not counted one by one
+            route = ("", "") if call is None else (call.endpoint.method, call.endpoint.full_path)
+            taken = perf_counter() - began
+            self.context.figures.requests.record(*route, response.status_code, taken)
 
     async def _admit(self, request: Request) -> Call:
         """Who asks for what."""

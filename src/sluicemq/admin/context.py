@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Final, NamedTuple
 
 if TYPE_CHECKING:
     from sluicemq.admin.history import History
+    from sluicemq.admin.metrics.figures import Figures
     from sluicemq.admin.ports import AuditLog, Backups, Configuration, Connections, UserBook, Vitals
     from sluicemq.admin.sessions import Sessions
     from sluicemq.broker import Broker
@@ -39,6 +40,7 @@ class Context:
     sessions       of browsers that have logged in
     audit          what has been done, and by whom
     history        samples of the last hour
+    figures        what /metrics counts from one scrape to the next
     backups        what they hold beside the journal; None = none are made
     """
 
@@ -50,6 +52,7 @@ class Context:
     sessions: Sessions
     audit: AuditLog
     history: History
+    figures: Figures
     backups: Backups | None = None
     limits: Limits = field(default_factory=Limits)
 

@@ -265,6 +265,9 @@ class AuditLine(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
 class AuditLog(Protocol):
     """What has been done, and by whom."""
 
+    counts: dict[str, int]
+    """Lines since the start, by event; those of a log that is switched off, too."""
+
     def acted(self, peer: str, user: str, what: str, result: str) -> None:
         """Somebody has asked for a change: one line. `result` is `done` or why not."""
 

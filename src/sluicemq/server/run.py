@@ -16,6 +16,7 @@ import uvloop
 from sluicemq import __version__
 from sluicemq.admin.context import Context
 from sluicemq.admin.history import History
+from sluicemq.admin.metrics.figures import Figures
 from sluicemq.admin.ports import State
 from sluicemq.admin.sessions import Sessions
 from sluicemq.broker import Broker
@@ -177,6 +178,9 @@ class Server:
             ),
             audit=gate.audit,
             history=History(broker, self.lag),
+            figures=Figures(
+                broker, config.metrics.max_destinations, open=config.http.open_metrics
+            ),
         )
         rooms = Rooms(broker, self, gate, self.listeners, config.jmq, context, config.http)
         metrics = Metrics(

@@ -12,6 +12,7 @@ from typing import Final
 
 from sluicemq.admin.metrics.exposition import Exposition, Family, escape, text_of
 from sluicemq.admin.metrics.families import (
+    DEAD_LETTERS,
     DESTINATION_COUNTERS,
     DESTINATION_GAUGES,
     DESTINATIONS,
@@ -23,10 +24,13 @@ from sluicemq.admin.metrics.families import (
 from sluicemq.admin.metrics.shown import LONGEST_NAME, Shown, counters_of
 from sluicemq.admin.pace import Pace
 from sluicemq.broker import Broker, Delivery, Destination, Subscription
+from sluicemq.model.destination import Address, Kind
 from sluicemq.model.errors import JournalDamaged, RecordNotFound
 
 SHARE: Final = 200
 """Lines between two looks at the clock: some 100 µs."""
+DEAD_LETTERS_END: Final = ".dlq"
+"""Of the names of dead-letter queues, where settings say nothing else (see Intake)."""
 READING_SECONDS: Final = 0.05
 """Of a round, for messages that are not in memory."""
 
@@ -126,6 +130,8 @@ class DestinationFigures:
         subscriptions: dict[str, Values] = {}
         tallies = {each: _Tally() for each in shown.sums}
         kinds = dict.fromkeys(_KINDS, 0)
+        dead = 0
+        graves: set[str] = set()
         pace = Pace()
         for destination in list(self._broker.destinations.values()):
             if pace.due:
@@ -133,6 +139,10 @@ class DestinationFigures:
             if destination.removed:
                 continue
             kinds[destination.topic, destination.temporary] += 1
+            if destination.settings.dead_letter_queue:
+                graves.add(destination.settings.dead_letter_queue)
+            if destination.name.endswith(DEAD_LETTERS_END) and not destination.topic:
+                dead += destination.waiting
             labels = shown.labels(destination)
             row = counters_of(destination.statistics) + self._gauges(destination)
             if labels is None:
@@ -141,6 +151,11 @@ class DestinationFigures:
             rows.append((labels, row))
             if destination.topic:
                 self._add_subscriptions(destination, subscriptions)
+        for name in graves:
+            grave = self._broker.find(Address(Kind.QUEUE, name))
+            if grave is not None and not name.endswith(DEAD_LETTERS_END):
+                dead += grave.waiting
+        into.add(DEAD_LETTERS, dead)
         for (topic, temporary), count in kinds.items():
             into.add(DESTINATIONS, count, _TOPIC[topic], "true" if temporary else "false")
         await _write(into, _FAMILIES, rows, pace)

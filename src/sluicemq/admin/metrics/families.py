@@ -346,6 +346,13 @@ PAUSES: Final = _family(
     (),
     "How long those runs stopped the program.",
 )
+SPANS: Final = _family(
+    "sluicemq_tracing_spans",
+    _COUNTER,
+    "",
+    ("result",),
+    "Spans exported, refused by the collector (failed), or dropped because it was too slow.",
+)
 SCRAPE: Final = _family(
     "sluicemq_scrape_seconds",
     _GAUGE,

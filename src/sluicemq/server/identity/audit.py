@@ -26,11 +26,13 @@ _MOST_KEPT: Final = 1000
 
 
 class Audit:
-    """The audit log; says nothing if it is not `enabled`."""
+    """The audit log; says nothing if it is not `enabled`. `counts` has the lines, said or not, by
+    what they tell of."""
 
-    __slots__ = ("_kept", "_log")
+    __slots__ = ("_kept", "_log", "counts")
 
     def __init__(self, enabled: bool = True) -> None:
+        self.counts: dict[str, int] = {}
         self._kept: deque[AuditLine] = deque(maxlen=_MOST_KEPT)
         self._log: Any = None
         if enabled:
@@ -81,6 +83,7 @@ class Audit:
                     )
 
     def _say(self, event: str, **fields: Any) -> None:
+        self.counts[event] = self.counts.get(event, 0) + 1
         if self._log is not None:
             self._kept.append(AuditLine(at=round(time.time() * 1000), event=event, **fields))
             self._log.info(event, **fields)
