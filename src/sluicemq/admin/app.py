@@ -19,6 +19,7 @@ from starlette.types import Receive, Scope, Send
 
 from sluicemq.admin import (
     audit,
+    backup,
     batches,
     configuration,
     health,
@@ -74,6 +75,7 @@ NOT_ASKED: Final = Who(NOBODY, lambda: NOBODY)
 
 ROOMS: Final[tuple[Callable[[Context], list[Endpoint]], ...]] = (
     audit.endpoints,
+    backup.endpoints,
     batches.endpoints,
     configuration.endpoints,
     health.endpoints,

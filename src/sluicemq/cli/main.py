@@ -58,6 +58,8 @@ COMMANDS: Final = {
     "status": Place("sluicemq.cli.status", "status_app", _BROKER),
     "health": Place("sluicemq.cli.status", "health_app", _BROKER),
     "config": Place("sluicemq.cli.configuration", "app", _BROKER),
+    "backup": Place("sluicemq.cli.backup", "app", _DATA),
+    "restore": Place("sluicemq.cli.backup", "restore_app", _DATA),
     "journal": Place("sluicemq.cli.journal", "app", _DATA),
     "slots": Place("sluicemq.cli.slots", "app", _DATA),
     "pipeline": Place("sluicemq.cli.pipeline", "app", _DATA),

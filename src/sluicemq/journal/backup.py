@@ -112,14 +112,17 @@ def create(
     What is there after an error has no manifest. Raises JournalError, JournalDamaged for a source
     that is, OSError.
     """
-    earlier = _earlier(journal, previous) if previous is not None else {}
+    identity = read_identity(journal) if journal.is_dir() else None
+    if identity is None:
+        raise JournalError(f"there is no journal in {journal}")
+    earlier = _earlier(identity, previous) if previous is not None else {}
     slots = Slots(journal, NO_LIMIT)
     name = f"{SLOT_PREFIX}{os.getpid()}-{token_hex(4)}"
     _drop_expired(slots)
     _prepare(target)
     slots.create(name, 0, NO_LIMIT, LEASE_MS)
     try:
-        plan = _plan(journal)
+        plan = _plan(journal, identity)
         pace = Pace(plan.total, rate, slots, name, told, cancelled)
         inner = target / JOURNAL_NAME
         inner.mkdir(mode=0o700)
@@ -163,11 +166,10 @@ def create(
     return manifest
 
 
-def _earlier(journal: Path, previous: Path) -> dict[str, File]:
+def _earlier(identity: bytes, previous: Path) -> dict[str, File]:
     """The segments of an earlier backup, by path. JournalError if it is of another journal."""
     manifest = read_manifest(previous)
-    identity = read_identity(journal)
-    if identity is None or manifest.identity != identity.hex():
+    if manifest.identity != identity.hex():
         raise JournalError(
             f"{previous} is a backup of another journal ({manifest.identity[:16]}): make a full "
             "one first"
@@ -197,10 +199,7 @@ def _prepare(target: Path) -> None:
 # --- what to copy --------------------------------------------------------------------------------
 
 
-def _plan(journal: Path) -> _Plan:
-    identity = read_identity(journal)
-    if identity is None:
-        raise JournalError(f"there is no journal in {journal}")
+def _plan(journal: Path, identity: bytes) -> _Plan:
     found = _newest_snapshot(journal)
     end = _end(journal, found[2].position if found is not None else 0)
     firsts = [first for first in list_segments(journal) if first <= end.segment]

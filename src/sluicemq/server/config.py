@@ -76,6 +76,13 @@ class BrokerSettings(msgspec.Struct, frozen=True, kw_only=True):
             "root, else `sluicemq` in `$XDG_STATE_HOME` (`~/.local/state`)."
         ),
     ] = msgspec.field(default_factory=default_data_dir)
+    backup_dir: Annotated[
+        Path | None,
+        about(
+            "Directory in which the broker makes backups that are asked for over HTTP; without it, "
+            "it makes none."
+        ),
+    ] = None
     admin_socket: Annotated[
         Path | None,
         about(

@@ -28,6 +28,7 @@ from sluicemq.journal.port import Journal
 from sluicemq.model.errors import JournalError, SluiceError
 from sluicemq.model.histogram import Histogram
 from sluicemq.protocols.jmq.metrics import Metrics
+from sluicemq.server.backups import Backups
 from sluicemq.server.census import Census
 from sluicemq.server.clock import SystemClock
 from sluicemq.server.config import Config
@@ -38,6 +39,7 @@ from sluicemq.server.lag import LoopLag
 from sluicemq.server.listener import OpenListener
 from sluicemq.server.listening import WITH_LOGINS, admin_listener
 from sluicemq.server.logs import configure
+from sluicemq.server.notify import Notifier
 from sluicemq.server.rooms import Rooms
 from sluicemq.server.services import jms_address
 from sluicemq.server.status import Status, resident_bytes
@@ -84,6 +86,7 @@ class Server:
         self._reload = asyncio.Event()
         self._started = time.monotonic()
         self._state: State = "starting"
+        self._notifier = Notifier.from_environment()
         self.lag = Histogram()
 
     async def run(self) -> int:
@@ -181,6 +184,7 @@ class Server:
             figures=Figures(
                 broker, config.metrics.max_destinations, open=config.http.open_metrics
             ),
+            backups=Backups(config),
         )
         rooms = Rooms(broker, self, gate, self.listeners, config.jmq, context, config.http)
         metrics = Metrics(
@@ -209,6 +213,7 @@ class Server:
             self._state = "serving"
             lateness.start()
             log.info("serving", data_dir=str(config.broker.data_dir), version=__version__)
+            self._notifier.ready(f"serving, {len(self.listeners)} listeners")
             chores.append(loop.create_task(self._keep_house(context, turns, gate, metrics)))
             chores.append(loop.create_task(self._keep_certificates()))
             await self._stop.wait()
@@ -274,6 +279,7 @@ class Server:
             before = now
             metrics.publish()
             gate.refresh()
+            self._notifier.alive()
             for listener in self._all_listeners():
                 listener.sweep(broker.clock.steady)
 
@@ -314,6 +320,7 @@ class Server:
             return
         self._state = "stopping"
         log.info("stopping", connections=self.clients())
+        self._notifier.stopping("letting clients finish")
         for listener in self.listeners:
             await listener.stop_accepting()
         broker.stopping = True
