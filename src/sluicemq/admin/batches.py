@@ -167,6 +167,7 @@ class BatchPages:
             # rarely: to ask about every message before would take as long as to write it
             outcome = self._sort(reader, query)
             answered = broker.batches.write(part, outcome.messages + outcome.letters)
+        broker.traffic_of("http").published += len(outcome.messages)
         await self._durable(answered.sequence)
         return Written(
             written=len(outcome.messages),

@@ -274,7 +274,7 @@ JOURNAL_SYNC: Final = _family(
     Shape.HISTOGRAM,
     "seconds",
     (),
-    "Time to write a group and to bring it to disk.",
+    "Time that fdatasync took.",
 )
 DISK_FREE: Final = _family(
     "sluicemq_journal_disk_free_bytes",
