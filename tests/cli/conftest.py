@@ -12,6 +12,7 @@ from typing import NamedTuple
 
 import pytest
 
+from sluicemq.cli.local import LocalBroker
 from sluicemq.cli.main import main
 
 
@@ -31,6 +32,29 @@ class RunningBroker(NamedTuple):
     msglite: str
     vibemq: str
     jmq: str
+
+    @property
+    def where(self) -> list[str]:
+        """The options of a command that asks it as its owner."""
+        return ["--data-dir", str(self.data_dir)]
+
+
+class GuardedBroker(NamedTuple):
+    """A broker that asks who somebody is. `root` is a superuser; `shop` may do what a test grants
+    it; the passwords are in the file `secret`."""
+
+    data_dir: Path
+    url: str
+    secret: Path
+
+    @property
+    def where(self) -> list[str]:
+        """The options of a command that asks it as its owner."""
+        return ["--data-dir", str(self.data_dir)]
+
+    def by(self, user: str) -> list[str]:
+        """The options of a command that asks it over the network."""
+        return ["--url", self.url, "--user", user, "--password-file", str(self.secret)]
 
 
 Run = Callable[..., Result]
@@ -79,3 +103,22 @@ def broker(tmp_path_factory: pytest.TempPathFactory) -> Iterator[RunningBroker]:
         yield RunningBroker(data_dir, phpmq, msglite, vibemq, jmq)
         process.terminate()
         assert process.wait(20) == 0
+
+
+@pytest.fixture(scope="package")
+def guarded(tmp_path_factory: pytest.TempPathFactory) -> Iterator[GuardedBroker]:
+    directory = tmp_path_factory.mktemp("guarded")
+    secret = directory / "secret"
+    secret.write_text("correct horse battery\n")
+    data = directory / "data"
+    with LocalBroker(data, ["http://127.0.0.1:0"]) as local:
+        for user, *options in (("root", "--superuser"), ("shop",)):
+            where = ["--password-file", str(secret), "--data-dir", str(data)]
+            assert main(["users", "add", user, *options, *where]) == 0
+        yield GuardedBroker(data, f"http://127.0.0.1:{local.port('http')}", secret)
+
+
+@pytest.fixture
+def ask(run: Run, broker: RunningBroker) -> Run:
+    """Call a command of the broker's owner."""
+    return lambda *arguments: run(*arguments, *broker.where)

@@ -19,12 +19,12 @@ from urllib.parse import quote, urlencode
 
 import msgspec
 
+from sluicemq.cli.console import UsageError
 from sluicemq.model.destination import Address, Kind, encode_name
 from sluicemq.model.errors import (
     AccessDenied,
     AuthenticationFailed,
     AuthenticationMissing,
-    ConfigurationError,
     ConnectionLost,
     RequestRefused,
     SluiceError,
@@ -99,6 +99,15 @@ def named(address: Address) -> dict[str, str]:
     return {"kind": KINDS[kind], "name": name}
 
 
+def selected(name: str) -> dict[str, str]:
+    """A destination within the parameters of a list."""
+    try:
+        name.encode()
+    except UnicodeEncodeError:
+        return {"destination_base64": base64.b64encode(encode_name(name)).decode()}
+    return {"destination": name}
+
+
 class Api:
     """One connection to the API; it belongs to one thread. Closed by `close` or `with`.
 
@@ -155,7 +164,7 @@ class Api:
         return self._exchange("GET", path, query).body
 
     def items(
-        self, path: str | Resource, most: int = 0, **query: str | int | bool | None
+        self, path: str | Resource, most: int = 0, /, **query: str | int | bool | None
     ) -> Iterator[dict[str, Any]]:
         """The items of a list, all its pages, or the first `most`."""
         page = seen = 0
@@ -250,10 +259,8 @@ class Api:
                 "Log in with --user NAME (and --password-file FILE), or with --token-file FILE.",
             )
         if answer.status == 403:
-            return noted(
-                AccessDenied(told),
-                "A superuser can permit it: sluicemq permissions grant USER PATTERN OPERATION...",
-            )
+            denied = AccessDenied(told)
+            return noted(denied, _PERMIT) if " may not " in said else denied
         if not code:
             return self._stranger()
         try:
@@ -270,12 +277,18 @@ def noted(error: SluiceError, advice: str) -> SluiceError:
     return error
 
 
+_PERMIT: Final = "A superuser can permit it: sluicemq permissions grant USER PATTERN OPERATION..."
 _ADVICE: Final = {
     "destination-exists": "alter changes its settings.",
     "destination-in-use": "--force removes it all the same.",
+    "subscription-in-use": "--force removes it all the same.",
     "destination-not-found": "sluicemq queues and sluicemq topics list those that there are.",
     "message-not-found": "sluicemq messages list NAME lists those that there are.",
     "subscription-not-found": "sluicemq subscriptions lists those that there are.",
+    "connection-not-found": "sluicemq connections lists those that there are.",
+    "transaction-not-found": "sluicemq transactions lists those that there are.",
+    "user-not-found": "sluicemq users lists those that there are.",
+    "role-not-found": "sluicemq permissions role lists those that there are.",
     "not-found": "Is the broker older than this program? sluicemq status tells its version.",
     "stopping": "The broker is stopping; ask again when it runs.",
 }
@@ -301,7 +314,7 @@ def _encoded(body: Any) -> bytes:
     try:
         return msgspec.json.encode(body)
     except UnicodeEncodeError as error:
-        raise ConfigurationError(f"{error.object!a} is not UTF-8 text") from None
+        raise UsageError(f"{error.object!a} is not UTF-8 text") from None
 
 
 def _part(text: str) -> str:

@@ -110,7 +110,7 @@ def docs(
 
 def _show_live(place: Place, explain: bool, as_json: bool) -> None:
     with Api(place.target()) as api:
-        found = list(api.items("/configuration"))
+        found = api.get("/configuration")["items"]
     if as_json:
         print_json(found)
         return

@@ -6,7 +6,7 @@ from typing import Annotated, Final
 
 import typer
 
-from sluicemq.cli.api import KINDS, Api
+from sluicemq.cli.api import KINDS, Api, selected
 from sluicemq.cli.asking import Shown, looks
 from sluicemq.cli.destinations import Listing
 from sluicemq.cli.naming import address_of, complete_destination
@@ -50,18 +50,12 @@ def list_consumers(
 ) -> Shown:
     """List the consumers."""
     address = address_of(name) if name is not None else None
-    found = list(
-        api.items(
-            "/consumers",
-            destination=address.name if address else None,
-            kind=KINDS[address.kind] if address else None,
-        )
-    )
+    which = {**selected(address.name), "kind": KINDS[address.kind]} if address else {}
+    found = list(api.items("/consumers", **which))
     if not found:
         return Shown([], None, f"Nobody receives{f' from {name}' if name else ''}.")
     return Shown(found, table(COLUMNS, found))
 
 
 def _credit(item: Item) -> str:
-    credit = item.get("credit")
-    return "-" if credit is None else number(credit)
+    return number(item["credit"]) if item.get("active", True) else "stands by"

@@ -169,7 +169,7 @@ def publish(
         str | None, typer.Option("--durability", metavar="HOW", help="sync, lazy or none.")
     ] = None,
 ) -> Done:
-    """Send messages: the arguments, files, or standard input as one message."""
+    """Send messages: the arguments, files, or standard input as one. Prints their ids."""
     address = address_of(name)
     common: dict[str, Any] = {
         "kind": kind,
@@ -189,7 +189,7 @@ def publish(
         answer = api.post(destination(address) / "messages", {**common, **_body(content, kind)})
         ids.append(answer["id"])
     told = f"Sent message {ids[0]}" if len(ids) == 1 else f"Sent {len(ids)} messages"
-    return Done({"ids": ids}, f"{told} to {shown(address)}.")
+    return Done({"ids": ids}, f"{told} to {shown(address)}.", output="\n".join(ids))
 
 
 @acts(app, "delete")

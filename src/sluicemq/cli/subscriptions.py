@@ -6,7 +6,7 @@ from typing import Annotated, Final
 
 import typer
 
-from sluicemq.cli.api import Api
+from sluicemq.cli.api import Api, selected
 from sluicemq.cli.asking import Done, Shown, YesFlag, acts, confirm, looks
 from sluicemq.cli.console import UsageError
 from sluicemq.cli.destinations import Listing
@@ -22,7 +22,8 @@ app = typer.Typer(
 
 COLUMNS: Final = (
     Column("topic", lambda item: str(item["destination"])),
-    Column("subscription", lambda item: str(item["name"])),
+    Column("subscription", lambda item: str(item["label"])),
+    Column("client", lambda item: str(item["client_id"] or "-")),
     Column("kind", lambda item: _kind(item)),
     Column("waiting", lambda item: number(item["waiting"]), right=True),
     Column("in flight", lambda item: number(item["unacked"]), right=True),
@@ -43,8 +44,8 @@ def list_subscriptions(
     topic: TopicOption = None,
 ) -> Shown:
     """List the subscriptions of topics."""
-    destination = _topic(topic) if topic is not None else None
-    found = list(api.items("/subscriptions", destination=destination, filter=text))
+    which = selected(_topic(topic)) if topic is not None else {}
+    found = list(api.items("/subscriptions", filter=text, **which))
     if not found:
         return Shown([], None, "There are no such subscriptions.")
     return Shown(found, table(COLUMNS, found))
@@ -55,12 +56,25 @@ def delete(
     api: Api,
     topic: Annotated[str, typer.Argument(metavar="TOPIC", show_default=False)],
     name: Annotated[str, typer.Argument(metavar="NAME", help="As listed.", show_default=False)],
+    client: Annotated[
+        str | None, typer.Option("--client", metavar="ID", help="Of several, that client's.")
+    ] = None,
+    force: Annotated[bool, typer.Option("--force", help="Even if it has consumers.")] = False,
     yes: YesFlag = False,
 ) -> Done:
     """Remove a durable subscription, with what waits for it."""
     destination = _topic(topic)
     confirm(f"Remove the subscription {name} of the topic {destination}, with its messages?", yes)
-    api.delete("/subscriptions", destination=destination, name=name)
+    which = selected(destination)
+    found = [
+        item["name"]
+        for item in api.items("/subscriptions", **which)
+        if name in (item["label"], item["name"]) and client in (None, item["client_id"])
+    ]
+    if len(found) > 1:
+        raise UsageError(f"several clients have a subscription {name}: say which with --client")
+    # one that is not listed is the broker's to refuse: it knows who may see what
+    api.delete("/subscriptions", name=found[0] if found else name, force=force, **which)
     return Done(
         {"deleted": name, "destination": destination},
         f"Removed the subscription {name} of the topic {destination}.",

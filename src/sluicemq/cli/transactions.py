@@ -38,9 +38,7 @@ def list_transactions(
     ] = False,
 ) -> Shown:
     """List the transactions."""
-    found = [
-        item for item in api.items("/transactions") if not prepared or item["state"] == "prepared"
-    ]
+    found = list(api.items("/transactions", state="prepared" if prepared else None))
     if not found:
         return Shown([], None, f"There are no {'prepared' if prepared else 'open'} transactions.")
     return Shown(found, table(COLUMNS, found))
@@ -70,6 +68,4 @@ def _decide(api: Api, transaction: str, verdict: str, done: str, yes: bool) -> D
 
 def _xid(item: Item) -> str:
     xid = item.get("xid")
-    if isinstance(xid, dict):
-        return " ".join(str(part) for part in xid.values())
-    return str(xid or "")
+    return f"{xid['format']} {xid['global']} {xid['branch']}" if xid else "-"

@@ -1,0 +1,215 @@
+from __future__ import annotations
+
+import io
+import json
+import stat
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from sluicemq.protocols.phpmq.client import BlockingPhpmqClient
+from tests.cli.conftest import Run, RunningBroker
+
+
+@pytest.fixture
+def name(request: pytest.FixtureRequest) -> str:
+    """A queue of its own for each test."""
+    return str(request.node.name).replace("[", ".").replace("]", "")
+
+
+def items(ask: Run, name: str, *options: str) -> list[dict[str, Any]]:
+    found: list[dict[str, Any]] = json.loads(ask("messages", "list", name, *options, "--json").out)[
+        "items"
+    ]
+    return found
+
+
+def bodies(ask: Run, name: str, *options: str) -> list[Any]:
+    return [each["body"]["value"] for each in items(ask, name, "--body", *options)]
+
+
+def test_what_is_published_is_shown(ask: Run, name: str) -> None:
+    result = ask(
+        *("messages", "publish", name, '{"a": [1, "ü"]}', "--kind", "json"),
+        *("-p", "colour=red", "-p", "n:int=3", "-p", "ok:boolean=true", "-p", "x:float=1.5"),
+        *("--priority", "7", "--ttl", "1h", "--correlation-id", "4711", "--type", "order"),
+        *("--reply-to", "topic:answers", "--message-id", "mine", "--durability", "lazy"),
+    )
+    assert result.code == 0
+    (number,) = result.out.split()
+    message = json.loads(ask("messages", "show", name, number, "--json").out)
+    assert message["body"]["value"] == {"a": [1, "ü"]}
+    assert {k: v["value"] for k, v in message["properties"].items()} == {
+        "colour": "red",
+        "n": 3,
+        "ok": True,
+        "x": 1.5,
+    }
+    assert (message["priority"], message["correlation_id"], message["type"]) == (7, "4711", "order")
+    assert message["expiration"] - message["timestamp"] == 3_600_000
+    shown = ask("messages", "show", name, number).out
+    for text in ("colour", "red", "4711", "answers", '"ü"', "priority"):
+        assert text in shown
+
+
+def test_arguments_files_and_standard_input(
+    ask: Run, name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "blob").write_bytes(b"\xff\0")
+    published = ask("messages", "publish", name, "one", "two", "--file", "blob")
+    assert len(published.out.split()) == 3
+    monkeypatch.setattr(sys, "stdin", io.TextIOWrapper(io.BytesIO(b"piped\n")))
+    assert ask("messages", "publish", name).code == 0
+    assert bodies(ask, name) == ["one", "two", "/wA=", "piped\n"]
+    assert [each["kind"] for each in items(ask, name)] == ["text", "text", "bytes", "text"]
+    ask("messages", "publish", name, "three", "--kind", "bytes")
+    assert items(ask, name)[-1]["kind"] == "bytes"
+
+
+def test_pages_selectors_and_states(ask: Run, name: str) -> None:
+    for number in range(5):
+        ask("messages", "publish", name, f"m{number}", "-p", f"n:int={number}")
+    ask("messages", "publish", name, "later", "--delay", "1h")
+    first = json.loads(ask("messages", "list", name, "--limit", "2", "--json").out)
+    assert (len(first["items"]), first["total"]) == (2, 5)
+    shown = ask("messages", "list", name, "--limit", "2").out
+    assert "--after" in shown
+    second = items(ask, name, "--limit", "2", "--after", first["next"])
+    assert [each["id"] for each in second] == [each["id"] for each in items(ask, name)[2:4]]
+    assert bodies(ask, name, "--offset", "4") == ["m4"]
+    assert bodies(ask, name, "--selector", "n > 2") == ["m3", "m4"]
+    assert bodies(ask, name, "--state", "delayed") == ["later"]
+    nothing = ask("messages", "list", name, "--selector", "n > 9")
+    assert (nothing.code, nothing.out) == (0, "")
+    assert "No such message" in nothing.err
+
+
+def test_a_body_goes_into_a_file(ask: Run, name: str, tmp_path: Path) -> None:
+    (tmp_path / "blob").write_bytes(bytes(range(256)) * 1000)
+    number = ask("messages", "publish", name, "--file", "blob").out.strip()
+    assert ask("messages", "save", name, number, "copy").code == 0
+    assert (tmp_path / "copy").read_bytes() == (tmp_path / "blob").read_bytes()
+    assert stat.S_IMODE((tmp_path / "copy").stat().st_mode) == 0o600
+    again = ask("messages", "save", name, number, "copy")
+    assert again.code == 2
+    assert "--overwrite" in again.err
+    (tmp_path / "copy").write_text("longer than nothing")
+    assert ask("messages", "save", name, number, "copy", "--overwrite").code == 0
+    assert (tmp_path / "copy").read_bytes() == (tmp_path / "blob").read_bytes()
+    other = ask("messages", "publish", name, "text").out.strip()
+    assert ask("messages", "save", name, other, "-").out == "text"
+    missing = ask("messages", "save", name, "999999999", "none")
+    assert missing.code == 1
+    assert not (tmp_path / "none").exists()
+
+
+def test_what_is_done_to_messages(ask: Run, name: str) -> None:
+    ids = ask("messages", "publish", name, *"abcdef").out.split()
+    target = f"{name}.target"
+    assert ask("messages", "copy", name, target, ids[0]).code == 0
+    assert bodies(ask, target) == ["a"]
+    assert len(items(ask, name)) == 6
+    moved = ask("messages", "move", name, target, ids[1], ids[2], "--json")
+    assert json.loads(moved.out) == {"done": 2, "failed": []}
+    assert bodies(ask, target) == ["a", "b", "c"]
+    assert ask("messages", "delete", name, ids[0], "--yes").code == 0
+    assert bodies(ask, name) == ["d", "e", "f"]
+    assert ask("messages", "delete", name, "--all", "--limit", "1", "--yes").code == 0
+    assert bodies(ask, name) == ["e", "f"]
+    everything = ask("messages", "move", name, target, "--all", "--yes")
+    assert "2 moved" in everything.err
+    assert bodies(ask, name) == []
+    partly = ask("messages", "delete", target, ids[0], "999999999", "--yes")
+    assert partly.code == 1
+    assert "message 999999999: it is not there any more" in partly.err
+
+
+def test_many_messages_are_moved_by_and_by(ask: Run, name: str, broker: RunningBroker) -> None:
+    client = BlockingPhpmqClient.connect(path=broker.phpmq.partition("://")[2])
+    for number in range(3000):
+        client.send(name, b"%d" % number)
+    client.close()
+    result = ask("messages", "move", name, f"{name}.target", "--all", "--yes", "--json")
+    assert json.loads(result.out) == {"done": 3000, "failed": []}
+    result = ask("messages", "delete", f"{name}.target", "--all", "--limit", "2999", "-y", "--json")
+    assert json.loads(result.out)["done"] == 2999
+    assert bodies(ask, f"{name}.target") == ["2999"]
+
+
+def test_what_a_consumer_holds_is_taken_back(ask: Run, name: str, broker: RunningBroker) -> None:
+    ask("messages", "publish", name, "held")
+    client = BlockingPhpmqClient.connect(path=broker.phpmq.partition("://")[2])
+    try:
+        client.subscribe(name, 1)
+        client.receive(10)
+        (held,) = items(ask, name, "--state", "unacked")
+        busy = ask("messages", "move", name, f"{name}.target", held["id"])
+        assert busy.code == 1
+        assert "redeliver takes it back" in busy.err
+        assert ask("messages", "redeliver", name, held["id"]).code == 0
+        # its consumer has no credit for it
+        (waiting,) = items(ask, name)
+        assert (waiting["id"], waiting["redelivered"]) == (held["id"], True)
+    finally:
+        client.close()
+
+
+def test_what_is_delayed_goes_at_once(ask: Run, name: str) -> None:
+    ask("messages", "publish", name, "later", "--delay", "1h")
+    assert bodies(ask, name) == []
+    assert ask("messages", "redeliver", name, "--all", "--state", "delayed").code == 0
+    assert bodies(ask, name) == ["later"]
+
+
+def test_bodies_and_properties_cannot_move_the_cursor(ask: Run, name: str) -> None:
+    number = ask(
+        *("messages", "publish", name, "\x1b[2Jboo\u202e"),
+        *("-p", "x=\x1b[31m", "--correlation-id", "a\x07\nb", "--type", "[red]t"),
+    ).out.strip()
+    for command in (
+        ["list", name],
+        ["list", name, "--body"],
+        ["show", name, number],
+    ):
+        result = ask("messages", *command)
+        assert result.code == 0
+        for character in ("\x1b", "\x07", "\u202e"):
+            assert character not in result.out + result.err
+    assert "\\x1b[2Jboo" in ask("messages", "show", name, number).out
+    assert "[red]t" in ask("messages", "show", name, number).out
+
+
+@pytest.mark.parametrize(
+    ("arguments", "says"),
+    [
+        (["list", "q", "--state", "wating"], "did you mean waiting?"),
+        (["delete", "q", "--yes"], "say which messages"),
+        (["delete", "q", "1", "--all", "--yes"], "say which messages"),
+        (["move", "q", "", "1"], "a destination has a name"),
+        (["publish", "q", "x", "-p", "novalue"], "NAME=VALUE"),
+        (["publish", "q", "x", "-p", "n:int=three"], "'three' is no int"),
+        (["publish", "q", "x", "-p", "n:complex=3"], "there is no type 'complex'"),
+        (["publish", "q", "{", "--kind", "json"], "the body is no JSON"),
+        (["publish", "q", "x", "--ttl", "soon"], "--ttl"),
+        (["publish", "q", "x", "--correlation-id", "\udcff"], "is not UTF-8"),
+    ],
+)
+def test_mistakes_of_the_command_line(ask: Run, arguments: list[str], says: str) -> None:
+    result = ask("messages", *arguments)
+    assert result.code == 2
+    assert says in result.err
+
+
+def test_refusals_of_the_broker(ask: Run, name: str) -> None:
+    ask("messages", "publish", name, "x")
+    selector = ask("messages", "list", name, "--selector", "n >")
+    assert selector.code == 1
+    assert "Traceback" not in selector.err
+    missing = ask("messages", "show", name, "999999999")
+    assert missing.code == 1
+    assert "sluicemq messages list" in missing.err
+    nowhere = ask("messages", "list", "not.there")
+    assert nowhere.code == 1
+    assert "sluicemq queues" in nowhere.err
