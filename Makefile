@@ -14,7 +14,7 @@ PARALLEL := -n auto --dist loadfile
 BENCH_ARGS ?=
 
 .DEFAULT_GOAL := help
-.PHONY: help setup java demo test faults fuzz lint bench compiled test-compiled clean
+.PHONY: help setup java chromium demo test faults fuzz lint bench compiled test-compiled clean
 
 help:
 	@echo "make setup          create $(VENV) with everything that is needed"
@@ -28,7 +28,7 @@ help:
 	@echo "make test-compiled  run the tests on that"
 	@echo "make clean          remove everything that was built"
 
-setup: $(STAMP) java
+setup: $(STAMP) java chromium
 
 $(STAMP) $(COMPILED_NEEDS): pyproject.toml constraints.txt
 	@command -v $(PYTHON) >/dev/null || { \
@@ -51,6 +51,13 @@ java: $(STAMP)
 	  if [ "$$(id -u)" = 0 ] && command -v apt-get >/dev/null; then \
 	    apt-get -qq update && DEBIAN_FRONTEND=noninteractive apt-get -qq install -y openjdk-17-jre-headless >/dev/null; \
 	  fi; $(BIN)/python -m sluicemq.pipeline.java >/dev/null; }
+
+# The tests look at the console in it; nothing else needs it.
+chromium: $(STAMP)
+	@$(BIN)/python -m tests.console.chromium >/dev/null 2>&1 || { \
+	  if [ "$$(id -u)" = 0 ] && command -v apt-get >/dev/null; then \
+	    apt-get -qq update && DEBIAN_FRONTEND=noninteractive apt-get -qq install -y chromium >/dev/null; \
+	  fi; $(BIN)/python -m tests.console.chromium >/dev/null; }
 
 demo: setup
 	$(BIN)/sluicemq demo
