@@ -72,16 +72,19 @@ function open() {
     become("live");
     take(JSON.parse(event.data));
   });
+  source.addEventListener("logout", lose);
   source.onopen = heard;
   source.onerror = lose;
   heard();
 }
 
-/** The stream has ended: find out whether the broker or only the session has. */
+/** The stream has ended: find out whether the broker or only the session has. A broker that keeps no
+    more streams than it has still tells its figures to who asks. */
 async function lose() {
   close();
   try {
-    await get("session");
+    take(await get("overview"));
+    become("live");
   } catch (error) {
     if (error instanceof Refusal && error.status === 401) return; // the login is shown
     become("gone");

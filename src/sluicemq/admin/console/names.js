@@ -55,6 +55,11 @@ export class Place {
       : { kind: this.kind, name: this.name };
   }
 
+  /** The query that asks lists of other things for what belongs to it. */
+  asked() {
+    return this.base64 ? { destination_base64: this.base64 } : { destination: this.name };
+  }
+
   search() {
     return new URLSearchParams({ name_base64: this.base64 }).toString();
   }

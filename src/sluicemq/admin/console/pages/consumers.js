@@ -2,16 +2,15 @@
 
 import { receiving } from "../commands.js";
 import { h } from "../dom.js";
-import { count } from "../format.js";
+import { compact, count } from "../format.js";
 import { List } from "../list.js";
 import { live } from "../live.js";
 import { command, empty, panel, tag } from "../parts.js";
-import { destinationQuery } from "./messages.js";
 
 export function show(place, signal) {
   const list = new List({
     path: "consumers",
-    fixed: destinationQuery(place),
+    fixed: { ...place.asked(), kind: place.kind },
     table: { caption: "Consumers", stack: true, key: ({ id }) => id, columns: COLUMNS },
     none: () => none(place),
     signal,
@@ -24,8 +23,11 @@ const COLUMNS = [
     key: "connection",
     label: "Connection",
     head: true,
-    same: (item) => `${item.peer ?? ""} ${item.connection}`,
-    show: (item) => h("a", { href: "#/connections" }, item.peer || `number ${item.connection}`),
+    same: (item) => `${item.connection} ${item.active}`,
+    show: (item) => [
+      h("a", { href: "#/connections" }, `number ${item.connection}`),
+      !item.active && [" ", tag("stands by")],
+    ],
   },
   { key: "protocol", label: "Protocol", show: ({ protocol }) => protocol },
   { key: "subscription", label: "Subscription", rank: 2, show: ({ subscription }) => subscription || "–" },
@@ -40,8 +42,7 @@ const COLUMNS = [
     key: "credit",
     label: "Credit",
     number: true,
-    same: ({ credit }) => String(credit),
-    show: ({ credit }) => (credit > 0 ? count(credit) : tag(String(credit ?? "–"), credit === 0 ? "brass" : "")),
+    show: ({ credit }) => compact(credit),
   },
   { key: "unacked", label: "Unacked", number: true, show: (item) => count(item.unacked) },
   { key: "delivered", label: "Delivered", number: true, show: (item) => count(item.delivered) },

@@ -73,7 +73,7 @@ class Destination {
     return h(
       "nav",
       { class: "tabs", "aria-label": "Sides of the destination" },
-      TABS.map(([step, label]) =>
+      TABS.filter(([step]) => step !== "subscriptions" || this.place.kind === "topic").map(([step, label]) =>
         h("a", { href: this.place.href(`/${step}`), "aria-current": step === current ? "page" : null }, label),
       ),
     );

@@ -6,7 +6,6 @@ import { h } from "../dom.js";
 import { compact, rate } from "../format.js";
 import { every } from "../live.js";
 import { loading, panel } from "../parts.js";
-import { destinationQuery } from "./messages.js";
 
 const PACE = 5_000;
 /** The broker remembers so many minutes of each destination. */
@@ -32,11 +31,13 @@ export function show(place, signal) {
     least: 10,
     height: 220,
   });
+  const { kind, name, base64 } = place;
+  const asked = { kind, minutes: MINUTES, ...(base64 ? { name_base64: base64 } : { destination: name }) };
   const problem = h("div");
   const look = loading(
     problem,
     async () => {
-      const history = await get("history", { ...destinationQuery(place), minutes: MINUTES }, signal);
+      const history = await get("history", asked, signal);
       problem.replaceChildren();
       flow.update(history);
       depth.update(history);

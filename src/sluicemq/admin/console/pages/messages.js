@@ -71,9 +71,9 @@ class Messages {
 
   /** Messages of a topic wait in its subscriptions, each in its own line. */
   async choose(form) {
-    const query = { ...destinationQuery(this.place), page_size: 500 };
+    const query = { ...this.place.asked(), page_size: 500 };
     const { items } = await get("subscriptions", query, this.signal).catch(() => ({ items: [] }));
-    const options = [["", "any"], ...items.map(({ name }) => [name, name])];
+    const options = [["", "any"], ...items.map(({ name, label }) => [name, label || name])];
     put(this.chooser, field({ name: "subscription", label: "Subscription", kind: "choice", options, value: this.subscription }));
     form.elements.subscription.addEventListener("change", () => this.restart(form));
   }
@@ -291,7 +291,3 @@ function pageButton(label, usable, onclick) {
   return h("button", { type: "button", disabled: !usable, onclick }, label);
 }
 
-/** The query that names a destination to lists of other things. */
-export function destinationQuery(place) {
-  return place.base64 ? { name_base64: place.base64, kind: place.kind } : { destination: place.name, kind: place.kind };
-}

@@ -172,13 +172,14 @@ class Overview {
     );
   }
 
-  keep({ journal, fdatasync_ms: sync, loop_lag_ms: lag, bodies_in_memory: bodies, identity }) {
+  keep({ journal, loop_lag_ms: lag, bodies_in_memory: bodies, identity }) {
     const told = [
       ["Identity", h("code", null, identity)],
       ["Bodies in memory", bytes(bodies)],
       ["Loop lag, half and 99 %", `${millis(lag?.p50)}, ${millis(lag?.p99)}`],
     ];
-    if (journal?.segments) {
+    const sync = journal.fdatasync_ms;
+    if (journal.kept) {
       told.push(
         ["Segments", `${count(journal.segments)}, ${bytes(journal.bytes)}`],
         ["Live messages", count(journal.live)],

@@ -9,18 +9,17 @@ import { List } from "../list.js";
 import { button, empty, panel, tag } from "../parts.js";
 import { session } from "../session.js";
 import { tell } from "../tell.js";
-import { destinationQuery } from "./messages.js";
 
 export function show(place, signal) {
   const list = new List({
     path: "subscriptions",
-    fixed: destinationQuery(place),
+    fixed: place.asked(),
     table: {
       caption: "Subscriptions", stack: true,
       key: ({ name }) => name,
       columns: columns(place, (item) => drop(place, item, list)),
     },
-    none: () => none(place),
+    none,
     signal,
   });
   return panel(null, list.element);
@@ -33,9 +32,10 @@ function columns(place, ondrop) {
       label: "Name",
       head: true,
       same: ({ name, durable, shared }) => `${name} ${durable} ${shared}`,
-      show: ({ name, durable, shared }) => [
-        h("span", { class: "name" }, name || "the queue itself"),
-        durable && place.kind === "topic" && tag("durable"),
+      show: ({ name, label, client_id: client, durable, shared }) => [
+        h("span", { class: "name" }, label || name),
+        client && tag(`of ${client}`),
+        durable && tag("durable"),
         shared && tag("shared"),
       ],
     },
@@ -57,11 +57,10 @@ function columns(place, ondrop) {
       same: ({ name, durable }) => `${name} ${durable}`,
       show: (item) =>
         item.durable &&
-        place.kind === "topic" &&
         button("Delete…", () => ondrop(item), {
           tone: "quiet small",
-          name: `Delete ${item.name}…`,
-          why: session.whyNot("delete", place.name),
+          name: `Delete ${item.label || item.name}…`,
+          why: session.whyNot("manage", place.name),
         }),
     },
   ];
@@ -69,7 +68,7 @@ function columns(place, ondrop) {
 
 async function drop(place, item, list) {
   const done = await ask({
-    title: `Delete the subscription ${item.name}?`,
+    title: `Delete the subscription ${item.label || item.name}?`,
     text: [
       item.waiting + item.unacked > 0
         ? `${many(item.waiting + item.unacked, "message")} that only it keeps are gone for ever.`
@@ -78,15 +77,14 @@ async function drop(place, item, list) {
     ],
     action: "Delete it",
     tone: "danger",
-    submit: () => remove("subscriptions", { ...destinationQuery(place), name: item.name }),
+    submit: () => remove("subscriptions", { ...place.asked(), name: item.name, force: item.consumers ? "true" : "" }),
   });
   if (!done) return;
-  tell(`The subscription ${item.name} is deleted`);
+  tell(`The subscription ${item.label || item.name} is deleted`);
   list.look();
 }
 
-function none(place) {
-  if (place.kind === "queue") return empty("A queue is one line: it has no subscriptions of its own");
+function none() {
   return empty(
     "Nobody has subscribed",
     h("p", null, "What is published now is kept for nobody, unless the topic's settings say so. A JMS client subscribes with createDurableSubscriber, a VibeMQ client by subscribing."),

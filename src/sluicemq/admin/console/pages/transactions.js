@@ -13,6 +13,7 @@ export const title = () => "Transactions";
 export function show({ signal }) {
   const list = new List({
     path: "transactions",
+    sort: "since",
     table: { caption: "Transactions", stack: true, key: ({ id }) => id, columns: columns((...all) => settle(list, ...all)) },
     none: () =>
       empty(
@@ -24,15 +25,16 @@ export function show({ signal }) {
   return h("div", { class: "page" }, head("Transactions"), panel(null, list.element));
 }
 
+const MANAGED = "If its transaction manager decides otherwise later, the two are at odds: ask there first.";
+
 /** An X/Open id in words. */
 function xidText(xid) {
-  if (!xid) return "–";
-  return typeof xid === "string" ? xid : Object.values(xid).join(":");
+  return xid ? `${xid.format}:${xid.global}:${xid.branch}` : "–";
 }
 
 function columns(onsettle) {
   return [
-    { key: "id", label: "Number", head: true, show: ({ id }) => String(id) },
+    { key: "id", label: "Id", head: true, show: ({ id }) => String(id) },
     {
       key: "state",
       label: "State",
@@ -51,22 +53,23 @@ function columns(onsettle) {
       number: true,
       same: ({ state }) => state,
       show: (item) =>
-        item.state === "prepared" && [
-          button("Commit…", () => onsettle(item, "commit"), { tone: "quiet small", name: `Commit ${item.id}…` }),
+        [
+          item.state === "prepared" &&
+            button("Commit…", () => onsettle(item, "commit"), { tone: "quiet small", name: `Commit ${item.id}…` }),
           button("Roll back…", () => onsettle(item, "rollback"), { tone: "quiet small", name: `Roll ${item.id} back…` }),
         ],
     },
   ];
 }
 
-async function settle(list, { id, sends, acks }, how) {
+async function settle(list, { id, state, sends, acks }, how) {
   const commit = how === "commit";
   const text = commit
     ? `${many(sends, "message")} it has sent will be delivered, and ${many(acks, "message")} it has received are done with.`
     : `${many(sends, "message")} it has sent are gone for ever, and ${many(acks, "message")} it has received are delivered again.`;
   const done = await ask({
     title: commit ? `Commit transaction ${id}?` : `Roll transaction ${id} back?`,
-    text: [text, "If its transaction manager decides otherwise later, the two are at odds: ask there first."],
+    text: [text, state === "prepared" ? MANAGED : "Its client is told so when it wants to commit."],
     action: commit ? "Commit it" : "Roll it back",
     tone: "danger",
     submit: () => post(`transactions/${encodeURIComponent(id)}/${how}`),
