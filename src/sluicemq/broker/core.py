@@ -112,6 +112,10 @@ class Core:
         """The message of a delivery, to look at. Raises JournalDamaged or RecordNotFound."""
         return delivery.message or self.journal.fetch(delivery.sequence)
 
+    def glance(self, delivery: Delivery) -> Message:
+        """The same, perhaps without its body if that is long."""
+        return delivery.message or self.journal.head(delivery.sequence)
+
     def load(self, delivery: Delivery) -> Message:
         """Bring a paged-out message back. Raises JournalDamaged or RecordNotFound."""
         message = self.journal.fetch(delivery.sequence)

@@ -173,7 +173,12 @@ class Destination:
             self.used = self.statistics.published
             self.touch()
         return bool(
-            self.consumers or self.waiting or self.unacked or self.parked or self.subscriptions
+            self.consumers
+            or self.waiting
+            or self.unacked
+            or self.parked
+            or self.subscriptions
+            or self.paused
         )
 
     # --- routing -----------------------------------------------------------------------------

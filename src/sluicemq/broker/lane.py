@@ -143,6 +143,19 @@ class Lane:
             self.length -= 1
             self._insert(delivery)
 
+    def discard(self, delivery: Delivery) -> None:
+        """A READY delivery is to go without being taken. One that is an object stays where it is:
+        it must not be READY any more."""
+        priority = delivery.priority
+        older = self.older[priority]
+        if older is not None and older.remove(delivery.sequence):
+            self.length -= 1
+            if older.empty:
+                self.older[priority] = None
+                self.paged = any(each is not None for each in self.older)
+                if not self.fifos[priority] and self.returned[priority] is None:
+                    self.mask &= ~(1 << priority)
+
     def after(self, priority: int, order: int, count: int) -> list[Delivery]:
         """The first `count` of a priority behind that order, whatever their state; those in pages
         as objects of the moment."""

@@ -167,8 +167,15 @@ class Pages:
             page = self._pages[place]
             if isinstance(page, Page) and page.remove(sequence):
                 self.packed -= 1
+                if not page:
+                    del self._pages[place]
                 return True
         return False
+
+    @property
+    def empty(self) -> bool:
+        """Nothing is there."""
+        return not self._front and not self._pages
 
     def compact(self) -> int:
         """Forget the objects that are no longer READY. Returns how many deliveries are left."""

@@ -244,13 +244,19 @@ class Subscription:
     def delay(self, delivery: Delivery, milliseconds: int) -> None:
         delivery.state = DELAYED
         delivery.consumer = None
+        delivery.delivered = due = self.core.clock.steady + milliseconds
         self.delayed[delivery.sequence] = delivery
-        self.core.timers.add(self.core.clock.steady + milliseconds, self._undelay, delivery)
+        self.core.timers.add(due, self._undelay, delivery)
 
     def _undelay(self, delivery: Delivery) -> None:
-        if delivery.state == DELAYED:
-            del self.delayed[delivery.sequence]
-            self.put_back(delivery)
+        # it may have been made ready by hand meanwhile, and be delayed once more
+        if delivery.state == DELAYED and delivery.delivered <= self.core.clock.steady:
+            self.end_delay(delivery)
+
+    def end_delay(self, delivery: Delivery) -> None:
+        """A delayed delivery stands in the line now."""
+        del self.delayed[delivery.sequence]
+        self.put_back(delivery)
 
     def shed(self) -> None:
         """Apply the dropping policies after an arrival."""
@@ -430,6 +436,12 @@ class Subscription:
         if delivery.state == DELAYED:
             del self.delayed[delivery.sequence]
         delivery.state = TAKEN
+
+    def take_out(self, delivery: Delivery) -> None:
+        """The same for good, of one that may be an object of the moment. `tidy` afterwards."""
+        if delivery.state == READY:
+            self.everything.discard(delivery)
+        self.withdraw(delivery)
 
     def _leave_waiting(self, delivery: Delivery) -> None:
         self.waiting -= 1

@@ -174,26 +174,37 @@ class TracedBroker(Broker):
         self.core.notes = TracedNotes(journal, clock, observer)
         self.core.subscriptions = TracedSubscription
 
-    def accept(self, destination: Destination, message: Message, last: bool = True) -> None:
+    def accept(
+        self,
+        destination: Destination,
+        message: Message,
+        last: bool = True,
+        chosen: Subscription | None = None,
+    ) -> None:
         """See Intake."""
         observer = self.observer
         if not observer.accepted(destination, message):
-            super().accept(destination, message, last)
+            super().accept(destination, message, last, chosen)
             return
-        super().accept(destination, message, last)
+        super().accept(destination, message, last, chosen)
         if message.durability == Durability.SYNC:
             observer.staged(message)
         else:
             observer.shown(message)
 
     def replace(
-        self, delivery: Delivery, target: Destination, message: Message, cause: Cause
-    ) -> None:
+        self,
+        delivery: Delivery,
+        target: Destination,
+        message: Message,
+        cause: Cause,
+        chosen: Subscription | None = None,
+    ) -> int:
         """See Intake."""
         subscription = delivery.subscription
         assert isinstance(subscription, TracedSubscription)
         subscription.over(delivery.sequence, REPLACED)
-        super().replace(delivery, target, message, cause)
+        return super().replace(delivery, target, message, cause, chosen)
 
     def _on_durable(self, sequence: int) -> None:
         self.observer.durable(sequence)
