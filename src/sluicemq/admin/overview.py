@@ -31,6 +31,14 @@ _RATE_DIGITS: Final = 3
 _TIME_DIGITS: Final = 3
 
 
+class OverviewQuery(msgspec.Struct, kw_only=True, frozen=True):
+    """How old the figures may be."""
+
+    fresh: Annotated[
+        bool, Meta(description="Of this moment, not of the last second; for superusers.")
+    ] = False
+
+
 class HistoryQuery(msgspec.Struct, kw_only=True, frozen=True):
     """Of what, and how far back."""
 
@@ -162,6 +170,10 @@ class Overview:
         self._made: OverviewView | None = None
         self._made_at = 0
 
+    def forget(self) -> None:
+        """What is told next is of that moment."""
+        self._made = None
+
     def now(self, identity: Identity) -> OverviewView:
         """As that user may see it, without history."""
         now = self._context.clock.steady
@@ -283,6 +295,8 @@ class OverviewPages:
     async def show(self, call: Call) -> OverviewView:
         """GET /overview"""
         past = self._overview.past(MINUTES * STEPS_OF_A_MINUTE)
+        if call.query.fresh and call.identity.superuser:
+            self._overview.forget()
         return replace(self._overview.now(call.identity), history=past)
 
     async def history(self, call: Call) -> HistoryView:
@@ -324,7 +338,14 @@ def endpoints(context: Context) -> list[Endpoint]:
     """What is at /overview and /history."""
     pages = OverviewPages(context)
     return [
-        Endpoint("GET", "/overview", pages.show, "The broker at a glance", answer=OverviewView),
+        Endpoint(
+            "GET",
+            "/overview",
+            pages.show,
+            "The broker at a glance",
+            query=OverviewQuery,
+            answer=OverviewView,
+        ),
         Endpoint(
             "GET",
             "/history",
