@@ -28,8 +28,9 @@ from sluicemq.cli.serve import (
     LogLevelOption,
     load_flags,
 )
-from sluicemq.cli.tables import Column, show, table
+from sluicemq.cli.tables import Column, Item, show, table
 from sluicemq.server.reference import describe, render, to_builtins
+from sluicemq.server.units import Unit, format_quantity
 
 app = typer.Typer(
     help="Show, check and explain the configuration.",
@@ -118,13 +119,18 @@ def _show_live(place: Place, explain: bool, as_json: bool) -> None:
     show(table(columns, found))
 
 
-def _value(value: object) -> str:
-    return value if isinstance(value, str) else msgspec.json.encode(value).decode()
+def _value(item: Item, name: str) -> str:
+    value, unit = item.get(name), item.get("unit")
+    if isinstance(value, str):
+        return value
+    if unit and isinstance(value, int | float) and value:
+        return format_quantity(value, Unit(unit))
+    return "-" if value is None else msgspec.json.encode(value).decode()
 
 
 _LIVE: Final = (
     Column("setting", lambda item: str(item["name"])),
-    Column("value", lambda item: _value(item.get("value"))),
-    Column("default", lambda item: _value(item.get("default"))),
+    Column("value", lambda item: _value(item, "value")),
+    Column("default", lambda item: _value(item, "default")),
     Column("from", lambda item: str(item["source"])),
 )

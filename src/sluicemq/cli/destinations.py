@@ -10,7 +10,7 @@ from rich.console import Group, RenderableType
 from rich.text import Text
 from typer.core import TyperGroup
 
-from sluicemq.cli.api import Api, destination
+from sluicemq.cli.api import KINDS, Api, destination
 from sluicemq.cli.asking import Done, Shown, YesFlag, acts, confirm, looks
 from sluicemq.cli.console import Exit, UsageError, no_such
 from sluicemq.cli.naming import (
@@ -171,7 +171,8 @@ def show_destination(api: Api, kind: Kind, name: NameArgument) -> Shown:
     """Show one: its figures, its settings, and how it went lately."""
     at = destination(Address(kind, name))
     item = api.get(at)
-    history = api.get("/history", kind=kind.name.lower(), destination=name, minutes=5)
+    which = at.query or {"destination": name}
+    history = api.get("/history", kind=KINDS[kind], minutes=5, **which)
     return Shown(item, _portrait(item, history))
 
 

@@ -64,7 +64,7 @@ def narrowed(pattern: str) -> str | None:
 def complete_name(ctx: typer.Context, incomplete: str) -> list[str]:
     """Names for the shell: of the kind that the group of commands is for."""
     group = ctx.parent.info_name if ctx.parent is not None else ""
-    return list(_complete(ctx, incomplete, {"queues": "queue", "topics": "topic"}[group or ""]))
+    return list(_complete(ctx, incomplete, "topic" if group == "topics" else "queue"))
 
 
 def complete_destination(ctx: typer.Context, incomplete: str) -> list[str]:

@@ -86,7 +86,7 @@ def portrait(overview: Item) -> RenderableType:
             "clients",
             f"{number(totals['connections'])} connections, {number(totals['consumers'])} consumers",
         ),
-        ("event loop", _latencies(overview.get("loop_lag_ms"), "late")),
+        ("event loop", f"late by {_quantiles(overview['loop_lag_ms'])}"),
         ("journal", _journal(journal)),
     ]
     parts: list[RenderableType] = [pairs(rows)]
@@ -95,27 +95,22 @@ def portrait(overview: Item) -> RenderableType:
     protocols = [{"protocol": name, **each} for name, each in overview["protocols"].items()]
     if protocols:
         parts += [Text(), table(_PROTOCOLS, protocols)]
-    parts += [Text(), table(_LISTENERS, overview["listeners"])]
+    if overview["listeners"]:
+        parts += [Text(), table(_LISTENERS, overview["listeners"])]
     return Group(*parts)
 
 
-def _latencies(figures: Item | None, word: str) -> str:
-    if not figures:
-        return "-"
-    return (
-        f"{figures['p50']:.1f} ms {word} half of the time, {figures['p99']:.1f} ms in the worst "
-        f"hundredth, {figures['max']:.1f} ms at most"
-    )
+def _quantiles(figures: Item) -> str:
+    return f"p50 {figures['p50']:.1f} ms, p99 {figures['p99']:.1f} ms, max {figures['max']:.1f} ms"
 
 
 def _journal(journal: dict[str, Any]) -> str:
-    told = []
-    if "segments" in journal:
-        told.append(f"{number(journal['segments'])} segments")
-    if "bytes" in journal:
-        told.append(size(journal["bytes"]))
-    told.append(f"fdatasync {_latencies(journal.get('fdatasync_ms'), '')}".replace("ms  ", "ms "))
-    return ", ".join(told)
+    if not journal["kept"]:
+        return "none: everything is in memory only"
+    return (
+        f"{size(journal['bytes'])} in {number(journal['segments'])} segments, fdatasync "
+        f"{_quantiles(journal['fdatasync_ms'])}"
+    )
 
 
 def _words(document: Item) -> list[tuple[str, str]]:
