@@ -66,7 +66,7 @@ export class Chart {
     this.element = h(
       "figure",
       { class: "chart", "aria-labelledby": name },
-      h("figcaption", null, h("h3", { id: name }, this.title), this.when, this.legend),
+      h("figcaption", null, h("h2", { id: name }, this.title), this.when, this.legend),
       this.drawing,
       this.details,
     );

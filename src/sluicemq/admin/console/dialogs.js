@@ -28,7 +28,6 @@ export function ask({ title, text = [], fields = [], action, tone = "", submit }
   const dialog = h("dialog", { "aria-labelledby": heading, class: fields.length ? "" : "plain" }, form);
   return new Promise((resolve) => {
     let result = null;
-    const opener = document.activeElement;
     form.addEventListener("submit", async (event) => {
       event.preventDefault();
       alert.hidden = true;
@@ -45,8 +44,8 @@ export function ask({ title, text = [], fields = [], action, tone = "", submit }
       }
     });
     dialog.addEventListener("close", () => {
+      // the browser has given the focus back to where it was
       dialog.remove();
-      opener?.isConnected && opener.focus();
       resolve(result);
     });
     document.body.append(dialog);
@@ -67,11 +66,7 @@ export function show(title, ...content) {
     content,
     h("div", { class: "buttons" }, close),
   );
-  const opener = document.activeElement;
-  dialog.addEventListener("close", () => {
-    dialog.remove();
-    opener?.isConnected && opener.focus();
-  });
+  dialog.addEventListener("close", () => dialog.remove());
   document.body.append(dialog);
   dialog.showModal();
   close.focus();

@@ -29,8 +29,8 @@ export class List {
     this.page = Math.max(1, Number.parseInt(query.get("page") ?? "1", 10) || 1);
     this.sort = query.get("sort") ?? sort;
     this.order = query.get("order") ?? order;
+    this.pager = new Pager(this.table.caption, (page) => this.turn(page));
     this.table = new Table({ ...this.table, onSort: (column) => this.sortBy(column) });
-    this.pager = new Pager((page) => this.turn(page));
     this.empty = h("div", { hidden: true });
     this.content = h("div", null, this.table.element, this.pager.element, this.empty);
     this.rows = h("div", null, this.content);

@@ -16,11 +16,11 @@ export function head(title, { beside = null, actions = [] } = {}) {
 }
 
 /** A part of a page with a name. */
-export function panel(title, content, { beside = null, level = "h2", kind = "" } = {}) {
+export function panel(title, content, { beside = null, kind = "" } = {}) {
   return h(
     "section",
     { class: `panel ${kind}` },
-    title && h("div", { class: "panel-head" }, h(level, null, title), beside),
+    title && h("div", { class: "panel-head" }, h("h2", null, title), beside),
     content,
   );
 }

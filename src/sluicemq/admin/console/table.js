@@ -104,15 +104,15 @@ function classes({ number, rank, wide, head }) {
   return named.filter(Boolean).join(" ") || null;
 }
 
-/** Buttons for the pages of a list; `go(page)` is called with the one that is wanted. */
+/** Buttons for the pages of a list of that name; `go(page)` is called with the one that is wanted. */
 export class Pager {
-  constructor(go) {
+  constructor(name, go) {
     this.text = h("span", { class: "pager-text" });
     this.before = h("button", { type: "button", onclick: () => go(this.page - 1) }, "Previous");
     this.after = h("button", { type: "button", onclick: () => go(this.page + 1) }, "Next");
     this.element = h(
       "nav",
-      { class: "pager", "aria-label": "Pages of the list" },
+      { class: "pager", "aria-label": `Pages: ${name}` },
       this.text,
       this.before,
       this.after,

@@ -27,7 +27,7 @@ class JournalPage {
     this.slots = new Table({ caption: "Slots", stack: true, key: ({ name }) => name, columns: slotColumns((slot) => this.drop(slot)) });
     this.slotsNone = h("div", { hidden: true }, noSlots());
     this.segments = new Table({ caption: "Segments", key: ({ first }) => first, columns: SEGMENTS });
-    this.pager = new Pager((page) => {
+    this.pager = new Pager("Segments", (page) => {
       this.page = page;
       this.showSegments();
     });

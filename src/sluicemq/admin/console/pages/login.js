@@ -41,7 +41,7 @@ export function show(refusal, enter) {
     } catch (error) {
       if (!(error instanceof Refusal)) throw error;
       alert.textContent = error.message;
-      fields.querySelector("input:last-of-type").select();
+      [...fields.querySelectorAll("input")].at(-1).select();
     } finally {
       done.disabled = false;
     }

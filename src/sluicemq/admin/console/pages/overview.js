@@ -45,7 +45,9 @@ class Overview {
     this.journal = h("div");
     this.protocols = protocols();
     this.listeners = listeners();
-    this.ranks = h("div", null, this.busiest.element);
+    this.idle = h("p", { class: "hint", hidden: true }, "There are no destinations yet.");
+    this.content = h("div", null, this.busiest.element, this.idle);
+    this.ranks = h("div", null, this.content);
     this.look = loading(this.ranks, () => this.ask(), signal);
     this.element = this.build();
   }
@@ -113,8 +115,9 @@ class Overview {
     ]);
     this.draw(history);
     this.busiest.update(items);
-    if (this.ranks.firstChild !== this.busiest.element) put(this.ranks, this.busiest.element);
+    if (this.ranks.firstChild !== this.content) put(this.ranks, this.content);
     this.busiest.element.hidden = items.length === 0;
+    this.idle.hidden = items.length > 0;
     if (!live.overview) take(await get("overview", {}, this.signal));
   }
 
