@@ -8,6 +8,8 @@ from typing import Annotated, Final
 
 import typer
 
+from sluicemq.cli.console import report
+from sluicemq.model.errors import JournalDamaged
 from sluicemq.server.loading import CONFIG_VARIABLE, Loaded, load
 
 CLIENT_VARIABLES: Final = frozenset(
@@ -85,6 +87,12 @@ def load_flags(
 
 def _serve(loaded: Loaded) -> int:
     # Here, so that the other commands start without the event loop and the protocols.
+    from sluicemq.server.run import EXIT_JOURNAL
     from sluicemq.server.run import serve as run_broker
 
-    return run_broker(loaded.config, loaded.origins)
+    try:
+        return run_broker(loaded.config, loaded.origins)
+    except JournalDamaged as error:
+        # as when it fails later: no supervisor should try that again and again
+        report(error)
+        return EXIT_JOURNAL
