@@ -63,6 +63,7 @@ COMMANDS: Final = {
     "journal": Place("sluicemq.cli.journal", "app", _DATA),
     "slots": Place("sluicemq.cli.slots", "app", _DATA),
     "pipeline": Place("sluicemq.cli.pipeline", "app", _DATA),
+    "migrate": Place("sluicemq.cli.migrate.command", "app", _DATA),
 }
 
 
