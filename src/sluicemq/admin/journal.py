@@ -81,7 +81,7 @@ class Numbers(msgspec.Struct, frozen=True):
 class Named(msgspec.Struct, frozen=True):
     """Destinations by number: `[number, kind, name in base64]`; kind 1 is a queue, 2 a topic."""
 
-    destinations: list[tuple[int, int, str]]
+    destinations: list[list[int | str]]
 
 
 def kept(journal: Journal) -> FileJournal:
@@ -128,12 +128,12 @@ class JournalPages:
         texts = call.query.numbers.split(",")
         if len(texts) > MOST_NUMBERS:
             raise Problem(400, "too-many-numbers", f"at most {MOST_NUMBERS} numbers at a time")
-        found = []
+        found: list[list[int | str]] = []
         for number in map(_number, texts):
             address = known.get(number)
             if address is not None:
                 name = base64.b64encode(encode_name(address.name)).decode()
-                found.append((number, int(address.kind), name))
+                found.append([number, int(address.kind), name])
         return Named(found)
 
     async def segment(self, call: Call) -> Response:
