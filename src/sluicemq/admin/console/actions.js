@@ -41,7 +41,9 @@ export function outcome(verb, { done, failed }) {
   if (!failed.length) return said;
   const reasons = new Map();
   for (const { reason } of failed) reasons.set(reason, (reasons.get(reason) ?? 0) + 1);
-  const told = [...reasons].map(([reason, times]) => `${count(times)} because ${REASONS[reason] ?? reason}`);
+  const told = [...reasons].map(
+    ([reason, times]) => `${count(times)} because ${REASONS[reason] ?? reason}`,
+  );
   return `${said}; not ${told.join(", ")}`;
 }
 
@@ -65,13 +67,22 @@ export async function deleteMessages(place, what, which) {
 
 export async function transferMessages(place, action, what, which) {
   const verb = action === "move" ? "Move" : "Copy";
-  const lost = action === "move" ? `They are then no longer in ${place}.` : `They stay in ${place}.`;
+  const lost =
+    action === "move" ? `They are then no longer in ${place}.` : `They stay in ${place}.`;
   const result = await ask({
     title: `${verb} ${what} of ${place}`,
     text: [lost],
     fields: [
       { name: "name", label: "To", required: true },
-      { name: "kind", label: "Which is a", kind: "choice", options: [["queue", "queue"], ["topic", "topic"]] },
+      {
+        name: "kind",
+        label: "Which is a",
+        kind: "choice",
+        options: [
+          ["queue", "queue"],
+          ["topic", "topic"],
+        ],
+      },
     ],
     action: `${verb} ${what}`,
     submit: ({ name, kind }) => carryOut(place, action, which, new Place(kind, name).told()),

@@ -23,7 +23,14 @@ async function begin() {
     session.take(await get("session"));
   } catch (error) {
     if (error instanceof Refusal && error.status === 401) return; // `lost` has shown the login
-    put(document.body, h("main", { class: "alone" }, failure(error, () => location.reload())));
+    put(
+      document.body,
+      h(
+        "main",
+        { class: "alone" },
+        failure(error, () => location.reload()),
+      ),
+    );
     return;
   }
   await enter(await first);
@@ -64,8 +71,15 @@ async function turn(moved = true) {
   } catch {
     // the broker has been replaced by another version, whose files have other addresses
     if (mine === turns) {
-      const told = new Refusal(0, "no-page", "This page is not there any more: the broker may have been updated. Load the console anew.");
-      put(shell.main, failure(told, () => location.reload()));
+      const told = new Refusal(
+        0,
+        "no-page",
+        "This page is not there any more: the broker may have been updated. Load the console anew.",
+      );
+      put(
+        shell.main,
+        failure(told, () => location.reload()),
+      );
     }
     return;
   }

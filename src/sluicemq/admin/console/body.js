@@ -50,12 +50,21 @@ function decoded(base64) {
 }
 
 function block(label, kind, content) {
-  return h("pre", { class: `body ${kind}`, tabindex: "0", role: "region", "aria-label": label }, content);
+  return h(
+    "pre",
+    { class: `body ${kind}`, tabindex: "0", role: "region", "aria-label": label },
+    content,
+  );
 }
 
 /** A typed value of a map, a stream or a property. */
 export function value({ type, value: content }) {
-  const text = content === null ? "null" : typeof content === "object" ? JSON.stringify(content) : String(content);
+  const text =
+    content === null
+      ? "null"
+      : typeof content === "object"
+        ? JSON.stringify(content)
+        : String(content);
   return [h("code", null, text), " ", tag(type)];
 }
 
@@ -86,12 +95,16 @@ export function bodyView({ kind, encoding, value: content, ...more }) {
     case "json":
       return asJson(content);
     case "map":
-      return facts(Object.entries(content).map(([name, typed]) => [h("code", null, name), value(typed)]));
+      return facts(
+        Object.entries(content).map(([name, typed]) => [h("code", null, name), value(typed)]),
+      );
     case "stream":
       return facts(content.map((typed, index) => [`${index + 1}`, value(typed)]));
     default: {
       const bytes = decoded(content);
-      const named = more.class_name && h("p", null, "Java object of the class ", h("code", null, more.class_name));
+      const named =
+        more.class_name &&
+        h("p", null, "Java object of the class ", h("code", null, more.class_name));
       return h("div", null, named, block("Body, bytes", "hex", dump(bytes)));
     }
   }

@@ -155,10 +155,21 @@ export class Chart {
           const share = (at - this.at(0)) / (this.history.end - this.at(0));
           const x = LEFT + share * (right - LEFT);
           return [
-            s("line", { class: "rule", x1: x, x2: x, y1: this.height - BOTTOM, y2: this.height - 15 }),
+            s("line", {
+              class: "rule",
+              x1: x,
+              x2: x,
+              y1: this.height - BOTTOM,
+              y2: this.height - 15,
+            }),
             s(
               "text",
-              { class: "axis", x, y: this.height - 4, "text-anchor": x > right - 20 ? "end" : "middle" },
+              {
+                class: "axis",
+                x,
+                y: this.height - 4,
+                "text-anchor": x > right - 20 ? "end" : "middle",
+              },
               clock(at, false),
             ),
           ];

@@ -25,7 +25,11 @@ export function ask({ title, text = [], fields = [], action, tone = "", submit }
     alert,
     h("div", { class: "buttons" }, cancel, done),
   );
-  const dialog = h("dialog", { "aria-labelledby": heading, class: fields.length ? "" : "plain" }, form);
+  const dialog = h(
+    "dialog",
+    { "aria-labelledby": heading, class: fields.length ? "" : "plain" },
+    form,
+  );
   return new Promise((resolve) => {
     let result = null;
     form.addEventListener("submit", async (event) => {
@@ -58,7 +62,11 @@ export function ask({ title, text = [], fields = [], action, tone = "", submit }
 /** Show something that is only to be read. */
 export function show(title, ...content) {
   const heading = unique("dialog");
-  const close = h("button", { type: "button", class: "primary", onclick: () => dialog.close() }, "Close");
+  const close = h(
+    "button",
+    { type: "button", class: "primary", onclick: () => dialog.close() },
+    "Close",
+  );
   const dialog = h(
     "dialog",
     { "aria-labelledby": heading },

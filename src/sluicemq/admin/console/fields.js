@@ -67,7 +67,12 @@ export function field(spec) {
   }
   const below = hint && h("p", { class: "hint", id: hint }, spec.hint, spec.hint && " ", told);
   if (spec.kind === "check") {
-    return h("div", { class: "field field-check" }, h("div", { class: "pair" }, input, label), below);
+    return h(
+      "div",
+      { class: "field field-check" },
+      h("div", { class: "pair" }, input, label),
+      below,
+    );
   }
   return h("div", { class: `field field-${spec.kind ?? "text"}` }, label, input, below);
 }

@@ -21,7 +21,11 @@ function marks() {
     const at = depth(decade === 0 ? 0 : level(10 ** decade - 1));
     drawn.push(s("line", { class: "gauge-mark", x1: LEFT - 7, x2: LEFT, y1: at, y2: at }));
     drawn.push(
-      s("text", { class: "axis", x: LEFT - 11, y: at + 4, "text-anchor": "end" }, scaleText(decade)),
+      s(
+        "text",
+        { class: "axis", x: LEFT - 11, y: at + 4, "text-anchor": "end" },
+        scaleText(decade),
+      ),
     );
     // the blocks of a staff gauge: every other fifth
     for (let fifth = 0; decade < DECADES && fifth < 5; fifth += 2) {
@@ -29,9 +33,7 @@ function marks() {
       const bottom = depth((decade + fifth / 5) / DECADES);
       const half = STAFF / 2;
       const x = decade % 2 ? LEFT + half : LEFT;
-      drawn.push(
-        s("rect", { class: "gauge-block", x, y: top, width: half, height: bottom - top }),
-      );
+      drawn.push(s("rect", { class: "gauge-block", x, y: top, width: half, height: bottom - top }));
     }
   }
   return drawn;

@@ -31,7 +31,9 @@ function enable(on) {
 }
 
 function typing(target) {
-  return target instanceof HTMLElement && target.closest("input, textarea, select, dialog") !== null;
+  return (
+    target instanceof HTMLElement && target.closest("input, textarea, select, dialog") !== null
+  );
 }
 
 /** Listen; `actions` are {search(), theme()}. */
@@ -62,7 +64,11 @@ function keyed(keys, what) {
   return h(
     "tr",
     null,
-    h("th", { scope: "row" }, keys.map((key, index) => [index > 0 && " then ", h("kbd", null, key)])),
+    h(
+      "th",
+      { scope: "row" },
+      keys.map((key, index) => [index > 0 && " then ", h("kbd", null, key)]),
+    ),
     h("td", null, what),
   );
 }

@@ -22,7 +22,16 @@ export class List {
    * functions below; `none` gives what is shown without items; with `told: false` nothing is kept in
    * the address of the page, which belongs to another list.
    */
-  constructor({ path, fixed = {}, filters = [], sort = "", order = "asc", size = SIZE, pace = 3_000, ...rest }) {
+  constructor({
+    path,
+    fixed = {},
+    filters = [],
+    sort = "",
+    order = "asc",
+    size = SIZE,
+    pace = 3_000,
+    ...rest
+  }) {
     Object.assign(this, { path, fixed, filters, size, pace, ...rest });
     this.usual = { sort, order };
     const query = rest.told === false ? new URLSearchParams() : here().query;
@@ -38,7 +47,12 @@ export class List {
     this.element = h(
       "div",
       { class: "list" },
-      filters.length > 0 && h("div", { class: "filters" }, filters.map((one) => one.element)),
+      filters.length > 0 &&
+        h(
+          "div",
+          { class: "filters" },
+          filters.map((one) => one.element),
+        ),
       this.rows,
     );
     this.table.element.hidden = this.pager.element.hidden = true;
@@ -153,12 +167,21 @@ class Filter {
 
 /** A filter by text. */
 export function textFilter(name, label, placeholder = "") {
-  const control = h("input", { type: "search", placeholder, autocomplete: "off", spellcheck: "false" });
+  const control = h("input", {
+    type: "search",
+    placeholder,
+    autocomplete: "off",
+    spellcheck: "false",
+  });
   return new Filter(name, label, control, true);
 }
 
 /** A filter by one of some values; `options` are [value, label]. */
 export function choiceFilter(name, label, options) {
-  const control = h("select", null, options.map(([value, text]) => h("option", { value }, text)));
+  const control = h(
+    "select",
+    null,
+    options.map(([value, text]) => h("option", { value }, text)),
+  );
   return new Filter(name, label, control, false);
 }

@@ -44,7 +44,11 @@ export function button(label, onclick, { tone = "", why = "", name = null } = {}
 
 /** A command to be typed into a terminal, with a button that copies it. */
 export function command(text) {
-  const copy = h("button", { type: "button", class: "copy", "aria-label": `Copy: ${text}` }, "Copy");
+  const copy = h(
+    "button",
+    { type: "button", class: "copy", "aria-label": `Copy: ${text}` },
+    "Copy",
+  );
   copy.addEventListener("click", async () => {
     try {
       await navigator.clipboard.writeText(text);

@@ -5,14 +5,59 @@ import { session } from "./session.js";
 /** `step` is the first of the path; `keys` go after `g`. */
 export const PLACES = [
   { step: "", label: "Overview", keys: "o", load: () => import("./pages/overview.js") },
-  { step: "destinations", label: "Destinations", keys: "d", load: () => import("./pages/destinations.js") },
-  { step: "dead-letters", label: "Dead letters", keys: "l", load: () => import("./pages/dead_letters.js") },
-  { step: "connections", label: "Connections", keys: "c", load: () => import("./pages/connections.js") },
-  { step: "transactions", label: "Transactions", keys: "t", superuser: true, load: () => import("./pages/transactions.js") },
-  { step: "journal", label: "Journal & pipeline", keys: "j", superuser: true, load: () => import("./pages/journal.js") },
-  { step: "users", label: "Users", keys: "u", superuser: true, load: () => import("./pages/users.js") },
-  { step: "audit", label: "Audit", keys: "a", superuser: true, load: () => import("./pages/audit.js") },
-  { step: "configuration", label: "Configuration", keys: "s", superuser: true, load: () => import("./pages/configuration.js") },
+  {
+    step: "destinations",
+    label: "Destinations",
+    keys: "d",
+    load: () => import("./pages/destinations.js"),
+  },
+  {
+    step: "dead-letters",
+    label: "Dead letters",
+    keys: "l",
+    load: () => import("./pages/dead_letters.js"),
+  },
+  {
+    step: "connections",
+    label: "Connections",
+    keys: "c",
+    load: () => import("./pages/connections.js"),
+  },
+  {
+    step: "transactions",
+    label: "Transactions",
+    keys: "t",
+    superuser: true,
+    load: () => import("./pages/transactions.js"),
+  },
+  {
+    step: "journal",
+    label: "Journal & pipeline",
+    keys: "j",
+    superuser: true,
+    load: () => import("./pages/journal.js"),
+  },
+  {
+    step: "users",
+    label: "Users",
+    keys: "u",
+    superuser: true,
+    load: () => import("./pages/users.js"),
+  },
+  {
+    step: "audit",
+    label: "Audit",
+    keys: "a",
+    superuser: true,
+    load: () => import("./pages/audit.js"),
+  },
+  {
+    step: "configuration",
+    label: "Configuration",
+    keys: "s",
+    superuser: true,
+    load: () => import("./pages/configuration.js"),
+  },
 ];
 
 /** Pages that no list names: one has to come from somewhere. */

@@ -19,7 +19,13 @@ export class Search {
     this.asking = null;
     this.timer = 0;
     const name = unique("found");
-    this.list = h("ul", { id: name, role: "listbox", class: "found", "aria-label": "Found", hidden: true });
+    this.list = h("ul", {
+      id: name,
+      role: "listbox",
+      class: "found",
+      "aria-label": "Found",
+      hidden: true,
+    });
     this.input = h("input", {
       type: "search",
       role: "combobox",
@@ -32,7 +38,13 @@ export class Search {
       "aria-autocomplete": "list",
       "aria-keyshortcuts": "/",
     });
-    this.element = h("div", { class: "search", role: "search" }, this.input, h("kbd", { "aria-hidden": "true" }, "/"), this.list);
+    this.element = h(
+      "div",
+      { class: "search", role: "search" },
+      this.input,
+      h("kbd", { "aria-hidden": "true" }, "/"),
+      this.list,
+    );
     this.input.addEventListener("input", () => this.later());
     this.input.addEventListener("focus", () => this.later());
     this.input.addEventListener("keydown", (event) => this.press(event));

@@ -19,16 +19,32 @@ const GROUPS = [
       { name: "max_messages", label: "Messages waiting, at most", kind: "number" },
       { name: "max_bytes", label: "Body bytes waiting, at most", kind: "bytes" },
       { name: "max_message_bytes", label: "Bytes of one message, at most", kind: "bytes" },
-      { name: "overflow", label: "When it is full", kind: "choice", options: OVERFLOW, usual: "reject-new" },
+      {
+        name: "overflow",
+        label: "When it is full",
+        kind: "choice",
+        options: OVERFLOW,
+        usual: "reject-new",
+      },
     ],
   ],
   [
     "Life and delivery",
     [
       { name: "message_ttl", label: "Life of a message in ms", kind: "ms" },
-      { name: "ack_timeout", label: "Time to acknowledge in ms", kind: "ms", hint: "Then it is delivered again." },
+      {
+        name: "ack_timeout",
+        label: "Time to acknowledge in ms",
+        kind: "ms",
+        hint: "Then it is delivered again.",
+      },
       { name: "max_attempts", label: "Deliveries of a message, at most", kind: "number" },
-      { name: "retry_delay", label: "Before the second delivery, in ms", kind: "ms", hint: "Doubles each time." },
+      {
+        name: "retry_delay",
+        label: "Before the second delivery, in ms",
+        kind: "ms",
+        hint: "Doubles each time.",
+      },
       { name: "retry_delay_max", label: "It doubles up to, in ms", kind: "ms", usual: 120_000 },
       { name: "by_priority", label: "Higher priority goes first", kind: "check", usual: true },
       { name: "settle_on_send", label: "VibeMQ subscribers need not acknowledge", kind: "check" },
@@ -38,17 +54,37 @@ const GROUPS = [
     "Dead letters",
     [
       { name: "dead_letter", label: "Keep what cannot be delivered", kind: "check" },
-      { name: "dead_letter_queue", label: "In which queue", hint: "Nothing: its own name with .dlq" },
+      {
+        name: "dead_letter_queue",
+        label: "In which queue",
+        hint: "Nothing: its own name with .dlq",
+      },
     ],
   ],
   [
     "Consumers",
     [
       { name: "max_consumers", label: "Consumers, at most", kind: "number", hint: "1: exclusive" },
-      { name: "active_consumers", label: "Served at a time", kind: "number", hint: "The others stand by." },
+      {
+        name: "active_consumers",
+        label: "Served at a time",
+        kind: "number",
+        hint: "The others stand by.",
+      },
       { name: "max_subscriptions", label: "Subscriptions, at most", kind: "number", only: "topic" },
-      { name: "hold", label: "Keep messages for the first subscription", kind: "check", only: "topic" },
-      { name: "idle_timeout", label: "Goes when unused for, in ms", kind: "ms", usual: null, hint: "Nothing: as the broker says; 0: never." },
+      {
+        name: "hold",
+        label: "Keep messages for the first subscription",
+        kind: "check",
+        only: "topic",
+      },
+      {
+        name: "idle_timeout",
+        label: "Goes when unused for, in ms",
+        kind: "ms",
+        usual: null,
+        hint: "Nothing: as the broker says; 0: never.",
+      },
     ],
   ],
 ];
@@ -79,6 +115,8 @@ export function settingFields(kind, settings = {}) {
 export function changedSettings(form, kind, before) {
   const specs = specsFor(kind, before).flatMap(([, all]) => all);
   const typed = values(form, specs);
-  const changed = specs.filter(({ name, value }) => String(typed[name] ?? "") !== String(value ?? ""));
+  const changed = specs.filter(
+    ({ name, value }) => String(typed[name] ?? "") !== String(value ?? ""),
+  );
   return Object.fromEntries(changed.map(({ name }) => [name, typed[name]]));
 }

@@ -48,7 +48,12 @@ export class Shell {
     this.lamp = h("span", { class: "lamp" }, h("i", { "aria-hidden": "true" }), h("span"));
     this.main = h("main", { id: "main", tabindex: "-1" });
     this.pages = h("ul");
-    this.nav = h("nav", { class: "rail", id: "pages", "aria-label": "Pages" }, this.pages, this.foot(leave));
+    this.nav = h(
+      "nav",
+      { class: "rail", id: "pages", "aria-label": "Pages" },
+      this.pages,
+      this.foot(leave),
+    );
     this.banner = h("div", { class: "banner", role: "alert" });
     this.menu = h(
       "button",
@@ -111,7 +116,10 @@ export class Shell {
       const link = h("a", { href: `#/${place.step}` }, h("span", null, place.label), figure);
       return { place, link, figure };
     });
-    put(this.pages, this.links.map(({ link }) => h("li", null, link)));
+    put(
+      this.pages,
+      this.links.map(({ link }) => h("li", null, link)),
+    );
     say(this.user, session.user);
     this.user.hidden = this.leave.hidden = !session.user;
   }
@@ -146,7 +154,11 @@ export class Shell {
       const again = h("button", { type: "button", onclick: reconnect }, "Try now");
       put(
         this.banner,
-        h("p", null, "The broker does not answer. What is shown here is what was last known; it is tried again every few seconds."),
+        h(
+          "p",
+          null,
+          "The broker does not answer. What is shown here is what was last known; it is tried again every few seconds.",
+        ),
         again,
       );
     } else if (this.banner.firstChild) {

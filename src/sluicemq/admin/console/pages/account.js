@@ -12,20 +12,42 @@ export const title = () => "Your account";
 
 export function show() {
   if (!session.user) {
-    return h("div", { class: "page" }, head("Your account"), panel(null, empty("Nobody is logged in", h("p", null, "This broker has no users: everybody who reaches it may do everything."))));
+    return h(
+      "div",
+      { class: "page" },
+      head("Your account"),
+      panel(
+        null,
+        empty(
+          "Nobody is logged in",
+          h("p", null, "This broker has no users: everybody who reaches it may do everything."),
+        ),
+      ),
+    );
   }
   const { user, superuser, permissions } = session;
   return h(
     "div",
     { class: "page" },
-    head(h("span", { class: "name" }, user), { actions: [button("Change the password…", changePassword)] }),
-    panel("What you may do", superuser ? h("p", null, tag("superuser", "brass"), " Everything.") : rights(permissions)),
+    head(h("span", { class: "name" }, user), {
+      actions: [button("Change the password…", changePassword)],
+    }),
+    panel(
+      "What you may do",
+      superuser ? h("p", null, tag("superuser", "brass"), " Everything.") : rights(permissions),
+    ),
   );
 }
 
 function rights(permissions) {
-  if (!permissions.length) return empty("Nothing yet", h("p", null, "A superuser can permit you something."));
-  return facts(permissions.map((one) => [h("code", null, one.pattern), permissionText(one).slice(one.pattern.length + 2)]));
+  if (!permissions.length)
+    return empty("Nothing yet", h("p", null, "A superuser can permit you something."));
+  return facts(
+    permissions.map((one) => [
+      h("code", null, one.pattern),
+      permissionText(one).slice(one.pattern.length + 2),
+    ]),
+  );
 }
 
 async function changePassword() {
@@ -33,8 +55,20 @@ async function changePassword() {
     title: "Change your password",
     text: ["All other sessions with the old one end."],
     fields: [
-      { name: "old", label: "Password until now", kind: "password", required: true, autocomplete: "current-password" },
-      { name: "new", label: "New password", kind: "password", required: true, autocomplete: "new-password" },
+      {
+        name: "old",
+        label: "Password until now",
+        kind: "password",
+        required: true,
+        autocomplete: "current-password",
+      },
+      {
+        name: "new",
+        label: "New password",
+        kind: "password",
+        required: true,
+        autocomplete: "new-password",
+      },
     ],
     action: "Change it",
     // the session begins anew, with another secret

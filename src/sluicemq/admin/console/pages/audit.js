@@ -21,7 +21,14 @@ export function show({ signal }) {
     async () => {
       const { items } = await get("audit", { limit: MOST }, signal);
       table.update(items);
-      if (!items.length) put(content, empty("Nothing has been done yet", h("p", null, "Logins, refusals and every change are written down here.")));
+      if (!items.length)
+        put(
+          content,
+          empty(
+            "Nothing has been done yet",
+            h("p", null, "Logins, refusals and every change are written down here."),
+          ),
+        );
       else if (content.firstChild !== table.element) put(content, table.element);
     },
     signal,

@@ -10,7 +10,12 @@ import { whisper } from "../tell.js";
 export const title = () => "Configuration";
 
 export function show({ signal }) {
-  const table = new Table({ caption: "Settings in force", stack: true, key: ({ name }) => name, columns: COLUMNS });
+  const table = new Table({
+    caption: "Settings in force",
+    stack: true,
+    key: ({ name }) => name,
+    columns: COLUMNS,
+  });
   const filter = h("input", { type: "search", id: "filter-settings", autocomplete: "off" });
   const other = h("input", { type: "checkbox", id: "filter-other" });
   const content = h("div", null, table.element);
@@ -19,7 +24,8 @@ export function show({ signal }) {
     const wanted = filter.value.trim().toLowerCase();
     const found = settings.filter(
       ({ name, meaning = "", source }) =>
-        `${name} ${meaning}`.toLowerCase().includes(wanted) && (!other.checked || source !== "default"),
+        `${name} ${meaning}`.toLowerCase().includes(wanted) &&
+        (!other.checked || source !== "default"),
     );
     table.update(found);
     return found.length;
@@ -40,10 +46,24 @@ export function show({ signal }) {
     "div",
     { class: "filters" },
     h("div", { class: "field grow" }, h("label", { for: filter.id }, "Name or meaning"), filter),
-    h("div", { class: "pair check" }, other, h("label", { for: other.id }, "only what is not as usual")),
+    h(
+      "div",
+      { class: "pair check" },
+      other,
+      h("label", { for: other.id }, "only what is not as usual"),
+    ),
   );
-  const beside = h("p", { class: "about" }, "Changed in the configuration file, by the environment or on the command line.");
-  return h("div", { class: "page" }, head("Configuration", { beside }), panel(null, [filters, content]));
+  const beside = h(
+    "p",
+    { class: "about" },
+    "Changed in the configuration file, by the environment or on the command line.",
+  );
+  return h(
+    "div",
+    { class: "page" },
+    head("Configuration", { beside }),
+    panel(null, [filters, content]),
+  );
 }
 
 function text(value, unit = "") {
@@ -60,10 +80,24 @@ const COLUMNS = [
     label: "Setting",
     head: true,
     same: ({ name, meaning }) => `${name} ${meaning}`,
-    show: ({ name, meaning }) => [h("span", { class: "name" }, name), meaning && h("div", { class: "hint" }, meaning)],
+    show: ({ name, meaning }) => [
+      h("span", { class: "name" }, name),
+      meaning && h("div", { class: "hint" }, meaning),
+    ],
   },
-  { key: "value", label: "Value", same: ({ value, unit }) => text(value, unit), show: ({ value, unit }) => h("code", null, text(value, unit)) },
-  { key: "default", label: "Usual", rank: 3, same: (one) => text(one.default, one.unit), show: (one) => h("code", null, text(one.default, one.unit)) },
+  {
+    key: "value",
+    label: "Value",
+    same: ({ value, unit }) => text(value, unit),
+    show: ({ value, unit }) => h("code", null, text(value, unit)),
+  },
+  {
+    key: "default",
+    label: "Usual",
+    rank: 3,
+    same: (one) => text(one.default, one.unit),
+    show: (one) => h("code", null, text(one.default, one.unit)),
+  },
   {
     key: "source",
     label: "From",

@@ -30,7 +30,12 @@ const COLUMNS = [
     ],
   },
   { key: "protocol", label: "Protocol", show: ({ protocol }) => protocol },
-  { key: "subscription", label: "Subscription", rank: 2, show: ({ subscription }) => subscription || "–" },
+  {
+    key: "subscription",
+    label: "Subscription",
+    rank: 2,
+    show: ({ subscription }) => subscription || "–",
+  },
   {
     key: "selector",
     label: "Selector",

@@ -14,14 +14,21 @@ export function show({ signal }) {
   const list = new List({
     path: "dead-letters",
     sort: "",
-    table: { caption: "Queues of dead letters", stack: true, key: (item) => item.name_base64 ?? item.name, columns: columns((...all) => act(list, ...all)) },
+    table: {
+      caption: "Queues of dead letters",
+      stack: true,
+      key: (item) => item.name_base64 ?? item.name,
+      columns: columns((...all) => act(list, ...all)),
+    },
     none,
     signal,
   });
   return h(
     "div",
     { class: "page" },
-    head("Dead letters", { beside: h("p", { class: "about" }, "Messages that could not be delivered.") }),
+    head("Dead letters", {
+      beside: h("p", { class: "about" }, "Messages that could not be delivered."),
+    }),
     panel(null, list.element),
   );
 }
@@ -44,9 +51,18 @@ function columns(onact) {
       label: "Reasons",
       same: ({ reasons }) => JSON.stringify(reasons),
       show: ({ reasons }) =>
-        Object.entries(reasons ?? {}).map(([reason, times]) => [tag(`${reason} ${count(times)}`), " "]),
+        Object.entries(reasons ?? {}).map(([reason, times]) => [
+          tag(`${reason} ${count(times)}`),
+          " ",
+        ]),
     },
-    { key: "oldest_ms", label: "Oldest", number: true, rank: 2, show: ({ oldest_ms: age }) => (age ? span(age) : "–") },
+    {
+      key: "oldest_ms",
+      label: "Oldest",
+      number: true,
+      rank: 2,
+      show: ({ oldest_ms: age }) => (age ? span(age) : "–"),
+    },
     {
       key: "actions",
       label: "Actions",
@@ -56,8 +72,16 @@ function columns(onact) {
       show: (item) => {
         const why = item.waiting ? session.whyNot("consume", item.name) : "there are none";
         return [
-          button("Send all back…", () => onact(item, returnMessages), { tone: "quiet small", why, name: `Send all of ${item.name} back…` }),
-          button("Delete all…", () => onact(item, deleteMessages), { tone: "quiet small", why, name: `Delete all of ${item.name}…` }),
+          button("Send all back…", () => onact(item, returnMessages), {
+            tone: "quiet small",
+            why,
+            name: `Send all of ${item.name} back…`,
+          }),
+          button("Delete all…", () => onact(item, deleteMessages), {
+            tone: "quiet small",
+            why,
+            name: `Delete all of ${item.name}…`,
+          }),
         ];
       },
     },
@@ -71,7 +95,11 @@ async function act(list, item, action) {
 function none() {
   return empty(
     "There are no dead letters",
-    h("p", null, "A destination keeps what it cannot deliver if its settings say so: tick “Keep what cannot be delivered” on its page, or declare it:"),
+    h(
+      "p",
+      null,
+      "A destination keeps what it cannot deliver if its settings say so: tick “Keep what cannot be delivered” on its page, or declare it:",
+    ),
     command("sluicemq queues create orders --set dead_letter=true --set max_attempts=5"),
   );
 }

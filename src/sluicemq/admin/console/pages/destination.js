@@ -59,7 +59,11 @@ class Destination {
       consumers: reading("Consumers"),
       dead: reading("Dead-lettered"),
     };
-    this.figures = h("div", { class: "readings across" }, Object.values(this.readings).map((one) => one.element));
+    this.figures = h(
+      "div",
+      { class: "readings across" },
+      Object.values(this.readings).map((one) => one.element),
+    );
     this.tab = h("div", { class: "tab" });
     const top = head(h("span", { class: "name" }, place.name), { beside: this.tags });
     top.append(this.actions);
@@ -73,8 +77,13 @@ class Destination {
     return h(
       "nav",
       { class: "tabs", "aria-label": "Sides of the destination" },
-      TABS.filter(([step]) => step !== "subscriptions" || this.place.kind === "topic").map(([step, label]) =>
-        h("a", { href: this.place.href(`/${step}`), "aria-current": step === current ? "page" : null }, label),
+      TABS.filter(([step]) => step !== "subscriptions" || this.place.kind === "topic").map(
+        ([step, label]) =>
+          h(
+            "a",
+            { href: this.place.href(`/${step}`), "aria-current": step === current ? "page" : null },
+            label,
+          ),
       ),
     );
   }
@@ -95,12 +104,21 @@ class Destination {
 
   update(item) {
     const { waiting, unacked, consumers } = this.readings;
-    waiting.set(compact(item.waiting), item.oldest_ms ? `${bytes(item.bytes)}, oldest ${span(item.oldest_ms)}` : bytes(item.bytes));
+    waiting.set(
+      compact(item.waiting),
+      item.oldest_ms ? `${bytes(item.bytes)}, oldest ${span(item.oldest_ms)}` : bytes(item.bytes),
+    );
     unacked.set(compact(item.unacked), item.delayed ? `${compact(item.delayed)} for later` : "");
     this.readings.in.set(rate(item.rate_in), `${compact(item.published)} in all`);
     this.readings.out.set(rate(item.rate_out), `${compact(item.delivered)} in all`);
-    consumers.set(count(item.consumers), item.kind === "topic" ? many(item.subscriptions, "subscription") : "");
-    this.readings.dead.set(compact(item.dead_lettered), item.expired ? `${compact(item.expired)} expired` : "");
+    consumers.set(
+      count(item.consumers),
+      item.kind === "topic" ? many(item.subscriptions, "subscription") : "",
+    );
+    this.readings.dead.set(
+      compact(item.dead_lettered),
+      item.expired ? `${compact(item.expired)} expired` : "",
+    );
     if (!this.item || this.item.paused !== item.paused) {
       put(this.tags, tags({ ...item, temporary: item.temporary }));
       put(this.actions, this.buttons(item));
@@ -121,7 +139,9 @@ class Destination {
   }
 
   async pause(wanted) {
-    const said = wanted ? `${this.place} is paused: messages come in, none go out` : `${this.place} delivers again`;
+    const said = wanted
+      ? `${this.place} is paused: messages come in, none go out`
+      : `${this.place} delivers again`;
     await attempt(() => post(this.place.full(wanted ? "/pause" : "/resume")), said);
     await this.look();
     this.actions.querySelector("button")?.focus();
@@ -135,7 +155,8 @@ class Destination {
         waiting
           ? `${many(waiting, "waiting message")} (${bytes(size)}) will be gone for ever.`
           : "No message is waiting now; what comes until you confirm will be gone for ever.",
-        unacked > 0 && `${many(unacked, "message")} delivered but not yet acknowledged stay with their consumers.`,
+        unacked > 0 &&
+          `${many(unacked, "message")} delivered but not yet acknowledged stay with their consumers.`,
       ].filter(Boolean),
       fields: unacked > 0 ? [{ name: "unacked", label: "Purge those, too", kind: "check" }] : [],
       action: waiting ? `Purge ${many(waiting, "message")}` : "Purge",
@@ -156,12 +177,15 @@ class Destination {
     const done = await ask({
       title: `Delete ${this.place}?`,
       text: [
-        losses.length ? `With it go for ever: ${losses.join(" and ")}.` : "It is empty and nobody consumes from it.",
+        losses.length
+          ? `With it go for ever: ${losses.join(" and ")}.`
+          : "It is empty and nobody consumes from it.",
         "Its settings are forgotten. If it is used again, it comes back with the usual ones, where that is allowed.",
       ],
       action: "Delete it",
       tone: "danger",
-      submit: () => remove(this.place.path(), this.place.query({ force: losses.length ? "true" : "false" })),
+      submit: () =>
+        remove(this.place.path(), this.place.query({ force: losses.length ? "true" : "false" })),
     });
     if (!done) return;
     tell(`${this.place} is deleted`);

@@ -32,7 +32,11 @@ export function show(place, signal) {
     height: 220,
   });
   const { kind, name, base64 } = place;
-  const asked = { kind, minutes: MINUTES, ...(base64 ? { name_base64: base64 } : { destination: name }) };
+  const asked = {
+    kind,
+    minutes: MINUTES,
+    ...(base64 ? { name_base64: base64 } : { destination: name }),
+  };
   const problem = h("div");
   const look = loading(
     problem,
@@ -45,5 +49,11 @@ export function show(place, signal) {
     signal,
   );
   every(PACE, look, signal);
-  return h("div", { class: "page" }, problem, panel(null, flow.element), panel(null, depth.element));
+  return h(
+    "div",
+    { class: "page" },
+    problem,
+    panel(null, flow.element),
+    panel(null, depth.element),
+  );
 }

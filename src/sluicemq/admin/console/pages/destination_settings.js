@@ -11,26 +11,44 @@ export function show(place, signal, destination) {
   const content = h("div");
   const look = loading(
     content,
-    async () => put(content, form(await get(place.path(), place.query(), signal), place, destination, look)),
+    async () =>
+      put(content, form(await get(place.path(), place.query(), signal), place, destination, look)),
     signal,
   );
   look();
   return panel(null, content);
 }
 
-function form({ settings = {}, policy = {}, configured, temporary, name }, place, destination, again) {
-  const why = temporary ? "temporary destinations cannot be altered" : session.whyNot("manage", name);
+function form(
+  { settings = {}, policy = {}, configured, temporary, name },
+  place,
+  destination,
+  again,
+) {
+  const why = temporary
+    ? "temporary destinations cannot be altered"
+    : session.whyNot("manage", name);
   const alert = h("p", { class: "error", role: "alert" });
   const done = h("button", { type: "submit", class: "primary", disabled: Boolean(why) }, "Save");
   const fields = h("fieldset", { disabled: Boolean(why) }, settingFields(place.kind, settings));
   const element = h(
     "form",
     null,
-    h("p", { class: "hint" }, "0 means no limit, or never. What is emptied is as the broker usually has it."),
-    configured && h("p", { class: "hint" }, "The configuration file declares this destination: what it says there counts again after the next start."),
+    h(
+      "p",
+      { class: "hint" },
+      "0 means no limit, or never. What is emptied is as the broker usually has it.",
+    ),
+    configured &&
+      h(
+        "p",
+        { class: "hint" },
+        "The configuration file declares this destination: what it says there counts again after the next start.",
+      ),
     why && h("p", null, `You can only read them: ${why}.`),
     fields,
-    policy.dead_letter_queue && h("p", { class: "hint" }, `Dead letters go to ${policy.dead_letter_queue}.`),
+    policy.dead_letter_queue &&
+      h("p", { class: "hint" }, `Dead letters go to ${policy.dead_letter_queue}.`),
     alert,
     h("div", { class: "buttons" }, done),
   );

@@ -39,7 +39,9 @@ export function show({ signal }) {
     none,
     signal,
   });
-  const why = session.mayAnywhere("create") ? "" : `${session.user} has no permission to create destinations`;
+  const why = session.mayAnywhere("create")
+    ? ""
+    : `${session.user} has no permission to create destinations`;
   const create = button("Create…", make, { tone: "primary", why });
   return h(
     "div",
@@ -91,7 +93,10 @@ const COLUMNS = [
 
 function none(filtered) {
   if (filtered) {
-    return empty("No destination is like that", h("p", null, "Names are found by a part of them; * stands for anything."));
+    return empty(
+      "No destination is like that",
+      h("p", null, "Names are found by a part of them; * stands for anything."),
+    );
   }
   return empty(
     "There are no destinations yet",
@@ -106,9 +111,28 @@ async function make() {
     title: "Create a destination",
     fields: [
       { name: "name", label: "Name", required: true, maxlength: 1024 },
-      { name: "kind", label: "Kind", kind: "choice", options: [["queue", "queue: one consumer gets each message"], ["topic", "topic: every subscription gets each message"]] },
-      { name: "max_messages", label: "Messages waiting, at most", kind: "number", min: 0, value: 0, hint: "0: no limit. All other settings are on its page." },
-      { name: "dead_letter", label: "Keep what cannot be delivered as dead letters", kind: "check" },
+      {
+        name: "kind",
+        label: "Kind",
+        kind: "choice",
+        options: [
+          ["queue", "queue: one consumer gets each message"],
+          ["topic", "topic: every subscription gets each message"],
+        ],
+      },
+      {
+        name: "max_messages",
+        label: "Messages waiting, at most",
+        kind: "number",
+        min: 0,
+        value: 0,
+        hint: "0: no limit. All other settings are on its page.",
+      },
+      {
+        name: "dead_letter",
+        label: "Keep what cannot be delivered as dead letters",
+        kind: "check",
+      },
     ],
     action: "Create",
     async submit({ name, kind, ...settings }) {

@@ -24,9 +24,18 @@ class JournalPage {
     this.signal = signal;
     this.page = 1;
     this.facts = h("div");
-    this.slots = new Table({ caption: "Slots", stack: true, key: ({ name }) => name, columns: slotColumns((slot) => this.drop(slot)) });
+    this.slots = new Table({
+      caption: "Slots",
+      stack: true,
+      key: ({ name }) => name,
+      columns: slotColumns((slot) => this.drop(slot)),
+    });
     this.slotsNone = h("div", { hidden: true }, noSlots());
-    this.segments = new Table({ caption: "Segments", key: ({ first }) => first, columns: SEGMENTS });
+    this.segments = new Table({
+      caption: "Segments",
+      key: ({ first }) => first,
+      columns: SEGMENTS,
+    });
     this.pager = new Pager("Segments", (page) => {
       this.page = page;
       this.showSegments();
@@ -35,18 +44,31 @@ class JournalPage {
       path: "batches",
       told: false,
       pace: PACE,
-      table: { caption: "Writers of batches", stack: true, key: ({ writer }) => writer, columns: WRITERS },
+      table: {
+        caption: "Writers of batches",
+        stack: true,
+        key: ({ writer }) => writer,
+        columns: WRITERS,
+      },
       none: noWriters,
       signal,
     });
     this.rows = h("div", { class: "page" });
     this.content = [
-      panel("Readers", [this.slots.element, this.slotsNone], { beside: h("span", { class: "hint" }, "Slots hold back what a reader still needs.") }),
+      panel("Readers", [this.slots.element, this.slotsNone], {
+        beside: h("span", { class: "hint" }, "Slots hold back what a reader still needs."),
+      }),
       panel("Writers of batches", this.writers.element),
       panel("Segments", [this.segments.element, this.pager.element]),
     ];
     this.look = loading(this.rows, () => this.ask(), signal);
-    this.element = h("div", { class: "page" }, head("Journal & pipeline"), panel(null, this.facts), this.rows);
+    this.element = h(
+      "div",
+      { class: "page" },
+      head("Journal & pipeline"),
+      panel(null, this.facts),
+      this.rows,
+    );
     every(PACE, () => this.look(), signal);
   }
 
@@ -115,17 +137,35 @@ function slotColumns(ondrop) {
       same: ({ name, lost }) => `${name} ${lost}`,
       show: ({ name, lost }) => [h("span", { class: "name" }, name), lost && tag("lost", "bad")],
     },
-    { key: "position", label: "Has read up to", number: true, rank: 2, show: ({ position }) => count(position) },
-    { key: "records", label: "Records behind", number: true, show: ({ records }) => count(records) },
+    {
+      key: "position",
+      label: "Has read up to",
+      number: true,
+      rank: 2,
+      show: ({ position }) => count(position),
+    },
+    {
+      key: "records",
+      label: "Records behind",
+      number: true,
+      show: ({ records }) => count(records),
+    },
     { key: "held", label: "Holds back", number: true, show: ({ held }) => bytes(held) },
-    { key: "limit_bytes", label: "At most", number: true, rank: 2, show: (slot) => bytes(slot.limit_bytes) },
+    {
+      key: "limit_bytes",
+      label: "At most",
+      number: true,
+      rank: 2,
+      show: (slot) => bytes(slot.limit_bytes),
+    },
     {
       key: "drop",
       label: "Actions",
       hidden: true,
       number: true,
       same: ({ name }) => name,
-      show: (slot) => button("Drop…", () => ondrop(slot), { tone: "quiet small", name: `Drop ${slot.name}…` }),
+      show: (slot) =>
+        button("Drop…", () => ondrop(slot), { tone: "quiet small", name: `Drop ${slot.name}…` }),
     },
   ];
 }
@@ -149,12 +189,35 @@ const SEGMENTS = [
 ];
 
 const WRITERS = [
-  { key: "writer", label: "Writer", head: true, same: ({ writer }) => writer, show: ({ writer }) => h("span", { class: "name" }, writer) },
+  {
+    key: "writer",
+    label: "Writer",
+    head: true,
+    same: ({ writer }) => writer,
+    show: ({ writer }) => h("span", { class: "name" }, writer),
+  },
   { key: "batch", label: "Latest batch", number: true, show: ({ batch }) => count(batch) },
   { key: "rows", label: "Rows", number: true, show: ({ rows }) => count(rows) },
-  { key: "partitions_done", label: "Partitions done", number: true, rank: 2, show: (item) => count(item.partitions_done) },
-  { key: "parts_open", label: "Under way", number: true, rank: 2, show: (item) => count(item.parts_open) },
-  { key: "seen", label: "Last seen", same: ({ seen }) => String(seen), show: ({ seen }) => when(seen) },
+  {
+    key: "partitions_done",
+    label: "Partitions done",
+    number: true,
+    rank: 2,
+    show: (item) => count(item.partitions_done),
+  },
+  {
+    key: "parts_open",
+    label: "Under way",
+    number: true,
+    rank: 2,
+    show: (item) => count(item.parts_open),
+  },
+  {
+    key: "seen",
+    label: "Last seen",
+    same: ({ seen }) => String(seen),
+    show: ({ seen }) => when(seen),
+  },
 ];
 
 function noSlots() {
@@ -166,5 +229,8 @@ function noSlots() {
 }
 
 function noWriters() {
-  return empty("Nobody has written batches", h("p", null, "What a pipeline writes into queues, each batch exactly once, is listed here."));
+  return empty(
+    "Nobody has written batches",
+    h("p", null, "What a pipeline writes into queues, each batch exactly once, is listed here."),
+  );
 }

@@ -9,7 +9,13 @@ import { sign } from "../shell.js";
 
 const PASSWORD = [
   { name: "user", label: "User", autocomplete: "username", required: true, maxlength: 64 },
-  { name: "password", label: "Password", kind: "password", autocomplete: "current-password", required: true },
+  {
+    name: "password",
+    label: "Password",
+    kind: "password",
+    autocomplete: "current-password",
+    required: true,
+  },
 ];
 const TOKEN = [{ name: "token", label: "Token", kind: "password", required: true }];
 
@@ -21,7 +27,13 @@ export function show(refusal, enter) {
   const alert = h("p", { class: "error", role: "alert" });
   const done = h("button", { type: "submit", class: "primary" }, "Log in");
   const other = h("button", { type: "button", class: "quiet" });
-  const form = h("form", { class: "login" }, fields, alert, h("div", { class: "buttons" }, other, done));
+  const form = h(
+    "form",
+    { class: "login" },
+    fields,
+    alert,
+    h("div", { class: "buttons" }, other, done),
+  );
   const arrange = () => {
     put(fields, specs.map(field));
     other.textContent = specs === PASSWORD ? "Use a token" : "Use a password";

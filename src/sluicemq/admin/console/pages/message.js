@@ -17,7 +17,9 @@ export function fill(element, place, id, signal) {
   const back = h("a", { href: place.href("/messages") }, place.name);
   const content = h("div", { class: "page" });
   const actions = h("div", { class: "actions" });
-  const top = head(`Message ${id}`, { beside: h("p", { class: "about" }, "In ", h("span", { class: "name" }, back)) });
+  const top = head(`Message ${id}`, {
+    beside: h("p", { class: "about" }, "In ", h("span", { class: "name" }, back)),
+  });
   top.append(actions);
   put(element, top, content);
   const path = `/messages/${encodeURIComponent(id)}`;
@@ -33,7 +35,10 @@ export function fill(element, place, id, signal) {
 }
 
 function tools(place, message) {
-  const which = { ids: [message.id], ...(message.subscription && { subscription: message.subscription }) };
+  const which = {
+    ids: [message.id],
+    ...(message.subscription && { subscription: message.subscription }),
+  };
   const what = `message ${message.id}`;
   const consume = session.whyNot("consume", place.name);
   const leaving = (action) => async () => {
@@ -42,10 +47,14 @@ function tools(place, message) {
   const move = (target, ...rest) => transferMessages(target, "move", ...rest);
   const held = message.state === "unacked" ? "a consumer has it" : "";
   return [
-    message.dead_letter && button("Send back…", leaving(returnMessages), { why: consume || held, tone: "primary" }),
+    message.dead_letter &&
+      button("Send back…", leaving(returnMessages), { why: consume || held, tone: "primary" }),
     button("Move…", leaving(move), { why: consume || held }),
-    button("Copy…", () => transferMessages(place, "copy", what, which), { why: session.whyNot("browse", place.name) }),
-    message.state !== "waiting" && button("Redeliver…", leaving(redeliverMessages), { why: consume }),
+    button("Copy…", () => transferMessages(place, "copy", what, which), {
+      why: session.whyNot("browse", place.name),
+    }),
+    message.state !== "waiting" &&
+      button("Redeliver…", leaving(redeliverMessages), { why: consume }),
     button("Delete…", leaving(deleteMessages), { why: consume, tone: "danger" }),
   ];
 }
@@ -53,7 +62,11 @@ function tools(place, message) {
 function view(place, path, message) {
   const { body, properties = {} } = message;
   const raw = address(place.path(`${path}/body`), place.query());
-  const download = h("a", { href: raw, download: `message-${message.id}` }, `Download, ${bytes(message.size)}`);
+  const download = h(
+    "a",
+    { href: raw, download: `message-${message.id}` },
+    `Download, ${bytes(message.size)}`,
+  );
   const named = Object.entries(properties);
   return [
     message.dead_letter && grave(message.dead_letter),
@@ -61,7 +74,11 @@ function view(place, path, message) {
       "Body",
       [
         body.truncated &&
-          h("p", { class: "hint" }, `The first part of ${bytes(message.size)}; the download has all of it.`),
+          h(
+            "p",
+            { class: "hint" },
+            `The first part of ${bytes(message.size)}; the download has all of it.`,
+          ),
         bodyView(body),
       ],
       { beside: h("span", null, tag(body.kind), " ", download) },
@@ -82,8 +99,15 @@ function view(place, path, message) {
 
 function grave({ reason, origin, attempts, at }) {
   const told = [["Reason", tag(reason, "bad")]];
-  if (origin) told.push(["Came from", h("a", { class: "name", href: new Place("queue", origin).href() }, origin)]);
-  told.push(["Deliveries", count(attempts)], ["When", when(typeof at === "number" ? at : Date.parse(at))]);
+  if (origin)
+    told.push([
+      "Came from",
+      h("a", { class: "name", href: new Place("queue", origin).href() }, origin),
+    ]);
+  told.push(
+    ["Deliveries", count(attempts)],
+    ["When", when(typeof at === "number" ? at : Date.parse(at))],
+  );
   return panel("Why it is a dead letter", facts(told));
 }
 

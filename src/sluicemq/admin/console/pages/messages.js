@@ -55,9 +55,24 @@ class Messages {
     const form = h(
       "form",
       { class: "filters" },
-      field({ name: "state", label: "Messages that are", kind: "choice", options: STATES, value: this.state }),
+      field({
+        name: "state",
+        label: "Messages that are",
+        kind: "choice",
+        options: STATES,
+        value: this.state,
+      }),
       this.place.kind === "topic" && (this.chooser = h("div", { class: "field" })),
-      h("div", { class: "grow field" }, field({ name: "selector", label: "Selector", value: this.selector, placeholder: "color = 'red' AND JMSPriority > 4" })),
+      h(
+        "div",
+        { class: "grow field" },
+        field({
+          name: "selector",
+          label: "Selector",
+          value: this.selector,
+          placeholder: "color = 'red' AND JMSPriority > 4",
+        }),
+      ),
       h("button", { type: "submit" }, "Select"),
     );
     form.addEventListener("submit", (event) => {
@@ -74,7 +89,16 @@ class Messages {
     const query = { ...this.place.asked(), page_size: 500 };
     const { items } = await get("subscriptions", query, this.signal).catch(() => ({ items: [] }));
     const options = [["", "any"], ...items.map(({ name, label }) => [name, label || name])];
-    put(this.chooser, field({ name: "subscription", label: "Subscription", kind: "choice", options, value: this.subscription }));
+    put(
+      this.chooser,
+      field({
+        name: "subscription",
+        label: "Subscription",
+        kind: "choice",
+        options,
+        value: this.subscription,
+      }),
+    );
     form.elements.subscription.addEventListener("change", () => this.restart(form));
   }
 
@@ -125,7 +149,9 @@ class Messages {
   }
 
   pages({ items, total, next }) {
-    const from = this.selector ? "" : `${count(this.offset + 1)} to ${count(this.offset + items.length)} of ${count(total)}`;
+    const from = this.selector
+      ? ""
+      : `${count(this.offset + 1)} to ${count(this.offset + items.length)} of ${count(total)}`;
     const looked = this.selector ? `${many(items.length, "message")} found on this page` : from;
     const back = this.selector ? this.cursors.length > 1 : this.offset > 0;
     const on = this.selector ? Boolean(next) : this.offset + items.length < total;
@@ -142,12 +168,20 @@ class Messages {
         pageButton("Next", on, () => this.turn(1)),
       ],
     );
-    const again = [...this.foot.querySelectorAll("button")].find((one) => one.textContent === focused);
+    const again = [...this.foot.querySelectorAll("button")].find(
+      (one) => one.textContent === focused,
+    );
     if (again && document.activeElement === document.body) again.focus();
   }
 
   jump(total) {
-    const input = h("input", { type: "number", min: 1, max: total, "aria-label": "Position to go to", placeholder: "position" });
+    const input = h("input", {
+      type: "number",
+      min: 1,
+      max: total,
+      "aria-label": "Position to go to",
+      placeholder: "position",
+    });
     const form = h("form", { class: "pair" }, input, h("button", { type: "submit" }, "Go to"));
     form.addEventListener("submit", (event) => {
       event.preventDefault();
@@ -175,9 +209,11 @@ class Messages {
   /** What the buttons are about: the chosen ones, or all that are shown here page by page. */
   scope() {
     const more = { ...(this.subscription && { subscription: this.subscription }) };
-    if (this.chosen.size) return [many(this.chosen.size, "message"), { ids: [...this.chosen], ...more }];
+    if (this.chosen.size)
+      return [many(this.chosen.size, "message"), { ids: [...this.chosen], ...more }];
     const state = this.state === "unacked" ? {} : { state: this.state };
-    if (this.selector) return ["all found messages", { selector: this.selector, ...state, ...more }];
+    if (this.selector)
+      return ["all found messages", { selector: this.selector, ...state, ...more }];
     return ["all messages", { all: true, ...state, ...more }];
   }
 
@@ -223,12 +259,23 @@ class Messages {
         label: "Message",
         head: true,
         same: ({ id }) => id,
-        show: ({ id }) => h("a", { class: "name", href: this.place.href(`/messages/${encodeURIComponent(id)}`) }, id),
+        show: ({ id }) =>
+          h(
+            "a",
+            { class: "name", href: this.place.href(`/messages/${encodeURIComponent(id)}`) },
+            id,
+          ),
       },
       { key: "kind", label: "Body", show: ({ kind }) => kind },
       { key: "size", label: "Size", number: true, show: ({ size }) => bytes(size) },
       { key: "protocol", label: "Came by", rank: 2, show: ({ protocol }) => protocol },
-      { key: "priority", label: "Priority", number: true, rank: 2, show: ({ priority }) => String(priority) },
+      {
+        key: "priority",
+        label: "Priority",
+        number: true,
+        rank: 2,
+        show: ({ priority }) => String(priority),
+      },
       {
         key: "attempts",
         label: "Attempts",
@@ -236,7 +283,13 @@ class Messages {
         rank: 2,
         show: ({ attempts }) => String(attempts),
       },
-      { key: "properties_count", label: "Properties", number: true, rank: 3, show: (item) => String(item.properties_count) },
+      {
+        key: "properties_count",
+        label: "Properties",
+        number: true,
+        rank: 3,
+        show: (item) => String(item.properties_count),
+      },
       {
         key: "timestamp",
         label: "Sent",
@@ -269,14 +322,27 @@ class Messages {
     if (this.selector) {
       return empty(
         this.answer.next ? "Nothing found so far" : "No message is like that",
-        h("p", null, this.answer.next ? "The broker looks at so many messages at a time: go on with Next." : "A selector is a condition on headers and properties, as in JMS: color = 'red' AND size > 10."),
+        h(
+          "p",
+          null,
+          this.answer.next
+            ? "The broker looks at so many messages at a time: go on with Next."
+            : "A selector is a condition on headers and properties, as in JMS: color = 'red' AND size > 10.",
+        ),
       );
     }
     if (this.state !== "waiting") return empty("There are no such messages now");
     const listeners = live.overview?.listeners;
     const back = receiving(listeners, this.place.name);
     if (this.place.kind === "topic") {
-      return empty("Nothing is waiting", h("p", null, "A message that is published here waits in each subscription until it is consumed; without subscriptions nobody keeps it."));
+      return empty(
+        "Nothing is waiting",
+        h(
+          "p",
+          null,
+          "A message that is published here waits in each subscription until it is consumed; without subscriptions nobody keeps it.",
+        ),
+      );
     }
     return empty(
       "Nothing is waiting here",
@@ -290,4 +356,3 @@ class Messages {
 function pageButton(label, usable, onclick) {
   return h("button", { type: "button", disabled: !usable, onclick }, label);
 }
-

@@ -65,7 +65,11 @@ class Overview {
           "div",
           { class: "flow" },
           h("div", { class: "flow-gauge" }, this.level.element),
-          h("div", { class: "readings" }, Object.values(this.readings).map(({ element }) => element)),
+          h(
+            "div",
+            { class: "readings" },
+            Object.values(this.readings).map(({ element }) => element),
+          ),
           this.charts.flow.element,
         ),
         { kind: "hero" },
@@ -129,7 +133,10 @@ class Overview {
     const { totals } = overview;
     const up = span(overview.uptime_ms);
     const made = overview.compiled ? ", compiled" : "";
-    say(this.about, `Version ${overview.version}${made}, up ${up}, ${bytes(overview.memory_bytes)} of memory`);
+    say(
+      this.about,
+      `Version ${overview.version}${made}, up ${up}, ${bytes(overview.memory_bytes)} of memory`,
+    );
     this.readings.in.set(rate(totals.rate_in), bytes(totals.bytes_in));
     this.readings.waiting.set(compact(totals.waiting), many(totals.destinations, "destination"));
     this.readings.unacked.set(compact(totals.unacked), many(totals.consumers, "consumer"));
@@ -149,7 +156,9 @@ class Overview {
     this.warned = told;
     put(
       this.alarms,
-      alarms.map(({ code, text }) => h("p", { class: "alarm", role: "alert" }, tag(code, "bad"), text)),
+      alarms.map(({ code, text }) =>
+        h("p", { class: "alarm", role: "alert" }, tag(code, "bad"), text),
+      ),
     );
   }
 
@@ -169,7 +178,13 @@ class Overview {
             h("p", null, "A queue comes into being when it is first used. In a terminal:"),
             command(sending(open, "orders")),
             back && command(back),
-            h("p", null, "Or ", h("a", { href: "#/destinations" }, "create a destination"), " here."),
+            h(
+              "p",
+              null,
+              "Or ",
+              h("a", { href: "#/destinations" }, "create a destination"),
+              " here.",
+            ),
           ),
         ),
     );
@@ -215,12 +230,12 @@ function charts() {
     }),
     lag: new Chart({
       title: "Loop lag",
-      series: [{ key: "lag_ms", label: "longest", tone: "water" }],
+      series: [{ key: "lag_ms", label: "99 % within", tone: "water" }],
       format: millis,
     }),
     sync: new Chart({
       title: "Disk sync",
-      series: [{ key: "fdatasync_ms", label: "longest fdatasync", tone: "brass" }],
+      series: [{ key: "fdatasync_ms", label: "99 % within", tone: "brass" }],
       format: millis,
     }),
   };
@@ -251,7 +266,13 @@ function busiest() {
       },
       { key: "rate_in", label: "In/s", number: true, show: (item) => rate(item.rate_in) },
       { key: "rate_out", label: "Out/s", number: true, show: (item) => rate(item.rate_out) },
-      { key: "consumers", label: "Consumers", number: true, rank: 2, show: (item) => count(item.consumers) },
+      {
+        key: "consumers",
+        label: "Consumers",
+        number: true,
+        rank: 2,
+        show: (item) => count(item.consumers),
+      },
     ],
   });
 }
@@ -262,7 +283,12 @@ function protocols() {
     key: ({ name }) => name,
     columns: [
       { key: "name", label: "Protocol", head: true, wide: true, show: ({ name }) => name },
-      { key: "connections", label: "Connections", number: true, show: (one) => count(one.connections) },
+      {
+        key: "connections",
+        label: "Connections",
+        number: true,
+        show: (one) => count(one.connections),
+      },
       { key: "rate_in", label: "In/s", number: true, show: (one) => rate(one.rate_in) },
       { key: "rate_out", label: "Out/s", number: true, show: (one) => rate(one.rate_out) },
     ],
@@ -282,7 +308,12 @@ function listeners() {
         same: ({ url }) => url,
         show: ({ url, tls }) => [h("span", { class: "name" }, url), tls && tag("TLS", "good")],
       },
-      { key: "connections", label: "Connections", number: true, show: (one) => count(one.connections) },
+      {
+        key: "connections",
+        label: "Connections",
+        number: true,
+        show: (one) => count(one.connections),
+      },
     ],
   });
 }

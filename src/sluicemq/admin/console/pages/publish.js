@@ -58,7 +58,12 @@ export function show(place, signal, destination) {
     { class: "publish" },
     FIRST.map(field),
     h("fieldset", null, h("legend", null, "Properties"), rows, add),
-    h("details", null, h("summary", null, "Headers"), h("div", { class: "fields" }, MORE.map(field))),
+    h(
+      "details",
+      null,
+      h("summary", null, "Headers"),
+      h("div", { class: "fields" }, MORE.map(field)),
+    ),
     alert,
     h("div", { class: "buttons" }, done),
   );
@@ -86,10 +91,18 @@ function property() {
     "div",
     { class: "property" },
     h("input", { "aria-label": "Name of the property", placeholder: "name", required: true }),
-    h("select", { "aria-label": "Type of the property" }, TYPES.map(([value, label]) => h("option", { value }, label))),
+    h(
+      "select",
+      { "aria-label": "Type of the property" },
+      TYPES.map(([value, label]) => h("option", { value }, label)),
+    ),
     h("input", { "aria-label": "Value of the property", placeholder: "value" }),
   );
-  const remove = h("button", { type: "button", class: "quiet", "aria-label": "Remove the property" }, "Remove");
+  const remove = h(
+    "button",
+    { type: "button", class: "quiet", "aria-label": "Remove the property" },
+    "Remove",
+  );
   remove.addEventListener("click", () => row.remove());
   row.append(remove);
   return row;
@@ -99,7 +112,8 @@ function typed(type, text) {
   if (type === "boolean") return { type, value: text.trim().toLowerCase() === "true" };
   if (type === "int" || type === "float") {
     const value = Number(text);
-    if (text.trim() === "" || !Number.isFinite(value)) throw new Refusal(0, "bad-value", `${text || "nothing"} is not a number`);
+    if (text.trim() === "" || !Number.isFinite(value))
+      throw new Refusal(0, "bad-value", `${text || "nothing"} is not a number`);
     return { type, value };
   }
   return { type, value: text };

@@ -15,7 +15,8 @@ export function show(place, signal) {
     path: "subscriptions",
     fixed: place.asked(),
     table: {
-      caption: "Subscriptions", stack: true,
+      caption: "Subscriptions",
+      stack: true,
       key: ({ name }) => name,
       columns: columns(place, (item) => drop(place, item, list)),
     },
@@ -46,7 +47,13 @@ function columns(place, ondrop) {
       same: ({ selector }) => selector ?? "",
       show: ({ selector }) => (selector ? h("code", null, selector) : "–"),
     },
-    { key: "waiting", label: "Waiting", number: true, same: (item) => String(item.waiting), show: (item) => standing(item.waiting) },
+    {
+      key: "waiting",
+      label: "Waiting",
+      number: true,
+      same: (item) => String(item.waiting),
+      show: (item) => standing(item.waiting),
+    },
     { key: "unacked", label: "Unacked", number: true, show: (item) => count(item.unacked) },
     { key: "consumers", label: "Consumers", number: true, show: (item) => count(item.consumers) },
     {
@@ -77,7 +84,12 @@ async function drop(place, item, list) {
     ],
     action: "Delete it",
     tone: "danger",
-    submit: () => remove("subscriptions", { ...place.asked(), name: item.name, force: item.consumers ? "true" : "" }),
+    submit: () =>
+      remove("subscriptions", {
+        ...place.asked(),
+        name: item.name,
+        force: item.consumers ? "true" : "",
+      }),
   });
   if (!done) return;
   tell(`The subscription ${item.label || item.name} is deleted`);
@@ -87,6 +99,10 @@ async function drop(place, item, list) {
 function none() {
   return empty(
     "Nobody has subscribed",
-    h("p", null, "What is published now is kept for nobody, unless the topic's settings say so. A JMS client subscribes with createDurableSubscriber, a VibeMQ client by subscribing."),
+    h(
+      "p",
+      null,
+      "What is published now is kept for nobody, unless the topic's settings say so. A JMS client subscribes with createDurableSubscriber, a VibeMQ client by subscribing.",
+    ),
   );
 }

@@ -14,18 +14,28 @@ export function show({ signal }) {
   const list = new List({
     path: "transactions",
     sort: "since",
-    table: { caption: "Transactions", stack: true, key: ({ id }) => id, columns: columns((...all) => settle(list, ...all)) },
+    table: {
+      caption: "Transactions",
+      stack: true,
+      key: ({ id }) => id,
+      columns: columns((...all) => settle(list, ...all)),
+    },
     none: () =>
       empty(
         "There are no transactions",
-        h("p", null, "Those of JMS clients appear here while they are open. A prepared one that its transaction manager has forgotten can be committed or rolled back by hand."),
+        h(
+          "p",
+          null,
+          "Those of JMS clients appear here while they are open. A prepared one that its transaction manager has forgotten can be committed or rolled back by hand.",
+        ),
       ),
     signal,
   });
   return h("div", { class: "page" }, head("Transactions"), panel(null, list.element));
 }
 
-const MANAGED = "If its transaction manager decides otherwise later, the two are at odds: ask there first.";
+const MANAGED =
+  "If its transaction manager decides otherwise later, the two are at odds: ask there first.";
 
 /** An X/Open id in words. */
 function xidText(xid) {
@@ -41,23 +51,40 @@ function columns(onsettle) {
       same: ({ state }) => state,
       show: ({ state }) => tag(state, state === "prepared" ? "brass" : ""),
     },
-    { key: "xid", label: "Global id", rank: 2, same: ({ xid }) => xidText(xid), show: ({ xid }) => h("code", null, xidText(xid)) },
+    {
+      key: "xid",
+      label: "Global id",
+      rank: 2,
+      same: ({ xid }) => xidText(xid),
+      show: ({ xid }) => h("code", null, xidText(xid)),
+    },
     { key: "protocol", label: "Protocol", rank: 2, show: ({ protocol }) => protocol },
     { key: "sends", label: "Sends", number: true, show: ({ sends }) => count(sends) },
     { key: "acks", label: "Acknowledgements", number: true, show: ({ acks }) => count(acks) },
-    { key: "since", label: "Since", rank: 2, same: ({ since }) => String(since), show: ({ since }) => when(since) },
+    {
+      key: "since",
+      label: "Since",
+      rank: 2,
+      same: ({ since }) => String(since),
+      show: ({ since }) => when(since),
+    },
     {
       key: "actions",
       label: "Actions",
       hidden: true,
       number: true,
       same: ({ state }) => state,
-      show: (item) =>
-        [
-          item.state === "prepared" &&
-            button("Commit…", () => onsettle(item, "commit"), { tone: "quiet small", name: `Commit ${item.id}…` }),
-          button("Roll back…", () => onsettle(item, "rollback"), { tone: "quiet small", name: `Roll ${item.id} back…` }),
-        ],
+      show: (item) => [
+        item.state === "prepared" &&
+          button("Commit…", () => onsettle(item, "commit"), {
+            tone: "quiet small",
+            name: `Commit ${item.id}…`,
+          }),
+        button("Roll back…", () => onsettle(item, "rollback"), {
+          tone: "quiet small",
+          name: `Roll ${item.id} back…`,
+        }),
+      ],
     },
   ];
 }

@@ -21,7 +21,9 @@ export function show({ steps, signal }) {
   const name = steps[1];
   const content = h("div", { class: "page" });
   const actions = h("div", { class: "actions" });
-  const top = head(h("span", { class: "name" }, name), { beside: h("p", { class: "about" }, h("a", { href: "#/users" }, "All users")) });
+  const top = head(h("span", { class: "name" }, name), {
+    beside: h("p", { class: "about" }, h("a", { href: "#/users" }, "All users")),
+  });
   top.append(actions);
   const path = `users/${encodeURIComponent(name)}`;
   const look = loading(
@@ -40,7 +42,9 @@ export function show({ steps, signal }) {
 function tools(user, path, again) {
   return [
     button("Password…", () => setPassword(user.name, path, again)),
-    button(user.superuser ? "No longer a superuser…" : "Make a superuser…", () => setSuperuser(user, path, again)),
+    button(user.superuser ? "No longer a superuser…" : "Make a superuser…", () =>
+      setSuperuser(user, path, again),
+    ),
     button("Delete…", () => destroy(user, path), { tone: "danger" }),
   ];
 }
@@ -51,7 +55,10 @@ function view(user, path, again) {
     panel(
       null,
       facts([
-        ["Rights", user.superuser ? tag("superuser: everything", "brass") : "those of the permissions below"],
+        [
+          "Rights",
+          user.superuser ? tag("superuser: everything", "brass") : "those of the permissions below",
+        ],
         ["Password", user.password ? "yes" : "none: only tokens admit it"],
         ["Roles", roles.join(", ") || "none"],
         ["Made", when(user.created * 1000)],
@@ -72,7 +79,16 @@ function row(content, ...tools) {
 
 function permissionList(user, permissions, path, again) {
   if (!permissions.length) {
-    return empty("It has none of its own", h("p", null, user.superuser ? "A superuser needs none." : "Without permissions a user sees and does nothing."));
+    return empty(
+      "It has none of its own",
+      h(
+        "p",
+        null,
+        user.superuser
+          ? "A superuser needs none."
+          : "Without permissions a user sees and does nothing.",
+      ),
+    );
   }
   return h(
     "ul",
@@ -80,7 +96,10 @@ function permissionList(user, permissions, path, again) {
     permissions.map((one) =>
       row(
         h("code", null, permissionText(one)),
-        button("Withdraw…", () => withdraw(user.name, one, path, again), { tone: "quiet small", name: `Withdraw ${permissionText(one)}…` }),
+        button("Withdraw…", () => withdraw(user.name, one, path, again), {
+          tone: "quiet small",
+          name: `Withdraw ${permissionText(one)}…`,
+        }),
       ),
     ),
   );
@@ -88,15 +107,26 @@ function permissionList(user, permissions, path, again) {
 
 function tokenList(user, tokens, path, again) {
   if (!tokens.length) {
-    return empty("It has no tokens", h("p", null, "Programs show one instead of a password:"), command(`sluicemq users token add ${user.name} --label ci`));
+    return empty(
+      "It has no tokens",
+      h("p", null, "Programs show one instead of a password:"),
+      command(`sluicemq users token add ${user.name} --label ci`),
+    );
   }
   return h(
     "ul",
     { class: "rows" },
     tokens.map((token) =>
       row(
-        [token.label || token.id, " ", h("small", null, token.expires ? ["until ", when(token.expires * 1000)] : "for ever")],
-        button("Revoke…", () => revoke(token, path, again), { tone: "quiet small", name: `Revoke ${token.label || token.id}…` }),
+        [
+          token.label || token.id,
+          " ",
+          h("small", null, token.expires ? ["until ", when(token.expires * 1000)] : "for ever"),
+        ],
+        button("Revoke…", () => revoke(token, path, again), {
+          tone: "quiet small",
+          name: `Revoke ${token.label || token.id}…`,
+        }),
       ),
     ),
   );
@@ -106,7 +136,15 @@ async function setPassword(name, path, again) {
   const done = await ask({
     title: `A new password for ${name}`,
     text: ["The old one no longer counts. Connections that are open stay."],
-    fields: [{ name: "password", label: "New password", kind: "password", required: true, autocomplete: "new-password" }],
+    fields: [
+      {
+        name: "password",
+        label: "New password",
+        kind: "password",
+        required: true,
+        autocomplete: "new-password",
+      },
+    ],
     action: "Set it",
     submit: ({ password }) => send(path, { password }, { query: { expect: "existing" } }),
   });
@@ -117,7 +155,11 @@ async function setPassword(name, path, again) {
 async function setSuperuser({ name, superuser }, path, again) {
   const done = await ask({
     title: superuser ? `Take superuser rights from ${name}?` : `Make ${name} a superuser?`,
-    text: [superuser ? "It may then do only what its permissions say." : "It may then do everything, with all messages and all users."],
+    text: [
+      superuser
+        ? "It may then do only what its permissions say."
+        : "It may then do everything, with all messages and all users.",
+    ],
     action: superuser ? "Take them" : "Make a superuser",
     tone: "danger",
     submit: () => send(path, { superuser: !superuser }, { query: { expect: "existing" } }),
@@ -128,8 +170,12 @@ async function setSuperuser({ name, superuser }, path, again) {
 async function destroy({ name }, path) {
   const done = await ask({
     title: `Delete the user ${name}?`,
-    text: ["Its password, tokens and permissions are gone for ever. Who uses them cannot log in any more."],
-    fields: [{ name: "force", label: "Even if it is the last superuser or the last user", kind: "check" }],
+    text: [
+      "Its password, tokens and permissions are gone for ever. Who uses them cannot log in any more.",
+    ],
+    fields: [
+      { name: "force", label: "Even if it is the last superuser or the last user", kind: "check" },
+    ],
     action: "Delete the user",
     tone: "danger",
     submit: ({ force }) => remove(path, force ? { force: "true" } : {}),
@@ -143,8 +189,19 @@ async function permit(name, path, again) {
   const done = await ask({
     title: `Permit something to ${name}`,
     fields: [
-      { name: "pattern", label: "Destinations", required: true, maxlength: 256, placeholder: "orders.*", hint: "A name, in which * stands for anything." },
-      ...OPERATIONS.map(([operation, meaning]) => ({ name: operation, label: `${operation}: ${meaning}`, kind: "check" })),
+      {
+        name: "pattern",
+        label: "Destinations",
+        required: true,
+        maxlength: 256,
+        placeholder: "orders.*",
+        hint: "A name, in which * stands for anything.",
+      },
+      ...OPERATIONS.map(([operation, meaning]) => ({
+        name: operation,
+        label: `${operation}: ${meaning}`,
+        kind: "check",
+      })),
     ],
     action: "Permit",
     submit({ pattern, ...ticked }) {
@@ -160,7 +217,9 @@ async function permit(name, path, again) {
 async function withdraw(name, { pattern, operations }, path, again) {
   const done = await ask({
     title: `Withdraw a permission of ${name}?`,
-    text: [`It may then no longer ${[...operations].join(", ")} with ${pattern}, unless a role permits it.`],
+    text: [
+      `It may then no longer ${[...operations].join(", ")} with ${pattern}, unless a role permits it.`,
+    ],
     action: "Withdraw it",
     tone: "danger",
     submit: () => remove(`${path}/permissions`, { pattern }),
@@ -173,7 +232,14 @@ async function makeToken(name, path, again) {
     title: `A token for ${name}`,
     fields: [
       { name: "label", label: "What it is for", maxlength: 100 },
-      { name: "days", label: "Valid for days", kind: "number", min: 1, value: 90, hint: "Nothing: for ever" },
+      {
+        name: "days",
+        label: "Valid for days",
+        kind: "number",
+        min: 1,
+        value: 90,
+        hint: "Nothing: for ever",
+      },
     ],
     action: "Make it",
     submit({ label, days }) {
@@ -182,7 +248,11 @@ async function makeToken(name, path, again) {
     },
   });
   if (!made) return;
-  tellAll("The token", h("p", null, "It is shown this once; the broker keeps only a trace of it."), command(made.token));
+  tellAll(
+    "The token",
+    h("p", null, "It is shown this once; the broker keeps only a trace of it."),
+    command(made.token),
+  );
   again();
 }
 

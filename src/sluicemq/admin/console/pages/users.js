@@ -48,10 +48,24 @@ const COLUMNS = [
     label: "Name",
     head: true,
     same: ({ name, superuser }) => `${name} ${superuser}`,
-    show: ({ name, superuser }) => [h("a", { class: "name", href: userHref(name) }, name), superuser && tag("superuser", "brass")],
+    show: ({ name, superuser }) => [
+      h("a", { class: "name", href: userHref(name) }, name),
+      superuser && tag("superuser", "brass"),
+    ],
   },
-  { key: "password", label: "Password", rank: 2, show: ({ password }) => (password ? "yes" : "none") },
-  { key: "tokens", label: "Tokens", number: true, rank: 2, show: ({ tokens = [] }) => String(tokens.length) },
+  {
+    key: "password",
+    label: "Password",
+    rank: 2,
+    show: ({ password }) => (password ? "yes" : "none"),
+  },
+  {
+    key: "tokens",
+    label: "Tokens",
+    number: true,
+    rank: 2,
+    show: ({ tokens = [] }) => String(tokens.length),
+  },
   { key: "roles", label: "Roles", rank: 2, show: ({ roles = [] }) => roles.join(", ") || "–" },
   {
     key: "permissions",
@@ -68,7 +82,11 @@ const COLUMNS = [
 function none() {
   return empty(
     "There are no users: nobody is asked who they are",
-    h("p", null, "Whoever reaches the broker may do everything. From the first user on, everybody has to log in; make that one a superuser:"),
+    h(
+      "p",
+      null,
+      "Whoever reaches the broker may do everything. From the first user on, everybody has to log in; make that one a superuser:",
+    ),
     command("sluicemq users add anna --superuser"),
   );
 }
@@ -77,9 +95,25 @@ async function add() {
   const made = await ask({
     title: "Add a user",
     fields: [
-      { name: "name", label: "Name", required: true, maxlength: 64, hint: "Letters, digits and - _ . @" },
-      { name: "password", label: "Password", kind: "password", autocomplete: "new-password", hint: "Nothing: only tokens admit it." },
-      { name: "superuser", label: "A superuser: may do everything, and manage users", kind: "check" },
+      {
+        name: "name",
+        label: "Name",
+        required: true,
+        maxlength: 64,
+        hint: "Letters, digits and - _ . @",
+      },
+      {
+        name: "password",
+        label: "Password",
+        kind: "password",
+        autocomplete: "new-password",
+        hint: "Nothing: only tokens admit it.",
+      },
+      {
+        name: "superuser",
+        label: "A superuser: may do everything, and manage users",
+        kind: "check",
+      },
     ],
     action: "Add",
     async submit({ name, password, superuser }) {
