@@ -101,7 +101,10 @@ class TransactionPages:
         transactions = self._broker.transactions
         for each in (*transactions.prepared.values(), *transactions.open.values()):
             if id_of(each) == wanted:
-                call.note = f"{len(each.sends)} sent, {len(each.acks)} taken, xid {each.xid.hex()}"
+                call.note = f"{len(each.sends)} sent, {len(each.acks)} taken"
+                if each.xid:
+                    xid = _xid(each.xid)
+                    call.note += f", xid {xid.format}:{xid.global_}:{xid.branch}"
                 return each
         raise Problem(404, "transaction-not-found", "there is no such transaction, or not any more")
 
