@@ -110,16 +110,17 @@ class NoUsers:
 
 def context(broker: Broker, **changes: Any) -> Context:
     """For an application around that broker; `changes` are fields of Context."""
+    vitals = Process()
     usual: dict[str, Any] = {
         "broker": broker,
         "connections": NoConnections(),
         "configuration": NoSettings(),
-        "vitals": Process(),
+        "vitals": vitals,
         "users": NoUsers(),
         "sessions": Sessions(broker.clock),
         "audit": Lines(),
         "figures": Figures(broker),
-        "history": History(broker),
+        "history": History(broker, vitals.lag),
         "limits": Limits(),
     }
     return Context(**{**usual, **changes})
