@@ -34,6 +34,15 @@ async def test_a_session(inside: Inside) -> None:
 
 
 @looped
+async def test_a_session_over_tls(inside: Inside) -> None:
+    inside.add("anna")
+    page = inside.visitor()
+    page.caller.tls = True
+    assert "; Secure" in (await page.login("anna")).headers["set-cookie"]
+    assert "; Secure" in (await page.ask("DELETE", "/session")).headers["set-cookie"]
+
+
+@looped
 async def test_by_token(inside: Inside) -> None:
     inside.add("anna")
     for shown in ({"token": inside.token("anna")}, {"password": inside.token("anna")}):

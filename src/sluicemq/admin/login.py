@@ -73,7 +73,6 @@ class LoginPages:
             self._sessions.end(call.who.session)
         response = Response(status_code=204)
         response.headers["Set-Cookie"] = cookie("", secure=self._secure(call))
-        response.headers["Clear-Site-Data"] = '"cache"'
         return response
 
     async def change_password(self, call: Call) -> Response:
