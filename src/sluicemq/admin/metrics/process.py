@@ -6,6 +6,7 @@ import gc
 import os
 import resource
 import time
+from functools import cache
 from pathlib import Path
 from typing import Any, Final, NamedTuple
 
@@ -62,17 +63,23 @@ def usage() -> Usage:
     """As of now; Linux only: all 0 elsewhere."""
     try:
         line = Path("/proc/self/stat").read_text()
-        booted = time.time() - time.clock_gettime(time.CLOCK_BOOTTIME)
-    except (OSError, AttributeError):
+    except OSError:
         return Usage(0.0, 0.0, 0, 0)
     # the name of the program comes before and may contain anything
     fields = line.rpartition(")")[2].split()
     return Usage(
         cpu=(int(fields[11]) + int(fields[12])) / _TICKS,
-        started=booted + int(fields[19]) / _TICKS,
+        started=_booted() + int(fields[19]) / _TICKS,
         resident=int(fields[21]) * _PAGE,
         threads=int(fields[17]),
     )
+
+
+@cache
+def _booted() -> float:
+    """When the system started. Asked once: clocks are adjusted, and a start that moves looks like
+    another one."""
+    return time.time() - time.clock_gettime(time.CLOCK_BOOTTIME)
 
 
 def open_files() -> int:

@@ -21,6 +21,8 @@ from sluicemq.server.identity.records import Database
 LOGGER: Final = "sluicemq.audit"
 _LONGEST: Final = 300
 """Characters of what a client has named."""
+_USUAL: Final = ("login", "login failed", "login refused", "denied", "change")
+"""Events that are counted from the start, as 0: who watches sees the first one come."""
 _MOST_KEPT: Final = 1000
 """Lines in memory."""
 
@@ -32,7 +34,7 @@ class Audit:
     __slots__ = ("_kept", "_log", "counts")
 
     def __init__(self, enabled: bool = True) -> None:
-        self.counts: dict[str, int] = {}
+        self.counts: dict[str, int] = dict.fromkeys(_USUAL, 0)
         self._kept: deque[AuditLine] = deque(maxlen=_MOST_KEPT)
         self._log: Any = None
         if enabled:
