@@ -19,13 +19,18 @@ BESIDES_BYTES: Final = 16 * 1024 * 1024
 
 
 class Limits(NamedTuple):
-    """What a listener accepts, in bytes: a part of a batch, a destination's name, a message; and
-    how many streams of events at a time."""
+    """What a listener accepts, in bytes: a part of a batch, a destination's name, a message, and
+    one that is published over the API; how many streams of events at a time; and how many messages,
+    and for how long, one request may look at, and for how long it may act on them."""
 
     part: int = BODY_BYTES + BESIDES_BYTES
     name: int = 1024
     body: int = BODY_BYTES
     streams: int = 32
+    publish: int = 4 * 1024 * 1024
+    scan: int = 50_000
+    scan_seconds: float = 2.0
+    action_seconds: float = 10.0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -30,6 +30,8 @@ if TYPE_CHECKING:
 PRIORITIES: Final = 10
 LOOSE: Final = 1024
 """Objects in a lane before those that have gone are looked for."""
+FEW: Final = 8
+"""Deliveries looked at together for the first that is READY."""
 
 
 class Selector(Protocol):
@@ -260,6 +262,22 @@ class Lane:
                 return delivery
             self._pop(priority)
         return None
+
+    def eldest(self) -> Delivery | None:
+        """The READY delivery with the lowest order, perhaps as an object of the moment."""
+        best: Delivery | None = None
+        for priority in range(PRIORITIES):
+            ready: list[Delivery] = []
+            last = 0
+            while self.mask >> priority & 1 and not ready:
+                found = self.after(priority, last, FEW)
+                if not found:
+                    break
+                last = found[-1].order
+                ready = ready_of(found)
+            if ready and (best is None or ready[0].order < best.order):
+                best = ready[0]
+        return best
 
     def _front(self, priority: int) -> deque[Delivery] | None:
         """Where the FIFO begins."""

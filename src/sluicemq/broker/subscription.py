@@ -552,6 +552,16 @@ class Subscription:
         head = self.everything.head()
         return self.core.read(head).timestamp if head else 0
 
+    @property
+    def ready(self) -> int:
+        """Deliveries that wait and are not delayed."""
+        return self.waiting - len(self.delayed)
+
+    @property
+    def clean(self) -> bool:
+        """All that stands in the line is READY."""
+        return self.everything.length == self.ready
+
     def accepts(self, message: Message) -> bool:
         """The message's sender is not excluded, and the selector matches."""
         if self.exclude is not None and message.sender == self.exclude:

@@ -253,6 +253,27 @@ class HttpSettings(msgspec.Struct, frozen=True, kw_only=True):
     max_event_streams: Annotated[
         int, about("Streams of live statistics (`/api/v1/events`) of a listener at a time.", ge=0)
     ] = 32
+    max_publish_bytes: Annotated[
+        int,
+        about("Largest body of a message that is published over the API.", Unit.BYTES, ge=0),
+    ] = 4 * 1024 * 1024
+    max_scan: Annotated[
+        int,
+        about(
+            "Messages that one request with a selector looks at; what it has found by then is its "
+            "answer, and the next request goes on.",
+            ge=1,
+        ),
+    ] = 50_000
+    scan_time: Annotated[float, about("The same in time.", Unit.SECONDS, ge=0)] = 2.0
+    action_time: Annotated[
+        float,
+        about(
+            "How long one request moves, copies or deletes messages; then the next one goes on.",
+            Unit.SECONDS,
+            ge=0,
+        ),
+    ] = 10.0
     open_metrics: Annotated[
         bool, about("`/metrics` is shown to those who have not logged in, too.")
     ] = False

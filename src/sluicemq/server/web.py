@@ -38,6 +38,10 @@ class HttpRoom:
                 name=options.max_name_bytes,
                 body=body,
                 streams=self._settings.max_event_streams,
+                publish=min(body, self._settings.max_publish_bytes),
+                scan=self._settings.max_scan,
+                scan_seconds=self._settings.scan_time,
+                action_seconds=self._settings.action_time,
             )
             context = replace(self._context, limits=limits)
             self._http = Http(Application(context), options.max_header_bytes)
