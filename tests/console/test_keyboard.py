@@ -140,7 +140,5 @@ def test_rows_keep_the_focus_while_figures_change(visit: Visit, house: House) ->
     link.focus()
     for _ in range(5):
         house.publish("c", body="x")
-    page.wait_for_function(
-        "document.querySelector('tbody tr th a').textContent === 'c'", timeout=10_000
-    )
+    page.locator("tbody tr").first.get_by_role("link", name="c", exact=True).wait_for()
     assert page.evaluate(FOCUSED) == "A c"

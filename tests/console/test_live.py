@@ -7,20 +7,21 @@ import socket
 from collections.abc import Iterator
 from contextlib import contextmanager
 
-from playwright.sync_api import Page
+from playwright.sync_api import Page, expect
 
 from sluicemq.cli.local import LocalBroker
 from sluicemq.model.rows import row
-from tests.console.house import HERE, House, Visit
+from tests.console.house import HERE, PATIENCE_MS, House, Visit
 
 DESTINATIONS = 10_000
 CONNECTIONS = 2_000
 FIRST_PAINT_MS = 1_000
 
 
-def figure(page: Page, name: str) -> int:
-    text = page.locator(".reading", has_text=name).locator(".figure").first.inner_text()
-    return int(text.replace(",", ""))
+def shows(page: Page, name: str, figure: int) -> None:
+    """Wait until the reading of that name shows it."""
+    reading = page.locator(".reading", has_text=name)
+    expect(reading.locator(".figure").first).to_have_text(f"{figure:,}", timeout=PATIENCE_MS)
 
 
 def test_the_overview_follows_what_happens(visit: Visit, house: House) -> None:
@@ -28,10 +29,7 @@ def test_the_overview_follows_what_happens(visit: Visit, house: House) -> None:
     page = visitor.open("", "Nothing has been sent yet")
     for number in range(12):
         house.publish("orders", body=f"{number}")
-    page.wait_for_function(
-        "[...document.querySelectorAll('.reading')]"
-        ".some((one) => one.innerText.startsWith('Waiting') && one.innerText.includes('12'))"
-    )
+    shows(page, "Waiting", 12)
     visitor.see("orders")
     assert not page.get_by_text("Nothing has been sent yet").count()
     assert page.get_by_text("Live", exact=True).is_visible()
@@ -46,14 +44,9 @@ def test_changing_figures_are_not_read_out(visit: Visit, house: House) -> None:
           new MutationObserver(() => heard.push(one.textContent))
             .observe(one, {childList: true, characterData: true, subtree: true}); }"""
     )
-    for _ in range(3):
-        before = figure(page, "Waiting")
+    for number in range(3):
         house.publish("orders", body="x")
-        page.wait_for_function(
-            "before => ![...document.querySelectorAll('.reading')].some((one) =>"
-            " one.innerText.startsWith('Waiting') && one.innerText.split('\\n')[1] == before)",
-            arg=before,
-        )
+        shows(page, "Waiting", number + 1)
     assert page.evaluate("heard") == []
 
 
@@ -61,11 +54,12 @@ def test_a_broker_that_goes_and_comes_back(visit: Visit, house: House) -> None:
     visitor = visit(house, ("ERR_", "Failed to load resource"))
     house.publish("orders", body="x")
     page = visitor.open("", "orders")
+    shows(page, "Waiting", 1)
     port = house.port("http")
     house.broker.kill()
     page.get_by_text("The broker does not answer").wait_for(timeout=20_000)
     visitor.shoot("gone")
-    assert figure(page, "Waiting") == 1, "what was last known stays"
+    shows(page, "Waiting", 1)  # what was last known stays
     with LocalBroker(house.broker.directory, (f"http://{HERE}:{port}",)):
         page.get_by_role("button", name="Try now").click()
         page.get_by_text("The broker answers again").wait_for(timeout=20_000)
@@ -106,7 +100,7 @@ def test_first_paint_with_ten_thousand_destinations_and_two_thousand_connections
               bytes: performance.getEntriesByType('resource').reduce((sum, one) => sum + one.transferSize, 0),
             })"""
         )
-        assert figure(page, "Waiting") == DESTINATIONS
+        shows(page, "Waiting", DESTINATIONS)
         whole = page.evaluate("performance.now()")
         print(f"first paint {found['paint']:.0f} ms, complete {whole:.0f} ms, {len(asked)} requests, {found['bytes']} bytes")
         visitor.shoot("overview-10000")

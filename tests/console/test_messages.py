@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import pytest
-from playwright.sync_api import Page
+from playwright.sync_api import Page, expect
 
 from tests.console.house import House, Visit
 
@@ -151,7 +151,7 @@ def test_pause_and_resume(visit: Visit, house: House) -> None:
     page.get_by_role("button", name="Resume").wait_for()
     visitor.see("paused")
     assert house.item("orders")["paused"]
-    page.wait_for_function("document.activeElement.textContent === 'Resume'")
+    expect(page.get_by_role("button", name="Resume")).to_be_focused()
     page.keyboard.press("Enter")
     page.get_by_role("button", name="Pause").wait_for()
     assert not house.item("orders")["paused"]

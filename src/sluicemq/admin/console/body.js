@@ -8,22 +8,29 @@ const PER_LINE = 16;
 /** Bytes that are shown one by one. */
 const MOST_BYTES = 16_384;
 
-const TOKEN = /("(?:[^"\\]|\\.)*")(\s*:)?|(-?\d[\d.eE+-]*|true|false|null)|([{}[\],]|\s+)/g;
+const TOKEN = /("(?:[^"\\]|\\.)*")(\s*:)?|([{}[\],])|([^\s"{}[\],:]+)/g;
+/** Characters of a body in a list. */
+const PREVIEW = 160;
 
-/** JSON with line breaks; names, strings and other values in colours of their own. */
-function coloured(text) {
+/** JSON laid out in lines, its names, strings and other values told apart. Taken piece by piece as it
+    was sent: read as numbers, those with many digits would come out as others. */
+function laidOut(text) {
   const nodes = [];
-  let at = 0;
-  for (const match of text.matchAll(TOKEN)) {
-    if (match.index > at) nodes.push(text.slice(at, match.index));
-    const [whole, string, colon, other] = match;
-    if (string && colon) nodes.push(h("span", { class: "key" }, string), colon);
+  let depth = 0;
+  const line = () => `\n${"  ".repeat(depth)}`;
+  let before = "";
+  for (const [, string, colon, sign, other] of text.matchAll(TOKEN)) {
+    const closes = sign === "}" || sign === "]";
+    if (closes) depth -= 1;
+    const opened = before === "{" || before === "[";
+    if (before && (closes ? !opened : opened || before === ",")) nodes.push(line());
+    if (sign === "{" || sign === "[") depth += 1;
+    if (sign) nodes.push(sign);
+    else if (colon) nodes.push(h("span", { class: "key" }, string), ": ");
     else if (string) nodes.push(h("span", { class: "string" }, string));
-    else if (other) nodes.push(h("span", { class: "other" }, other));
-    else nodes.push(whole);
-    at = match.index + whole.length;
+    else nodes.push(h("span", { class: "other" }, other));
+    before = sign ?? (colon ? ":" : "value");
   }
-  nodes.push(text.slice(at));
   return nodes;
 }
 
@@ -59,24 +66,23 @@ function block(label, kind, content) {
 
 /** A typed value of a map, a stream or a property. */
 export function value({ type, value: content }) {
-  const text =
-    content === null
-      ? "null"
-      : typeof content === "object"
-        ? JSON.stringify(content)
-        : String(content);
-  return [h("code", null, text), " ", tag(type)];
+  if (type === "map") return typedMap(content);
+  return [h("code", null, content === null ? "null" : String(content)), " ", tag(type)];
 }
 
-function asJson(content) {
-  return block("Body, JSON", "", coloured(JSON.stringify(content, null, 2)));
+function typedMap(content) {
+  return facts(
+    Object.entries(content).map(([name, typed]) => [h("code", null, name), value(typed)]),
+  );
 }
 
+/** JSON that is whole is laid out; everything else is shown as it is. */
 function asText(text) {
   const trimmed = text.trimStart();
   if (trimmed.startsWith("{") || trimmed.startsWith("[")) {
     try {
-      return asJson(JSON.parse(text));
+      JSON.parse(text);
+      return block("Body, JSON", "", laidOut(text));
     } catch {
       // it only looks like JSON
     }
@@ -85,27 +91,48 @@ function asText(text) {
 }
 
 /** An element that shows it; `body` as the API tells it. */
-export function bodyView({ kind, encoding, value: content, ...more }) {
-  if (kind === "none" || content === null || content === undefined) {
-    if (encoding !== "json") return h("p", { class: "hint" }, "It has no body.");
-  }
+export function bodyView({ kind, encoding, value: content, class: named }) {
+  if (kind === "none") return h("p", { class: "hint" }, "It has no body.");
   switch (encoding) {
     case "text":
-      return content === "" ? h("p", { class: "hint" }, "The body is empty.") : asText(content);
     case "json":
-      return asJson(content);
+      return content === "" ? h("p", { class: "hint" }, "The body is empty.") : asText(content);
     case "map":
-      return facts(
-        Object.entries(content).map(([name, typed]) => [h("code", null, name), value(typed)]),
-      );
+      return typedMap(content);
     case "stream":
       return facts(content.map((typed, index) => [`${index + 1}`, value(typed)]));
-    default: {
-      const bytes = decoded(content);
-      const named =
-        more.class_name &&
-        h("p", null, "Java object of the class ", h("code", null, more.class_name));
-      return h("div", null, named, block("Body, bytes", "hex", dump(bytes)));
-    }
+    default:
+      return h(
+        "div",
+        null,
+        named && h("p", null, "Java object of the class ", h("code", null, named)),
+        block("Body, bytes", "hex", dump(decoded(content))),
+      );
   }
+}
+
+function plain(typed) {
+  return typed !== null && typeof typed === "object" && "value" in typed
+    ? plain(typed.value)
+    : typed;
+}
+
+/** The beginning of a body in one line. */
+export function preview({ kind, encoding, value: content }) {
+  if (kind === "none") return "";
+  let text = content;
+  if (encoding === "map") {
+    text = Object.entries(content)
+      .map(([name, typed]) => `${name} = ${plain(typed)}`)
+      .join(", ");
+  } else if (encoding === "stream") text = content.map((typed) => String(plain(typed))).join(", ");
+  else if (encoding === "object" || encoding === "base64") {
+    const bytes = decoded(content.slice(0, 64));
+    text = [...bytes].map((byte) => byte.toString(16).padStart(2, "0")).join(" ");
+  }
+  return text
+    .slice(0, PREVIEW * 2)
+    .replaceAll(/\s+/g, " ")
+    .trim()
+    .slice(0, PREVIEW);
 }

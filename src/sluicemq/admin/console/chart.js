@@ -14,6 +14,7 @@ const RIGHT = 10;
 const TOP = 8;
 const BOTTOM = 20;
 const NARROWEST = 200;
+const MINUTE = 60_000;
 /** Rows of the table: one for so many samples. */
 const ROWS = 15;
 
@@ -80,9 +81,10 @@ export class Chart {
     }).observe(this.drawing);
   }
 
-  /** Draw what is known now. */
-  update(history) {
+  /** Draw what is known now, of so many minutes: what was before the broker began stays empty. */
+  update(history, minutes) {
     this.history = history;
+    this.start = history.end - minutes * MINUTE;
     this.length = Math.max(0, ...this.series.map((one) => history[one.key]?.length ?? 0));
     this.read();
     this.draw();
@@ -98,9 +100,9 @@ export class Chart {
     return this.history.end - (this.length - 1 - index) * this.history.step_ms;
   }
 
-  x(index) {
-    const steps = Math.max(1, this.length - 1);
-    return LEFT + ((this.width - LEFT - RIGHT) * index) / steps;
+  x(at) {
+    const share = (at - this.start) / (this.history.end - this.start);
+    return LEFT + share * (this.width - LEFT - RIGHT);
   }
 
   draw() {
@@ -118,7 +120,7 @@ export class Chart {
       for (let index = 0; index < this.length; index += 1) {
         const value = this.value(one, index);
         if (Number.isFinite(value)) {
-          points.push([this.x(index), zero + (sign * tall * Math.min(value, top)) / top]);
+          points.push([this.x(this.at(index)), zero + (sign * tall * Math.min(value, top)) / top]);
         }
       }
       const line = points.map(([x, y]) => `${x.toFixed(1)},${y.toFixed(1)}`).join("L");
@@ -150,30 +152,19 @@ export class Chart {
           ),
         ];
       }),
-      this.length > 1 &&
-        times(this.at(0), this.history.end, Math.max(2, this.width / 90)).map((at) => {
-          const share = (at - this.at(0)) / (this.history.end - this.at(0));
-          const x = LEFT + share * (right - LEFT);
-          return [
-            s("line", {
-              class: "rule",
-              x1: x,
-              x2: x,
-              y1: this.height - BOTTOM,
-              y2: this.height - 15,
-            }),
-            s(
-              "text",
-              {
-                class: "axis",
-                x,
-                y: this.height - 4,
-                "text-anchor": x > right - 20 ? "end" : "middle",
-              },
-              clock(at, false),
-            ),
-          ];
-        }),
+      times(this.start, this.history.end, Math.max(2, this.width / 90)).map((at) => {
+        const x = this.x(at);
+        const low = this.height - BOTTOM;
+        const anchor = x > right - 20 ? "end" : "middle";
+        return [
+          s("line", { class: "rule", x1: x, x2: x, y1: low, y2: low + 5 }),
+          s(
+            "text",
+            { class: "axis", x, y: this.height - 4, "text-anchor": anchor },
+            clock(at, false),
+          ),
+        ];
+      }),
     );
   }
 
@@ -205,11 +196,13 @@ export class Chart {
       this.pointed = null;
       this.cross.setAttribute("visibility", "hidden");
     } else {
+      const { end, step_ms: step } = this.history;
       const share = (x - LEFT) / (this.width - LEFT - RIGHT);
-      const index = Math.round(share * (this.length - 1));
-      this.pointed = Math.min(this.length - 1, Math.max(0, index));
-      this.cross.setAttribute("x1", this.x(this.pointed));
-      this.cross.setAttribute("x2", this.x(this.pointed));
+      const ago = Math.round(((1 - share) * (end - this.start)) / step);
+      this.pointed = Math.min(this.length - 1, Math.max(0, this.length - 1 - ago));
+      const there = this.x(this.at(this.pointed));
+      this.cross.setAttribute("x1", there);
+      this.cross.setAttribute("x2", there);
       this.cross.setAttribute("visibility", "visible");
     }
     this.read();

@@ -64,11 +64,13 @@ export class Place {
     return new URLSearchParams({ name_base64: this.base64 }).toString();
   }
 
-  /** The address of its page, or of a tab of it. */
-  href(below = "") {
-    // a page's address may say it all: browsers do not touch what is behind #
-    const query = this.encoded ? `?${new URLSearchParams({ name_base64: this.encoded })}` : "";
-    return `#/${this.kind}/${encodeURIComponent(this.name)}${below}${query}`;
+  /** The address of its page, or of a tab of it; `more` is kept in its query. */
+  href(below = "", more = {}) {
+    // the name itself, also of ".": browsers do not touch what is behind #
+    const query = new URLSearchParams(more);
+    if (this.encoded) query.set("name_base64", this.encoded);
+    const search = query.toString();
+    return `#/${this.kind}/${encodeURIComponent(this.name)}${below}${search ? `?${search}` : ""}`;
   }
 
   toString() {

@@ -184,8 +184,7 @@ class Destination {
       ],
       action: "Delete it",
       tone: "danger",
-      submit: () =>
-        remove(this.place.path(), this.place.query({ force: losses.length ? "true" : "false" })),
+      submit: () => remove(this.place.path(), this.place.query({ force: consumers ? "true" : "" })),
     });
     if (!done) return;
     tell(`${this.place} is deleted`);

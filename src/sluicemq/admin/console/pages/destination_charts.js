@@ -43,8 +43,8 @@ export function show(place, signal) {
     async () => {
       const history = await get("history", asked, signal);
       problem.replaceChildren();
-      flow.update(history);
-      depth.update(history);
+      flow.update(history, MINUTES);
+      depth.update(history, MINUTES);
     },
     signal,
   );

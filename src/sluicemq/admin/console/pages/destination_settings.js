@@ -62,7 +62,7 @@ function form(
     }
     done.disabled = true;
     try {
-      await send(place.full(), changed);
+      await send(place.path(), changed, { query: place.query({ expect: "existing" }) });
       tell("The settings are saved and count from now on");
       destination.look();
       await again();

@@ -88,7 +88,10 @@ const COLUMNS = [
   number("rate_in", "In/s", rate),
   number("rate_out", "Out/s", rate),
   number("consumers", "Consumers", count, { rank: 2 }),
-  number("oldest_ms", "Oldest", (value) => (value ? span(value) : "–"), { rank: 3 }),
+  number("oldest_ms", "Oldest", (value) => (value === null ? "–" : span(value)), {
+    rank: 3,
+    sort: false,
+  }),
 ];
 
 function none(filtered) {
@@ -138,7 +141,7 @@ async function make() {
     async submit({ name, kind, ...settings }) {
       const made = new Place(kind, name);
       for (const [setting, value] of Object.entries(settings)) if (!value) delete settings[setting];
-      await send(made.full(), settings);
+      await send(made.path(), settings, { query: made.query({ expect: "new" }) });
       return made;
     },
   });

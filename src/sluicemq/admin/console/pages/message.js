@@ -7,13 +7,14 @@ import { h, put } from "../dom.js";
 import { bytes, count } from "../format.js";
 import { Place } from "../names.js";
 import { button, empty, facts, head, loading, panel, tag, when } from "../parts.js";
-import { go } from "../router.js";
+import { go, here } from "../router.js";
 import { session } from "../session.js";
 
 const MOST_BODY = 262_144;
 
 /** Put it into a page's element. */
 export function fill(element, place, id, signal) {
+  const subscription = here().query.get("subscription") ?? "";
   const back = h("a", { href: place.href("/messages") }, place.name);
   const content = h("div", { class: "page" });
   const actions = h("div", { class: "actions" });
@@ -26,7 +27,8 @@ export function fill(element, place, id, signal) {
   loading(
     content,
     async () => {
-      const message = await get(place.path(path), place.query({ max_body: MOST_BODY }), signal);
+      const query = place.query({ max_body: MOST_BODY, subscription });
+      const message = await get(place.path(path), query, signal);
       put(actions, tools(place, message));
       put(content, view(place, path, message));
     },
@@ -61,7 +63,10 @@ function tools(place, message) {
 
 function view(place, path, message) {
   const { body, properties = {} } = message;
-  const raw = address(place.path(`${path}/body`), place.query());
+  const raw = address(
+    place.path(`${path}/body`),
+    place.query({ subscription: message.subscription }),
+  );
   const download = h(
     "a",
     { href: raw, download: `message-${message.id}` },
@@ -99,15 +104,11 @@ function view(place, path, message) {
 
 function grave({ reason, origin, attempts, at }) {
   const told = [["Reason", tag(reason, "bad")]];
-  if (origin)
-    told.push([
-      "Came from",
-      h("a", { class: "name", href: new Place("queue", origin).href() }, origin),
-    ]);
-  told.push(
-    ["Deliveries", count(attempts)],
-    ["When", when(typeof at === "number" ? at : Date.parse(at))],
-  );
+  if (origin) {
+    const from = Place.of(origin);
+    told.push(["Came from", h("a", { class: "name", href: from.href() }, String(from))]);
+  }
+  told.push(["Deliveries", count(attempts)], ["When", when(Date.parse(at))]);
   return panel("Why it is a dead letter", facts(told));
 }
 
@@ -115,7 +116,7 @@ function headers(message) {
   const { reply_to: reply } = message;
   const told = [
     ["State", message.state],
-    ["Position", Number.isFinite(message.position) ? count(message.position) : ""],
+    ["Subscription", message.subscription],
     ["Came by", message.protocol],
     ["Durability", message.durability],
     ["Priority", String(message.priority)],

@@ -2,16 +2,17 @@
 
 import { deleteMessages, redeliverMessages, returnMessages, transferMessages } from "../actions.js";
 import { get } from "../api.js";
+import { preview } from "../body.js";
 import { receiving, sending } from "../commands.js";
 import { h, put, say } from "../dom.js";
-import { bytes, count, many } from "../format.js";
+import { count, many } from "../format.js";
 import { field } from "../fields.js";
 import { every, live } from "../live.js";
-import { button, command, empty, loading, panel, tag, when } from "../parts.js";
+import { button, command, empty, loading, panel } from "../parts.js";
 import { here, remember } from "../router.js";
 import { session } from "../session.js";
-import { Table } from "../table.js";
 import { whisper } from "../tell.js";
+import { messageTable } from "./message_table.js";
 
 const SIZE = 50;
 const PACE = 4_000;
@@ -39,7 +40,11 @@ class Messages {
     this.cursors = [null];
     this.chosen = new Set();
     this.items = [];
-    this.table = new Table({ caption: "Messages", key: ({ id }) => id, columns: this.columns() });
+    /** There are messages of which the beginning is not known. */
+    this.strange = true;
+    /** Beginnings of bodies by message; they are asked for once. */
+    this.previews = new Map();
+    this.table = messageTable(this);
     this.bar = h("div", { class: "actions" });
     this.foot = h("div", { class: "pager" });
     this.empty = h("div", { hidden: true });
@@ -88,7 +93,11 @@ class Messages {
   async choose(form) {
     const query = { ...this.place.asked(), page_size: 500 };
     const { items } = await get("subscriptions", query, this.signal).catch(() => ({ items: [] }));
-    const options = [["", "any"], ...items.map(({ name, label }) => [name, label || name])];
+    const options = items.map(({ name, label }) => [name, label || name]);
+    if (!options.some(([name]) => name === this.subscription)) this.subscription = "";
+    // without subscriptions a topic may keep messages for the first one
+    if (!options.length) options.push(["", "none yet"]);
+    else if (!this.subscription) [[this.subscription]] = options;
     put(
       this.chooser,
       field({
@@ -100,6 +109,7 @@ class Messages {
       }),
     );
     form.elements.subscription.addEventListener("change", () => this.restart(form));
+    this.look();
   }
 
   restart(form) {
@@ -131,12 +141,21 @@ class Messages {
         selector: this.selector,
         subscription: this.subscription,
         limit: SIZE,
+        body: this.strange ? "true" : "",
         ...(this.selector ? cursor && { after: cursor } : { offset: this.offset || "" }),
       }),
       this.signal,
     );
     this.answer = answer;
     this.items = answer.items;
+    for (const { id, body } of answer.items) if (body) this.previews.set(id, preview(body));
+    const strange = answer.items.some(({ id }) => !this.previews.has(id));
+    if (strange && !this.strange) {
+      this.strange = true;
+      await this.ask();
+      return;
+    }
+    this.strange = false;
     const there = new Set(answer.items.map(({ id }) => id));
     for (const id of this.chosen) if (!there.has(id)) this.chosen.delete(id);
     this.table.update(answer.items);
@@ -243,79 +262,6 @@ class Messages {
       this.state !== "waiting" && tool("Redeliver", redeliverMessages, consume),
       tool("Delete", deleteMessages, consume, "danger"),
     ]);
-  }
-
-  columns() {
-    return [
-      {
-        key: "chosen",
-        label: "Choose",
-        hidden: true,
-        same: ({ id }) => `${id} ${this.chosen.has(id)}`,
-        show: ({ id }) => this.box(id),
-      },
-      {
-        key: "id",
-        label: "Message",
-        head: true,
-        same: ({ id }) => id,
-        show: ({ id }) =>
-          h(
-            "a",
-            { class: "name", href: this.place.href(`/messages/${encodeURIComponent(id)}`) },
-            id,
-          ),
-      },
-      { key: "kind", label: "Body", show: ({ kind }) => kind },
-      { key: "size", label: "Size", number: true, show: ({ size }) => bytes(size) },
-      { key: "protocol", label: "Came by", rank: 2, show: ({ protocol }) => protocol },
-      {
-        key: "priority",
-        label: "Priority",
-        number: true,
-        rank: 2,
-        show: ({ priority }) => String(priority),
-      },
-      {
-        key: "attempts",
-        label: "Attempts",
-        number: true,
-        rank: 2,
-        show: ({ attempts }) => String(attempts),
-      },
-      {
-        key: "properties_count",
-        label: "Properties",
-        number: true,
-        rank: 3,
-        show: (item) => String(item.properties_count),
-      },
-      {
-        key: "timestamp",
-        label: "Sent",
-        rank: 2,
-        same: ({ timestamp }) => String(timestamp),
-        show: ({ timestamp }) => when(timestamp),
-      },
-      {
-        key: "correlation_id",
-        label: "Correlation id",
-        rank: 3,
-        same: ({ correlation_id: id, type }) => `${id} ${type}`,
-        show: ({ correlation_id: id, type }) => [id || "–", type && tag(type)],
-      },
-    ];
-  }
-
-  box(id) {
-    const box = h("input", { type: "checkbox", "aria-label": `Choose message ${id}` });
-    box.checked = this.chosen.has(id);
-    box.addEventListener("change", () => {
-      if (box.checked) this.chosen.add(id);
-      else this.chosen.delete(id);
-      this.tools();
-    });
-    return box;
   }
 
   none() {

@@ -126,7 +126,7 @@ class Overview {
   }
 
   draw(history) {
-    for (const one of Object.values(this.charts)) one.update(history);
+    for (const one of Object.values(this.charts)) one.update(history, this.minutes);
   }
 
   update(overview) {
@@ -282,7 +282,7 @@ function protocols() {
     caption: "Protocols",
     key: ({ name }) => name,
     columns: [
-      { key: "name", label: "Protocol", head: true, wide: true, show: ({ name }) => name },
+      { key: "name", label: "Protocol", head: true, show: ({ name }) => name },
       {
         key: "connections",
         label: "Connections",
@@ -304,7 +304,6 @@ function listeners() {
         key: "url",
         label: "Address",
         head: true,
-        wide: true,
         same: ({ url }) => url,
         show: ({ url, tls }) => [h("span", { class: "name" }, url), tls && tag("TLS", "good")],
       },
