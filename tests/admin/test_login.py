@@ -152,6 +152,18 @@ async def test_guests_have_no_session_and_no_password(inside: Inside) -> None:
 
 
 @looped
+async def test_who_shows_a_certificate_has_no_password_here(inside: Inside) -> None:
+    """Nobody would look at the old one."""
+    inside.add("anna")
+    visitor = inside.visitor()
+    visitor.caller.access._link.peer_user = "anna"
+    assert (await visitor.ask("GET", "/session")).json()["user"] == "anna"
+    wanted = {"old": "anything", "new": "mine now"}
+    refused = await visitor.ask("POST", "/session/password", wanted)
+    assert (refused.status, refused.code) == (409, "no-password")
+
+
+@looped
 async def test_a_guest_is_none_any_more_when_there_are_users(inside: Inside) -> None:
     """Its connection may be an old one."""
     guest = inside.visitor()

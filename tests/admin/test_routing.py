@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import base64
+import json
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -13,7 +14,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from msgspec import Meta
 
-from sluicemq.admin.errors import Problem
+from sluicemq.admin.errors import Problem, refusal
 from sluicemq.admin.openapi import document
 from sluicemq.admin.routing import Call, Endpoint, Need, Table, address_in, parameters, read_query
 from sluicemq.model.access import Operation
@@ -47,6 +48,7 @@ TABLE = Table(
         endpoint("GET", "/things/{name}", needs=Need.NOTHING),
         endpoint("DELETE", "/things/{name}", status=204),
         endpoint("GET", "/{kind}/{name}/parts/{part}", needs=Operation.BROWSE, answer=list[Body]),
+        endpoint("PUT", "/things/{name}", answer=Body, created=True),
         endpoint("GET", "/files/{*rest}", prefix=""),
         endpoint("GET", "/", prefix=""),
     ]
@@ -95,9 +97,9 @@ def test_where_nothing_is(path: str) -> None:
 
 def test_other_methods() -> None:
     with pytest.raises(Problem) as caught:
-        find("PUT", "/api/v1/things/x")
+        find("POST", "/api/v1/things/x")
     assert caught.value.status == 405
-    assert caught.value.headers["Allow"] == "DELETE, GET, HEAD"
+    assert caught.value.headers["Allow"] == "DELETE, GET, HEAD, PUT"
     with pytest.raises(ValueError, match="twice"):
         Table([endpoint("GET", "/x/{a}"), endpoint("GET", "/x/{b}")])
 
@@ -184,6 +186,17 @@ def test_the_document() -> None:
     assert part["parameters"][0]["schema"] == {"enum": ["queue", "topic"]}
     assert made["paths"]["/things/{name}"]["get"]["security"] == []
     assert "security" not in part
+    assert sorted(made["paths"]["/things/{name}"]["put"]["responses"]) == [
+        "200",
+        "201",
+        "4XX",
+        "503",
+    ]
+
+
+def test_what_is_said_of_names_that_are_no_text() -> None:
+    said = json.loads(refusal(Problem(404, "not-found", "there is no \udcff")).body)
+    assert said == {"error": {"code": "not-found", "message": "there is no \\udcff"}}
 
 
 def test_every_endpoint_is_in_the_document(tmp_path: Path) -> None:
