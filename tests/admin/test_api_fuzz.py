@@ -32,7 +32,7 @@ from tests.admin.client import HTTP, PHPMQ, Client
 
 SECONDS = 10.0
 """An answer that takes longer has got stuck."""
-EXAMPLES = 300 if os.environ.get("FUZZ") else 12
+EXAMPLES = 300 if os.environ.get("FUZZ") else 8
 STREAM = "/events"
 """Goes on for as long as somebody listens; tests/admin/test_events.py has it."""
 PATIENT = {
