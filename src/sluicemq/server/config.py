@@ -9,6 +9,7 @@
     ├── jmq: JmqSettings             what all JMS clients share
     ├── http: HttpSettings           sessions of the console, and what needs no login
     ├── metrics: MetricsSettings
+    ├── tracing: TracingSettings
     ├── listeners: Listener …        where clients connect
     ├── logging: LoggingSettings
     ├── destinations: name → DestinationSettings, declared at start
@@ -290,6 +291,36 @@ class MetricsSettings(msgspec.Struct, frozen=True, kw_only=True):
     ] = 1000
 
 
+class TracingSettings(msgspec.Struct, frozen=True, kw_only=True):
+    """The ways of messages as OpenTelemetry traces; needs `sluicemq[tracing]`."""
+
+    endpoint: Annotated[
+        str,
+        about(
+            "Where traces are sent, by OTLP over HTTP: `http://127.0.0.1:4318/v1/traces`. Without "
+            "it nothing is traced, and tracing costs nothing."
+        ),
+    ] = ""
+    ratio: Annotated[
+        float,
+        about(
+            "Of the messages that belong to no trace, the part that begins one: 0 to 1. Those that "
+            "belong to one are traced if their sender has sampled it.",
+            ge=0,
+            le=1,
+        ),
+    ] = 0.01
+    limit: Annotated[
+        int,
+        about(
+            "Messages taken in and deliveries that are traced in a second, at most; 0 = as many as "
+            "come.",
+            ge=0,
+        ),
+    ] = 500
+    service: Annotated[str, about("What the broker is called in traces.")] = "sluicemq"
+
+
 class LoggingSettings(msgspec.Struct, frozen=True, kw_only=True):
     """What the broker says on standard error."""
 
@@ -311,6 +342,7 @@ class Config(msgspec.Struct, frozen=True, kw_only=True):
     jmq: JmqSettings = JmqSettings()
     http: HttpSettings = HttpSettings()
     metrics: MetricsSettings = MetricsSettings()
+    tracing: TracingSettings = TracingSettings()
     listeners: tuple[Listener, ...] = msgspec.field(default_factory=default_listeners)
     logging: LoggingSettings = LoggingSettings()
     destinations: dict[Address, DestinationSettings] = msgspec.field(default_factory=dict)
@@ -379,6 +411,7 @@ class Config(msgspec.Struct, frozen=True, kw_only=True):
                     yield f"{listener.url} and {earlier.url} are the same address"
         yield from self._directory_problems()
         yield from self._journal_problems()
+        yield from self._tracing_problems()
         yield from _destination_problems(
             "broker.default_destination", self.broker.default_destination
         )
@@ -450,6 +483,11 @@ class Config(msgspec.Struct, frozen=True, kw_only=True):
     def _how_to_add(self, name: str) -> str:
         place = f"--data-dir {self.broker.data_dir}"
         return f"add one with `sluicemq users add {name} {place}`"
+
+    def _tracing_problems(self) -> Iterator[str]:
+        endpoint = self.tracing.endpoint
+        if endpoint and not endpoint.startswith(("http://", "https://")):
+            yield f"tracing.endpoint: {endpoint!r} is no URL with http:// or https://"
 
     def _journal_problems(self) -> Iterator[str]:
         options = self.journal

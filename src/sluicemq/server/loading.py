@@ -28,6 +28,7 @@ from sluicemq.server.config import (
     JmqSettings,
     LoggingSettings,
     MetricsSettings,
+    TracingSettings,
 )
 from sluicemq.server.listening import (
     JMQ_SETTINGS,
@@ -56,6 +57,7 @@ SECTIONS: Final[dict[tuple[str, ...], type[msgspec.Struct]]] = {
     ("jmq",): JmqSettings,
     ("http",): HttpSettings,
     ("metrics",): MetricsSettings,
+    ("tracing",): TracingSettings,
     ("logging",): LoggingSettings,
 }
 _ADDRESS_KEYS: Final[dict[str, type]] = {
@@ -191,6 +193,7 @@ class _Collector:
             jmq=JmqSettings(**self._section(("jmq",))),
             http=HttpSettings(**self._section(("http",))),
             metrics=MetricsSettings(**self._section(("metrics",))),
+            tracing=TracingSettings(**self._section(("tracing",))),
             listeners=tuple(built),
             logging=LoggingSettings(**self._section(("logging",))),
             destinations={

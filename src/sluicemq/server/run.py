@@ -23,6 +23,7 @@ from sluicemq.broker import Broker
 from sluicemq.broker import BrokerSettings as EngineSettings
 from sluicemq.broker.build import COMPILED
 from sluicemq.broker.restore import restore, snapshot
+from sluicemq.broker.traced import TracedBroker
 from sluicemq.journal import FileJournal, MemoryJournal
 from sluicemq.journal.port import Journal
 from sluicemq.model.errors import JournalError, SluiceError
@@ -43,6 +44,7 @@ from sluicemq.server.notify import Notifier
 from sluicemq.server.rooms import Rooms
 from sluicemq.server.services import jms_address
 from sluicemq.server.status import Status, resident_bytes
+from sluicemq.server.tracing import setup as tracing
 from sluicemq.server.turns import Turns
 
 EXIT_FAILED: Final = 1
@@ -86,6 +88,7 @@ class Server:
         self._reload = asyncio.Event()
         self._started = time.monotonic()
         self._state: State = "starting"
+        self._tracing: tracing.Tracing | None = None
         self._notifier = Notifier.from_environment()
         self.lag = Histogram()
 
@@ -103,6 +106,8 @@ class Server:
         finally:
             with contextlib.suppress(JournalError):
                 journal.close()
+            if self._tracing is not None:
+                self._tracing.close()
         log.info("stopped", exit_code=self.exit_code)
         return self.exit_code
 
@@ -123,20 +128,22 @@ class Server:
 
     def _build(self, journal: Journal) -> Broker:
         settings = self.config.broker
-        broker = Broker(
-            journal,
-            SystemClock(),
-            EngineSettings(
-                auto_create_queues=settings.auto_create_queues,
-                auto_create_topics=settings.auto_create_topics,
-                max_destinations=settings.max_destinations,
-                idle_timeout=settings.idle_timeout,
-                memory_budget=settings.memory_budget,
-                memory_limit=settings.memory_limit,
-                batch_writers=settings.batch_writers,
-                defaults=settings.default_destination,
-            ),
+        engine_settings = EngineSettings(
+            auto_create_queues=settings.auto_create_queues,
+            auto_create_topics=settings.auto_create_topics,
+            max_destinations=settings.max_destinations,
+            idle_timeout=settings.idle_timeout,
+            memory_budget=settings.memory_budget,
+            memory_limit=settings.memory_limit,
+            batch_writers=settings.batch_writers,
+            defaults=settings.default_destination,
         )
+        clock = SystemClock()
+        self._tracing = tracing.begin(self.config.tracing, journal.identity)
+        if self._tracing is None:
+            broker = Broker(journal, clock, engine_settings)
+        else:
+            broker = TracedBroker(journal, clock, self._tracing.ways, engine_settings)
         journal.snapshot_source = lambda: snapshot(broker)
         if isinstance(journal, FileJournal):
             waiting = restore(broker, journal.recovery)
@@ -182,7 +189,10 @@ class Server:
             audit=gate.audit,
             history=History(broker, self.lag),
             figures=Figures(
-                broker, config.metrics.max_destinations, open=config.http.open_metrics
+                broker,
+                config.metrics.max_destinations,
+                open=config.http.open_metrics,
+                spans=None if self._tracing is None else self._tracing.export.counts,
             ),
             backups=Backups(config),
         )

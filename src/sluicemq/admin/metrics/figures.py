@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Mapping
 from typing import Final
 
 from sluicemq.admin.metrics.destinations import DestinationFigures
@@ -25,14 +26,21 @@ class Figures:
     made      the last answer, of the time `made_at` (monotonic); `making` is held by who makes one
     """
 
-    def __init__(self, broker: Broker, limit: int = 1000, *, open: bool = False) -> None:
+    def __init__(
+        self,
+        broker: Broker,
+        limit: int = 1000,
+        *,
+        open: bool = False,
+        spans: Mapping[str, int] | None = None,
+    ) -> None:
         """`limit`: destinations with figures of their own."""
         self.open = open
         self.shown = Shown(broker, limit)
         self.destinations = DestinationFigures(broker, self.shown)
         self.requests = Requests()
         self.pauses = Pauses()
-        self.spans: dict[str, int] | None = None
+        self.spans = spans
         self.making = asyncio.Lock()
         self.made = Exposition()
         self.made_at = -FRESH_SECONDS
