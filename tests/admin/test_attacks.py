@@ -98,6 +98,47 @@ async def test_no_endpoint_gives_a_user_what_it_has_no_right_to(inside: Inside) 
 
 
 @looped
+async def test_what_takes_a_right_by_what_is_asked(inside: Inside) -> None:
+    """Endpoints that find out themselves what they take; each with every right but that one."""
+    inside.add("root", superuser=True)
+    for name in (OTHERS, OWN):
+        inside.broker.declare(Address(Kind.QUEUE, name))
+    own = f"/destinations/queue/{OWN}"
+    actions = f"{own}/messages/actions"
+    to = {"target": {"kind": "queue", "name": OWN + ".copy"}}
+    attempts: list[tuple[str, str, str, Any]] = [
+        ("create", "PUT", "/destinations/queue/own.new", {}),
+        ("manage", "PUT", own, {"max_messages": 1}),
+        ("consume", "POST", actions, {"action": "delete", "ids": ["1"]}),
+        ("consume", "POST", actions, {"action": "redeliver", "ids": ["1"]}),
+        ("consume", "POST", actions, {"action": "origin", "ids": ["1"]}),
+        ("consume", "POST", actions, {"action": "move", "ids": ["1"], **to}),
+        ("produce", "POST", actions, {"action": "move", "ids": ["1"], **to}),
+        ("browse", "POST", actions, {"action": "copy", "ids": ["1"], **to}),
+        ("produce", "POST", actions, {"action": "copy", "ids": ["1"], **to}),
+        ("manage", "POST", actions, {"action": "delete", "all": True}),
+        ("manage", "DELETE", f"/subscriptions?destination={OWN}&name=x", None),
+    ]
+    # with all rights to one's own, what is others' stays theirs
+    theirs = {"target": {"kind": "queue", "name": OTHERS}}
+    attempts += [
+        ("", "POST", actions, {"action": action, "all": True, **theirs})
+        for action in ("move", "copy")
+    ]
+    attempts += [("", "PUT", own, {"dead_letter": True, "dead_letter_queue": OTHERS})]
+    for lacking, method, path, body in attempts:
+        name = f"no-{lacking or 'others'}"
+        few = inside.visitor()
+        if name not in inside.store.read().users:
+            rest = " ".join(each for each in Operation if each != lacking)
+            inside.add(name, f"own.*: {rest}")
+        await few.login(name)
+        answer = await few.ask(method, path, body)
+        assert (answer.status, answer.code) == (403, "forbidden"), (lacking, method, path, body)
+    assert inside.broker.destinations[Address(Kind.QUEUE, OWN)].settings.max_messages == 0
+
+
+@looped
 async def test_lists_do_not_tell_of_what_one_may_not_see(inside: Inside) -> None:
     inside.add("root", superuser=True)
     inside.add("few", "own.*: browse")

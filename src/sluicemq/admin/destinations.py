@@ -182,7 +182,7 @@ def _delayed(destination: Destination) -> int:
     return sum(len(each.delayed) for each in every(destination))
 
 
-_FIGURES: Final[dict[str, Callable[[Destination], Any]]] = {
+FIGURES: Final[dict[str, Callable[[Destination], Any]]] = {
     "kind": lambda destination: destination.address.kind,
     "waiting": lambda destination: destination.waiting,
     "unacked": lambda destination: destination.unacked,
@@ -228,7 +228,7 @@ class DestinationPages:
     ) -> list[Destination]:
         """All that are meant, in order."""
         is_meant = _filter(query)
-        figure = _FIGURES.get(query.sort)
+        figure = FIGURES.get(query.sort)
         keyed: list[tuple[Any, str, int, Destination]] = []
         for place, destination in enumerate(list(self._broker.destinations.values())):
             if is_meant(destination) and identity.sees(destination.name):
@@ -342,6 +342,9 @@ class DestinationPages:
                 "it belongs to a connection and goes with it: its settings are not changed",
             )
         changed = self._changed(call.body)
+        if queue := changed.get("dead_letter_queue"):
+            # else whoever may create one could fill any other by letting messages expire
+            call.demand(Operation.PRODUCE, queue)
         base = broker.settings.defaults if there is None else there.settings
         broker.declare(address, replace(base, **changed))
         call.note = " ".join(f"{name}={value}" for name, value in changed.items())
