@@ -66,8 +66,8 @@ class House:
     def create(self, name: str, kind: str = "queue", **settings: object) -> None:
         self.ask("PUT", f"/destinations/{kind}/{quote(name, safe='')}", settings)
 
-    def publish(self, name: str, kind: str = "queue", **message: object) -> str:
-        path = f"/destinations/{kind}/{quote(name, safe='')}/messages"
+    def publish(self, name: str, **message: object) -> str:
+        path = f"/destinations/queue/{quote(name, safe='')}/messages"
         return str(self.ask("POST", path, message)["id"])
 
     def item(self, name: str, kind: str = "queue") -> Any:
@@ -107,7 +107,11 @@ class House:
         self.ask("PUT", "/journal/slots/spark-bronze", {"position": 1})
         with self.api() as client:
             assert client.write([row("invoices", b"x")] * 3, writer="spark-orders").status == 200
-        until(lambda: self.item("expiring.dlq")["waiting"] == 3)
+        until(lambda: self._letters() == 3, "dead letters")
+
+    def _letters(self) -> int:
+        found = self.ask("GET", "/dead-letters")["items"]
+        return sum(item["waiting"] for item in found)
 
     def _foreign(self) -> None:
         """What other clients leave."""

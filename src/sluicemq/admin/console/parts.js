@@ -70,7 +70,7 @@ export function failure(error, again = null) {
   const said = error instanceof Refusal ? error.message : `The console has failed: ${error}`;
   return h(
     "div",
-    { class: "failure", role: "alert" },
+    { class: "failure", role: "alert", "data-said": error.message },
     h("p", null, said),
     again && h("button", { type: "button", onclick: again }, "Try again"),
   );
@@ -126,7 +126,9 @@ export function loading(element, load, signal) {
     } catch (error) {
       if (abandoned(error) || signal.aborted || mine !== turn) return;
       if (!(error instanceof Refusal)) console.error(error);
-      if (error.status !== 401) put(element, failure(error, again));
+      // the same once more is nothing that anybody has to be told
+      const there = element.querySelector(".failure")?.dataset.said === error.message;
+      if (error.status !== 401 && !there) put(element, failure(error, again));
     }
   };
 }
