@@ -394,6 +394,10 @@ class VibemqSession:
         options = queues.read_options(frame.payload, frame.headers)
         if not self._may(frame, Operation.CREATE):
             return
+        letters = options.dead_letter_queue
+        # else whoever may create one queue could fill any other, by letting messages expire
+        if letters and not self._permits(frame, Operation.PRODUCE, letters):
+            return
         existing = queues.find(self._broker, frame.queue)
         if existing is not None and not self._agrees(existing, options):
             self._answers.refuse(frame.id, "QUEUE_EXISTS", f"there is a queue {frame.queue}")
@@ -441,12 +445,17 @@ class VibemqSession:
     def _may(self, frame: Frame, operation: Operation, named: Destination | None = None) -> bool:
         """Whether the frame names a queue, or `named`, and the user may do that with it; refused if
         not. Who is told of somebody's temporary destination may use it."""
-        identity = self._identity
-        assert identity is not None
         if named is None and not self._names_queue(frame):
             return False
-        name = frame.queue if named is None else named.name
-        if (named is not None and named.temporary) or identity.may(operation, name):
+        if named is not None and named.temporary:
+            return True
+        return self._permits(frame, operation, frame.queue if named is None else named.name)
+
+    def _permits(self, frame: Frame, operation: Operation, name: str) -> bool:
+        """Whether the user may do that with the destination of this name; refused if not."""
+        identity = self._identity
+        assert identity is not None
+        if identity.may(operation, name):
             return True
         what = f"{operation.value} {name}"
         self._access.denied(self._link.peer, identity, what)
