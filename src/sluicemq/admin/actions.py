@@ -182,7 +182,7 @@ class ActionPages:
             )
         self._permit(call)
         subscription = subscription_of(found(self._context, call.address), body.subscription)
-        selector = compiled(body.selector)
+        selector = await compiled(body.selector)
         act = self._act(call, self._target(body))
         work = Work(self._context, call, subscription)
         next = None

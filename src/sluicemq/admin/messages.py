@@ -11,6 +11,7 @@ as its limits allow, giving the loop back all the while; then it answers with wh
 
 from __future__ import annotations
 
+import asyncio
 import re
 from itertools import islice
 from time import perf_counter
@@ -176,7 +177,7 @@ class MessagePages:
         """GET …/messages"""
         query: MessageQuery = call.query
         subscription = subscription_of(found(self._context, call.address), query.subscription)
-        selector = compiled(query.selector)
+        selector = await compiled(query.selector)
         if query.offset and (query.after or selector is not None):
             raise Problem(
                 400,
@@ -306,12 +307,13 @@ def subscription_of(destination: Destination, name: str) -> Subscription:
     return subscription
 
 
-def compiled(text: str) -> Selector | None:
-    """Problem for what is no selector."""
+async def compiled(text: str) -> Selector | None:
+    """Problem for what is no selector. On another thread: the first one takes long, as the grammar
+    is read for it."""
     if not text.strip():
         return None
     try:
-        return compile_selector(text)
+        return await asyncio.to_thread(compile_selector, text)
     except SelectorError as error:
         raise Problem(400, "bad-selector", str(error), more={"position": error.position}) from None
 

@@ -26,6 +26,8 @@ TURN_BYTES: Final = 1 << 20
 TRIES: Final = 60
 """Each costs some 5 µs if it has to be read, so that others keep two thirds of the time."""
 TRIES_FIRST: Final = 500
+SHORT_BYTES: Final = 4096
+"""To read such a body along costs less than to do without it."""
 REQUEUED_LIMIT: Final = 1024
 """Requeued deliveries remembered before those that have gone are looked for."""
 
@@ -114,7 +116,9 @@ class Core:
 
     def glance(self, delivery: Delivery) -> Message:
         """The same, perhaps without its body if that is long."""
-        return delivery.message or self.journal.head(delivery.sequence)
+        if delivery.message is not None or delivery.size <= SHORT_BYTES:
+            return self.read(delivery)
+        return self.journal.head(delivery.sequence)
 
     def load(self, delivery: Delivery) -> Message:
         """Bring a paged-out message back. Raises JournalDamaged or RecordNotFound."""

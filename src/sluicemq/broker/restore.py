@@ -81,7 +81,7 @@ def snapshot(broker: Broker) -> bytes:
         [
             Settings.of(d)
             for d in broker.destinations.values()
-            if d.number or not (d.temporary or d.automatic)
+            if d.number or d.paused or not (d.temporary or d.automatic)
             if d.paused or not d.automatic or d.settings != broker.settings.defaults
         ],
         [SubscriptionEntry.of(s) for s in broker.durable_subscriptions.values()],
