@@ -14,7 +14,7 @@ PARALLEL := -n auto --dist loadfile
 BENCH_ARGS ?=
 
 .DEFAULT_GOAL := help
-.PHONY: help setup java chromium demo test faults fuzz lint bench compiled test-compiled clean
+.PHONY: help setup java chromium demo test faults fuzz lint docs bench compiled test-compiled clean
 
 help:
 	@echo "make setup          create $(VENV) with everything that is needed"
@@ -23,6 +23,7 @@ help:
 	@echo "make faults         kill -9, torn files, full disks and more, for a quarter of an hour"
 	@echo "make fuzz           random tests with new examples, hostile clients for ten minutes"
 	@echo "make lint           ruff, mypy --strict, import layers"
+	@echo "make docs           build the site of the documentation into build/site"
 	@echo "make bench          measure throughput and latency (BENCH_ARGS='matrix --size 100' to choose)"
 	@echo "make compiled       the same program, its hot modules compiled, in $(COMPILED_VENV); needs a C compiler"
 	@echo "make test-compiled  run the tests on that"
@@ -85,6 +86,10 @@ lint: setup
 	$(BIN)/ruff format --check .
 	$(BIN)/mypy --strict src
 	$(BIN)/lint-imports
+
+# The variable silences an advertisement.
+docs: setup
+	@NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --strict --quiet
 
 bench: setup
 	$(BIN)/sluicemq bench $(BENCH_ARGS)

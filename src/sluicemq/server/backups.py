@@ -11,6 +11,8 @@ from sluicemq.server.reference import render
 
 USERS_NAME: Final = "users.json"
 CONFIGURATION_NAME: Final = "configuration.toml"
+MIGRATIONS_NAME: Final = "migrations.log"
+"""What `sluicemq migrate` has brought here, so that it brings it only once."""
 
 
 class Backups:
@@ -43,6 +45,8 @@ def sources(config: Config) -> dict[str, bytes]:
     """Files by name. Secrets are in none of them: the configuration only names their files, and of
     passwords there are hashes. Raises OSError."""
     found = {CONFIGURATION_NAME: render(config).encode()}
-    with suppress(FileNotFoundError):
-        found[USERS_NAME] = config.users_file.read_bytes()
+    migrations = config.broker.data_dir / MIGRATIONS_NAME
+    for name, path in ((USERS_NAME, config.users_file), (MIGRATIONS_NAME, migrations)):
+        with suppress(FileNotFoundError):
+            found[name] = path.read_bytes()
     return found
