@@ -14,7 +14,8 @@ import pytest
 
 from sluicemq.admin.events import EventPages, EventStream
 from sluicemq.admin.routing import Call
-from tests.admin.client import HTTP, TIMEOUT, Client
+from sluicemq.protocols.phpmq.client import BlockingPhpmqClient
+from tests.admin.client import HTTP, PHPMQ, TIMEOUT, Client
 from tests.admin.inside import Inside, Visitor, looped
 from tests.server.conftest import Start
 from tests.server.tls_clients import until
@@ -128,6 +129,21 @@ def test_streams_are_counted_and_few(start: Start) -> None:
                     return another.status == 200
 
             until(admitted, "who has gone still counts")
+
+
+def test_rows_of_destinations_come_too(start: Start) -> None:
+    broker = start(HTTP, PHPMQ)
+    with BlockingPhpmqClient.connect(port=broker.port("phpmq")) as peer:
+        for queue in ("a", "b", "c"):
+            peer.send(queue, b"x")
+        peer.send("b", b"y")
+    port = broker.port("http")
+    query = "destinations=true&overview=false&sort=waiting&order=desc&page_size=2"
+    with contextlib.closing(Stream(port, query)) as stream:
+        [name, told] = next(stream.events())
+        assert name == "destinations"
+        assert told["items"][0]["name"] == "b"
+        assert (len(told["items"]), told["total"]) == (2, 3)
 
 
 def test_a_head_of_it_ends_at_once(start: Start) -> None:

@@ -1,6 +1,7 @@
 """What happens, as it happens: a stream of server-sent events (WHATWG HTML, section 9.2).
 
     event: overview       each second; `/overview` without its history
+    event: destinations   each two seconds, if asked for: what `/destinations` answers
     event: logout         the login is over, and so is the stream
     : keep-alive          where nothing else is said for a while
 
@@ -21,11 +22,15 @@ from starlette.responses import Response
 from starlette.types import Receive, Scope, Send
 
 from sluicemq.admin.context import Context
+from sluicemq.admin.destinations import DestinationPages, DestinationQuery
 from sluicemq.admin.errors import RETRY_SECONDS, Problem
 from sluicemq.admin.overview import Overview
 from sluicemq.admin.routing import Call, Endpoint
+from sluicemq.admin.rows import Rows
 
 TICK_SECONDS: Final = 1.0
+ROWS_TICKS: Final = 2
+"""Between two pages of destinations."""
 KEEP_ALIVE_TICKS: Final = 15
 RETRY_MS: Final = 2000
 """After which a browser whose stream has ended asks for another."""
@@ -33,10 +38,11 @@ MEDIA_TYPE: Final = "text/event-stream"
 _KEEP_ALIVE: Final = b": keep-alive\n\n"
 
 
-class EventQuery(msgspec.Struct, kw_only=True, frozen=True):
-    """What is wanted."""
+class EventQuery(DestinationQuery, kw_only=True, frozen=True):
+    """What is wanted; all but the first two say which destinations, as for `/destinations`."""
 
     overview: Annotated[bool, Meta(description="Figures of the broker, each second.")] = True
+    destinations: Annotated[bool, Meta(description="A page of destinations, each 2 s.")] = False
 
 
 class EventStream(Response):
@@ -68,6 +74,7 @@ class EventPages:
         """`tick`: seconds between two looks."""
         self._context = context
         self._overview = Overview(context)
+        self._rows = Rows(DestinationPages(context))
         self._tick = tick
         self.open = 0
 
@@ -90,6 +97,7 @@ class EventPages:
         query: EventQuery = call.query
         leaving = call.caller.leaving
         silent = 0
+        rows_in = 0
         yield b"retry: %d\n\n" % RETRY_MS
         while not leaving.is_set():
             self._context.broker.wake()
@@ -101,6 +109,15 @@ class EventPages:
             if query.overview:
                 silent = 0
                 yield event("overview", msgspec.json.encode(self._overview.now(identity)))
+            if query.destinations:
+                rows_in -= 1
+            if rows_in < 0:
+                rows_in = ROWS_TICKS - 1
+                rows = await self._rows.unless(leaving, identity, query)
+                if rows is None:
+                    return
+                silent = 0
+                yield event("destinations", rows)
             if silent >= KEEP_ALIVE_TICKS:
                 silent = 0
                 yield _KEEP_ALIVE
