@@ -2,10 +2,7 @@
 
 from __future__ import annotations
 
-import json
 import os
-import subprocess
-import sys
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import NamedTuple
@@ -52,9 +49,13 @@ class GuardedBroker(NamedTuple):
         """The options of a command that asks it as its owner."""
         return ["--data-dir", str(self.data_dir)]
 
-    def by(self, user: str) -> list[str]:
-        """The options of a command that asks it over the network."""
-        return ["--url", self.url, "--user", user, "--password-file", str(self.secret)]
+    def by(self, user: str) -> dict[str, str]:
+        """The environment of commands that ask it over the network."""
+        return {
+            "SLUICEMQ_URL": self.url,
+            "SLUICEMQ_USER": user,
+            "SLUICEMQ_PASSWORD_FILE": str(self.secret),
+        }
 
 
 Run = Callable[..., Result]
@@ -84,25 +85,9 @@ def broker(tmp_path_factory: pytest.TempPathFactory) -> Iterator[RunningBroker]:
     msglite = f"msglite+unix://{directory}/msglite.sock"
     vibemq = f"vibemq+unix://{directory}/vibemq.sock"
     jmq = f"jmq+unix://{directory}/jmq.sock"
-    command = [sys.executable, "-m", "sluicemq.cli", "serve", "--data-dir", str(data_dir)]
-    environ = {**os.environ, "SLUICEMQ_LOGGING__FORMAT": "json"}
-    with subprocess.Popen(
-        [*command, *(f"--listen={url}" for url in (phpmq, msglite, vibemq, jmq))],
-        stderr=subprocess.PIPE,
-        text=True,
-        env=environ,
-    ) as process:
-        assert process.stderr is not None
-        said = []
-        for line in process.stderr:
-            said.append(line)
-            if line.startswith("{") and json.loads(line)["event"] == "serving":
-                break
-        else:
-            pytest.fail("the broker did not start: " + "".join(said))
+    with LocalBroker(data_dir, (phpmq, msglite, vibemq, jmq)) as local:
         yield RunningBroker(data_dir, phpmq, msglite, vibemq, jmq)
-        process.terminate()
-        assert process.wait(20) == 0
+        assert local.stop() == 0
 
 
 @pytest.fixture(scope="package")

@@ -14,30 +14,29 @@ from tests.cli.conftest import GuardedBroker, Run
 
 
 @pytest.fixture
-def by_root(run: Run, guarded: GuardedBroker) -> Run:
+def by_root(run: Run, guarded: GuardedBroker, monkeypatch: pytest.MonkeyPatch) -> Run:
     """Call a command as the superuser, over the network."""
-    return lambda *arguments: run(*arguments, *guarded.by("root"))
+    for name, value in guarded.by("root").items():
+        monkeypatch.setenv(name, value)
+    return run
 
 
 @pytest.fixture
-def by_shop(run: Run, guarded: GuardedBroker) -> Run:
+def by_shop(run: Run, guarded: GuardedBroker, monkeypatch: pytest.MonkeyPatch) -> Run:
     """Call a command as a user with few rights, over the network."""
-    return lambda *arguments: run(*arguments, *guarded.by("shop"))
+    for name, value in guarded.by("shop").items():
+        monkeypatch.setenv(name, value)
+    return run
 
 
 def test_users_over_the_api_are_those_in_the_file(
     by_root: Run, guarded: GuardedBroker, tmp_path: Path
 ) -> None:
-    (tmp_path / "new").write_text("of anna\n")
-    login = ["--login-password-file", str(guarded.secret)]
-    place = ["--url", guarded.url, "--user", "root"]
     run = by_root
+    (tmp_path / "new").write_text("of anna\n")
     assert run("permissions", "role", "add", "readers").code == 0
-    added = ["users", "add", "anna", "--password-file", "new", "--role", "readers"]
-    # the option of the fixture means the password of the new user here
-    from sluicemq.cli.main import main
-
-    assert main([*added, "--allow-digest", *place, *login]) == 0
+    options = ["--password-file", "new", "--role", "readers", "--allow-digest"]
+    assert run("users", "add", "anna", *options).code == 0
     assert run("permissions", "grant", "anna", "a.*", "browse", "consume").code == 0
     assert run("permissions", "grant", "--role", "readers", "*", "browse").code == 0
     token = json.loads(run("users", "token", "add", "anna", "--label", "ci", "--json").out)
@@ -55,11 +54,13 @@ def test_users_over_the_api_are_those_in_the_file(
 
     (tmp_path / "token").write_text(token["token"])
     by_token = ["--url", guarded.url, "--token-file", "token"]
-    assert main(["queues", *by_token]) == 0
+    assert run("queues", *by_token).code == 0
 
     (tmp_path / "new").write_text("another\n")
-    assert main(["users", "passwd", "anna", "--password-file", "new", *place, *login]) == 0
+    assert run("users", "passwd", "anna", "--password-file", "new").code == 0
     assert UserStore(guarded.data_dir / "users.json").read().users["anna"] != record
+    login = ["--user", "anna", "--password-file", "new"]
+    assert run("queues", "--url", guarded.url, *login).code == 0
     assert "there is no user" in run("permissions", "grant", "bert", "*", "all").err
     assert "already" in run("permissions", "role", "add", "readers").err
     assert "assigned to anna" in run("permissions", "role", "remove", "readers").err
@@ -68,10 +69,20 @@ def test_users_over_the_api_are_those_in_the_file(
     assert run("permissions", "revoke", "anna", "a.*").code == 0
     assert "no permission for the pattern" in run("permissions", "revoke", "anna", "a.*").err
     assert run("users", "token", "remove", "anna", token["id"], "--yes").code == 0
-    assert main(["queues", *by_token]) == 1
+    assert run("queues", *by_token).code == 1
     assert run("users", "remove", "anna", "--yes").code == 0
     assert "there is no user" in run("users", "remove", "anna", "--yes").err
     assert "last superuser" in run("users", "remove", "root", "--yes").err
+
+
+def test_a_login_beside_the_password_of_somebody_else(
+    run: Run, guarded: GuardedBroker, tmp_path: Path
+) -> None:
+    (tmp_path / "new").write_text("of carl\n")
+    login = ["--url", guarded.url, "--user", "root", "--login-password-file", str(guarded.secret)]
+    assert run("users", "add", "carl", "--password-file", "new", *login).code == 0
+    by_carl = ["--url", guarded.url, "--user", "carl", "--password-file", "new"]
+    assert run("queues", *by_carl).code == 0
 
 
 def test_adding_somebody_twice_changes_nothing(run: Run, guarded: GuardedBroker) -> None:

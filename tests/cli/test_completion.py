@@ -37,6 +37,16 @@ def test_names(run: Run, offered: Run, broker: RunningBroker) -> None:
     assert offered("messages", "list", *where, "tab.q") == ["tab.q1", "tab.q2"]
 
 
+@pytest.mark.parametrize(
+    "name", ["tab;reboot", "tab$(reboot)", "tab`x`", "tab a", "tab\nb", "tab'"]
+)
+def test_names_that_a_shell_would_run_are_not_offered(
+    run: Run, offered: Run, broker: RunningBroker, name: str
+) -> None:
+    assert run("queues", "create", name, *broker.where).code == 0
+    assert not [word for word in offered("queues", "show", *broker.where, "ta") if "." not in word]
+
+
 def test_silence_where_nobody_answers_or_a_password_is_needed(
     offered: Run, guarded: GuardedBroker
 ) -> None:

@@ -109,7 +109,7 @@ def test_durable_subscriptions(ask: Run, broker: RunningBroker) -> None:
 def test_a_prepared_transaction_is_decided_by_hand(ask: Run, broker: RunningBroker) -> None:
     def prepare(number: int) -> str:
         with jmq(broker) as client:
-            session = client.session(transacted=True)
+            session = client.session()
             xid = Xid(7, b"global%d" % number, b"branch")
             session.xa.start(xid)
             session.producer("decided").send(f"order {number}")

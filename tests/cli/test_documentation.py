@@ -8,7 +8,7 @@ import re
 import shlex
 import subprocess
 import sys
-from collections.abc import Callable
+from contextlib import ExitStack
 from pathlib import Path
 from typing import Final
 
@@ -48,12 +48,12 @@ class Shell:
         if found := re.fullmatch(r"(\w+)=\$\((.*)\)", line):
             self._variables[found[1]] = self.run(found[2]).strip()
             return ""
-        if "|" in line.replace("'|'", ""):
-            script = line.replace("sluicemq", shlex.join([sys.executable, "-m", "sluicemq.cli"]))
-            return subprocess.run(
-                script, shell=True, check=True, capture_output=True
-            ).stdout.decode()
-        line, _, file = line.partition(" > ")
+        if "|" in line:
+            program = shlex.join([sys.executable, "-m", "sluicemq.cli"])
+            return subprocess.check_output(line.replace("sluicemq", program), shell=True, text=True)
+        file = ""
+        if found := re.fullmatch(r"(.*) > (\w+)", line):
+            line, file = found.groups()
         words = [
             self._variables.get(word.removeprefix("$"), word) if word.startswith("$") else word
             for word in shlex.split(line, comments=True)
@@ -77,36 +77,35 @@ def test_the_page_is_true(
         monkeypatch.delenv(name)
     (tmp_path / "secret").write_text("correct horse battery\n")
     listen = ["http://127.0.0.1:0", "phpmq://127.0.0.1:0", "jmq://127.0.0.1:0"]
-    with LocalBroker(tmp_path / "data", listen) as broker:
-        clients = _clients(broker)
+    shell = Shell(monkeypatch, capfd)
+    with LocalBroker(tmp_path / "data", listen) as broker, ExitStack() as clients:
         url = f"http://127.0.0.1:{broker.port('http')}"
-        shell = Shell(monkeypatch, capfd)
-        for block in blocks():
-            for line in block.splitlines():
-                line = line.replace("http://127.0.0.1:7680", url)
-                if line.startswith("sluicemq connections close 12"):
-                    line = line.replace("12", _first(shell, "connections list --protocol phpmq"))
-                if line.startswith("sluicemq transactions rollback 34"):
-                    line = line.replace("34", _first(shell, "transactions --prepared"))
-                shell.run(line)
-        for close in clients:
-            close()
+        for line in "".join(blocks()).splitlines():
+            line = line.replace("http://127.0.0.1:7680", url)
+            if line == "sluicemq subscriptions":
+                _connect(broker, clients)
+            elif line.startswith("sluicemq connections close 12"):
+                line = line.replace("12", _first(shell, "connections list --protocol phpmq"))
+            elif line.startswith("sluicemq transactions rollback 34"):
+                line = line.replace("34", _first(shell, "transactions --prepared"))
+            shell.run(line)
     assert (tmp_path / "order.json").read_text() == '{"article":17}'
     _every_command_is_there(shell.ran)
 
 
-def _clients(broker: LocalBroker) -> list[Callable[[], None]]:
+def _connect(broker: LocalBroker, clients: ExitStack) -> None:
     """A connection, a subscription and a prepared transaction for the page to end."""
     phpmq = BlockingPhpmqClient.connect(port=broker.port("phpmq"))
+    clients.callback(phpmq.close)
     jms = BlockingJmqClient.connect(port=broker.port("jmq"), client_id="c", reconnect=None)
-    session = jms.session(transacted=True)
+    clients.callback(jms.close)
+    session = jms.session()
     session.consumer(Topic("prices"), name="board", durable=True).close()
     xid = Xid(1, b"g", b"b")
     session.xa.start(xid)
-    session.producer("orders").send("x")
+    session.producer("payments").send("x")
     session.xa.end(xid)
     session.xa.prepare(xid)
-    return [phpmq.close, jms.close]
 
 
 def _first(shell: Shell, command: str) -> str:

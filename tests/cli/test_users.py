@@ -94,7 +94,7 @@ def test_passwords_from_a_file(users: Run, tmp_path: Path) -> None:
         (["users", "token", "add", "bert"], "", 1, "there is no user 'bert'"),
         (["users", "token", "add", "anna", "--expires", "soon"], "", 2, "--expires"),
         (["users", "token", "list", "bert"], "", 1, "there is no user 'bert'"),
-        (["users", "token", "remove", "anna", "1f", "--yes"], "", 1, "anna has no token 1f"),
+        (["users", "token", "remove", "anna", "1f", "--yes"], "", 1, "anna has no token '1f'"),
         (["permissions", "grant", "bert", "*", "consume"], "", 1, "there is no user 'bert'"),
         (["permissions", "grant", "anna", "*", "consum"], "", 2, "did you mean consume?"),
         (["permissions", "grant", "anna", "", "consume"], "", 1, "1 to 256 characters"),

@@ -16,7 +16,7 @@ from sluicemq.cli.api import Api, below
 from sluicemq.cli.place import Place
 from sluicemq.cli.serve import load_flags
 from sluicemq.model.access import Operation, Permission
-from sluicemq.model.errors import AccessError
+from sluicemq.model.errors import AccessDenied
 from sluicemq.server.identity import changes
 from sluicemq.server.identity.passwords import digest_form, hash_password
 from sluicemq.server.identity.records import Database, UserRecord
@@ -191,9 +191,9 @@ class InFile:
             if force:
                 return changes.without_user(database, name)
             if [*database.users] == [name]:
-                raise AccessError(
-                    f"{name} is the last user; a broker started without users asks nobody who "
-                    "they are. Remove it with --force if that is what you want"
+                raise AccessDenied(
+                    f"{name} is the last user; a broker started without users asks nobody who they "
+                    "are"
                 )
             return changes.remove_user(database, name)
 

@@ -116,6 +116,7 @@ _REASONS: Final = {
     "in-transaction": "a transaction holds it; see sluicemq transactions",
     "no-origin": "nobody knows where it came from; name a place with --to",
     "origin-gone": "where it came from does not exist any more; name a place with --to",
+    "forbidden": "you may not send to where it came from",
     "target-full": "the target is full",
     "target-refused": "the target does not take it",
     "too-large": "it is larger than the target permits",

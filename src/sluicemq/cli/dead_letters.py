@@ -13,12 +13,12 @@ from rich.console import Group, RenderableType
 from rich.text import Text
 
 from sluicemq.cli import choosing
-from sluicemq.cli.api import Api, destination
+from sluicemq.cli.api import Api, Refused, destination
 from sluicemq.cli.asking import Done, Shown, YesFlag, acts, confirm, looks
 from sluicemq.cli.choosing import AllFlag, IdsArgument, LimitOption, SelectorOption
 from sluicemq.cli.destinations import Listing, oldest
 from sluicemq.cli.naming import DestinationArgument, address_in, address_of, is_like, shown
-from sluicemq.cli.tables import Column, Item, moment, number, size, table
+from sluicemq.cli.tables import Column, Item, number, size, table
 
 app = typer.Typer(
     cls=Listing,
@@ -35,12 +35,12 @@ _QUEUES: Final = (
 )
 _MESSAGES: Final = (
     Column("id", lambda item: str(item["id"]), right=True),
-    Column("died", lambda item: moment(_death(item).get("at") or item.get("timestamp", 0))),
-    Column("reason", lambda item: str(_death(item).get("reason", ""))),
+    Column("died", lambda item: str(_death(item).get("at", "-"))),
+    Column("reason", lambda item: str(_death(item).get("reason", "-"))),
     Column("came from", lambda item: _origin(item)),
-    Column("attempts", lambda item: str(_death(item).get("attempts", "")), right=True),
-    Column("size", lambda item: size(item.get("size", 0)), right=True),
-    Column("correlation id", lambda item: str(item.get("correlation_id") or "")),
+    Column("attempts", lambda item: str(_death(item).get("attempts") or "-"), right=True),
+    Column("size", lambda item: size(item["size"]), right=True),
+    Column("correlation id", lambda item: str(item["correlation_id"])),
 )
 
 
@@ -75,6 +75,14 @@ def show(
     at = destination(address) / "messages"
     document = api.get(at, selector=selector, limit=limit, after=after)
     items = document["items"]
+    for item in items:
+        # which a list does not tell
+        try:
+            item["dead_letter"] = api.get(at / item["id"], max_body=0)["dead_letter"]
+        except Refused as error:
+            if error.code != "message-not-found":
+                raise
+            item["dead_letter"] = None  # taken away meanwhile
     if not items:
         return Shown(document, None, f"No such message waits in {shown(address)}.")
     found: RenderableType = table(_MESSAGES, items)
@@ -142,6 +150,4 @@ def _death(item: Item) -> Item:
 
 def _origin(item: Item) -> str:
     origin = _death(item).get("origin")
-    if isinstance(origin, dict):
-        return address_in(origin)
-    return str(origin or "")
+    return address_in(origin) if origin else "-"

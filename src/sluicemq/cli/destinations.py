@@ -67,7 +67,7 @@ SettingsArgument = Annotated[
     list[str] | None,
     typer.Argument(
         metavar="[SETTING=VALUE]...",
-        help="As in the configuration file: max_messages=1000 message_ttl=1h.",
+        help="As in the configuration file: max_messages=1000 message_ttl=1h; NAME= is as usual.",
         show_default=False,
     ),
 ]
@@ -332,7 +332,7 @@ def _settings(given: list[str] | None) -> dict[str, Any]:
         if name not in known:
             raise no_such(text, "setting", name, known)
         setting = known[name]
-        if setting.optional and value.strip() in ("", "none"):
+        if not value.strip():
             found[name] = None
             continue
         converted = convert(value.strip(), setting, text, text=True, base=Path())

@@ -9,6 +9,7 @@ from rich.console import Group, RenderableType
 from rich.text import Text
 
 from sluicemq.cli.console import printable
+from sluicemq.cli.naming import address_in
 from sluicemq.cli.tables import Column, Item, moment, pairs, size
 
 SHOWN: Final = 60
@@ -29,8 +30,13 @@ COLUMNS: Final = (
 
 
 def _state(item: Item) -> str:
-    state = str(item.get("state", ""))
-    return f"{state}, again" if item.get("redelivered") else state
+    words = [
+        str(item.get("state", "")),
+        *(["again"] if item.get("redelivered") else []),
+        *(["damaged"] if item.get("damaged") else []),
+        *([f"held by a {item['holder']}"] if item.get("holder") == "transaction" else []),
+    ]
+    return ", ".join(words)
 
 
 def beginning(item: Item) -> str:
@@ -57,7 +63,9 @@ def portrait(item: Item) -> RenderableType:
     if item.get("deliver_at"):
         rows.append(("not before", moment(item["deliver_at"])))
     rows.append(("attempts", str(item.get("attempts", 0))))
-    for name in ("durability", "message_id", "correlation_id", "reply_to", "type"):
+    if item.get("reply_to"):
+        rows.append(("reply to", address_in(item["reply_to"])))
+    for name in ("durability", "message_id", "correlation_id", "type"):
         if item.get(name):
             rows.append((name.replace("_", " "), str(item[name])))
     if dead := item.get("dead_letter"):
@@ -70,9 +78,9 @@ def portrait(item: Item) -> RenderableType:
 
 
 def _death(dead: Item) -> str:
-    since = f", {moment(dead['at'])}" if dead.get("at") else ""
-    origin = f" of {dead['origin']}" if dead.get("origin") else ""
-    return f"{dead.get('reason', '')}{origin}, after {dead.get('attempts', 0)} attempts{since}"
+    origin = f", of {address_in(dead['origin'])}" if dead["origin"] else ""
+    attempts = f", after {dead['attempts']} attempts" if dead["attempts"] is not None else ""
+    return f"{dead['reason']}{origin}{attempts}, at {dead['at']}"
 
 
 def _properties(properties: Item) -> RenderableType:

@@ -7,6 +7,7 @@
 from __future__ import annotations
 
 import fnmatch
+import re
 from collections.abc import Iterator
 from contextlib import suppress
 from typing import Annotated, Any, Final
@@ -20,6 +21,8 @@ from sluicemq.model.destination import Address, Kind
 from sluicemq.model.errors import SluiceError
 
 _PREFIXES: Final = {"queue:": Kind.QUEUE, "topic:": Kind.TOPIC}
+_HARMLESS: Final = re.compile(r"[\w.:@%+=,/][\w.:@%+=,/-]*\Z")
+"""Names that a shell takes for nothing else when it has put them into the command line."""
 _OFFERED: Final = 100
 """Names that a shell is offered."""
 
@@ -102,5 +105,5 @@ def _complete(ctx: typer.Context, incomplete: str, kind: str | None) -> Iterator
     with suppress(SluiceError, OSError), Api(place.target(), patience=1.0) as api:
         for item in api.items("/destinations", _OFFERED, kind=kind, filter=f"{wanted}*"):
             name = str(item["name"]) if kind else address_in(item)
-            if "name_base64" not in item:
+            if "name_base64" not in item and _HARMLESS.match(name):
                 yield name

@@ -28,15 +28,15 @@ class Column(NamedTuple):
     right: bool = False
 
 
-def table(columns: Sequence[Column], items: Iterable[Item]) -> Table:
-    """A row for each item."""
+def table(columns: Sequence[Column], items: Iterable[Item], *, cut: bool = False) -> Table:
+    """A row for each item. `cut`: on one line each, whatever is lost of it."""
     made = Table(box=None, pad_edge=False, header_style="bold")
     for column in columns:
         made.add_column(
             column.title,
             justify="right" if column.right else "left",
-            no_wrap=column.right,
-            overflow="fold",
+            no_wrap=column.right or cut,
+            overflow="ellipsis" if cut else "fold",
         )
     for item in items:
         made.add_row(*(cell(column.of(item)) for column in columns))

@@ -34,8 +34,8 @@ AROUND: Final = 6
 MOST_ROWS: Final = 500
 _BARS: Final = 40
 _HELP: Final = (
-    "1 destinations  2 connections  3 consumers  s S sort  r reverse  / filter  ↑↓ page  "
-    "space freeze  + - interval  q quit"
+    "q quit  1 destinations  2 connections  3 consumers  s sort  r reverse  / filter  ↑↓ page  "
+    "space freeze  + - interval"
 )
 _FASTEST: Final = 0.25
 _SLOWEST: Final = 60.0
@@ -62,7 +62,7 @@ VIEWS: Final = {
             Column("name", lambda item: destinations.marked(item, address_in(item))),
             *destinations.COLUMNS,
         ),
-        ("rate_in", "name", "waiting", "unacked", "bytes", "consumers", "rate_out", "oldest_ms"),
+        ("rate_in", "name", "waiting", "unacked", "bytes", "consumers", "rate_out"),
     ),
     "2": View("connections", "/connections", connections.COLUMNS, ()),
     "3": View("consumers", "/consumers", consumers.COLUMNS, ()),
@@ -236,7 +236,7 @@ def _screen(look: Look, choice: Choice, trouble: str) -> RenderableType:
         last = Text(f"filter: {choice.filter}▏  Enter keeps it, Escape drops it", style="bold")
     elif trouble:
         last = Text(printable(trouble), style="bold red")
-    return Group(_head(look.overview), _about(look, choice), _list(look, choice), last)
+    return Group(_head(look.overview), _about(look, choice), _list(look, choice, cut=True), last)
 
 
 def _head(overview: Item) -> RenderableType:
@@ -268,7 +268,7 @@ def _about(look: Look, choice: Choice) -> Text:
     return Text("  ".join(parts), style="dim")
 
 
-def _list(look: Look, choice: Choice) -> RenderableType:
+def _list(look: Look, choice: Choice, *, cut: bool = False) -> RenderableType:
     if not look.items:
         return Text(f"no {choice.view.title}{' like that' if choice.filter else ' yet'}")
-    return table(choice.view.columns, look.items)
+    return table(choice.view.columns, look.items, cut=cut)

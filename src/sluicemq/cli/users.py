@@ -15,12 +15,13 @@ from typing import Annotated, Final
 import typer
 
 from sluicemq.cli.accounts import Accounts, accounts_at
+from sluicemq.cli.api import noted
 from sluicemq.cli.asking import Done, Shown, YesFlag, acts, confirm, looks
 from sluicemq.cli.console import UsageError, err
 from sluicemq.cli.destinations import Listing
 from sluicemq.cli.place import LoginPasswordFileOption
 from sluicemq.cli.tables import Column, Item, table
-from sluicemq.model.errors import AccessError
+from sluicemq.model.errors import AccessDenied, AccessError
 from sluicemq.server.identity.passwords import (
     MAX_JAVA_PASSWORD,
     MAX_PASSWORD,
@@ -119,7 +120,12 @@ def remove(
 ) -> Done:
     """Remove a user and its tokens. Connections that it has already go on."""
     confirm(f"Remove {user}, with its permissions and tokens?", yes)
-    accounts.remove(user, force)
+    try:
+        accounts.remove(user, force)
+    except AccessDenied as error:
+        if " is the last " in str(error):
+            noted(error, "--force removes it all the same.")
+        raise
     return Done({"removed": user}, f"Removed {user}.")
 
 

@@ -160,7 +160,7 @@ def remove_token(database: Database, name: str, token_id: str, now: int) -> Data
     tokens = _user(database, name).tokens
     left = tuple(token for token in tokens if token.id != token_id)
     if len(left) == len(tokens):
-        raise AccessError(f"{name} has no token {token_id}")
+        raise AccessError(f"{name} has no token {token_id[:100]!r}")
     return _with(database, name, now, tokens=left)
 
 
