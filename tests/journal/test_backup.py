@@ -453,6 +453,19 @@ def test_numbers_are_not_given_again_and_the_identity_is_a_new_one(
         journal.close()
 
 
+def test_files_that_name_the_journal_name_the_restored_one(
+    tmp_path: Path, journal: FileJournal
+) -> None:
+    """So what `sluicemq migrate` has brought is not brought again."""
+    old = journal.identity.hex()
+    backup = back_up(tmp_path, extras={"log": b'{"journal": "%s"}' % old.encode()})
+    journal.close()
+    result = restore(backup, tmp_path / "new")
+    said = (tmp_path / "new" / "log").read_bytes()
+    assert said == b'{"journal": "%s"}' % result.identity[:16].encode()
+    assert result.identity[:16] != old
+
+
 def test_a_body_that_looks_like_the_end_of_a_segment(tmp_path: Path) -> None:
     """Of a segment that is not sealed, and so has no checksum that could be adapted."""
     journal = opened(tmp_path / "journal")

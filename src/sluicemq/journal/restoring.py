@@ -98,7 +98,8 @@ def restore(
             if name != DURABLE_NAME:  # it is not true of what is rewritten
                 write_whole(partial / name, data)
         elif not directory:
-            write_whole(data_dir / name, b"".join(content), mode=0o600)
+            data = adopted(b"".join(content), manifest.identity, identity.hex())
+            write_whole(data_dir / name, data, mode=0o600)
             others_too.append(data_dir / name)
     next_sequence = manifest.last_sequence + LEAP
     _leap(partial, manifest, identity, next_sequence)
@@ -107,6 +108,14 @@ def restore(
     os.rename(partial, data_dir / JOURNAL_NAME)
     sync_directory(data_dir)
     return Restored(manifest, identity.hex(), next_sequence)
+
+
+def adopted(data: bytes, old: str, new: str) -> bytes:
+    """What a file says of a journal, said of the restored one: its identity, or the first half of
+    it, by which it is known elsewhere."""
+    for digits in (len(old), len(old) // 2):
+        data = data.replace(old[:digits].encode(), new[:digits].encode())
+    return data
 
 
 def _checked(backup: Path, file: File, advance: Advance) -> Iterator[bytes]:
