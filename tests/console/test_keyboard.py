@@ -20,7 +20,7 @@ REACHABLE = """() => [...document.querySelectorAll(
 
 @pytest.mark.parametrize("where", ["", "destinations", "queue/orders", "queue/orders/settings"])
 def test_tab_reaches_everything_and_the_focus_can_be_seen(
-    where: str, visit: Visit, furnished: House
+    where: str, furnished: House, visit: Visit
 ) -> None:
     visitor = visit(furnished)
     page = visitor.open(where)
@@ -36,7 +36,7 @@ def test_tab_reaches_everything_and_the_focus_can_be_seen(
     assert page.evaluate("seen.size") >= wanted
 
 
-def test_the_first_tab_leads_past_the_list_of_pages(visit: Visit, furnished: House) -> None:
+def test_the_first_tab_leads_past_the_list_of_pages(furnished: House, visit: Visit) -> None:
     page = visit(furnished).open("destinations", "bulk")
     page.evaluate("document.activeElement.blur()")
     page.keyboard.press("Tab")
@@ -47,7 +47,7 @@ def test_the_first_tab_leads_past_the_list_of_pages(visit: Visit, furnished: Hou
 
 
 def test_g_and_a_letter_go_to_a_page_and_take_the_focus_along(
-    visit: Visit, furnished: House
+    furnished: House, visit: Visit
 ) -> None:
     page = visit(furnished).open("", "Messages per second")
     for key, heading in (
@@ -70,7 +70,7 @@ def test_g_and_a_letter_go_to_a_page_and_take_the_focus_along(
         assert heading in current.inner_text()
 
 
-def test_search_by_keys_alone(visit: Visit, furnished: House) -> None:
+def test_search_by_keys_alone(furnished: House, visit: Visit) -> None:
     visitor = visit(furnished)
     page = visitor.open("", "Messages per second")
     search(visitor, "inv")
@@ -93,7 +93,7 @@ def test_search_by_keys_alone(visit: Visit, furnished: House) -> None:
     assert box.input_value() == ""
 
 
-def test_dialogs_keep_the_focus_and_give_it_back(visit: Visit, furnished: House) -> None:
+def test_dialogs_keep_the_focus_and_give_it_back(furnished: House, visit: Visit) -> None:
     page = visit(furnished).open("queue/bulk", "Came by")
     page.get_by_role("button", name="Delete…").focus()
     page.keyboard.press("Enter")
@@ -113,7 +113,7 @@ def test_dialogs_keep_the_focus_and_give_it_back(visit: Visit, furnished: House)
 
 
 def test_keys_can_be_switched_off_and_never_count_while_one_types(
-    visit: Visit, furnished: House
+    furnished: House, visit: Visit
 ) -> None:
     page = visit(furnished).open("destinations", "bulk")
     page.get_by_label("Name", exact=True).focus()
@@ -131,7 +131,7 @@ def test_keys_can_be_switched_off_and_never_count_while_one_types(
     assert page.evaluate("document.activeElement.getAttribute('role')") != "combobox"
 
 
-def test_rows_keep_the_focus_while_figures_change(visit: Visit, house: House) -> None:
+def test_rows_keep_the_focus_while_figures_change(house: House, visit: Visit) -> None:
     for name in ("a", "b", "c"):
         house.publish(name, body="x")
     visitor = visit(house)

@@ -24,7 +24,7 @@ def shows(page: Page, name: str, figure: int) -> None:
     expect(reading.locator(".figure").first).to_have_text(f"{figure:,}", timeout=PATIENCE_MS)
 
 
-def test_the_overview_follows_what_happens(visit: Visit, house: House) -> None:
+def test_the_overview_follows_what_happens(house: House, visit: Visit) -> None:
     visitor = visit(house)
     page = visitor.open("", "Nothing has been sent yet")
     for number in range(12):
@@ -35,7 +35,7 @@ def test_the_overview_follows_what_happens(visit: Visit, house: House) -> None:
     assert page.get_by_text("Live", exact=True).is_visible()
 
 
-def test_changing_figures_are_not_read_out(visit: Visit, house: House) -> None:
+def test_changing_figures_are_not_read_out(house: House, visit: Visit) -> None:
     visitor = visit(house)
     page = visitor.open("", "Messages per second")
     page.evaluate(
@@ -50,7 +50,7 @@ def test_changing_figures_are_not_read_out(visit: Visit, house: House) -> None:
     assert page.evaluate("heard") == []
 
 
-def test_a_broker_that_goes_and_comes_back(visit: Visit, house: House) -> None:
+def test_a_broker_that_goes_and_comes_back(house: House, visit: Visit) -> None:
     visitor = visit(house, ("ERR_", "Failed to load resource"))
     house.publish("orders", body="x")
     page = visitor.open("", "orders")
@@ -66,7 +66,7 @@ def test_a_broker_that_goes_and_comes_back(visit: Visit, house: House) -> None:
         assert not page.get_by_text("The broker does not answer").count()
 
 
-def test_a_page_that_is_not_looked_at_asks_for_nothing(visit: Visit, house: House) -> None:
+def test_a_page_that_is_not_looked_at_asks_for_nothing(house: House, visit: Visit) -> None:
     visitor = visit(house)
     page = visitor.open("", "Messages per second")
     page.get_by_text("Live", exact=True).wait_for()
@@ -81,7 +81,7 @@ def test_a_page_that_is_not_looked_at_asks_for_nothing(visit: Visit, house: Hous
 
 
 def test_first_paint_with_ten_thousand_destinations_and_two_thousand_connections(
-    visit: Visit, house: House
+    house: House, visit: Visit
 ) -> None:
     with house.api() as client:
         for first in range(0, DESTINATIONS, 5_000):

@@ -18,7 +18,7 @@ BODIES = (
 )
 
 
-def test_a_message_of_every_kind_can_be_looked_at(visit: Visit, furnished: House) -> None:
+def test_a_message_of_every_kind_can_be_looked_at(furnished: House, visit: Visit) -> None:
     visitor = visit(furnished)
     items = furnished.ask("GET", "/destinations/queue/orders/messages?limit=50")["items"]
     kinds = {item["type"] or item["kind"]: item["id"] for item in items}
@@ -32,7 +32,7 @@ def test_a_message_of_every_kind_can_be_looked_at(visit: Visit, furnished: House
     assert download.value.path().read_bytes() == b"hello"
 
 
-def test_publish_find_move_and_delete(visit: Visit, house: House) -> None:
+def test_publish_find_move_and_delete(house: House, visit: Visit) -> None:
     visitor = visit(house, ("400",))
     page = visitor.open("destinations", "There are no destinations yet")
     page.get_by_role("button", name="Create").click()
@@ -76,7 +76,7 @@ def test_publish_find_move_and_delete(visit: Visit, house: House) -> None:
     visitor.see("Nothing is waiting here")
 
 
-def test_a_long_line_page_by_page(visit: Visit, furnished: House) -> None:
+def test_a_long_line_page_by_page(furnished: House, visit: Visit) -> None:
     visitor = visit(furnished)
     page = visitor.open("queue/bulk", "1 to 50 of 120")
     page.get_by_role("button", name="Next").click()
@@ -92,7 +92,7 @@ def test_a_long_line_page_by_page(visit: Visit, furnished: House) -> None:
     visitor.see("33 to 82 of 120")
 
 
-def test_dead_letters_go_back_to_where_they_came_from(visit: Visit, house: House) -> None:
+def test_dead_letters_go_back_to_where_they_came_from(house: House, visit: Visit) -> None:
     house.create("orders", message_ttl=1, dead_letter=True)
     for number in range(3):
         house.publish("orders", body=f"{number}")
@@ -114,7 +114,7 @@ def test_dead_letters_go_back_to_where_they_came_from(visit: Visit, house: House
     assert house.item("orders")["waiting"] == 3
 
 
-def test_what_is_lost_is_named_before_it_is(visit: Visit, house: House) -> None:
+def test_what_is_lost_is_named_before_it_is(house: House, visit: Visit) -> None:
     for number in range(7):
         house.publish("orders", body="x" * 100)
     consumer = house.phpmq()
@@ -142,7 +142,7 @@ def test_what_is_lost_is_named_before_it_is(visit: Visit, house: House) -> None:
     page.get_by_text("orders is deleted").wait_for()
 
 
-def test_pause_and_resume(visit: Visit, house: House) -> None:
+def test_pause_and_resume(house: House, visit: Visit) -> None:
     house.publish("orders", body="x")
     visitor = visit(house)
     page = visitor.open("queue/orders", "Came by")
@@ -157,7 +157,7 @@ def test_pause_and_resume(visit: Visit, house: House) -> None:
     assert not house.item("orders")["paused"]
 
 
-def test_only_settings_that_were_changed_are_sent(visit: Visit, house: House) -> None:
+def test_only_settings_that_were_changed_are_sent(house: House, visit: Visit) -> None:
     house.create("orders", max_messages=100, message_ttl=60_000)
     visitor = visit(house)
     page = visitor.open("queue/orders/settings", "Life and delivery")
@@ -179,7 +179,7 @@ def test_only_settings_that_were_changed_are_sent(visit: Visit, house: House) ->
     visitor.see("Dead letters go to orders.dlq")
 
 
-def test_a_connection_is_closed(visit: Visit, house: House) -> None:
+def test_a_connection_is_closed(house: House, visit: Visit) -> None:
     jms = house.jms("clerk")
     assert jms.ping() >= 0
     visitor = visit(house)
@@ -197,7 +197,7 @@ def test_a_connection_is_closed(visit: Visit, house: House) -> None:
     assert before not in [item["id"] for item in found if item["state"] == "open"]
 
 
-def test_a_prepared_transaction_is_committed_by_hand(visit: Visit, house: House) -> None:
+def test_a_prepared_transaction_is_committed_by_hand(house: House, visit: Visit) -> None:
     from sluicemq.protocols.jmq.client import Queue, Xid
 
     session = house.jms().session()
@@ -221,7 +221,7 @@ def _figure(page: Page, name: str) -> str:
 
 
 @pytest.mark.parametrize("name", ["~", "..", "a/b c?d#e&f=g%20", "zählerstände", "topic"])
-def test_any_name_has_a_page(name: str, visit: Visit, house: House) -> None:
+def test_any_name_has_a_page(name: str, house: House, visit: Visit) -> None:
     with house.api() as client:
         from sluicemq.model.rows import row
 

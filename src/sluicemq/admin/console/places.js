@@ -61,11 +61,11 @@ export const PLACES = [
 ];
 
 /** Pages that no list names: one has to come from somewhere. */
-const OTHERS = {
-  queue: () => import("./pages/destination.js"),
-  topic: () => import("./pages/destination.js"),
-  account: () => import("./pages/account.js"),
-};
+const OTHERS = new Map([
+  ["queue", () => import("./pages/destination.js")],
+  ["topic", () => import("./pages/destination.js")],
+  ["account", () => import("./pages/account.js")],
+]);
 
 /** Those that the user may see. */
 export function visible() {
@@ -74,10 +74,10 @@ export function visible() {
 
 /** What loads the page of a first step; null if there is none. */
 export function loader(step = "") {
-  return PLACES.find((place) => place.step === step)?.load ?? OTHERS[step] ?? null;
+  return PLACES.find((place) => place.step === step)?.load ?? OTHERS.get(step) ?? null;
 }
 
 /** The entry of the list that a page belongs to. */
 export function entry(step = "") {
-  return step in OTHERS && step !== "account" ? "destinations" : step;
+  return step === "queue" || step === "topic" ? "destinations" : step;
 }
