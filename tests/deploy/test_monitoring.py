@@ -132,7 +132,7 @@ def test_each_alert_has_a_runbook_and_each_runbook_an_alert() -> None:
 
 def commands() -> Iterator[tuple[str, str]]:
     """Every command line of ours in the runbooks and on the page of metrics."""
-    for page in (PAGE, *sorted((DOCS / "runbooks").glob("*.md"))):
+    for page in (PAGE, DOCS / "tracing.md", *sorted((DOCS / "runbooks").glob("*.md"))):
         text = page.read_text()
         for block in re.findall(r"^```sh\n(.*?)^```", text, re.DOTALL | re.MULTILINE):
             for line in block.splitlines():
