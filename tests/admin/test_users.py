@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 from pathlib import Path
 
+from sluicemq.model.destination import Address, DestinationSettings, Kind
 from sluicemq.server.address import Url
 from sluicemq.server.config import BrokerSettings, Config, IdentitySettings
 from sluicemq.server.inforce import InForce
@@ -117,6 +118,25 @@ async def test_roles(inside: Inside) -> None:
 
 
 @looped
+async def test_long_lists_come_in_pages(inside: Inside) -> None:
+    admin = await root(inside)
+    for number in range(5):
+        inside.add(f"user{number}")
+        assert (await admin.ask("PUT", f"/roles/role{number}")).status == 201
+    for path, name in (("/users", "user"), ("/roles", "role")):
+        part = f"{path}?filter={name}&page_size=2"
+        page = (await admin.ask("GET", f"{part}&page=2")).json()
+        assert ([each["name"] for each in page.pop("items")], page) == (
+            [f"{name}2", f"{name}3"],
+            {"page": 2, "page_size": 2, "total": 5},
+        )
+        last = (await admin.ask("GET", f"{part}&order=desc")).json()["items"]
+        assert [each["name"] for each in last] == [f"{name}4", f"{name}3"]
+        assert (await admin.ask("GET", f"{part}&page=9")).json()["items"] == []
+        assert (await admin.ask("GET", f"{part}&page=0")).code == "bad-parameter"
+
+
+@looped
 async def test_the_first_user_is_the_owners_to_add(inside: Inside) -> None:
     """Whoever reaches the port of a broker without users could lock everybody out."""
     guest = inside.visitor()
@@ -195,8 +215,12 @@ def test_settings_in_force(tmp_path: Path) -> None:
         broker=BrokerSettings(data_dir=tmp_path),
         identity=IdentitySettings(admin_token_file=tmp_path / "token", login_delay=2.5),
         listeners=(Listener(url=Url.parse("jmq+unix:///run/x.sock"), mode=0o600),),
+        destinations={Address(Kind.QUEUE, "orders"): DestinationSettings()},
     )
-    views = InForce(config, {"identity.login_delay": "/etc/sluicemq.toml"}).settings()
+    in_force = InForce(config, {"identity.login_delay": "/etc/sluicemq.toml"})
+    assert in_force.declares(Address(Kind.QUEUE, "orders"))
+    assert not in_force.declares(Address(Kind.TOPIC, "orders"))
+    views = in_force.settings()
     found = {view.name: view for view in views}
     delay = found["identity.login_delay"]
     assert (delay.value, delay.default, delay.unit) == (2.5, 1.0, "s")
@@ -206,6 +230,7 @@ def test_settings_in_force(tmp_path: Path) -> None:
     assert found["listeners[0].url"].value == "jmq+unix:///run/x.sock"
     assert "listeners[0].window" not in found  # of another protocol
     assert all(view.meaning for view in views if "." in view.name and "url" not in view.name)
+    assert not any(view.name.startswith("destinations") for view in views)
     assert not any("nobody may see" in str(view.value) for view in views)
 
 

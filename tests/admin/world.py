@@ -21,6 +21,7 @@ from sluicemq.admin.ports import (
 )
 from sluicemq.admin.sessions import Sessions
 from sluicemq.broker import Broker
+from sluicemq.model.destination import Address
 from sluicemq.model.histogram import Histogram
 
 
@@ -58,6 +59,9 @@ class NoConnections:
 class NoSettings:
     def settings(self) -> list[SettingView]:
         return []
+
+    def declares(self, address: Address) -> bool:
+        return False
 
 
 class Process:
@@ -98,7 +102,10 @@ class Lines:
 class NoUsers:
     """A broker that knows nobody."""
 
-    def users(self) -> list[UserView]:
+    def names(self) -> list[str]:
+        return []
+
+    def role_names(self) -> list[str]:
         return []
 
     def user(self, name: str) -> UserView | None:

@@ -41,7 +41,7 @@ def endpoints(context: Context) -> list[Endpoint]:
             "GET",
             "/configuration",
             pages.list,
-            "The settings in force, and where they come from",
+            "The settings in force, and where they come from; not those of destinations",
             Need.SUPERUSER,
             query=Query,
             answer=Settings,

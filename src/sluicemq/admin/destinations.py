@@ -205,7 +205,6 @@ class DestinationPages:
     def __init__(self, context: Context) -> None:
         self._context = context
         self._broker = context.broker
-        self._configured: frozenset[str] | None = None
 
     async def index(self, call: Call) -> Page[DestinationItem]:
         """GET /destinations"""
@@ -309,18 +308,10 @@ class DestinationPages:
             **self._figures(destination),
             settings=asdict(settings),
             policy=Policy(dead_letter_queue=shown(queue)),
-            configured=self._is_configured(destination.address),
+            configured=self._context.configuration.declares(destination.address),
             created=destination.created,
             parked=len(destination.parked),
         )
-
-    def _is_configured(self, address: Address) -> bool:
-        if self._configured is None:
-            named = (each.name for each in self._context.configuration.settings())
-            self._configured = frozenset(
-                name.rpartition(".")[0] for name in named if name.startswith("destinations.")
-            )
-        return f"destinations.{address}" in self._configured
 
     async def put(self, call: Call) -> DestinationView:
         """PUT /destinations/{kind}/{name}"""

@@ -3,13 +3,14 @@ own."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Collection, Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING, Literal, NamedTuple, Protocol
 
 import msgspec
 
 from sluicemq.model.access import Operation, Permission
+from sluicemq.model.destination import Address
 from sluicemq.model.histogram import Histogram
 
 if TYPE_CHECKING:
@@ -115,7 +116,11 @@ class Configuration(Protocol):
     """The settings in force."""
 
     def settings(self) -> list[SettingView]:
-        """All of them, in the order of the documentation."""
+        """All of them, in the order of the documentation; not those of destinations, which may be
+        many."""
+
+    def declares(self, address: Address) -> bool:
+        """Whether the destination stands in the configuration file."""
 
 
 class Vitals(Protocol):
@@ -189,15 +194,16 @@ class UserBook(Protocol):
     """The user database. Changes are on disk when they return; `by` says who makes them, for the
     audit log. UserNotFound, UserExists, AccessDenied (the last superuser), AccessError."""
 
-    def users(self) -> list[UserView]:
-        """By name."""
+    def names(self) -> list[str]:
+        """Of all users, sorted."""
 
     def user(self, name: str) -> UserView | None: ...
 
-    def roles(self) -> list[RoleView]:
-        """By name."""
+    def role_names(self) -> list[str]:
+        """Of all roles, sorted."""
 
-    def role(self, name: str) -> RoleView | None: ...
+    def roles(self, names: Collection[str]) -> list[RoleView]:
+        """Those of these that exist, sorted."""
 
     def rights(self, name: str) -> list[PermissionView]:
         """A user's permissions, those of its roles included; none of nobody."""

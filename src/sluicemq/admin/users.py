@@ -103,8 +103,9 @@ class UserPages:
     async def list(self, call: Call) -> Page[UserView]:
         """GET /users"""
         query: ListQuery = call.query
-        found = [each for each in self._book.users() if query.filter in each.name]
-        return page_of(found[:: 1 if query.order == "asc" else -1], query)
+        page = _chosen(self._book.names(), query)
+        found = [user for name in page.items if (user := self._book.user(name)) is not None]
+        return Page(items=found, page=page.page, page_size=page.page_size, total=page.total)
 
     async def show(self, call: Call) -> UserView:
         """GET /users/{name}"""
@@ -179,8 +180,14 @@ class UserPages:
     async def list_roles(self, call: Call) -> Page[RoleView]:
         """GET /roles"""
         query: ListQuery = call.query
-        found = [each for each in self._book.roles() if query.filter in each.name]
-        return page_of(found[:: 1 if query.order == "asc" else -1], query)
+        page = _chosen(self._book.role_names(), query)
+        found = self._book.roles(page.items)
+        return Page(
+            items=found[:: 1 if query.order == "asc" else -1],
+            page=page.page,
+            page_size=page.page_size,
+            total=page.total,
+        )
 
     async def show_role(self, call: Call) -> RoleView:
         """GET /roles/{name}"""
@@ -190,7 +197,7 @@ class UserPages:
         """PUT /roles/{name}"""
         by = _changer(call)
         name, expect = call.names["name"], call.query.expect
-        if self._book.role(name) is None and expect != "existing":
+        if not self._book.roles([name]) and expect != "existing":
             await self._book.add_role(by, name)
             call.status = 201
         elif expect == "new":
@@ -221,10 +228,16 @@ class UserPages:
         return found
 
     def _role(self, name: str) -> RoleView:
-        found = self._book.role(name)
-        if found is None:
+        found = self._book.roles([name])
+        if not found:
             raise Problem(404, "role-not-found", f"there is no role {name[:100]!r}")
-        return found
+        return found[0]
+
+
+def _chosen(names: list[str], query: ListQuery) -> Page[str]:
+    """The page of those names that was asked for: there may be thousands."""
+    found = [name for name in names if query.filter in name]
+    return page_of(found if query.order == "asc" else found[::-1], query)
 
 
 def _changer(call: Call) -> str:

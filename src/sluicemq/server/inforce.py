@@ -8,7 +8,7 @@ from typing import Any
 import msgspec
 
 from sluicemq.admin.ports import SettingView
-from sluicemq.model.destination import DestinationSettings
+from sluicemq.model.destination import Address
 from sluicemq.server.config import Config
 from sluicemq.server.listening import Listener
 from sluicemq.server.loading import setting_paths
@@ -27,7 +27,11 @@ class InForce:
 
     def settings(self) -> list[SettingView]:
         """See Configuration."""
-        return [*self._plain(), *self._listeners(), *self._destinations()]
+        return [*self._plain(), *self._listeners()]
+
+    def declares(self, address: Address) -> bool:
+        """See Configuration."""
+        return address in self._config.destinations
 
     def _plain(self) -> Iterator[SettingView]:
         for path, setting in setting_paths():
@@ -45,18 +49,11 @@ class InForce:
                     value = getattr(listener, setting.name)
                     yield _view(f"listeners[{index}].{setting.name}", setting, value, source)
 
-    def _destinations(self) -> Iterator[SettingView]:
-        for address, settings in self._config.destinations.items():
-            source = self._origins.get(f"destinations.{address}", "default")
-            for setting in settings_of(DestinationSettings).values():
-                value = getattr(settings, setting.name)
-                yield _view(f"destinations.{address}.{setting.name}", setting, value, source)
-
 
 def _view(name: str, setting: Setting, value: Any, source: str) -> SettingView:
     default = None if setting.default is msgspec.NODEFAULT else setting.default
     return SettingView(
-        name=name.encode("utf-8", "backslashreplace").decode(),
+        name=name,
         value=_shown(value, setting.unit),
         default=_shown(default, setting.unit),
         unit=str(setting.unit or "") if setting.unit is not Unit.MODE else "",

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 from functools import partial
 
 from sluicemq.admin.ports import PermissionView, RoleView, TokenView, UserChange, UserView
@@ -26,24 +26,36 @@ class Book:
 
     # --- what there is -----------------------------------------------------------------------
 
-    def users(self) -> list[UserView]:
+    def names(self) -> list[str]:
         """See UserBook."""
-        return [_user(name, user) for name, user in sorted(self._database.users.items())]
+        return sorted(self._database.users)
 
     def user(self, name: str) -> UserView | None:
         """See UserBook."""
         found = self._database.users.get(name)
         return None if found is None else _user(name, found)
 
-    def roles(self) -> list[RoleView]:
+    def role_names(self) -> list[str]:
         """See UserBook."""
-        database = self._database
-        return [_role(database, name) for name in sorted(database.roles)]
+        return sorted(self._database.roles)
 
-    def role(self, name: str) -> RoleView | None:
+    def roles(self, names: Collection[str]) -> list[RoleView]:
         """See UserBook."""
         database = self._database
-        return _role(database, name) if name in database.roles else None
+        holders: dict[str, list[str]] = {name: [] for name in names}
+        for user, record in database.users.items():
+            for role in record.roles:
+                if role in holders:
+                    holders[role].append(user)
+        return [
+            RoleView(
+                name=name,
+                permissions=_permissions(database.roles[name]),
+                users=sorted(holders[name]),
+            )
+            for name in sorted(holders)
+            if name in database.roles
+        ]
 
     def rights(self, name: str) -> list[PermissionView]:
         """See UserBook."""
@@ -201,14 +213,6 @@ def _user(name: str, user: UserRecord) -> UserView:
         ],
         created=user.created,
         updated=user.updated,
-    )
-
-
-def _role(database: Database, name: str) -> RoleView:
-    return RoleView(
-        name=name,
-        permissions=_permissions(database.roles[name]),
-        users=sorted(user for user, record in database.users.items() if name in record.roles),
     )
 
 
