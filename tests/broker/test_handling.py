@@ -25,6 +25,7 @@ def test_the_last_of_a_page_may_go_and_the_line_is_empty() -> None:
     sent = rig.send(queue, *"abcdefgh", durability=Durability.LAZY)
     for sequence in (*sent[2:], *sent[:2]):
         delete(rig.broker, queue.queue, [found(rig, queue, sequence)])
+        queue.queue.everything.compact()
     assert queue.waiting == 0
     assert queue.queue.everything.take() is None
     assert rig.journal.stats().live == 0
