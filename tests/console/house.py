@@ -27,7 +27,9 @@ from tests.admin.client import Client
 from tests.server.tls_clients import until
 
 HERE: Final = "127.0.0.1"
-LISTEN: Final = tuple(f"{name}://{HERE}:0" for name in ("http", "phpmq", "msglite", "vibemq", "jmq"))
+LISTEN: Final = tuple(
+    f"{name}://{HERE}:0" for name in ("http", "phpmq", "msglite", "vibemq", "jmq")
+)
 SHOTS: Final = Path(__file__).parents[2] / "build" / "screenshots"
 PATIENCE_MS: Final = 10_000
 
@@ -53,7 +55,7 @@ class House:
         return self.broker.port(protocol)
 
     def api(self, **headers: str) -> Client:
-        return Client(self.broker.port("http"), **headers)
+        return Client(self.broker.port("http"), None, **headers)
 
     def ask(self, method: str, path: str, body: object = None, **headers: str) -> Any:
         """A request that has to be done."""
@@ -93,7 +95,9 @@ class House:
         """Something of everything that a page shows."""
         self.create("orders", max_attempts=5)
         self.publish("orders", body="hello", properties={"color": "red", "n": 5}, type="greeting")
-        self.publish("orders", body_json={"order": 17, "lines": [{"sku": "A-1", "n": 2}], "note": None})
+        self.publish(
+            "orders", body_json={"order": 17, "lines": [{"sku": "A-1", "n": 2}], "note": None}
+        )
         self.publish("orders", body_base64=base64.b64encode(bytes(range(256))).decode())
         self.publish("orders", kind="none", correlation_id="c-1", priority=7)
         for number in range(120):

@@ -8,7 +8,10 @@ from playwright.sync_api import Page
 from tests.console.house import House, Visit
 from tests.console.test_accessible import search
 
-FOCUSED = "document.activeElement.tagName + ' ' + (document.activeElement.ariaLabel || document.activeElement.textContent)"
+FOCUSED = """() => {
+  const one = document.activeElement;
+  return `${one.tagName} ${one.ariaLabel || one.textContent}`;
+}"""
 OUTLINED = """() => {
   const style = getComputedStyle(document.activeElement);
   return style.outlineStyle !== 'none' && parseFloat(style.outlineWidth) >= 2;

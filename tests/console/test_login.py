@@ -79,7 +79,9 @@ def test_changes_show_that_this_page_sent_them(guarded: House, visit: Visit) -> 
     changes = [request for request in sent if request.method != "GET"]
     assert len(changes) == 1
     assert changes[0].headers["x-csrf-token"]
-    assert not [request for request in sent if "x-csrf-token" in request.headers and request.method == "GET"]
+    assert not [
+        request for request in sent if "x-csrf-token" in request.headers and request.method == "GET"
+    ]
 
 
 def test_one_sees_what_one_may_and_is_told_why_not(guarded: House, visit: Visit) -> None:

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import pytest
-from playwright.sync_api import Page, expect
+from playwright.sync_api import Page, Request, expect
 
+from sluicemq.model.rows import row
+from sluicemq.protocols.jmq.client import Queue, Xid
 from tests.console.house import House, Visit
 
 BODIES = (
@@ -115,7 +117,7 @@ def test_dead_letters_go_back_to_where_they_came_from(house: House, visit: Visit
 
 
 def test_what_is_lost_is_named_before_it_is(house: House, visit: Visit) -> None:
-    for number in range(7):
+    for _ in range(7):
         house.publish("orders", body="x" * 100)
     consumer = house.phpmq()
     consumer.subscribe("orders", 2)
@@ -162,7 +164,12 @@ def test_only_settings_that_were_changed_are_sent(house: House, visit: Visit) ->
     visitor = visit(house)
     page = visitor.open("queue/orders/settings", "Life and delivery")
     sent: list[object] = []
-    page.on("request", lambda one: sent.append(one.post_data_json) if one.method == "PUT" else 0)
+
+    def see(request: Request) -> None:
+        if request.method == "PUT":
+            sent.append(request.post_data_json)
+
+    page.on("request", see)
     assert page.get_by_label("Messages waiting").input_value() == "100"
     visitor.see("1 min")
     page.get_by_label("Messages waiting").fill("-5")
@@ -198,8 +205,6 @@ def test_a_connection_is_closed(house: House, visit: Visit) -> None:
 
 
 def test_a_prepared_transaction_is_committed_by_hand(house: House, visit: Visit) -> None:
-    from sluicemq.protocols.jmq.client import Queue, Xid
-
     session = house.jms().session()
     xid = Xid(1, b"global", b"branch")
     session.xa.start(xid)
@@ -223,8 +228,6 @@ def _figure(page: Page, name: str) -> str:
 @pytest.mark.parametrize("name", ["~", "..", "a/b c?d#e&f=g%20", "zählerstände", "topic"])
 def test_any_name_has_a_page(name: str, house: House, visit: Visit) -> None:
     with house.api() as client:
-        from sluicemq.model.rows import row
-
         assert client.write([row(name, b"hello")]).status == 200
     visitor = visit(house)
     page = visitor.open("destinations")

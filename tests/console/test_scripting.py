@@ -33,7 +33,11 @@ def told(page: Page, text: str) -> None:
 
 def test_what_clients_have_stored(house: House, visit: Visit) -> None:
     name = evil("queue")
-    headers = {"correlation_id": evil("correlation"), "type": evil("type"), "message_id": evil("id")}
+    headers = {
+        "correlation_id": evil("correlation"),
+        "type": evil("type"),
+        "message_id": evil("id"),
+    }
     properties = {evil("property"): evil("value")}
     house.publish(name, body=evil("text"), properties=properties, **headers)
     house.publish(name, body_json={evil("key"): [evil("json")]})
@@ -47,7 +51,10 @@ def test_what_clients_have_stored(house: House, visit: Visit) -> None:
     session = jms.session()
     session.producer(Queue("maps")).send({evil("map"): evil("entry")})
     session.consumer(
-        Topic("prices"), name=evil("subscription"), durable=True, selector=f"a = '{evil('selector').replace(chr(39), chr(39) * 2)}'"
+        Topic("prices"),
+        name=evil("subscription"),
+        durable=True,
+        selector=f"a = '{evil('selector').replace(chr(39), chr(39) * 2)}'",
     )
     visitor = visit(house)
     page = visitor.open("", "Messages per second")
@@ -65,7 +72,7 @@ def test_what_clients_have_stored(house: House, visit: Visit) -> None:
         for text in texts:
             told(page, text)
         expect_nothing(visitor)
-    texts = {
+    told_of = {
         "text": [evil("text"), evil("property"), evil("value"), evil("correlation"), evil("type")],
         "json": ["json"],
         "map": [evil("map"), evil("entry")],
@@ -74,12 +81,13 @@ def test_what_clients_have_stored(house: House, visit: Visit) -> None:
     here = f"queue/{quote(name, safe='')}"
     found = [(here, item) for item in house.ask("GET", path)["items"]]
     found += [
-        ("queue/maps", item) for item in house.ask("GET", "/destinations/queue/maps/messages")["items"]
+        ("queue/maps", item)
+        for item in house.ask("GET", "/destinations/queue/maps/messages")["items"]
     ]
     for where, item in found:
         visitor.open(where)
         visitor.open(f"{where}/messages/{item['id']}")
-        for text in texts[item["kind"]]:
+        for text in told_of[item["kind"]]:
             told(page, text)
         expect_nothing(visitor)
     letter = house.ask("GET", "/destinations/queue/orders.dlq/messages")["items"][0]["id"]

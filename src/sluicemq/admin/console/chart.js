@@ -125,7 +125,8 @@ export class Chart {
       }
       const line = points.map(([x, y]) => `${x.toFixed(1)},${y.toFixed(1)}`).join("L");
       const { area, line: stroke } = this.paths[number];
-      stroke.setAttribute("d", line ? `M${line}` : "");
+      // with nothing behind it one point alone is a dot
+      stroke.setAttribute("d", line ? `M${line}h0` : "");
       if (area && line) {
         area.setAttribute(
           "d",
@@ -152,6 +153,7 @@ export class Chart {
           ),
         ];
       }),
+      this.mirrored && this.series.map((one) => this.half(one)),
       times(this.start, this.history.end, Math.max(2, this.width / 90)).map((at) => {
         const x = this.x(at);
         const low = this.height - BOTTOM;
@@ -166,6 +168,12 @@ export class Chart {
         ];
       }),
     );
+  }
+
+  /** What each half of a mirrored chart is. */
+  half({ label, tone, down }) {
+    const y = down ? this.height - BOTTOM - 7 : TOP + 14;
+    return s("text", { class: `axis ${tone}`, x: LEFT + 7, y }, label);
   }
 
   /** The values at the pointer, or the latest. */

@@ -69,7 +69,7 @@ export function show({ signal }) {
 function text(value, unit = "") {
   if (value === null || value === undefined) return "–";
   if (value && unit === "bytes") return bytes(value);
-  if (value && unit === "ms") return millis(value);
+  if (value && unit === "ms") return value < 1000 ? millis(value) : span(value);
   if (value && unit === "s") return span(value * 1000);
   return typeof value === "string" ? value || "“”" : JSON.stringify(value);
 }

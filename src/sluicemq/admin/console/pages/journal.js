@@ -3,7 +3,7 @@
 import { get, remove } from "../api.js";
 import { ask } from "../dialogs.js";
 import { h, put } from "../dom.js";
-import { bytes, count } from "../format.js";
+import { bytes, count, many } from "../format.js";
 import { List } from "../list.js";
 import { every } from "../live.js";
 import { button, command, empty, facts, head, loading, panel, tag, when } from "../parts.js";
@@ -83,7 +83,7 @@ class JournalPage {
       ["Format", String(journal.format)],
       ["Earliest record", count(journal.earliest)],
       ["On disk up to record", count(durable.sequence)],
-      ["Size", `${bytes(size)} in ${count(segments.length)} segments`],
+      ["Size", `${bytes(size)} in ${many(segments.length, "segment")}`],
     ]);
     list.classList.add("many");
     put(this.facts, list);
