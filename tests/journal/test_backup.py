@@ -10,6 +10,7 @@ import msgspec
 import pytest
 
 from sluicemq.journal import FileJournal, JournalOptions
+from sluicemq.journal import backup as backup_module
 from sluicemq.journal.backup import NO_LIMIT, SLOT_PREFIX, create
 from sluicemq.journal.copying import LEASE_MS, Cancelled, Progress
 from sluicemq.journal.index import TRAILER_BYTES, encode_trailer
@@ -17,7 +18,7 @@ from sluicemq.journal.inspect import check
 from sluicemq.journal.manifest import MANIFEST_NAME, read_manifest, verify
 from sluicemq.journal.restoring import LEAP, PARTIAL, restore
 from sluicemq.journal.slots import Slots
-from sluicemq.journal.writer import DURABLE_NAME, read_durable
+from sluicemq.journal.writer import DURABLE_NAME, DurableEnd, read_durable
 from sluicemq.model.errors import JournalDamaged, JournalError
 from tests.journal.support import TINY, crash, live_of, put, reopen, segments_of, take
 
@@ -167,6 +168,25 @@ def test_what_is_written_and_not_synced_is_left_out(tmp_path: Path, journal: Fil
     backup = back_up(tmp_path)
     assert list(restored(backup)) == numbers
     journal.close()
+
+
+def test_the_snapshot_is_not_younger_than_the_end(
+    tmp_path: Path, journal: FileJournal, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Whatever the broker does between two looks of the backup."""
+    numbers = fill(journal)
+    find_end = backup_module._end
+
+    def then_go_on(directory: Path, position: int) -> DurableEnd:
+        end = find_end(directory, position)
+        take(journal, *numbers)
+        fill(journal, 20)
+        return end
+
+    monkeypatch.setattr(backup_module, "_end", then_go_on)
+    backup = back_up(tmp_path)
+    journal.close()
+    assert list(restored(backup)) == numbers
 
 
 def test_an_end_without_a_whole_unit_is_left_out(tmp_path: Path, journal: FileJournal) -> None:
