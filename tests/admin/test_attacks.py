@@ -403,14 +403,14 @@ def test_too_large_a_head(start: Start) -> None:
         b"GET / HTTP/1.1\r\nHost: localhost\r\nCookie: %s=%s" % (COOKIE.encode(), much),
         b"GET / HTTP/1.1\r\nHost: localhost\r\n%s: %s" % (CSRF_HEADER.encode(), much),
     ):
-        before = broker.status()["memory"]
+        before = broker.status()["memory_bytes"]
         try:
             answer = talk(broker.port("http"), head)
         except ConnectionError:
             pass  # it was cut off while it was still sending
         else:
             assert answer.startswith(b"HTTP/1.1 400 ")
-        assert broker.status()["memory"] < before + 4_000_000
+        assert broker.status()["memory_bytes"] < before + 4_000_000
 
 
 def test_an_owner_is_one_by_the_file_system_alone(start: Start) -> None:

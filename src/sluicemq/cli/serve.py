@@ -29,7 +29,7 @@ ConfigOption = Annotated[
 ]
 DataDirOption = Annotated[
     Path | None,
-    typer.Option("--data-dir", "-d", help="Directory of the journal and the status socket."),
+    typer.Option("--data-dir", "-d", help="Directory of the journal and the admin socket."),
 ]
 ListenOption = Annotated[
     list[str] | None,
