@@ -123,7 +123,7 @@ def _value(item: Item, name: str) -> str:
     value, unit = item.get(name), item.get("unit")
     if isinstance(value, str):
         return value
-    if unit and isinstance(value, int | float) and value:
+    if unit and isinstance(value, int | float):
         return format_quantity(value, Unit(unit))
     return "-" if value is None else msgspec.json.encode(value).decode()
 

@@ -164,7 +164,8 @@ def take(api: Api, choice: Choice, rows: int) -> Look:
 def top(
     api: Api,
     pattern: Annotated[
-        str, typer.Argument(metavar="[PATTERN]", help="Only names like this: orders.*")
+        str,
+        typer.Argument(metavar="[PATTERN]", help="Only names like orders.*, or with this text."),
     ] = "",
     sort: Annotated[
         str, typer.Option("--sort", metavar="COLUMN", help="Column to sort by, largest first.")
