@@ -176,9 +176,25 @@ def test_purged_and_expired_messages_are_told_apart(rig: TracedRig) -> None:
     reader.release("c")
     assert "c is expired" in rig.witness.since()
     # what is acknowledged after that is acknowledged
-    rig.send(queue, "d", durability=Durability.NONE)
-    reader.settle("d")
+    [sequence] = rig.send(queue, "d", durability=Durability.NONE)
+    rig.broker.purge(queue)
+    transactions = rig.broker.transactions
+    transaction = transactions.begin()
+    transactions.settle(transaction, reader.consumer, sequence)
+    transactions.commit(transaction)
     assert "d is acknowledged" in rig.witness.since()
+
+
+def test_who_does_not_hold_a_message_ends_nothing(rig: TracedRig) -> None:
+    queue = rig.queue("q")
+    holder = rig.read(queue, credit=1)
+    other = rig.read(queue, credit=1)
+    [sequence] = rig.send(queue, "a", durability=Durability.NONE)
+    rig.witness.since()
+    assert not rig.broker.settle(other.consumer, sequence)
+    assert rig.witness.since() == []
+    holder.settle("a")
+    assert "a is acknowledged" in rig.witness.since()
 
 
 def test_acknowledgements_in_a_transaction_count_when_it_is_committed(rig: TracedRig) -> None:

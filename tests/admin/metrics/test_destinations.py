@@ -55,6 +55,16 @@ def test_what_happens_to_messages_is_counted() -> None:
     assert of(figures.scrape(), "paused", "q") == 1
 
 
+def test_what_is_not_on_disk_yet_waits_too() -> None:
+    rig = Rig()
+    queue = rig.queue("q")
+    rig.broker.publish(queue, rig.message(queue, "four"))
+    assert queue.staged == 1
+    scrape = Figures(rig).scrape()
+    assert of(scrape, "waiting_messages", "q") == 1
+    assert of(scrape, "bytes", "q") == 4
+
+
 def test_of_a_topic_the_longest_subscription_counts_and_the_durable_ones_are_shown() -> None:
     rig = Rig()
     topic = rig.topic("t")
@@ -187,24 +197,32 @@ def test_two_names_that_look_alike_are_not_one() -> None:
     assert of(scrape, "published_messages_total", "a\\udcff", "topic") == 1
 
 
+@pytest.mark.parametrize("when", [1, 2, 3])
 def test_a_destination_that_goes_while_figures_are_read_is_no_trouble(
-    monkeypatch: pytest.MonkeyPatch,
+    monkeypatch: pytest.MonkeyPatch, when: int
 ) -> None:
+    """Before it is read, or after: it counts once, and the sum does not go back."""
     rig = Rig()
     for number in range(3):
-        rig.send(rig.broker.queue(f"q{number}"), "a")
+        rig.send(rig.broker.queue(f"q{number}"), *["a"] * (number + 1))
     figures = Figures(rig, limit=1)
-    figures.scrape()
-    last = rig.broker.queue("q2")
+    assert of(figures.scrape(), "published_messages_total", "~others") == 5
+    last = rig.broker.queue("q1")
+    rests = 0
 
     async def rest(pace: object) -> None:
-        if not last.removed:
+        nonlocal rests
+        rests += 1
+        if rests == when:
             rig.broker.remove(last)
 
     monkeypatch.setattr("sluicemq.admin.pace.Pace.due", True)
     monkeypatch.setattr("sluicemq.admin.pace.Pace.rest", rest)
-    assert of(figures.scrape(), "published_messages_total", "~others") == 2
-    assert of(figures.scrape(), "published_messages_total", "~others") == 2
+    for _ in range(3):
+        assert of(figures.scrape(), "published_messages_total", "~others") == 5
+    assert last.removed
+    rig.send(rig.broker.queue("q2"), "more")
+    assert of(figures.scrape(), "published_messages_total", "~others") == 6
 
 
 def test_thousands_of_destinations_are_read_in_slices(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -257,6 +275,13 @@ def test_a_message_that_is_on_disk_is_read_once_for_its_age(
         ages.begin(sent + later)
         assert ages.of(queue.queue) == later / 1000
     assert reads == 1
+    # another one is next now
+    broker.purge(queue)
+    broker.publish(queue, Message(queue.address, b"y" * 100, timestamp=sent + 6500))
+    broker.flush()
+    journal.sync()
+    ages.begin(sent + 7000)
+    assert ages.of(queue.queue) == 0.5
     # without time to read, what is not known is not told
     fresh = Ages(broker)
     fresh.begin(sent + 7000)

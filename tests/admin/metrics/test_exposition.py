@@ -119,6 +119,7 @@ def test_what_is_no_utf8_is_shown_as_its_bytes() -> None:
             "text/plain;version=1.0.0;escaping=allow-utf-8;q=0.6",
             False,
         ),
+        ("application/openmetrics-text,text/plain", True),
         ("application/openmetrics-text;q=0", False),
         ("application/openmetrics-text;q=many", False),
         ("Application/OpenMetrics-Text ; Q=0.9 , text/plain;q=0.1", True),

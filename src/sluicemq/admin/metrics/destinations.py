@@ -129,6 +129,8 @@ class DestinationFigures:
         rows: list[tuple[str, Values]] = []
         subscriptions: dict[str, Values] = {}
         tallies = {each: _Tally() for each in shown.sums}
+        for each in tallies:
+            each.begin()
         kinds = dict.fromkeys(_KINDS, 0)
         dead = 0
         graves: set[str] = set()

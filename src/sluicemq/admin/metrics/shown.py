@@ -57,21 +57,32 @@ class Sum:
     gone    what those counted that are not among them any more
     """
 
-    __slots__ = ("_told", "gone", "labels")
+    __slots__ = ("_before", "_told", "gone", "labels")
 
     def __init__(self, name: str, topic: bool) -> None:
         self.labels = _labels(name, topic)
         self.gone: Sequence[float] = NOTHING
+        self._before: Sequence[float] = NOTHING
         self._told: Sequence[float] = NOTHING
 
     def keep(self, statistics: Statistics) -> None:
         """Go on counting what that one has counted so far."""
         self.gone = tuple(map(add, self.gone, counters_of(statistics)))
 
+    def begin(self) -> None:
+        """The destinations that are there are about to be read."""
+        self._before = self.gone
+
+    def leave(self, statistics: Statistics) -> None:
+        """That one is told of by itself from now on, and is not read with the others any more."""
+        self.keep(statistics)
+        self._before = tuple(map(add, self._before, counters_of(statistics)))
+
     def total(self, present: Sequence[float]) -> Sequence[float]:
-        """With what the destinations that are there have counted. One that went while they were
-        read may be missing this time; the sum does not go back for it."""
-        self._told = tuple(map(max, map(add, self.gone, present), self._told))
+        """With what the destinations that are there have counted. Of one that went since `begin` it
+        is not known whether it is among them: it may be missing this time, and the sum does not go
+        back for it."""
+        self._told = tuple(map(max, map(add, self._before, present), self._told))
         return self._told
 
 
@@ -112,7 +123,7 @@ class Shown:
             self._show(destination)
             own = self.own.get(destination)
             if own is not None:
-                self.sum_of(destination).keep(destination.statistics)
+                self.sum_of(destination).leave(destination.statistics)
         return own
 
     def _show(self, destination: Destination) -> None:
