@@ -14,6 +14,7 @@ from urllib.parse import parse_qs, urlsplit
 import pytest
 
 from sluicemq.cli.api import Api, Refused, below, destination, named
+from sluicemq.cli.choosing import carry_out
 from sluicemq.cli.console import UsageError
 from sluicemq.model.destination import Address, Kind
 from sluicemq.model.errors import (
@@ -222,3 +223,16 @@ def test_nobody_answers(tmp_path: Path) -> None:
     ) as lost:
         Api(Target("127.0.0.1", 1)).get("/a")
     assert "listener" in lost.value.__notes__[0]
+
+
+def test_what_is_done_in_parts_is_asked_for_until_it_is_through(api: Api, stub: Stub) -> None:
+    failed = {"id": "9", "reason": "in-flight"}
+    stub.answers = [
+        (200, json.dumps({"done": 2, "failed": [failed], "next": "c1"}).encode()),
+        (200, json.dumps({"done": 1, "failed": [], "next": "c2"}).encode()),
+    ]
+    done = carry_out(api, Address(Kind.QUEUE, "q"), "delete", {"all": True}, "deleted", limit=3)
+    assert done.document == {"done": 3, "failed": [failed]}
+    assert done.code == 1
+    bodies = [json.loads(body) for _, _, body in stub.requests]
+    assert [(body["limit"], body.get("after")) for body in bodies] == [(3, None), (1, "c1")]
