@@ -10,9 +10,11 @@ from typing import Any
 
 import pytest
 
+from sluicemq.admin.connections import may_see
 from sluicemq.admin.ports import ConnectionView
 from sluicemq.cli.local import LocalBroker
 from sluicemq.cli.main import main
+from sluicemq.model.access import EVERYBODY, NOBODY
 from sluicemq.model.errors import ClientError, ConnectionLost
 from sluicemq.protocols.jmq.client import BlockingJmqClient
 from sluicemq.protocols.msglite.client import BlockingMsgliteClient
@@ -283,6 +285,12 @@ async def test_others_see_their_own(inside: Inside) -> None:
     said = inside.said()
     assert any(line.startswith("denied: anna") for line in said)
     assert any(line.startswith("change: root DELETE /api/v1/connections/1") for line in said)
+
+
+def test_who_is_nobody_has_no_connections_of_his_own() -> None:
+    """Else those of all who are nobody either would be his."""
+    assert not may_see(NOBODY, view(1, user=""))
+    assert may_see(EVERYBODY, view(1, user=""))
 
 
 @looped

@@ -88,7 +88,7 @@ class ConnectionPages:
         pace = Pace()
         found: list[ConnectionView] = []
         for view in self._connections:
-            if _may_see(call.identity, view) and _is_meant(query, view):
+            if may_see(call.identity, view) and _is_meant(query, view):
                 found.append(view)
             if pace.due:
                 await pace.rest()
@@ -104,7 +104,7 @@ class ConnectionPages:
     async def show(self, call: Call) -> ConnectionItem:
         """GET /connections/{id}"""
         view = self._connections.get(_number(call))
-        if view is None or not _may_see(call.identity, view):
+        if view is None or not may_see(call.identity, view):
             raise _missing()
         return _item(view)
 
@@ -119,7 +119,8 @@ class ConnectionPages:
         call.note = f"{view.protocol} of {shown(view.user) or 'nobody'} at {view.peer} {reason}"
 
 
-def _may_see(identity: Identity, view: ConnectionView) -> bool:
+def may_see(identity: Identity, view: ConnectionView) -> bool:
+    """Whether it is shown that connection."""
     return identity.superuser or (bool(identity.name) and view.user == identity.name)
 
 

@@ -44,16 +44,15 @@ class Sample(NamedTuple):
 
 
 class Ring:
-    """What became of one destination, a place for each step.
+    """What became of one destination, a place for each step; 0 before it was made.
 
     rates   in messages/s: in and out in turn        depths  messages: waiting and unacked in turn
-    begun   the first step that is in it             idle    steps since something was not 0
+    idle    steps since something was not 0
     """
 
-    __slots__ = ("begun", "depths", "idle", "rates")
+    __slots__ = ("depths", "idle", "rates")
 
-    def __init__(self, step: int) -> None:
-        self.begun = step
+    def __init__(self) -> None:
         self.idle = 0
         self.rates = array("f", bytes(8 * DESTINATION_STEPS))
         self.depths = array("I", bytes(8 * DESTINATION_STEPS))
@@ -108,7 +107,7 @@ class History:
         if ring is None:
             if idle or destination.removed:
                 return
-            ring = self._rings[destination] = Ring(self._step)
+            ring = self._rings[destination] = Ring()
         elif idle:
             ring.idle += 1
             if ring.idle >= DESTINATION_STEPS:
@@ -160,15 +159,13 @@ class History:
         ring = self._rings.get(destination)
         if ring is None:
             return Series([0.0] * steps, [0.0] * steps, [0] * steps, [0] * steps)
-        places = [
-            2 * (step % DESTINATION_STEPS) if step >= ring.begun else -1
-            for step in range(self._step - steps, self._step)
-        ]
+        taken = range(self._step - steps, self._step)
+        places = [2 * (step % DESTINATION_STEPS) for step in taken]
         return Series(
-            [ring.rates[at] if at >= 0 else 0.0 for at in places],
-            [ring.rates[at + 1] if at >= 0 else 0.0 for at in places],
-            [ring.depths[at] if at >= 0 else 0 for at in places],
-            [ring.depths[at + 1] if at >= 0 else 0 for at in places],
+            [ring.rates[at] for at in places],
+            [ring.rates[at + 1] for at in places],
+            [ring.depths[at] for at in places],
+            [ring.depths[at + 1] for at in places],
         )
 
     def recent_lag(self) -> Distribution:
