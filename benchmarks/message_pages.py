@@ -161,7 +161,7 @@ def change(api: Api, probe: Probe) -> None:
         {"action": "move", "all": True, "limit": 100_000, "target": {"kind": "queue", "name": "t"}},
     ):
         done = 0
-        after = ""
+        after: str | None = ""
         while after is not None:
             asked = json.dumps({**body, "after": after}).encode()
             answer = api.ask("POST", f"{QUEUE}/messages/actions", asked)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import random
+from typing import Any
 
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -49,6 +50,7 @@ steps = st.lists(
         st.tuples(st.just("take"), st.integers(1, 9), st.booleans()),
         st.tuples(st.just("give back"), st.integers(0, 9)),
         st.tuples(st.just("withdraw"), st.integers(0, 40)),
+        st.tuples(st.just("take out"), st.integers(0, 40), st.integers(1, 9)),
         st.tuples(st.just("compact")),
     ),
     min_size=1,
@@ -56,7 +58,7 @@ steps = st.lists(
 )
 
 
-def line_of(made: list[tuple[object, ...]], page: int) -> tuple[Rig, Destination]:
+def line_of(made: list[tuple[Any, ...]], page: int) -> tuple[Rig, Destination]:
     """A queue with holes, with messages that came back, and with pages of both kinds."""
     rig = Rig(BrokerSettings(memory_budget=0, page_deliveries=page))
     queue = rig.queue()
@@ -86,6 +88,9 @@ def line_of(made: list[tuple[object, ...]], page: int) -> tuple[Rig, Destination
                 delivery = waiting[how[0] % len(waiting)]
                 queue.queue.everything.pull(delivery)
                 queue.queue.withdraw(delivery)
+        elif what == "take out":
+            for delivery in list(queue.queue.everything)[how[0] : how[0] + how[1]]:
+                queue.queue.take_out(delivery)
         else:
             queue.queue.everything.compact()
     return rig, queue
@@ -94,12 +99,17 @@ def line_of(made: list[tuple[object, ...]], page: int) -> tuple[Rig, Destination
 @given(made=steps, page=st.integers(1, 4), budget=st.sampled_from([1, RUN_COST + 3, PLENTY]))
 @settings(max_examples=300, deadline=None)
 def test_any_place_is_found_however_the_line_is_kept(
-    made: list[tuple[object, ...]], page: int, budget: int
+    made: list[tuple[Any, ...]], page: int, budget: int
 ) -> None:
     _, queue = line_of(made, page)
     subscription = queue.queue
-    waiting = sequences(list(subscription.everything))
+    line = subscription.everything
+    waiting = sequences(list(line))
     assert len(waiting) == subscription.waiting
+    assert line.length >= len(waiting)
+    for priority in range(10):
+        there = bool(line.mask >> priority & 1)
+        assert there == bool(line.after(priority, 0, 1)), f"what is said of priority {priority}"
     assert len(set(waiting)) == len(waiting)
     for clean in {False, is_clean(queue)}:
         for place in range(len(waiting) + 2):
@@ -113,7 +123,7 @@ def test_any_place_is_found_however_the_line_is_kept(
 @given(made=steps, page=st.integers(1, 4), data=st.data())
 @settings(max_examples=100, deadline=None)
 def test_a_walk_ends_where_it_is_to_and_goes_on_from_where_another_was(
-    made: list[tuple[object, ...]], page: int, data: st.DataObject
+    made: list[tuple[Any, ...]], page: int, data: st.DataObject
 ) -> None:
     _, queue = line_of(made, page)
     line = queue.queue.everything
@@ -132,7 +142,7 @@ def test_a_walk_ends_where_it_is_to_and_goes_on_from_where_another_was(
 
 @given(made=steps, page=st.integers(1, 3))
 @settings(max_examples=100, deadline=None)
-def test_every_delivery_is_found_by_its_order(made: list[tuple[object, ...]], page: int) -> None:
+def test_every_delivery_is_found_by_its_order(made: list[tuple[Any, ...]], page: int) -> None:
     _, queue = line_of(made, page)
     line = queue.queue.everything
     there = {(d.priority, d.order): d.sequence for d in line}
@@ -212,3 +222,22 @@ def test_many_that_came_back_are_kept_in_pieces_and_forgotten_when_they_have_gon
     assert [d.order for d in kept] == list(range(2, 6 * PIECE, 2))
     assert kept.find(4) is not None
     assert kept.find(5) is None
+
+
+def test_what_becomes_durable_late_goes_before_pages_of_what_came_after_it() -> None:
+    rig = Rig(BrokerSettings(memory_budget=0, page_deliveries=1))
+    queue = rig.queue()
+    late = rig.message(queue, "late", durability=Durability.SYNC)
+    rig.broker.publish(queue, late)
+    quick = [rig.message(queue, "quick", durability=Durability.LAZY) for _ in range(6)]
+    for message in quick:
+        rig.broker.publish(queue, message)
+    line = queue.queue.everything
+    for delivery in list(line)[-2:]:
+        queue.queue.take_out(delivery)
+    line.compact()
+    assert not line.fifos[4]
+    rig.broker.flush()
+    assert sequences(list(line)) == [late.sequence, *[each.sequence for each in quick[:4]]]
+    assert line.find(4, late.sequence) is not None
+    assert sequences(line.after(4, 0, 9)) == sequences(list(line))

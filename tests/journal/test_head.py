@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -16,7 +17,7 @@ from tests.journal.support import ORDERS, crash, make_message, put, reopen, segm
 LONG = bytes(range(256)) * 64
 
 
-def send(journal: Journal, body: bytes, **fields: object) -> int:
+def send(journal: Journal, body: bytes, **fields: Any) -> int:
     return journal.append_message(
         make_message(body, **fields), journal.destination(ORDERS), references=1
     )

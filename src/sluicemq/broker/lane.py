@@ -146,17 +146,22 @@ class Lane:
             self._insert(delivery)
 
     def discard(self, delivery: Delivery) -> None:
-        """A READY delivery is to go without being taken. One that is an object stays where it is:
-        it must not be READY any more."""
+        """A READY delivery is to go without being taken. Of the youngest ones, and those next in
+        line, it may stay behind as what it is then: not READY any more."""
         priority = delivery.priority
-        older = self.older[priority]
-        if older is not None and older.remove(delivery.sequence):
-            self.length -= 1
+        older, returned = self.older[priority], self.returned[priority]
+        if older is not None and older.discard(delivery.order):
             if older.empty:
-                self.older[priority] = None
+                self.older[priority] = older = None
                 self.paged = any(each is not None for each in self.older)
-                if not self.fifos[priority] and self.returned[priority] is None:
-                    self.mask &= ~(1 << priority)
+        elif returned is not None and returned.discard(delivery.order):
+            if not returned:
+                self.returned[priority] = returned = None
+        else:
+            return
+        self.length -= 1
+        if older is None and returned is None and not self.fifos[priority]:
+            self.mask &= ~(1 << priority)
 
     def after(self, priority: int, order: int, count: int) -> list[Delivery]:
         """The first `count` of a priority behind that order, whatever their state; those in pages

@@ -172,6 +172,20 @@ class Pages:
                 return True
         return False
 
+    def discard(self, order: int) -> bool:
+        """Take one out, wherever it is but in the front; False if it is not there."""
+        place = bisect_left(self._pages, order, key=_last)
+        if place == len(self._pages):
+            return False
+        page = self._pages[place]
+        if not page.remove(order):
+            return False
+        if isinstance(page, Page):
+            self.packed -= 1
+        if not page:
+            del self._pages[place]
+        return True
+
     @property
     def empty(self) -> bool:
         """Nothing is there."""

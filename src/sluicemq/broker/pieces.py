@@ -50,6 +50,14 @@ class Piece:
         del self.orders[0]
         return self.deliveries.pop(0)
 
+    def remove(self, order: int) -> bool:
+        """Take the one with that order out; False if it is not there."""
+        place = bisect_left(self.orders, order)
+        if place == len(self.orders) or self.orders[place] != order:
+            return False
+        del self.orders[place], self.deliveries[place]
+        return True
+
     def split(self, place: int) -> Piece:
         """Keep those before the place, and return the others."""
         others = Piece(self.deliveries[place:])

@@ -74,6 +74,21 @@ class Returned:
             del self._pieces[0], self._lasts[0]
         return delivery
 
+    def discard(self, order: int) -> bool:
+        """Take the one with that order out; False if it is not there."""
+        place = bisect_left(self._lasts, order)
+        if place == len(self._lasts):
+            return False
+        piece = self._pieces[place]
+        if not piece.remove(order):
+            return False
+        self._length -= 1
+        if piece.deliveries:
+            self._lasts[place] = piece.last
+        else:
+            del self._pieces[place], self._lasts[place]
+        return True
+
     def find(self, order: int) -> Delivery | None:
         """The one with that order, whatever its state."""
         place = bisect_left(self._lasts, order)

@@ -234,9 +234,15 @@ class Subscription:
 
     def tidy(self) -> None:
         """Let go of what was taken through other lanes, when it may be most of a lane."""
+        everything = self.everything
+        gone = everything.length - self.ready
+        if gone > 64 and gone > everything.loose() // 2:
+            everything.compact()
+        if len(self.lanes) == 1:
+            return
         most = 2 * self.waiting + 64
         for lane in self.lanes.values():
-            if lane.length > 64:
+            if lane is not everything and lane.length > 64:
                 loose = lane.loose()
                 if loose > most or loose > lane.limit:
                     lane.compact()
@@ -371,7 +377,7 @@ class Subscription:
         """Take a delivery out that came back and waits again."""
         delivery = self.back.pop(sequence, None)
         if delivery is not None:
-            self.withdraw(delivery)
+            self.take_out(delivery)
             self.tidy()
         return delivery
 
@@ -448,8 +454,8 @@ class Subscription:
         self.waiting_bytes -= delivery.size
 
     def expire(self, delivery: Delivery) -> None:
-        """A waiting delivery has outlived its time."""
-        self.withdraw(delivery)
+        """A waiting delivery has outlived its time. It may have been taken out of the line."""
+        self.take_out(delivery)
         self.expire_uncounted(delivery)
         self.tidy()
 
