@@ -4,6 +4,7 @@ nothing is wider than the page. Pictures of what was tested are in build/screens
 from __future__ import annotations
 
 import re
+from collections.abc import Callable
 from typing import Any
 
 import pytest
@@ -79,7 +80,7 @@ def test_no_violation_on_any_page(look: str, furnished: House, visit: Visit) -> 
 def test_no_violation_in_what_opens(furnished: House, visit: Visit) -> None:
     visitor = visit(furnished)
     page = visitor.open("queue/bulk", "Came by")
-    opened = {
+    opened: dict[str, Callable[[], None]] = {
         "purge": lambda: page.get_by_role("button", name="Purge").click(),
         "move": lambda: page.get_by_role("button", name="Move all").click(),
         "keys": lambda: page.keyboard.press("?"),
