@@ -72,8 +72,7 @@ def survey(source: Path, store: Path | None) -> Plan:
         store = store or source
     else:
         plan.witness.look(source)
-        found = _read_configuration(plan, source)
-        store = store or found
+        store = _read_configuration(plan, source, store)
     if store is not None:
         _read_store(plan, store)
     return plan
@@ -117,9 +116,8 @@ def entries(content: bytes, where: str) -> list[Entry]:
     return found
 
 
-def _read_configuration(plan: Plan, source: Path) -> Path | None:
-    """Fill in settings; return where the store is."""
-    store: Path | None = None
+def _read_configuration(plan: Plan, source: Path, store: Path | None) -> Path | None:
+    """Fill in settings; return where the store is, if that is not known already."""
     found = entries(read_settings(source), str(source))
     listeners: dict[tuple[str, str], dict[str, Entry]] = {}
     for entry in found:
@@ -131,9 +129,9 @@ def _read_configuration(plan: Plan, source: Path) -> Path | None:
                 if name:
                     each[name] = entry
             case ("storage", "sqlite", "config") if name == "path":
-                store = _store_place(plan, source, entry)
+                store = store or _store_place(plan, source, entry)
             case ("storage", "redis", "config"):
-                if name == "host":
+                if name == "host" and store is None:
                     plan.leave("messages", "in Redis", _REDIS)
             case ("logging", "output", *_):
                 level = _LEVELS.get(entry.attributes.get("loglevel", "").lower())
