@@ -19,6 +19,8 @@ from sluicemq.model.errors import JournalError
 
 LEASE_MS: Final = 60_000
 RENEW_SECONDS: Final = 10.0
+LOOK_SECONDS: Final = 0.1
+"""Who goes slowly looks so often whether it is still wanted."""
 
 
 class Progress(NamedTuple):
@@ -60,16 +62,18 @@ class Pace:
         """
         self._done += count
         self._read += count if read else 0
-        if self._cancelled():
-            raise Cancelled("the backup was given up")
         self._told(Progress(self._done, self._total))
-        now = time.monotonic()
-        if now - self._renewed > RENEW_SECONDS:
-            self._slots.renew(self._slot, LEASE_MS)
-            self._renewed = now
-        if self._rate:
-            ahead = self._started + self._read / self._rate - now
-            time.sleep(min(max(0.0, ahead), RENEW_SECONDS))
+        while True:
+            if self._cancelled():
+                raise Cancelled("the backup was given up")
+            now = time.monotonic()
+            if now - self._renewed > RENEW_SECONDS:
+                self._slots.renew(self._slot, LEASE_MS)
+                self._renewed = now
+            ahead = self._started + self._read / self._rate - now if self._rate else 0.0
+            if ahead <= 0:
+                return
+            time.sleep(min(ahead, LOOK_SECONDS))
 
 
 class Copy:
