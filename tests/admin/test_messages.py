@@ -146,6 +146,7 @@ async def test_what_is_in_flight_and_what_is_delayed(inside: Inside) -> None:
         ("b", "transaction"),
     ]
     assert [each["attempts"] for each in flight["items"]] == [1, 1, 1]
+    assert not any(each["redelivered"] for each in flight["items"])
     assert flight["total"] == 3
     later = (await page(visitor, "?state=delayed&body=true"))["items"]
     wall = broker.clock.wall
