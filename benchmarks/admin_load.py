@@ -7,8 +7,9 @@ watched  A PHPMQ flood, alternately alone and beside what a watched broker has: 
          of events, /metrics scraped each second, and four pages of the API asked for every half
          second. All of them run on this machine, so that what the watchers themselves need counts
          against the broker. Each pair of runs is on the same broker; the figure is the median of
-         the pairs' ratios. `idle_cpu` is the processor time that the broker takes in a second for
-         the watchers alone, which depends less on what else the machine does.
+         the pairs' ratios. `cost` is that of the processor time that the broker needs for a
+         message, and `idle_cpu` what it takes in a second for the watchers alone: these depend less
+         on what else the machine does.
 scale    With so many queues (a message in each) and so many connections: how long the pages take,
          the median and the longest of several, and how late the event loop was.
 """
@@ -18,6 +19,7 @@ from __future__ import annotations
 import argparse
 import http.client
 import json
+import os
 import resource
 import socket
 import subprocess
@@ -29,7 +31,7 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from statistics import median
-from typing import Any
+from typing import Any, NamedTuple
 
 from sluicemq.cli.local import LocalBroker
 from sluicemq.model.rows import encode, row
@@ -115,16 +117,34 @@ class Watchers:
         self._repeat(POLL_SECONDS, POLLED, count)
 
 
-def flood(port: int, seconds: float, size: int) -> float:
-    """Messages a second through the broker, sent and received."""
+class Flood(NamedTuple):
+    """Messages a second through the broker, sent and received, and what its process needs for one,
+    in µs of processor time."""
+
+    rate: float
+    cost: float
+
+
+def flood(running: LocalBroker, seconds: float, size: int) -> Flood:
+    """One run."""
+    port = running.port("phpmq")
     command = [
         *(sys.executable, "-m", "sluicemq.cli", "bench", "matrix", "--json"),
-        *("--url", f"phpmq://127.0.0.1:{port}", "--size", str(size), "--durability", "sync"),
+        *("--url", f"phpmq://127.0.0.1:{port}", "--size", str(size)),
         *("--producers", "1", "--consumers", "1", "--seconds", str(seconds), "--rate", "1000"),
     ]
+    before = used(running.pid)
     done = subprocess.run(command, capture_output=True, text=True, check=True)
+    needed = used(running.pid) - before
     [result] = json.loads(done.stdout)["results"]
-    return float(result["flood"]["rate"])
+    messages = result["flood"]["messages"] + result["steady"]["messages"]
+    return Flood(float(result["flood"]["rate"]), needed / messages * 1e6)
+
+
+def used(pid: int) -> float:
+    """Seconds of processor time of a process so far."""
+    fields = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
+    return (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")
 
 
 @contextmanager
@@ -137,28 +157,31 @@ def broker(*options: str) -> Iterator[LocalBroker]:
 
 
 def watched(seconds: float, rounds: int, size: int) -> dict[str, Any]:
-    alone: list[float] = []
-    beside: list[float] = []
+    alone: list[Flood] = []
+    beside: list[Flood] = []
     seen = {"events": 0, "scrapes": 0, "polls": 0}
     with broker() as running:
-        port, http_port = running.port("phpmq"), running.port("http")
-        flood(port, seconds, size)  # the first one finds everything cold
+        http_port = running.port("http")
+        flood(running, seconds, size)  # the first one finds everything cold
         for number in range(rounds):
             for with_watchers in (False, True) if number % 2 else (True, False):
                 if not with_watchers:
-                    alone.append(flood(port, seconds, size))
+                    alone.append(flood(running, seconds, size))
                     continue
                 with Watchers(http_port) as watchers:
-                    beside.append(flood(port, seconds, size))
+                    beside.append(flood(running, seconds, size))
                 for name in seen:
                     seen[name] += getattr(watchers, name)
-        idle = processor(http_port, seconds)
+        idle = processor(running.pid, seconds)
         with Watchers(http_port):
-            busy = processor(http_port, seconds)
-    ratios = [b / a for a, b in zip(alone, beside, strict=True)]
+            busy = processor(running.pid, seconds)
+    ratios = [b.rate / a.rate for a, b in zip(alone, beside, strict=True)]
+    costs = [b.cost / a.cost for a, b in zip(alone, beside, strict=True)]
     return {
-        "alone": round(median(alone)),
-        "watched": round(median(beside)),
+        "alone": round(median(each.rate for each in alone)),
+        "watched": round(median(each.rate for each in beside)),
+        "broker_us": [round(median(x.cost for x in runs), 2) for runs in (alone, beside)],
+        "cost": round(median(costs), 3),
         "ratio": round(median(ratios), 3),
         "ratios": [round(ratio, 3) for ratio in ratios],
         "idle_cpu": round(busy - idle, 4),
@@ -166,19 +189,11 @@ def watched(seconds: float, rounds: int, size: int) -> dict[str, Any]:
     }
 
 
-def processor(port: int, seconds: float) -> float:
-    """Seconds of processor time that the broker takes in a second."""
-
-    def used() -> float:
-        connection = http.client.HTTPConnection("127.0.0.1", port, timeout=TIMEOUT)
-        text = ask(connection, "/metrics")[1].decode()
-        connection.close()
-        [line] = [x for x in text.splitlines() if x.startswith("process_cpu_seconds_total ")]
-        return float(line.split()[1])
-
-    before, began = used(), time.monotonic()
+def processor(pid: int, seconds: float) -> float:
+    """Seconds of processor time that a process takes in a second."""
+    before, began = used(pid), time.monotonic()
     time.sleep(seconds)
-    return (used() - before) / (time.monotonic() - began)
+    return (used(pid) - before) / (time.monotonic() - began)
 
 
 def scale(destinations: int, connections: int) -> dict[str, Any]:

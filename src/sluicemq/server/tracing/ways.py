@@ -128,6 +128,7 @@ class Ways:
         self._limit = limit
         self._natives = dict(natives or {})
         self._taken: list[_Taken] = []
+        """The last is what is being taken in: that may mean to take in another (a dead letter)."""
         self._written: deque[_Written] = deque()
         self._since: dict[int, int] = {}
         """When a message could be delivered, by its number."""
@@ -181,9 +182,7 @@ class Ways:
 
     def shown(self, message: Message) -> None:
         """See Observer."""
-        taken = self._take(message)
-        if taken is None:
-            return
+        taken = self._taken.pop()
         facts = _facts(taken)
         self._published(taken, facts, time_ns())
         if message.durability:
@@ -191,9 +190,8 @@ class Ways:
 
     def staged(self, message: Message) -> None:
         """See Observer."""
-        taken = self._take(message)
-        if taken is not None:
-            self._written.append(_Written(message.sequence, taken, _facts(taken), False))
+        taken = self._taken.pop()
+        self._written.append(_Written(message.sequence, taken, _facts(taken), False))
 
     def durable(self, sequence: int) -> None:
         """See Observer."""
@@ -285,15 +283,6 @@ class Ways:
                 how,
             )
         )
-
-    def _take(self, message: Message) -> _Taken | None:
-        """What `accepted` has noted. To take in one message may mean to take in another (a dead
-        letter), and what failed has no end."""
-        while self._taken:
-            taken = self._taken.pop()
-            if taken.message is message:
-                return taken
-        return None
 
     def _published(self, taken: _Taken, facts: Facts, now: int) -> None:
         self._remember(facts.sequence, now)
