@@ -22,7 +22,7 @@ from tests.faults.plan import SMALL_SEGMENTS, repeatable, size
 from tests.faults.recorder import Recorder
 from tests.protocols.jmq.raw import RawJmq
 
-TURNS = size(4, 40)
+TURNS = size(3, 40)
 LISTEN = ("phpmq://127.0.0.1:0", "jmq://127.0.0.1:0?serves=jms")
 VICTIMS = ("nobody", "broker", "backup", "both")
 CLIENT_ACKNOWLEDGE = 2
