@@ -3,6 +3,7 @@ other has. Only the API proper is in it, not the console's files and not the met
 
 from __future__ import annotations
 
+import asyncio
 import re
 from collections.abc import Callable, Iterable, Iterator
 from typing import Any, Final
@@ -167,10 +168,13 @@ class OpenApiPages:
         self._content = b""
 
     async def show(self, call: Call) -> Response:
-        """GET /openapi.json; made when it is first asked for."""
+        """GET /openapi.json; made when it is first asked for, which takes a while."""
         if not self._content:
-            self._content = msgspec.json.encode(document(self._endpoints()))
+            self._content = await asyncio.to_thread(self._make)
         return Response(self._content, media_type=MEDIA_TYPE)
+
+    def _make(self) -> bytes:
+        return msgspec.json.encode(document(self._endpoints()))
 
 
 def endpoints(table: Callable[[], Iterable[Endpoint]]) -> list[Endpoint]:

@@ -355,11 +355,6 @@ class Config(msgspec.Struct, frozen=True, kw_only=True):
     ] = False
 
     @property
-    def status_socket(self) -> Path:
-        """Unix socket on which the running broker describes itself."""
-        return self.broker.data_dir / "status.sock"
-
-    @property
     def admin_socket(self) -> Path:
         """Unix socket with the HTTP API, for the owner of the data."""
         return self.broker.admin_socket or self.broker.data_dir / "admin.sock"

@@ -72,11 +72,14 @@ class Rooms:
             "auto": self._auto,
         }
 
-    def of(self, protocol: str) -> Room:
-        """The room of a protocol; of HTTP, one of its own for each listener. Raises
-        ConfigurationError if this version has none."""
-        if protocol == "http":
-            return self.http()
+    def of(self, options: Listener) -> Room:
+        """The room of a listener; of HTTP, one of its own for each. Raises ConfigurationError if
+        this version has none for its protocol."""
+        if options.url.protocol == "http":
+            return self.http(options)
+        return self._of(options.url.protocol)
+
+    def _of(self, protocol: str) -> Room:
         room = self._rooms.get(protocol)
         if room is None:
             raise ConfigurationError(
@@ -84,12 +87,12 @@ class Rooms:
             )
         return room
 
-    def http(self, *, local: bool = False) -> Room:
-        """A room of HTTP; `local` is the one of the admin socket."""
+    def http(self, options: Listener, *, local: bool = False) -> Room:
+        """The room of an HTTP listener; `local` is the one of the admin socket."""
         from sluicemq.server.web import HttpRoom
 
         assert self._context is not None
-        return HttpRoom(self._context, self._gate, self._http_settings, local=local)
+        return HttpRoom(self._context, self._gate, options, self._http_settings, local=local)
 
     def _phpmq(self, link: Link, options: Listener) -> Session:
         return PhpmqSession(
@@ -203,7 +206,7 @@ class Rooms:
             return self._jms(link, options)
         if protocol == PORT_MAPPER:
             return self._portmapper(link, options)
-        return self.of(protocol)(link, options)
+        return self._of(protocol)(link, options)
 
 
 def _durability(options: Listener, usual: Durability) -> Durability:

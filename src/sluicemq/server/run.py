@@ -5,9 +5,11 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import gc
+import resource
 import signal
 import time
 from collections.abc import Mapping
+from pathlib import Path
 from typing import Final
 
 import structlog
@@ -43,7 +45,6 @@ from sluicemq.server.logs import configure
 from sluicemq.server.notify import Notifier
 from sluicemq.server.rooms import Rooms
 from sluicemq.server.services import jms_address
-from sluicemq.server.status import Status, resident_bytes
 from sluicemq.server.tracing import setup as tracing
 from sluicemq.server.turns import Turns
 
@@ -203,7 +204,6 @@ class Server:
             lambda: jms_address(self.listeners),
             round(config.jmq.metrics_interval * 1000),
         )
-        status = Status(broker, self.listeners)
         # What exists now lives long: the collector need not look at it again.
         gc.collect()
         gc.freeze()
@@ -211,13 +211,11 @@ class Server:
         chores: list[asyncio.Task[None]] = []
         try:
             for options in config.listeners:
-                listener = OpenListener(options, rooms.of(options.url.protocol), turns)
+                listener = OpenListener(options, rooms.of(options), turns)
                 await listener.open()
                 self.listeners.append(listener)
-            await status.open(config.status_socket)
-            self.admin = OpenListener(
-                admin_listener(config.admin_socket), rooms.http(local=True), turns
-            )
+            admin = admin_listener(config.admin_socket)
+            self.admin = OpenListener(admin, rooms.http(admin, local=True), turns)
             await self.admin.open()
             self._warn_open(gate)
             self._state = "serving"
@@ -236,7 +234,6 @@ class Server:
                 await listener.stop_accepting()
             if self.admin is not None:
                 await self.admin.stop_accepting()
-            status.close(config.status_socket)
             gate.close()
 
     def _all_listeners(self) -> list[OpenListener]:
@@ -263,8 +260,11 @@ class Server:
         return time.monotonic() - self._started
 
     def memory(self) -> int:
-        """Resident bytes of the process."""
-        return resident_bytes()
+        """Bytes of the process that are in RAM."""
+        with contextlib.suppress(OSError, ValueError, IndexError):
+            pages = int(Path("/proc/self/statm").read_text().split()[1])
+            return pages * resource.getpagesize()
+        return 0
 
     def state(self) -> State:
         """See Vitals."""

@@ -20,31 +20,33 @@ class HttpRoom:
     """Makes the session of a new connection of one listener."""
 
     def __init__(
-        self, context: Context, gate: Gate, settings: HttpSettings, *, local: bool = False
+        self,
+        context: Context,
+        gate: Gate,
+        options: Listener,
+        settings: HttpSettings,
+        *,
+        local: bool = False,
     ) -> None:
-        """`local`: whoever can connect is the owner of the data."""
-        self._context = context
+        """`local`: whoever can connect is the owner of the data. To make the application takes
+        some time, which the first to connect need not wait for."""
         self._gate = gate
-        self._settings = settings
         self._local = local
-        self._http: Http | None = None
+        body = options.max_frame_bytes
+        limits = Limits(
+            part=body + BESIDES_BYTES,
+            name=options.max_name_bytes,
+            body=body,
+            streams=settings.max_event_streams,
+            publish=min(body, settings.max_publish_bytes),
+            scan=settings.max_scan,
+            scan_seconds=settings.scan_time,
+            action_seconds=settings.action_time,
+        )
+        self._http = Http(Application(replace(context, limits=limits)), options.max_header_bytes)
 
     def __call__(self, link: Link, options: Listener) -> Session:
         """See `rooms.Room`."""
-        if self._http is None:
-            body = options.max_frame_bytes
-            limits = Limits(
-                part=body + BESIDES_BYTES,
-                name=options.max_name_bytes,
-                body=body,
-                streams=self._settings.max_event_streams,
-                publish=min(body, self._settings.max_publish_bytes),
-                scan=self._settings.max_scan,
-                scan_seconds=self._settings.scan_time,
-                action_seconds=self._settings.action_time,
-            )
-            context = replace(self._context, limits=limits)
-            self._http = Http(Application(context), options.max_header_bytes)
         if self._local:
             access = self._gate.open_local(link)
         else:
