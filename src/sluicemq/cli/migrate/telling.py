@@ -155,7 +155,7 @@ def _login(password: str, digest: str, tokens: object) -> str:
         return "password"
     if digest:
         return "the same password as before, by digest (JMS clients)"
-    return "token" if tokens else "needs a new password: sluicemq users password"
+    return "token" if tokens else "needs a new password: sluicemq users passwd"
 
 
 def _some(lines: list[str]) -> Iterator[str]:

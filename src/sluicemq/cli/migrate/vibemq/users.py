@@ -68,7 +68,7 @@ def read_users(plan: Plan, file: Path) -> None:
                 "password",
                 user,
                 "VibeMQ keeps bcrypt hashes, which are not checked here: set it anew with "
-                f"`sluicemq users password {user}`",
+                f"`sluicemq users passwd {user}`",
             )
     if any(user.record.permissions for user in plan.users):
         plan.notes.append(
