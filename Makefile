@@ -8,13 +8,13 @@ COMPILED_VENV := .venv-compiled
 COMPILED_BIN := $(COMPILED_VENV)/bin
 COMPILED_STAMP := $(COMPILED_VENV)/.compiled
 COMPILED_NEEDS := $(COMPILED_VENV)/.installed
-$(STAMP): EXTRAS := dev,pipeline
+$(STAMP): EXTRAS := dev,pipeline,tracing
 $(COMPILED_NEEDS): EXTRAS := dev
 PARALLEL := -n auto --dist loadfile
 BENCH_ARGS ?=
 
 .DEFAULT_GOAL := help
-.PHONY: help setup java demo test faults fuzz lint bench compiled test-compiled clean
+.PHONY: help setup java chromium demo test faults fuzz lint docs bench compiled test-compiled clean
 
 help:
 	@echo "make setup          create $(VENV) with everything that is needed"
@@ -23,12 +23,13 @@ help:
 	@echo "make faults         kill -9, torn files, full disks and more, for a quarter of an hour"
 	@echo "make fuzz           random tests with new examples, hostile clients for ten minutes"
 	@echo "make lint           ruff, mypy --strict, import layers"
+	@echo "make docs           build the site of the documentation into build/site"
 	@echo "make bench          measure throughput and latency (BENCH_ARGS='matrix --size 100' to choose)"
 	@echo "make compiled       the same program, its hot modules compiled, in $(COMPILED_VENV); needs a C compiler"
 	@echo "make test-compiled  run the tests on that"
 	@echo "make clean          remove everything that was built"
 
-setup: $(STAMP) java
+setup: $(STAMP) java chromium
 
 $(STAMP) $(COMPILED_NEEDS): pyproject.toml constraints.txt
 	@command -v $(PYTHON) >/dev/null || { \
@@ -51,6 +52,13 @@ java: $(STAMP)
 	  if [ "$$(id -u)" = 0 ] && command -v apt-get >/dev/null; then \
 	    apt-get -qq update && DEBIAN_FRONTEND=noninteractive apt-get -qq install -y openjdk-17-jre-headless >/dev/null; \
 	  fi; $(BIN)/python -m sluicemq.pipeline.java >/dev/null; }
+
+# The tests look at the console in it; nothing else needs it.
+chromium: $(STAMP)
+	@$(BIN)/python -m tests.console.chromium >/dev/null 2>&1 || { \
+	  if [ "$$(id -u)" = 0 ] && command -v apt-get >/dev/null; then \
+	    apt-get -qq update && DEBIAN_FRONTEND=noninteractive apt-get -qq install -y chromium >/dev/null; \
+	  fi; $(BIN)/python -m tests.console.chromium >/dev/null; }
 
 demo: setup
 	$(BIN)/sluicemq demo
@@ -78,6 +86,10 @@ lint: setup
 	$(BIN)/ruff format --check .
 	$(BIN)/mypy --strict src
 	$(BIN)/lint-imports
+
+# The variable silences an advertisement.
+docs: setup
+	@NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --strict --quiet
 
 bench: setup
 	$(BIN)/sluicemq bench $(BENCH_ARGS)

@@ -228,7 +228,7 @@ def test_other_paths_and_methods(start: Start) -> None:
             assert (answer.status, answer.code) == (404, "not-found"), path
         for method, path in (
             ("POST", "/status"),
-            ("GET", "/batches"),
+            ("DELETE", "/batches"),
             ("DELETE", "/journal"),
             ("PATCH", "/journal/slots/a"),
             ("OPTIONS", "/batches"),

@@ -167,10 +167,10 @@ def test_a_large_part(start: Start) -> None:
     large = [row(f"q{number % 7}", b"x" * 1000) for number in range(10_000)]
     with Client(broker.port("http")) as client:
         assert client.write(large).json()["written"] == 10_000
-        before = broker.status()["memory"]
+        before = broker.status()["memory_bytes"]
         for _ in range(3):
             assert client.write(large, batch=0).json()["already"] is True
-        assert broker.status()["memory"] < before + 40_000_000
+        assert broker.status()["memory_bytes"] < before + 40_000_000
         assert client.write([], batch=1).json()["written"] == 0
     assert sum(waiting(broker).values()) == 10_000
 

@@ -2,14 +2,18 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
+import os
 import re
 import subprocess
 import sys
 from pathlib import Path
 
 import sluicemq
+from sluicemq.admin.routing import Endpoint, Need
 from tests.admin.client import HTTP, waiting
+from tests.admin.inside import Inside
 from tests.server.conftest import Start
 
 ROOT = Path(__file__).parents[2]
@@ -24,12 +28,21 @@ def blocks(language: str) -> list[str]:
 def test_the_examples(start: Start, tmp_path: Path) -> None:
     broker = start(HTTP)
     port = str(broker.port("http"))
-    for commands in blocks("sh"):
-        script = "set -e\n" + commands.replace("7680", port)
+
+    def run(commands: str) -> None:
+        script = "set -e\n" + commands.replace("7680", port).replace(
+            "DATA/", f"{broker.directory}/"
+        )
         done = subprocess.run(
             ["sh", "-c", script], cwd=tmp_path, capture_output=True, text=True, timeout=60
         )
         assert done.returncode == 0, done.stdout + done.stderr
+
+    # where there has been a user, everybody has to log in
+    with_users = [block for block in blocks("sh") if "/users/root" in block]
+    for commands in blocks("sh"):
+        if commands not in with_users:
+            run(commands)
     assert (tmp_path / "header").read_bytes().startswith(b"SLUICEMQ")
     [program] = blocks("python")
     done = subprocess.run(
@@ -42,13 +55,48 @@ def test_the_examples(start: Start, tmp_path: Path) -> None:
     promised = [line for each in blocks("json") for line in each.splitlines() if "written" in line]
     shown = done.stdout.splitlines()
     assert [json.loads(line) for line in shown] == [json.loads(line) for line in promised]
-    assert waiting(broker) == {"orders": 10_000}
+    assert waiting(broker) == {"orders": 10_000, "billing": 1}
+    assert with_users
+    for commands in with_users:
+        run(commands)
 
 
 def test_every_code_is_there() -> None:
     """A code stands behind a status wherever a refusal is made."""
-    code = "".join(path.read_text(encoding="utf-8") for path in sorted(ADMIN.glob("*.py")))
+    code = "".join(path.read_text(encoding="utf-8") for path in sorted(ADMIN.rglob("*.py")))
     found = set(re.findall(r'\b[45]\d\d,\s+"([a-z-]+)"', code))
     assert len(found) > 20
     missing = {each for each in found if f"`{each}`" not in PAGE}
     assert missing == {"disconnected"}  # nobody is there to be told
+
+
+def table(endpoints: list[Endpoint]) -> str:
+    """What the page says of them."""
+    rows = ["| request | | parameters | takes |", "|---|---|---|---|"]
+    for each in sorted(endpoints, key=lambda each: (each.prefix == "", each.full_path)):
+        takes = {Need.NOTHING: "nothing", Need.USER: "a user", Need.SUPERUSER: "a superuser"}
+        needs = takes[each.needs] if isinstance(each.needs, Need) else f"`{each.needs}`"
+        names = ", ".join(f"`{name}`" for name in each.parameters)
+        media = "" if each.media == "application/json" else f" ({each.media})"
+        rows.append(
+            f"| {each.method} `{each.full_path}` | {each.summary}{media} | {names} | {needs} |"
+        )
+    return "\n".join(rows)
+
+
+def test_every_endpoint_is_there(tmp_path: Path) -> None:
+    """`WRITE=1` puts the table into the page."""
+
+    async def scenario() -> list[Endpoint]:
+        inside = Inside(tmp_path)
+        inside.gate.close()
+        return inside.endpoints
+
+    expected = table(asyncio.run(scenario()))
+    before, _, rest = PAGE.partition("<!-- table -->\n")
+    found, _, after = rest.partition("<!-- end of table -->")
+    if os.environ.get("WRITE"):
+        text = f"{before}<!-- table -->\n{expected}\n<!-- end of table -->{after}"
+        (ROOT / "docs" / "http.md").write_text(text, encoding="utf-8")
+    else:
+        assert found.strip().splitlines() == expected.splitlines()

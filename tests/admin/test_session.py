@@ -11,11 +11,12 @@ import h11
 import pytest
 
 from sluicemq.admin.app import Application
-from sluicemq.admin.batches import Limits
+from sluicemq.admin.context import Limits
 from sluicemq.admin.session import PATIENCE_SECONDS, SLOWEST, Http, HttpSession
 from sluicemq.model.rows import encode, row
 from sluicemq.protocols.access import OPEN
 from sluicemq.protocols.link import Link, Session
+from tests.admin.world import context
 from tests.protocols.harness import RecordedLink, RoomHarness
 
 HEAD = 4096
@@ -45,7 +46,7 @@ class House(RoomHarness):
 
     def __init__(self) -> None:
         super().__init__()
-        self.http = Http(Application(self.broker, Limits()), HEAD)
+        self.http = Http(Application(context(self.broker)), HEAD)
 
     def open(self, link: Link) -> Session:
         return HttpSession(link, self.http, OPEN, host="127.0.0.1", tls=False)
@@ -261,7 +262,7 @@ async def test_a_stop() -> None:
 async def test_bodies_wait_for_room() -> None:
     """All together they take no more than the budget."""
     house = House()
-    house.http = Http(Application(house.broker, Limits(part=1 << 28)), HEAD)
+    house.http = Http(Application(context(house.broker, limits=Limits(part=1 << 28))), HEAD)
     announced = POST.replace(b"%d" % len(BODY), b"%d" % (1 << 28))
     first, second = house.connect(), house.connect()
     first.session.receive(announced)

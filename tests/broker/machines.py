@@ -288,6 +288,50 @@ class Machine(RuleBasedStateMachine):
             self.world.purge(self.destination(where), unacked)
         self.end(turn)
 
+    def entries(self) -> list[model.Entry]:
+        """Whatever a person at the console may see, in transactions too."""
+        return [entry for s in self.world.model.subscriptions() for entry in s.entries]
+
+    def shows(self, subscription: model.Subscription) -> bool:
+        """It is what consumers have, not where a topic holds what nobody wanted yet: of that the
+        journal does not know the places."""
+        return subscription in self.consumable()
+
+    @precondition(lambda self: self.entries())
+    @rule(which=picks, turn=ends)
+    def delete_one(self, which: int, turn: bool) -> None:
+        self.world.delete(self.pick(self.entries(), which))
+        self.end(turn)
+
+    @precondition(lambda self: self.entries())
+    @rule(which=picks, to=picks, turn=ends)
+    def move_one(self, which: int, to: int, turn: bool) -> None:
+        self.world.move_one(self.pick(self.entries(), which), self.destination(to))
+        self.end(turn)
+
+    @precondition(lambda self: 0 < len(self.entries()) < 40)
+    @rule(which=picks, to=picks, turn=ends)
+    def copy_one(self, which: int, to: int, turn: bool) -> None:
+        self.world.copy_one(self.pick(self.entries(), which), self.destination(to))
+        self.end(turn)
+
+    @precondition(lambda self: self.entries())
+    @rule(which=picks, turn=ends)
+    def redeliver_one(self, which: int, turn: bool) -> None:
+        entry = self.pick(self.entries(), which)
+        if self.shows(entry.subscription):
+            self.world.redeliver(entry)
+        self.end(turn)
+
+    def dead(self) -> list[model.Entry]:
+        return [entry for entry in self.entries() if entry.letter.dead]
+
+    @precondition(lambda self: self.dead())
+    @rule(which=picks, turn=ends)
+    def send_back(self, which: int, turn: bool) -> None:
+        self.world.send_back(self.pick(self.dead(), which))
+        self.end(turn)
+
     @rule()
     def flush(self) -> None:
         self.world.flush()

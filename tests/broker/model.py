@@ -31,6 +31,7 @@ class Letter:
         deliver_at: int = 0,
         sender: object = None,
         dead: bool = False,
+        origin: tuple[Address, str] | None = None,
     ) -> None:
         self.name = name
         self.size = size
@@ -40,6 +41,8 @@ class Letter:
         self.deliver_at = deliver_at
         self.sender = sender
         self.dead = dead
+        self.origin = origin
+        """Of a dead letter: where it was, and in which subscription of a topic."""
         self.sequence = 0
         self.born = 0
         """Orders letters, as the engine's sequence does, also while that is not known."""
@@ -311,12 +314,14 @@ class Model:
             return [destination.queue]
         return wanted
 
-    def accept(self, destination: Destination, letter: Letter) -> None:
+    def accept(
+        self, destination: Destination, letter: Letter, chosen: Subscription | None = None
+    ) -> None:
         destination.totals.published += 1
         destination.totals.bytes_in += letter.size
         self.births += 1
         letter.born = self.births
-        targets = self.targets(destination, letter)
+        targets = [chosen] if chosen else self.targets(destination, letter)
         if letter.durability is Durability.SYNC:
             self.staged.append((letter, destination, targets))
         else:
@@ -383,15 +388,23 @@ class Model:
         if entry.letter.dead:
             return False
         source.totals.dead_lettered += 1
-        self.accept(self.dead_letter_queue(source), self.dead_letter_of(entry.letter))
+        letter = self.dead_letter_of(entry.letter, source, entry.subscription.name)
+        self.accept(self.dead_letter_queue(source), letter)
         return True
 
     def dead_letter_queue(self, source: Destination) -> Destination:
         name = source.settings.dead_letter_queue or f"{source.address.name}.dlq"
         return self.resolve(Address(Kind.QUEUE, name))
 
-    def dead_letter_of(self, letter: Letter) -> Letter:
-        return Letter(letter.name, letter.size, letter.priority, letter.durability, dead=True)
+    def dead_letter_of(self, letter: Letter, source: Destination, subscription: str = "") -> Letter:
+        return Letter(
+            letter.name,
+            letter.size,
+            letter.priority,
+            letter.durability,
+            dead=True,
+            origin=(source.address, subscription),
+        )
 
     # --- consumers ------------------------------------------------------------------------------
 
@@ -572,10 +585,93 @@ class Model:
             letter = entry.letter
             expiration = entry.expires - self.steady + self.wall if entry.expires else 0
             copy = Letter(letter.name, letter.size, letter.priority, letter.durability, expiration)
-            copy.dead = letter.dead
+            copy.dead, copy.origin = letter.dead, letter.origin
             self.accept(target, copy)
             moved += 1
         return moved
+
+    # --- by hand --------------------------------------------------------------------------------
+
+    def delete(self, entry: Entry) -> bool:
+        """False for what may not be done, and then nothing is."""
+        if isinstance(entry.holder, Transaction):
+            return False
+        if isinstance(entry.holder, Consumer):
+            self.refund(entry.holder)
+        entry.subscription.entries.remove(entry)
+        return True
+
+    def move_one(self, entry: Entry, target: Destination) -> bool:
+        if entry.state == TAKEN:
+            return False
+        return self.transfer(entry, target, self.copy_of(entry), entry)
+
+    def copy_one(self, entry: Entry, target: Destination) -> bool:
+        return self.transfer(entry, target, self.copy_of(entry), None, always=True)
+
+    def copy_of(self, entry: Entry) -> Letter:
+        letter = entry.letter
+        expiration = entry.expires - self.steady + self.wall if entry.expires else 0
+        copy = Letter(letter.name, letter.size, letter.priority, letter.durability, expiration)
+        if letter.deliver_at > self.wall:
+            copy.deliver_at = letter.deliver_at
+        copy.dead, copy.origin = letter.dead, letter.origin
+        return copy
+
+    def transfer(
+        self,
+        entry: Entry,
+        target: Destination,
+        copy: Letter,
+        gone: Entry | None,
+        chosen: Subscription | None = None,
+        always: bool = False,
+    ) -> bool:
+        """Send the copy, if the target takes it; `gone` ends then. Within a destination limits do
+        not count, but `always` they do."""
+        if always or target is not entry.subscription.destination:
+            verdict = self.admit(target, copy, False)
+            if verdict == "reject":
+                target.totals.rejected += 1
+                return False
+            if verdict == "redirect":
+                target.totals.dead_lettered += 1
+                copy = self.dead_letter_of(copy, target)
+                target = self.dead_letter_queue(target)
+                chosen = None
+        if gone is not None:
+            gone.subscription.entries.remove(gone)
+        self.accept(target, copy, chosen)
+        return True
+
+    def send_back(self, entry: Entry) -> bool:
+        letter = entry.letter
+        if entry.state == TAKEN or letter.origin is None:
+            return False
+        address, name = letter.origin
+        target = self.resolve(address)
+        chosen = target.subscriptions.get(name) if name else None
+        if name and chosen is None:
+            return False
+        copy = Letter(letter.name, letter.size, letter.priority, letter.durability)
+        return self.transfer(entry, target, copy, entry, chosen)
+
+    def redeliver(self, entry: Entry, recorded: bool) -> bool:
+        """`recorded`: the journal would have it delayed again after a restart."""
+        if isinstance(entry.holder, Transaction):
+            return False
+        if isinstance(entry.holder, Consumer):
+            consumer = entry.holder
+            self.give_back(entry, True, 0, True)
+            self.refund(consumer)
+        elif entry.state == DELAYED:
+            entry.state = READY
+            if recorded and entry.letter.deliver_at > self.wall:
+                entry.order = 0
+                self.births += 1
+                entry.requeued = self.births
+                self.shed(entry.subscription)
+        return True
 
     # --- time -----------------------------------------------------------------------------------
 
@@ -607,6 +703,7 @@ class Model:
                 if subscription.accepts(entry.letter):
                     topic.queue.entries.remove(entry)
                     entry.subscription = subscription
+                    entry.line_up()
                     subscription.entries.append(entry)
                     self.shed(subscription)
 
@@ -650,7 +747,6 @@ class Model:
         for address, destination in list(self.destinations.items()):
             if destination.owner is not None:
                 self.forget(address)
-            destination.paused = False
             destination.parked = []
             destination.totals = Totals()
             everything = [entry for s in destination.every() for entry in s.entries]
@@ -678,7 +774,7 @@ class Model:
         entry.letter.sender = None
         entry.holder = None
         entry.state = READY
-        if entry.letter.deliver_at > self.wall:
+        if entry.letter.deliver_at > self.wall and not entry.requeued:
             entry.state = DELAYED
             entry.until = self.steady + entry.letter.deliver_at - self.wall
 

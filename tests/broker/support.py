@@ -135,6 +135,11 @@ class Rig:
         self.broker.tick()
         self.broker.flush()
 
+    def survey(self, seconds: float = 1.0) -> None:
+        """A whole round."""
+        for _ in self.broker.survey.round(seconds):
+            pass
+
     def dead(self, name: str = "q.dlq") -> list[Message]:
         """What waits in a dead-letter queue that exists."""
         queue = self.broker.destinations[Address(Kind.QUEUE, name)].queue

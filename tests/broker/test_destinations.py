@@ -105,28 +105,28 @@ def test_disown_removes_what_belongs_to_that_owner_only() -> None:
     assert rig.broker.core.memory == 0
 
 
-def test_reap_removes_automatic_destinations_after_their_time_without_use() -> None:
+def test_a_survey_removes_automatic_destinations_after_their_time_without_use() -> None:
     rig = Rig(BrokerSettings(idle_timeout=1000))
     rig.queue("declared")
     used = rig.broker.queue("used")
     rig.broker.queue("idle")
     rig.clock.advance(999)
     rig.read(used).detach()
-    rig.broker.reap()
+    rig.survey()
     assert len(rig.broker.destinations) == 3
     rig.clock.advance(1)
-    rig.broker.reap()
+    rig.survey()
     assert {address.name for address in rig.broker.destinations} == {"declared", "used"}
 
 
-def test_reap_leaves_what_holds_messages_or_has_consumers() -> None:
+def test_a_survey_leaves_what_holds_messages_or_has_consumers() -> None:
     rig = Rig(BrokerSettings(idle_timeout=1000))
     filled, read = rig.broker.queue("filled"), rig.broker.queue("read")
     rig.send(filled, "a")
     rig.read(read)
     for _ in range(3):
         rig.clock.advance(1000)
-        rig.broker.reap()
+        rig.survey()
     assert set(rig.broker.destinations.values()) == {filled, read}
 
 
@@ -249,10 +249,10 @@ def test_rates_approach_the_present_and_fade() -> None:
     rig.read(queue, 1000)
     for _ in range(30):
         rig.send(queue, *"0123456789")
-        rig.broker.sample(1.0)
+        rig.survey()
     assert queue.statistics.rate_in == pytest.approx(10, rel=0.01)
     assert queue.statistics.rate_out == pytest.approx(10, rel=0.01)
-    rig.broker.sample(60.0)
+    rig.survey(60.0)
     assert queue.statistics.rate_in == pytest.approx(0, abs=0.01)
 
 

@@ -369,3 +369,37 @@ def test_one_that_has_ended_keeps_nothing_of_its_messages(committed: bool) -> No
     assert len(transaction.payload) > 1000
     (transactions.commit if committed else transactions.rollback)(transaction)
     assert (transaction.payload, transaction.sends, transaction.acks) == (b"", [], [])
+
+
+# --- who is told --------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("prepared", [False, True])
+@pytest.mark.parametrize("committed", [False, True])
+def test_the_end_is_told_once_and_when_it_has_happened(prepared: bool, committed: bool) -> None:
+    rig = Rig()
+    queue = rig.queue()
+    transactions = rig.broker.transactions
+    transaction = transactions.begin()
+    transactions.publish(transaction, queue, rig.message(queue, "a"))
+    told: list[tuple[bool, bool]] = []
+
+    def tell(how: bool) -> None:
+        told.append((how, transaction in transactions.open.values()))
+
+    transaction.told = tell
+    if prepared:
+        transactions.prepare(transaction, b"xid")
+    assert not told
+    (transactions.commit if committed else transactions.rollback)(transaction)
+    assert told == [(committed, False)]
+    with pytest.raises(TransactionEnded):
+        transactions.rollback(transaction)
+    assert len(told) == 1
+
+
+def test_a_transaction_knows_since_when_it_is() -> None:
+    rig = Rig()
+    rig.clock.advance(5)
+    transaction = rig.broker.transactions.begin()
+    assert transaction.created == rig.clock.wall

@@ -14,15 +14,23 @@ from typing import NamedTuple
 import pytest
 
 from sluicemq import broker as engine
+from sluicemq.broker import handling
 from sluicemq.broker.clock import ManualClock
-from sluicemq.broker.delivery import DELAYED, READY, TAKEN
+from sluicemq.broker.deadletter import origin_of
+from sluicemq.broker.delivery import DELAYED, READY, RECORDED, TAKEN
 from sluicemq.broker.engine import DURABLE_SUBSCRIPTION
 from sluicemq.broker.records import BatchPart
 from sluicemq.broker.restore import restore, snapshot
+from sluicemq.broker.walk import Walk
 from sluicemq.journal import FileJournal
 from sluicemq.journal.port import Journal
 from sluicemq.model.destination import Address, DestinationSettings, Kind
-from sluicemq.model.errors import BatchRefused, LimitExceeded, SubscriptionInUse
+from sluicemq.model.errors import (
+    ActionRefused,
+    BatchRefused,
+    LimitExceeded,
+    SubscriptionInUse,
+)
 from sluicemq.model.message import BodyKind, Durability, Message, Origin
 from tests.broker import model
 
@@ -229,7 +237,8 @@ class World:
             assert verdict == "redirect"
             destination.totals.dead_lettered += 1
             self.model.accept(
-                self.model.dead_letter_queue(destination), self.model.dead_letter_of(letter)
+                self.model.dead_letter_queue(destination),
+                self.model.dead_letter_of(letter, destination),
             )
         self.tell()
 
@@ -371,6 +380,61 @@ class World:
         where = self.find(target)
         assert self.broker.move(self.subscription(source), where, None, limit) == expected
 
+    # --- by hand --------------------------------------------------------------------------------
+
+    def found(self, entry: model.Entry) -> engine.Delivery:
+        subscription = self.subscription(entry.subscription)
+        delivery = handling.find(self.broker, subscription, entry.sequence)
+        assert delivery is not None, f"{entry} is not found"
+        assert delivery.sequence == entry.sequence
+        assert STATES[delivery.state] == entry.state
+        assert delivery.attempts == entry.attempts
+        return delivery
+
+    def by_hand(self, expected: bool, act: Callable[[], int]) -> None:
+        """Act; the engine refuses what the model has refused."""
+        if expected:
+            act()
+        else:
+            with pytest.raises(ActionRefused):
+                act()
+        self.tell()
+
+    def delete(self, entry: model.Entry) -> None:
+        self.model.look()
+        subscription = self.subscription(entry.subscription)
+        delivery = self.found(entry)
+        expected = self.model.delete(entry)
+        self.by_hand(expected, lambda: handling.delete(self.broker, subscription, [delivery]))
+
+    def move_one(self, entry: model.Entry, target: model.Destination) -> None:
+        self.model.look()
+        delivery, where = self.found(entry), self.find(target)
+        expected = self.model.move_one(entry, target)
+        self.by_hand(expected, lambda: handling.move(self.broker, delivery, where))
+
+    def copy_one(self, entry: model.Entry, target: model.Destination) -> None:
+        self.model.look()
+        delivery, where = self.found(entry), self.find(target)
+        expected = self.model.copy_one(entry, target)
+        self.by_hand(expected, lambda: handling.copy_to(self.broker, delivery, where))
+
+    def send_back(self, entry: model.Entry) -> None:
+        self.model.look()
+        delivery = self.found(entry)
+        origin = origin_of(self.broker.core.read(delivery))
+        assert (origin is None) == (entry.letter.origin is None)
+        if origin is not None:
+            assert origin == entry.letter.origin
+            expected = self.model.send_back(entry)
+            self.by_hand(expected, lambda: handling.send_back(self.broker, delivery, origin))
+
+    def redeliver(self, entry: model.Entry) -> None:
+        self.model.look()
+        delivery = self.found(entry)
+        expected = self.model.redeliver(entry, delivery.journaled == RECORDED)
+        self.by_hand(expected, lambda: handling.redeliver(self.broker, delivery))
+
     # --- topics ---------------------------------------------------------------------------------
 
     def subscribe(
@@ -420,8 +484,8 @@ class World:
             return
         if verdict == "redirect":
             destination.totals.dead_lettered += 1
+            letter = self.model.dead_letter_of(letter, destination)
             destination = self.model.dead_letter_queue(destination)
-            letter = self.model.dead_letter_of(letter)
         pair.model.sends.append((destination, letter))
 
     def settle_in(
@@ -481,7 +545,7 @@ class World:
             elif verdict == "redirect":
                 redirected.append(destination)
                 queue = self.model.dead_letter_queue(destination)
-                admitted.sends.append((queue, self.model.dead_letter_of(letter)))
+                admitted.sends.append((queue, self.model.dead_letter_of(letter, destination)))
             else:
                 admitted.sends.append((destination, letter))
         if refused:
@@ -548,6 +612,7 @@ class World:
             for twin in destination.every():
                 deliveries = self.check_subscription(twin, self.subscription(twin))
                 in_memory |= {id(d.message): d.size for d in deliveries if d.message is not None}
+            assert there.paused == destination.paused
             assert there.staged == len(self.model.staged_of(destination))
             assert there.waiting == self.model.count_waiting(destination)
             assert there.waiting_bytes == self.model.bytes_waiting(destination)
@@ -592,6 +657,7 @@ class World:
             assert set(consumer.unacked) <= set(held)
         in_line = [d.sequence for d in subscription.browse(unacked=False) if d.state == READY]
         assert in_line == [e.sequence for e in sorted(twin.ready(), key=lambda e: e.place)]
+        self.check_places(subscription, in_line)
         retired = {c for c in subscription.retired if c.unacked}
         assert set(subscription.retired) == retired, "remembered for nothing"
         assert retired == {
@@ -604,6 +670,18 @@ class World:
         assert subscription.unacked == len(twin.taken())
         assert subscription.unacked_bytes == sum(e.letter.size for e in twin.taken())
         return deliveries
+
+    def check_places(self, subscription: engine.Subscription, in_line: list[int]) -> None:
+        """Somewhere in the line, what an offset leads to is what stands there."""
+        place = len(in_line) // 2
+        line = subscription.everything
+        clean = line.length == len(in_line)
+        walk = Walk(line, 1 << 62)
+        assert walk.skip(place, clean, 1 << 30) == place
+        rest = []
+        while walk.priority >= 0:
+            rest += [delivery.sequence for delivery in walk.look(3)]
+        assert rest == in_line[place:]
 
     def bind_staged(self) -> None:
         """Learn the numbers of copies that are not visible yet."""

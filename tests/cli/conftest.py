@@ -2,16 +2,14 @@
 
 from __future__ import annotations
 
-import json
 import os
-import subprocess
-import sys
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import NamedTuple
 
 import pytest
 
+from sluicemq.cli.local import LocalBroker
 from sluicemq.cli.main import main
 
 
@@ -31,6 +29,33 @@ class RunningBroker(NamedTuple):
     msglite: str
     vibemq: str
     jmq: str
+
+    @property
+    def where(self) -> list[str]:
+        """The options of a command that asks it as its owner."""
+        return ["--data-dir", str(self.data_dir)]
+
+
+class GuardedBroker(NamedTuple):
+    """A broker that asks who somebody is. `root` is a superuser; `shop` may do what a test grants
+    it; the passwords are in the file `secret`."""
+
+    data_dir: Path
+    url: str
+    secret: Path
+
+    @property
+    def where(self) -> list[str]:
+        """The options of a command that asks it as its owner."""
+        return ["--data-dir", str(self.data_dir)]
+
+    def by(self, user: str) -> dict[str, str]:
+        """The environment of commands that ask it over the network."""
+        return {
+            "SLUICEMQ_URL": self.url,
+            "SLUICEMQ_USER": user,
+            "SLUICEMQ_PASSWORD_FILE": str(self.secret),
+        }
 
 
 Run = Callable[..., Result]
@@ -60,22 +85,25 @@ def broker(tmp_path_factory: pytest.TempPathFactory) -> Iterator[RunningBroker]:
     msglite = f"msglite+unix://{directory}/msglite.sock"
     vibemq = f"vibemq+unix://{directory}/vibemq.sock"
     jmq = f"jmq+unix://{directory}/jmq.sock"
-    command = [sys.executable, "-m", "sluicemq.cli", "serve", "--data-dir", str(data_dir)]
-    environ = {**os.environ, "SLUICEMQ_LOGGING__FORMAT": "json"}
-    with subprocess.Popen(
-        [*command, *(f"--listen={url}" for url in (phpmq, msglite, vibemq, jmq))],
-        stderr=subprocess.PIPE,
-        text=True,
-        env=environ,
-    ) as process:
-        assert process.stderr is not None
-        said = []
-        for line in process.stderr:
-            said.append(line)
-            if line.startswith("{") and json.loads(line)["event"] == "serving":
-                break
-        else:
-            pytest.fail("the broker did not start: " + "".join(said))
+    with LocalBroker(data_dir, (phpmq, msglite, vibemq, jmq)) as local:
         yield RunningBroker(data_dir, phpmq, msglite, vibemq, jmq)
-        process.terminate()
-        assert process.wait(20) == 0
+        assert local.stop() == 0
+
+
+@pytest.fixture(scope="package")
+def guarded(tmp_path_factory: pytest.TempPathFactory) -> Iterator[GuardedBroker]:
+    directory = tmp_path_factory.mktemp("guarded")
+    secret = directory / "secret"
+    secret.write_text("correct horse battery\n")
+    data = directory / "data"
+    with LocalBroker(data, ["http://127.0.0.1:0"]) as local:
+        for user, *options in (("root", "--superuser"), ("shop",)):
+            where = ["--password-file", str(secret), "--data-dir", str(data)]
+            assert main(["users", "add", user, *options, *where]) == 0
+        yield GuardedBroker(data, f"http://127.0.0.1:{local.port('http')}", secret)
+
+
+@pytest.fixture
+def ask(run: Run, broker: RunningBroker) -> Run:
+    """Call a command of the broker's owner."""
+    return lambda *arguments: run(*arguments, *broker.where)

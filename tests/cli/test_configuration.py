@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from sluicemq.server.reference import describe
-from tests.cli.conftest import Run
+from tests.cli.conftest import Run, RunningBroker
 
 
 def test_show_prints_a_file_that_loads_as_the_same(run: Run, tmp_path: Path) -> None:
@@ -61,3 +61,16 @@ def test_docs(run: Run, tmp_path: Path) -> None:
     assert run("config", "docs").out == describe()
     run("config", "docs", "--write", "page.md")
     assert (tmp_path / "page.md").read_text(encoding="utf-8") == describe()
+
+
+def test_what_a_running_broker_has_in_force(run: Run, broker: RunningBroker) -> None:
+    found = json.loads(run("config", "show", "--live", "--json", *broker.where).out)
+    named = {each["name"]: each for each in found}
+    assert named["broker.data_dir"]["value"] == str(broker.data_dir)
+    assert named["broker.data_dir"]["source"] == "command line"
+    rows = run("config", "show", "--live", *broker.where).out.splitlines()
+    assert any(row.split() == ["broker.idle_timeout", "2min", "2min", "default"] for row in rows)
+    assert "Directory" in run("config", "show", "--live", "--explain", *broker.where).out
+    refused = run("config", "show", "--url", "http://127.0.0.1:1")
+    assert refused.code == 2
+    assert "--live" in refused.err

@@ -2,199 +2,216 @@ from __future__ import annotations
 
 import io
 import json
+import stat
 import sys
 from pathlib import Path
+from typing import Any
 
 import pytest
 
-from sluicemq.protocols.jmq.client import BlockingJmqClient, JavaObject
+from sluicemq.protocols.phpmq.client import BlockingPhpmqClient
 from tests.cli.conftest import Run, RunningBroker
 
 
-def stdin(monkeypatch: pytest.MonkeyPatch, content: bytes) -> None:
-    monkeypatch.setattr(sys, "stdin", io.TextIOWrapper(io.BytesIO(content)))
+@pytest.fixture
+def name(request: pytest.FixtureRequest) -> str:
+    """A queue of its own for each test."""
+    return str(request.node.name).replace("[", ".").replace("]", "")
 
 
-@pytest.fixture(params=["phpmq", "msglite", "vibemq", "jmq"])
-def url(request: pytest.FixtureRequest, broker: RunningBroker) -> str:
-    """A queue of its own for each test, by each protocol."""
-    name = request.node.name.replace("[", "_").replace("]", "")
-    return f"{getattr(broker, request.param)}?queue={name}"
+def items(ask: Run, name: str, *options: str) -> list[dict[str, Any]]:
+    found: list[dict[str, Any]] = json.loads(ask("messages", "list", name, *options, "--json").out)[
+        "items"
+    ]
+    return found
 
 
-def test_arguments_are_messages(run: Run, url: str) -> None:
-    assert run("send", url, "one", "zwei é").code == 0
-    result = run("receive", url, "--count", "2")
-    assert (result.code, result.out) == (0, "one\nzwei é\n")
+def bodies(ask: Run, name: str, *options: str) -> list[Any]:
+    return [each["body"]["value"] for each in items(ask, name, "--body", *options)]
 
 
-def test_standard_input_is_one_message(run: Run, url: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    stdin(monkeypatch, b"a\nb\n")
-    assert run("send", url).code == 0
-    assert run("receive", url, "--raw").out == "a\nb\n"
-    assert run("receive", url, "--timeout", "0").code == 1
+def test_what_is_published_is_shown(ask: Run, name: str) -> None:
+    result = ask(
+        *("messages", "publish", name, '{"a": [1, "ü"]}', "--kind", "json"),
+        *("-p", "colour=red", "-p", "n:int=3", "-p", "ok:boolean=true", "-p", "x:float=1.5"),
+        *("--priority", "7", "--ttl", "1h", "--correlation-id", "4711", "--type", "order"),
+        *("--reply-to", "topic:answers", "--message-id", "mine", "--durability", "lazy"),
+    )
+    assert result.code == 0
+    (number,) = result.out.split()
+    message = json.loads(ask("messages", "show", name, number, "--json").out)
+    assert message["body"]["encoding"] == "json"
+    assert json.loads(message["body"]["value"]) == {"a": [1, "ü"]}
+    assert {k: v["value"] for k, v in message["properties"].items()} == {
+        "colour": "red",
+        "n": 3,
+        "ok": True,
+        "x": 1.5,
+    }
+    assert (message["priority"], message["correlation_id"], message["type"]) == (7, "4711", "order")
+    assert 3_600_000 <= message["expiration"] - message["timestamp"] < 3_660_000
+    shown = ask("messages", "show", name, number).out
+    for text in ("colour", "red", "4711", "answers", '"ü"', "priority"):
+        assert text in shown
 
 
-def test_lines_are_messages(run: Run, url: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    stdin(monkeypatch, b"a\n\r\nlast")
-    sent = run("send", url, "--lines", "--json")
-    assert json.loads(sent.out)["sent"] == 3
-    records = [json.loads(line) for line in run("receive", url, "-n3", "--json").out.splitlines()]
-    assert [record["body"] for record in records] == ["a", "\r", "last"]
-
-
-def test_files_are_messages_of_any_bytes(run: Run, url: str, tmp_path: Path) -> None:
+def test_arguments_files_and_standard_input(
+    ask: Run, name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     (tmp_path / "blob").write_bytes(b"\xff\0")
-    assert run("send", url, "--file", "blob", "--count", "2").code == 0
-    records = [json.loads(line) for line in run("receive", url, "-n2", "--json").out.splitlines()]
-    assert [record["body_base64"] for record in records] == ["/wA="] * 2
+    published = ask("messages", "publish", name, "one", "two", "--file", "blob")
+    assert len(published.out.split()) == 3
+    monkeypatch.setattr(sys, "stdin", io.TextIOWrapper(io.BytesIO(b"piped\n")))
+    assert ask("messages", "publish", name).code == 0
+    assert bodies(ask, name) == ["one", "two", "/wA=", "piped\n"]
+    assert [each["kind"] for each in items(ask, name)] == ["text", "text", "bytes", "text"]
+    ask("messages", "publish", name, "three", "--kind", "bytes")
+    assert items(ask, name)[-1]["kind"] == "bytes"
 
 
-def test_nothing_received_is_exit_code_1(run: Run, url: str) -> None:
-    result = run("receive", url, "--timeout", "0")
-    assert (result.code, result.out) == (1, "")
-    assert "nothing came" in result.err
+def test_pages_selectors_and_states(ask: Run, name: str) -> None:
+    for number in range(5):
+        ask("messages", "publish", name, f"m{number}", "-p", f"n:int={number}")
+    ask("messages", "publish", name, "later", "--delay", "1h")
+    first = json.loads(ask("messages", "list", name, "--limit", "2", "--json").out)
+    assert (len(first["items"]), first["total"]) == (2, 5)
+    shown = ask("messages", "list", name, "--limit", "2").out
+    assert "--after" in shown
+    second = items(ask, name, "--limit", "2", "--after", first["next"])
+    assert [each["id"] for each in second] == [each["id"] for each in items(ask, name)[2:4]]
+    assert bodies(ask, name, "--offset", "4") == ["m4"]
+    assert bodies(ask, name, "--selector", "n > 2") == ["m3", "m4"]
+    assert bodies(ask, name, "--state", "delayed") == ["later"]
+    nothing = ask("messages", "list", name, "--selector", "n > 9")
+    assert (nothing.code, nothing.out) == (0, "")
+    assert "No such message" in nothing.err
 
 
-def test_what_was_not_counted_stays_in_the_queue(run: Run, url: str) -> None:
-    run("send", url, "1", "2", "3")
-    assert run("receive", url).out == "1\n"
-    assert run("receive", url, "-n0", "--timeout", "0").out == "2\n3\n"
+def test_a_body_goes_into_a_file(ask: Run, name: str, tmp_path: Path) -> None:
+    (tmp_path / "blob").write_bytes(bytes(range(256)) * 1000)
+    number = ask("messages", "publish", name, "--file", "blob").out.strip()
+    assert ask("messages", "save", name, number, "copy").code == 0
+    assert (tmp_path / "copy").read_bytes() == (tmp_path / "blob").read_bytes()
+    assert stat.S_IMODE((tmp_path / "copy").stat().st_mode) == 0o600
+    again = ask("messages", "save", name, number, "copy")
+    assert again.code == 2
+    assert "--overwrite" in again.err
+    (tmp_path / "copy").write_text("longer than nothing")
+    assert ask("messages", "save", name, number, "copy", "--overwrite").code == 0
+    assert (tmp_path / "copy").read_bytes() == (tmp_path / "blob").read_bytes()
+    other = ask("messages", "publish", name, "text").out.strip()
+    assert ask("messages", "save", name, other, "-").out == "text"
+    missing = ask("messages", "save", name, "999999999", "none")
+    assert missing.code == 1
+    assert not (tmp_path / "none").exists()
 
 
-def test_time_to_live_is_passed_on(run: Run, broker: RunningBroker) -> None:
-    url = f"{broker.phpmq}?queue=ttl"
-    run("send", url, "x", "--ttl", "1h")
-    assert 3590 <= json.loads(run("receive", url, "--json").out)["ttl"] <= 3600
+def test_what_is_done_to_messages(ask: Run, name: str) -> None:
+    ids = ask("messages", "publish", name, *"abcdef").out.split()
+    target = f"{name}.target"
+    assert ask("messages", "copy", name, target, ids[0]).code == 0
+    assert bodies(ask, target) == ["a"]
+    assert len(items(ask, name)) == 6
+    moved = ask("messages", "move", name, target, ids[1], ids[2], "--json")
+    assert json.loads(moved.out) == {"done": 2, "failed": []}
+    assert bodies(ask, target) == ["a", "b", "c"]
+    assert ask("messages", "delete", name, ids[0], "--yes").code == 0
+    assert bodies(ask, name) == ["d", "e", "f"]
+    assert ask("messages", "delete", name, "--all", "--limit", "1", "--yes").code == 0
+    assert bodies(ask, name) == ["e", "f"]
+    everything = ask("messages", "move", name, target, "--all", "--yes")
+    assert "2 moved" in everything.err
+    assert bodies(ask, name) == []
+    partly = ask("messages", "delete", target, ids[0], "999999999", "--yes")
+    assert partly.code == 1
+    assert "message 999999999: it is not there any more" in partly.err
 
 
-def test_json_is_sent_as_it_is_by_vibemq(run: Run, broker: RunningBroker) -> None:
-    bodies = ['{"a": 1.0}', "[1,]", '"text"', "", "[]", "null"]
-    for body in bodies:
-        assert run("send", f"{broker.vibemq}?queue=json", body).code == 0
-    shown = ['{"a": 1.0}', '"[1,]"', '"\\"text\\""', '""', "[]", "null"]
-    assert run("receive", f"{broker.phpmq}?queue=json", "-n6").out.splitlines() == shown
-    for body in bodies:
-        assert run("send", f"{broker.vibemq}?queue=json", body).code == 0
-    assert run("receive", f"{broker.vibemq}?queue=json", "-n6").out.splitlines() == bodies
+def test_many_messages_are_moved_by_and_by(ask: Run, name: str, broker: RunningBroker) -> None:
+    client = BlockingPhpmqClient.connect(path=broker.phpmq.partition("://")[2])
+    for number in range(3000):
+        client.send(name, b"%d" % number)
+    client.close()
+    result = ask("messages", "move", name, f"{name}.target", "--all", "--yes", "--json")
+    assert json.loads(result.out) == {"done": 3000, "failed": []}
+    result = ask("messages", "delete", f"{name}.target", "--all", "--limit", "2999", "-y", "--json")
+    assert json.loads(result.out)["done"] == 2999
+    assert bodies(ask, f"{name}.target") == ["2999"]
 
 
-def test_jms_messages_have_a_life_an_id_and_are_selected(run: Run, broker: RunningBroker) -> None:
-    url = f"{broker.jmq}?queue=life"
-    assert run("send", url, "x", "--ttl", "1h").code == 0
-    assert run("send", url, "y").code == 0
-    first = json.loads(run("receive", f"{url}&selector=JMSPriority=4", "--json").out)
-    assert 3590 <= first["ttl"] <= 3600
-    assert first["id"].startswith("ID:")
-    assert json.loads(run("receive", url, "--json").out).keys() == {"queue", "body", "id"}
-    result = run("receive", f"{url}&selector=a+=", "--timeout", "1")
-    assert result.code == 1
-    assert "400" in result.err
+def test_what_a_consumer_holds_is_taken_back(ask: Run, name: str, broker: RunningBroker) -> None:
+    ask("messages", "publish", name, "held")
+    client = BlockingPhpmqClient.connect(path=broker.phpmq.partition("://")[2])
+    try:
+        client.subscribe(name, 1)
+        client.receive(10)
+        (held,) = items(ask, name, "--state", "unacked")
+        busy = ask("messages", "move", name, f"{name}.target", held["id"])
+        assert busy.code == 1
+        assert "redeliver takes it back" in busy.err
+        assert ask("messages", "redeliver", name, held["id"]).code == 0
+        # and given again, to the same one
+        assert client.receive(10).body == b"held"
+        (again,) = items(ask, name, "--state", "unacked")
+        assert (again["id"], again["redelivered"]) == (held["id"], True)
+    finally:
+        client.close()
 
 
-def test_a_durable_subscription_of_a_topic(run: Run, broker: RunningBroker) -> None:
-    topic = f"{broker.jmq}?queue=news&topic=true"
-    durable = f"{topic}&durable=d&client_id=me"
-    assert run("receive", durable, "--timeout", "0").code == 1
-    assert run("send", topic, "hello").code == 0
-    assert run("receive", topic, "--timeout", "0").code == 1
-    assert run("receive", durable).out == "hello\n"
+def test_what_is_delayed_goes_at_once(ask: Run, name: str) -> None:
+    ask("messages", "publish", name, "later", "--delay", "1h")
+    assert bodies(ask, name) == []
+    assert ask("messages", "redeliver", name, "--all", "--state", "delayed").code == 0
+    assert bodies(ask, name) == ["later"]
 
 
-def test_maps_and_streams_are_shown_as_json(run: Run, broker: RunningBroker) -> None:
-    with BlockingJmqClient.open(broker.jmq) as client:
-        producer = client.session().producer("shown")
-        producer.send_all([{"a": 1, "b": "ü"}, [1, None, "x"], JavaObject.of("x")])
-    result = run("receive", f"{broker.jmq}?queue=shown", "-n3", "--json")
-    bodies = [json.loads(line) for line in result.out.splitlines()]
-    assert json.loads(bodies[0]["body"]) == {"a": 1, "b": "ü"}
-    assert json.loads(bodies[1]["body"]) == [1, None, "x"]
-    assert bodies[2]["body_base64"] == "rO0ABXQAAXg="
-
-
-def test_vibemq_messages_have_no_life_of_their_own(run: Run, broker: RunningBroker) -> None:
-    result = run("send", f"{broker.vibemq}?queue=q", "x", "--ttl", "1h")
-    assert result.code == 2
-    assert "messageTtl" in result.err
-
-
-def test_a_message_crosses_protocols(run: Run, broker: RunningBroker) -> None:
-    run("send", f"{broker.msglite}?queue=crossing", "hello")
-    assert run("receive", f"{broker.phpmq}?queue=crossing").out == "hello\n"
-    run("send", f"{broker.phpmq}?queue=crossing", "hello")
-    assert run("receive", f"{broker.vibemq}?queue=crossing").out == "hello\n"
-    run("send", f"{broker.vibemq}?queue=crossing", "hello")
-    assert run("receive", f"{broker.jmq}?queue=crossing").out == "hello\n"
-    run("send", f"{broker.jmq}?queue=crossing", "hello")
-    assert run("receive", f"{broker.msglite}?queue=crossing").out == "hello\n"
-
-
-def test_the_running_broker_lists_its_queues(run: Run, broker: RunningBroker) -> None:
-    run("send", f"{broker.phpmq}?queue=listed", "hello")
-    result = run("queues", "listed", "--data-dir", str(broker.data_dir), "--json")
-    (queue,) = json.loads(result.out)
-    assert (queue["waiting"], queue["bytes"]) == (1, 5)
-    assert "listed" in run("top", "--data-dir", str(broker.data_dir), "--count", "1").out
+def test_bodies_and_properties_cannot_move_the_cursor(ask: Run, name: str) -> None:
+    number = ask(
+        *("messages", "publish", name, "\x1b[2Jboo\u202e"),
+        *("-p", "x=\x1b[31m", "--correlation-id", "a\x07\nb", "--type", "[red]t"),
+    ).out.strip()
+    for command in (
+        ["list", name],
+        ["list", name, "--body"],
+        ["show", name, number],
+    ):
+        result = ask("messages", *command)
+        assert result.code == 0
+        for character in ("\x1b", "\x07", "\u202e"):
+            assert character not in result.out + result.err
+    assert "\\x1b[2Jboo" in ask("messages", "show", name, number).out
+    assert "[red]t" in ask("messages", "show", name, number).out
 
 
 @pytest.mark.parametrize(
     ("arguments", "says"),
     [
-        (["send", "phpmq://127.0.0.1", "x"], "name the queue, as in phpmq://127.0.0.1:9100/orders"),
-        (["send", "http://127.0.0.1/q", "x"], "no client for http"),
-        (["send", "phpmq://127.0.0.1:0/q", "x"], "port 0"),
-        (["send", "phpmq://h/q?generatoin=1", "x"], "did you mean generation?"),
-        (["send", "phpmq://h/q?generation=3", "x"], "generation is 1 or 2"),
-        (["send", "vibemq://h/q?tokn=1", "x"], "did you mean token?"),
-        (["send", "jmq://h/q?topik=true", "x"], "did you mean topic?"),
-        (["send", "jmq://h/q?topic=yes", "x"], "topic is true or false, not yes"),
-        (["receive", "jmq://h/q?durable=d&client_id=me"], "durable needs topic=true"),
-        (["receive", "jmq://h/q?durable=d&topic=true"], "durable needs topic=true and client_id"),
-        (["send", "jmq://h/%FF", "x"], "cannot be the name of a destination"),
-        (["send", "phpmq://h/q?ca=/x", "x"], "only with TLS"),
-        (["send", "phpmq+tls://h/q?ca=/none.pem", "x"], "/none.pem cannot be used"),
-        (["send", "phpmq://h/q", "x", "--ttl", "soon"], "is not a number of s"),
-        (["send", "phpmq://h/q", "x", "--ttl", "10ms"], "whole number of seconds"),
-        (["send", "phpmq://h/q", "x", "--lines"], "--lines"),
-        (["receive", "phpmq://h/q", "--timeout", "-1"], "is not a number of s"),
+        (["list", "q", "--state", "wating"], "did you mean waiting?"),
+        (["delete", "q", "--yes"], "say which messages"),
+        (["delete", "q", "1", "--all", "--yes"], "say which messages"),
+        (["move", "q", "", "1"], "a destination has a name"),
+        (["publish", "q", "x", "-p", "novalue"], "NAME=VALUE"),
+        (["publish", "q", "x", "-p", "n:int=three"], "'three' is no int"),
+        (["publish", "q", "x", "-p", "n:complex=3"], "there is no type 'complex'"),
+        (["publish", "q", "{", "--kind", "json"], "the body is no JSON"),
+        (["publish", "q", "x", "--ttl", "soon"], "--ttl"),
+        (["publish", "q", "x", "--correlation-id", "\udcff"], "is not UTF-8"),
     ],
 )
-def test_mistakes_are_usage_errors(run: Run, arguments: list[str], says: str) -> None:
-    result = run(*arguments)
+def test_mistakes_of_the_command_line(ask: Run, arguments: list[str], says: str) -> None:
+    result = ask("messages", *arguments)
     assert result.code == 2
     assert says in result.err
 
 
-@pytest.mark.parametrize("protocol", ["phpmq", "msglite", "vibemq", "jmq"])
-def test_no_broker_there(run: Run, tmp_path: Path, protocol: str) -> None:
-    result = run("receive", f"{protocol}+unix://{tmp_path}/none?queue=q")
-    assert result.code == 1
-    assert "sluicemq serve" in result.err
-
-
-@pytest.mark.parametrize(("protocol", "name"), [("phpmq", "x" * 2000), ("msglite", "a%20b")])
-def test_a_name_the_protocol_cannot_say(
-    run: Run, broker: RunningBroker, protocol: str, name: str
-) -> None:
-    url = f"{getattr(broker, protocol)}?queue={name}"
-    sent, received = run("send", url, "x"), run("receive", url)
-    assert (sent.code, received.code) == (2, 2)
-    assert "cannot be sent to" in sent.err
-    assert "cannot be read" in received.err
-
-
-def test_a_name_that_vibemq_refuses(run: Run, broker: RunningBroker) -> None:
-    url = f"{broker.vibemq}?queue=two%20words"
-    for result in (run("send", url, "x"), run("receive", url)):
-        assert result.code == 1
-        assert "INVALID_MESSAGE" in result.err
-        assert "Traceback" not in result.err
-
-
-def test_a_name_that_the_protocol_cannot_carry_is_explained(
-    run: Run, broker: RunningBroker
-) -> None:
-    result = run("send", f"{broker.msglite}?queue=two%20words", "x")
-    assert result.code == 2
-    assert "two words" in result.err
-    assert "Traceback" not in result.err
+def test_refusals_of_the_broker(ask: Run, name: str) -> None:
+    ask("messages", "publish", name, "x")
+    selector = ask("messages", "list", name, "--selector", "n >")
+    assert selector.code == 1
+    assert "Traceback" not in selector.err
+    missing = ask("messages", "show", name, "999999999")
+    assert missing.code == 1
+    assert "sluicemq messages list" in missing.err
+    nowhere = ask("messages", "list", "not.there")
+    assert nowhere.code == 1
+    assert "sluicemq queues" in nowhere.err

@@ -33,6 +33,7 @@ def running(
             f"vibemq+tls://127.0.0.1:0?certificate={pem}",
             f"auto+tls://127.0.0.1:0?certificate={pem}",
             f"jmq+tls://127.0.0.1:0?certificate={pem}",
+            f"http+tls://127.0.0.1:0?certificate={pem}",
         ],
     ) as broker:
         yield broker
@@ -135,3 +136,22 @@ def test_check_warns_and_passes(run: Run, authority: Authority) -> None:
     assert result.code == 0
     assert "warning: phpmq+tls://127.0.0.1:9100: the certificate" in result.err
     assert "expired on 2020-06-01" in result.err
+
+
+def test_the_api_over_tls(run: Run, running: LocalBroker, authority: Authority) -> None:
+    url = f"https://localhost:{running.port('http+tls')}"
+    trust = ["--ca", str(authority.ca_file)]
+    assert run("queues", "--url", url, *trust).code == 0
+    stranger = run("queues", "--url", url)
+    assert stranger.code == 1
+    assert f"the certificate of {url} is not trusted" in stranger.err
+    assert "--ca FILE" in stranger.err
+    other_name = run("queues", "--url", url.replace("localhost", "127.0.0.1"), *trust)
+    assert other_name.code == 1
+    assert "IP address mismatch" in other_name.err
+    plain = run("queues", "--url", url.replace("https", "http"))
+    assert plain.code == 1
+    assert "Traceback" not in plain.err
+    missing = run("queues", "--url", url, "--ca", "none.pem")
+    assert missing.code == 2
+    assert "none.pem" in missing.err

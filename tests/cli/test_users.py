@@ -48,7 +48,7 @@ def test_a_user_from_beginning_to_end(users: Run, tmp_path: Path) -> None:
     assert verify(record.password, "other")
     assert record.digest == ""
     assert users("users", "add", "root", "--superuser", "--password-stdin").code == 0
-    assert users("users", "remove", "anna").code == 0
+    assert users("users", "remove", "anna", "--yes").code == 0
     assert [*database(tmp_path).users] == ["root"]
     assert "on the command line" in database(tmp_path).changed_by
 
@@ -89,12 +89,12 @@ def test_passwords_from_a_file(users: Run, tmp_path: Path) -> None:
         (["users", "add", "bert", "--no-password", "--password-stdin"], SECRET, 2, "--no-password"),
         (["users", "add", "bert", "--no-password", "--role", "x"], "", 1, "there is no role 'x'"),
         (["users", "passwd", "bert", "--password-stdin"], SECRET, 1, "there is no user 'bert'"),
-        (["users", "remove", "bert"], "", 1, "there is no user 'bert'"),
-        (["users", "remove", "anna"], "", 1, "the last user"),
+        (["users", "remove", "bert", "--yes"], "", 1, "there is no user 'bert'"),
+        (["users", "remove", "anna", "--yes"], "", 1, "the last user"),
         (["users", "token", "add", "bert"], "", 1, "there is no user 'bert'"),
         (["users", "token", "add", "anna", "--expires", "soon"], "", 2, "--expires"),
         (["users", "token", "list", "bert"], "", 1, "there is no user 'bert'"),
-        (["users", "token", "remove", "anna", "1f"], "", 1, "anna has no token 1f"),
+        (["users", "token", "remove", "anna", "1f", "--yes"], "", 1, "anna has no token '1f'"),
         (["permissions", "grant", "bert", "*", "consume"], "", 1, "there is no user 'bert'"),
         (["permissions", "grant", "anna", "*", "consum"], "", 2, "did you mean consume?"),
         (["permissions", "grant", "anna", "", "consume"], "", 1, "1 to 256 characters"),
@@ -122,9 +122,9 @@ def test_mistakes_change_nothing(
 def test_the_last_superuser_and_the_last_user_go_only_by_force(users: Run, tmp_path: Path) -> None:
     users("users", "add", "anna", "--no-password")
     users("users", "add", "root", "--no-password", "--superuser")
-    assert "last superuser" in users("users", "remove", "root").err
-    assert users("users", "remove", "root", "--force").code == 0
-    assert users("users", "remove", "anna", "--force").code == 0
+    assert "last superuser" in users("users", "remove", "root", "--yes").err
+    assert users("users", "remove", "root", "--force", "--yes").code == 0
+    assert users("users", "remove", "anna", "--force", "--yes").code == 0
     assert database(tmp_path).users == {}
 
 
@@ -174,7 +174,7 @@ def test_tokens_are_shown_once(users: Run, tmp_path: Path) -> None:
     assert "[bold]ci" in users("users", "token", "list", "anna").out
     made = json.loads(users("users", "token", "add", "anna", "--json").out)
     assert made["expires"] == 0
-    assert users("users", "token", "remove", "anna", record.id).code == 0
+    assert users("users", "token", "remove", "anna", record.id, "-y").code == 0
     (left,) = database(tmp_path).users["anna"].tokens
     assert left.id == made["id"]
     assert left.sha256 == fingerprint(made["token"])

@@ -161,7 +161,7 @@ def _figures(broker: LocalBroker) -> Figures:
             sockets += 1
         else:
             files += 1
-    return Figures(sockets, files, broker.status()["memory"])
+    return Figures(sockets, files, broker.status()["memory_bytes"])
 
 
 def _figures_at_rest(broker: LocalBroker, before: Figures) -> Figures:

@@ -56,7 +56,7 @@ class House(RoomHarness):
 
     def open_as(self, protocol: str, link: Link) -> Session:
         listener = Listener(url=Url.parse(f"{protocol}://127.0.0.1:0"))
-        return self.rooms.of(protocol)(link, listener)
+        return self.rooms.of(listener)(link, listener)
 
     def connect(self, protocol: str) -> RoomPeer:
         link = RecordedLink(self)

@@ -262,10 +262,8 @@ def test_impossible_directories(tmp_path: Path) -> None:
     (tmp_path / "file").touch()
     assert "not a directory" in problems(**{"broker.data_dir": str(tmp_path / "file")})[0]
     assert "too long" in problems(**{"broker.data_dir": "/" + "x" * 100})[0]
-    (clash,) = problems(
-        f"phpmq+unix://{tmp_path}/status.sock", **{"broker.data_dir": str(tmp_path)}
-    )
-    assert "status socket" in clash
+    (clash,) = problems(f"phpmq+unix://{tmp_path}/admin.sock", **{"broker.data_dir": str(tmp_path)})
+    assert "admin socket" in clash
 
 
 @pytest.mark.parametrize(

@@ -8,6 +8,7 @@ from typing import Any
 import pytest
 import structlog
 
+from sluicemq.protocols.link import Portrait
 from sluicemq.server.connection import Connection
 
 
@@ -67,8 +68,18 @@ class Session:
 
 
 class Loop:
+    def __init__(self) -> None:
+        self.later: list[Any] = []
+
     def call_later(self, delay: float, callback: Any, *arguments: Any) -> Any:
+        self.later.append(lambda: callback(*arguments))
         return SimpleNamespace(cancel=lambda: None)
+
+    def ring(self) -> None:
+        """All that was to be called later."""
+        later, self.later = self.later, []
+        for call in later:
+            call()
 
 
 class Turns:
@@ -76,7 +87,7 @@ class Turns:
 
     def __init__(self) -> None:
         self.loop = Loop()
-        self.broker = SimpleNamespace(clock=SimpleNamespace(steady=0), flush=lambda: None)
+        self.broker = SimpleNamespace(clock=SimpleNamespace(steady=0, wall=5), flush=lambda: None)
         self.sending: list[Connection] = []
 
     def begin(self) -> None: ...
@@ -171,3 +182,74 @@ def test_a_mistake_in_a_session_costs_its_connection_and_no_turn(house: House, f
     ]
     assert house.transport.done == ["write", "abort"]
     assert house.session.told[-1] == "closed"
+
+
+# --- somebody wants it closed ---------------------------------------------------------------------
+
+
+def test_whoever_is_dismissed_is_told_and_has_time_to_read_it(house: House) -> None:
+    def dismiss(reason: str) -> None:
+        house.connection.write([reason.encode()])
+        house.connection.close(reason)
+
+    house.session.dismiss = dismiss  # type: ignore[attr-defined]
+    house.connection.dismiss("enough")
+    house.turns.end()
+    assert house.transport.done == ["write", "write_eof", "resume_reading"]
+    assert house.session.told == ["flushed", "closed"]
+    house.turns.loop.ring()  # what lingers is cut off, and that once
+    assert house.transport.done[3:] == ["abort"]
+
+
+def test_who_does_not_go_is_cut_off(house: House) -> None:
+    """Its session may wait for a disk that hangs, or the peer may not read."""
+    house.connection.dismiss("enough")
+    house.turns.end()
+    assert house.session.told == ["dismiss"]
+    assert house.transport.done == []
+    house.turns.loop.ring()
+    assert house.transport.done == ["abort"]
+    assert house.session.told == ["dismiss", "closed"]
+    house.connection.dismiss("again")
+    assert not house.turns.loop.later
+
+
+def test_a_mistake_in_saying_goodbye_ends_it_all_the_same(house: House) -> None:
+    house.session.fault = "dismiss"
+    with structlog.testing.capture_logs():
+        house.connection.dismiss("enough")
+    assert house.transport.done == ["abort"]
+
+
+# --- figures --------------------------------------------------------------------------------------
+
+
+def test_bytes_are_counted_both_ways(house: House) -> None:
+    house.connection.data_received(b"abc")
+    house.connection.data_received(b"d")
+    house.connection.write([b"xy", b"z"])
+    house.turns.end()
+    house.connection.write([b"!"])
+    house.turns.end()
+    assert (house.connection.bytes_in, house.connection.bytes_out) == (4, 4)
+    assert house.connection.since == 5
+
+
+def test_who_is_sent_something_is_not_idle(house: House) -> None:
+    house.turns.broker.clock.steady = 9000
+    house.connection.write([b"x"])
+    assert house.connection.active_at == 0
+    house.turns.end()
+    assert house.connection.active_at == 9000
+
+
+def test_the_state_tells_what_holds_it_up(house: House) -> None:
+    house.session.portrait = lambda: Portrait("phpmq", state="connecting")  # type: ignore[attr-defined]
+    connection = house.connection
+    assert connection.state == "connecting"
+    connection._congested = True
+    assert connection.state == "slow"
+    connection.pause_reading()
+    assert connection.state == "blocked"
+    connection.close("done")
+    assert connection.state == "closing"

@@ -1,63 +1,129 @@
-"""The application behind the HTTP listener: its routes, and what every request has to pass.
+"""The application behind the HTTP listener: what every request has to pass, and who answers it.
 
-GET              /api/v1/status                      version and identity, to try a connection
-GET              /api/v1/journal                     which segments there are
-GET              /api/v1/journal/segments/{first}    their bytes
-GET              /api/v1/journal/destinations        names of destinations, by number
-GET              /api/v1/journal/slots
-GET, PUT, DELETE /api/v1/journal/slots/{name}        what a reader still needs
-POST             /api/v1/batches                     messages, exactly once
+    origin ── route ── login ── permission ── parameters ── body ── handler ── answer ── audit
+
+What there is to ask for is the table of all rooms' endpoints; see `routing`.
 """
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Final
+from collections.abc import Callable
+from time import perf_counter
+from typing import Any, Final
 
+import msgspec
 from starlette.requests import Request
 from starlette.responses import Response
-from starlette.routing import Route, Router
 from starlette.types import Message as Event
 from starlette.types import Receive, Scope, Send
 
-from sluicemq import __version__
-from sluicemq.admin.batches import BatchPages, Limits
-from sluicemq.admin.bodies import may_be_unread
+from sluicemq.admin import (
+    actions,
+    audit,
+    backup,
+    batches,
+    configuration,
+    connections,
+    consumers,
+    dead_letters,
+    destinations,
+    events,
+    health,
+    journal,
+    login,
+    messages,
+    openapi,
+    overview,
+    pages,
+    publishing,
+    slots,
+    subscriptions,
+    transactions,
+    users,
+    writers,
+)
+from sluicemq.admin.bodies import SMALL_BYTES, Budget, announced, may_be_unread, pieces
+from sluicemq.admin.context import Context
 from sluicemq.admin.errors import Problem, answer, refusal
-from sluicemq.admin.identity import caller_of, check_origin, identify
-from sluicemq.admin.journal import JournalPages
-from sluicemq.admin.slots import SlotPages
-from sluicemq.broker import Broker
-from sluicemq.model.errors import JournalFailed
+from sluicemq.admin.identity import (
+    Who,
+    caller_of,
+    check_origin,
+    check_page,
+    identify,
+    is_browser,
+)
+from sluicemq.admin.metrics import page
+from sluicemq.admin.routing import (
+    Call,
+    Endpoint,
+    Need,
+    Raw,
+    Table,
+    address_in,
+    parameters,
+    read_query,
+)
+from sluicemq.model.access import NOBODY, Identity, Operation
+from sluicemq.model.errors import AccessDenied, JournalFailed
+from sluicemq.protocols.access import demand
 
-if TYPE_CHECKING:
-    from collections.abc import Sequence
+TOGETHER_BYTES: Final = 256 * 1024 * 1024
+"""Of all JSON bodies that are large and being read."""
+HEADERS: Final = {
+    "Cache-Control": "no-store",
+    "Content-Security-Policy": "default-src 'none'; frame-ancestors 'none'; sandbox",
+    "Cross-Origin-Resource-Policy": "same-origin",
+    "Referrer-Policy": "no-referrer",
+    "X-Content-Type-Options": "nosniff",
+    "X-Frame-Options": "DENY",
+}
+"""Of all responses that do not say otherwise: nothing of what is told here is a page, to be shown
+in one, or to be kept."""
 
-PREFIX: Final = "/api/v1"
+NOT_ASKED: Final = Who(NOBODY, lambda: NOBODY)
+"""Who sends what nobody has to log in for."""
+
+ROOMS: Final[tuple[Callable[[Context], list[Endpoint]], ...]] = (
+    actions.endpoints,
+    audit.endpoints,
+    backup.endpoints,
+    batches.endpoints,
+    configuration.endpoints,
+    connections.endpoints,
+    consumers.endpoints,
+    dead_letters.endpoints,
+    destinations.endpoints,
+    events.endpoints,
+    health.endpoints,
+    journal.endpoints,
+    login.endpoints,
+    messages.endpoints,
+    overview.endpoints,
+    page.endpoints,
+    pages.endpoints,
+    publishing.endpoints,
+    slots.endpoints,
+    subscriptions.endpoints,
+    transactions.endpoints,
+    users.endpoints,
+    writers.endpoints,
+)
+"""Whoever has endpoints."""
 
 
 class Application:
     """An ASGI application. All responses that are not what was asked for are refusals in JSON."""
 
-    def __init__(self, broker: Broker, limits: Limits | None = None) -> None:
-        self._broker = broker
-        self._router = Router(self._routes(limits or Limits()), False, _nowhere)
-
-    def _routes(self, limits: Limits) -> Sequence[Route]:
-        journal = JournalPages(self._broker.journal)
-        slots = SlotPages(self._broker.journal)
-        batches = BatchPages(self._broker, limits)
-        return (
-            Route(f"{PREFIX}/status", self._status),
-            Route(f"{PREFIX}/journal", journal.show),
-            Route(f"{PREFIX}/journal/segments/{{first}}", journal.segment),
-            Route(f"{PREFIX}/journal/destinations", journal.destinations),
-            Route(f"{PREFIX}/journal/slots", slots.list),
-            Route(f"{PREFIX}/journal/slots/{{name}}", slots.serve, methods=slots.METHODS),
-            Route(f"{PREFIX}/batches", batches.post, methods=("POST",)),
-        )
+    def __init__(self, context: Context) -> None:
+        self.context = context
+        described = openapi.endpoints(lambda: self.table.endpoints)
+        self.table = Table([*described, *(each for room in ROOMS for each in room(context))])
+        self._budget = Budget(TOGETHER_BYTES)
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Answer one request."""
+        began = perf_counter()
         started = False
 
         async def sending(event: Event) -> None:
@@ -66,26 +132,108 @@ class Application:
             await send(event)
 
         request = Request(scope, receive)
-        scope["app"] = self  # then the router raises what it would answer itself
+        call: Call | None = None
         try:
-            check_origin(request)
-            await self._router(scope, receive, sending)
+            call = await self._admit(request)
+            self._permit(call)
+            call.query = parameters(call.endpoint, read_query(request.scope["query_string"]))
+            response = await self._handle(call)
         except Exception as error:
             if isinstance(error, JournalFailed):
                 caller_of(request).fault(error)
-            if started:
-                raise
             response = refusal(error)
+            if response.status_code == 401 and is_browser(request):
+                del response.headers["WWW-Authenticate"]
             if may_be_unread(request):
                 # of what was not read nobody wants the rest
                 response.headers["Connection"] = "close"
-            await response(scope, receive, send)
+        if call is not None and call.audited:
+            self._note(call, response)
+        for name, value in HEADERS.items():
+            response.headers.setdefault(name, value)
+        try:
+            await response(scope, receive, sending)
+        except Exception as error:
+            if started:
+                raise
+            await refusal(error)(scope, receive, send)
+        finally:
+            # what matches no endpoint may be anything, and anything is not counted one by one
+            route = ("", "") if call is None else (call.endpoint.method, call.endpoint.full_path)
+            taken = perf_counter() - began
+            self.context.figures.requests.record(*route, response.status_code, taken)
 
-    async def _status(self, request: Request) -> Response:
-        await identify(request)
-        identity = self._broker.identity.hex()
-        return answer({"version": __version__, "identity": identity})
+    async def _admit(self, request: Request) -> Call:
+        """Who asks for what."""
+        check_origin(request)
+        self.context.broker.wake()
+        endpoint, names = self.table.find(request.method, request.scope["raw_path"])
+        who = NOT_ASKED
+        if endpoint.needs is not Need.NOTHING:
+            who = await identify(request, self.context.sessions)
+        address = address_in(names, read_query(request.scope["query_string"]))
+        return Call(endpoint, request, caller_of(request), who, names, address)
+
+    def _permit(self, call: Call) -> None:
+        """AccessDenied, and a line in the audit log, for who lacks what the endpoint needs. Problem
+        for what another page than the one that logged in may have sent."""
+        if call.endpoint.changes and call.who.session is not None:
+            check_page(call.request, call.who.session)
+        needs = call.endpoint.needs
+        if isinstance(needs, Operation):
+            caller = call.caller
+            demand(caller.access, caller.peer, call.identity, needs, call.address.name)
+        elif needs is Need.SUPERUSER and not call.identity.superuser:
+            what = f"{call.endpoint.method} {call.endpoint.full_path}"
+            call.denied(what)
+            raise AccessDenied(f"{_who(call.identity)} may not {what}: that takes a superuser")
+
+    async def _handle(self, call: Call) -> Response:
+        endpoint = call.endpoint
+        if endpoint.body is None or isinstance(endpoint.body, Raw):
+            return _response(call, await endpoint.handler(call))
+        size = _size(call.request, endpoint.limit)
+        if size <= SMALL_BYTES:
+            call.body = _decoded(endpoint, await _read(call.request, size))
+            return _response(call, await endpoint.handler(call))
+        async with self._budget.room(size):
+            call.body = _decoded(endpoint, await _read(call.request, size))
+            return _response(call, await endpoint.handler(call))
+
+    def _note(self, call: Call, response: Response) -> None:
+        """A line in the audit log for what may have changed something."""
+        what = f"{call.request.method} {call.request.url.path} {call.note}".rstrip()
+        result = "done" if response.status_code < 400 else str(response.status_code)
+        self.context.audit.acted(call.caller.peer, call.identity.name, what, result)
 
 
-async def _nowhere(scope: Scope, receive: Receive, send: Send) -> None:
-    raise Problem(404, "not-found", "there is nothing at this path")
+def _who(identity: Identity) -> str:
+    return identity.name or "nobody in particular"
+
+
+def _size(request: Request, limit: int) -> int:
+    """Of the body; 0 without one. Problem for one above the limit, or of unknown length."""
+    headers = request.headers
+    if "content-length" not in headers and "transfer-encoding" not in headers:
+        return 0
+    return announced(request, limit, "nothing that is sent here needs more")
+
+
+async def _read(request: Request, size: int) -> bytes:
+    return b"".join([piece async for piece in pieces(request)]) if size else b"{}"
+
+
+def _decoded(endpoint: Endpoint, body: bytes) -> Any:
+    assert isinstance(endpoint.body, type)
+    try:
+        return msgspec.json.decode(body, type=endpoint.body)
+    except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError) as error:
+        raise Problem(400, "bad-body", f"the body is not what is wanted here: {error}") from None
+
+
+def _response(call: Call, content: Any) -> Response:
+    if isinstance(content, Response):
+        return content
+    if call.endpoint.answer is None:
+        return Response(status_code=call.status)
+    return answer(content, call.status)

@@ -11,28 +11,24 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Mapping
-from typing import Any, Final, NamedTuple
+from typing import Annotated, Any, Final, Literal, NamedTuple
 from zlib import crc32
 
-from starlette.requests import Request
-from starlette.responses import Response
+import msgspec
+from msgspec import Meta
 
 from sluicemq.admin.bodies import Budget, announced, pieces
-from sluicemq.admin.errors import RETRY_SECONDS, Problem, answer
-from sluicemq.admin.identity import caller_of, identify
+from sluicemq.admin.context import Context, Limits
+from sluicemq.admin.errors import RETRY_SECONDS, Problem
 from sluicemq.admin.parts import Addressed, PartReader
+from sluicemq.admin.routing import Call, Endpoint, Raw
 from sluicemq.broker import BatchAnswer, BatchPart, Broker
 from sluicemq.broker.deadletter import dead_letter_of
 from sluicemq.model.access import Identity, Operation
 from sluicemq.model.destination import Address, Kind
 from sluicemq.model.errors import BatchRefused
 from sluicemq.model.rows import announced_rows, frames
-from sluicemq.protocols.access import demand
 
-BESIDES_BYTES: Final = 16 * 1024 * 1024
-"""Of a part, beside one message of the largest size that its listener accepts."""
-PART_BYTES: Final = 64 * 1024 * 1024 + BESIDES_BYTES
-"""Of the body, if the listener does not say otherwise."""
 PART_ROWS: Final = 32_768
 """Rows of a part: all of them are written in one go, while nothing else is done."""
 TOGETHER_BYTES: Final = 256 * 1024 * 1024
@@ -40,29 +36,57 @@ TOGETHER_BYTES: Final = 256 * 1024 * 1024
 MOST_TOLD: Final = 100
 """Refused rows that an answer names."""
 DEAD_LETTER: Final = "sluicemq.sink.dlq"
-POLICIES: Final = ("fail", "drop", "dead-letter")
 
 _LARGEST: Final = (1 << 63) - 1
 _MOST_PARTITIONS: Final = 1 << 20
 
 
-class Limits(NamedTuple):
-    """What a listener accepts, in bytes: a part of a batch, and a destination's name."""
-
-    part: int = PART_BYTES
-    name: int = 1024
-
-
-class Query(NamedTuple):
+class Query(msgspec.Struct, frozen=True, kw_only=True):
     """What a request says about its part."""
 
-    writer: str
-    batch: int
-    partition: int
-    part: int
-    final: bool
-    refused: str
-    dead_letter: str
+    writer: Annotated[
+        str,
+        Meta(
+            min_length=1,
+            max_length=255,
+            description="Who writes: a name that stays the same when the writer starts again.",
+        ),
+    ]
+    batch: Annotated[int, Meta(ge=0, le=_LARGEST, description="Number of the batch; ascending.")]
+    partition: Annotated[
+        int, Meta(ge=0, lt=_MOST_PARTITIONS, description="A batch has partitions, from 0.")
+    ]
+    part: Annotated[int, Meta(ge=0, lt=1 << 32, description="A partition has parts, from 0.")]
+    final: Annotated[bool, Meta(description="The last part of its partition.")] = False
+    refused: Annotated[
+        Literal["fail", "drop", "dead-letter"],
+        Meta(
+            description="What becomes of rows that cannot be sent: nothing of the part is written, "
+            "they are left out, or they go to a queue."
+        ),
+    ] = "fail"
+    dead_letter: Annotated[str, Meta(min_length=1, max_length=1024, description="That queue.")] = (
+        DEAD_LETTER
+    )
+
+
+class Refusal(msgspec.Struct, frozen=True):
+    """A row that was not written."""
+
+    row: int
+    reason: str
+
+
+class Written(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
+    """What became of a part. `latest` is the latest batch that is known of the writer of a part
+    that had been written already; `refused` has the first of the refused rows."""
+
+    written: int
+    already: bool
+    latest: int | None = None
+    dead_lettered: int
+    refused: list[Refusal]
+    refused_rows: int
 
 
 class Outcome(NamedTuple):
@@ -81,13 +105,14 @@ class BatchPages:
         self._limits = limits
         self._budget = Budget(max(TOGETHER_BYTES, limits.part))
 
-    async def post(self, request: Request) -> Response:
+    async def post(self, call: Call) -> Written:
         """POST /batches"""
-        identity = await identify(request)
-        query = read_query(request.query_params)
+        query: Query = call.query
+        if not query.writer.isprintable():
+            raise Problem(400, "bad-parameter", "the parameter writer is printable characters")
         if query.refused == "dead-letter":
-            caller = caller_of(request)
-            demand(caller.access, caller.peer, identity, Operation.PRODUCE, query.dead_letter)
+            call.demand(Operation.PRODUCE, query.dead_letter)
+        request = call.request
         size = announced(
             request, self._limits.part, "send the partition's rows as several parts of a batch"
         )
@@ -112,11 +137,10 @@ class BatchPages:
             found = broker.batches.find(part)
             if found is not None:
                 return await self._known(found, part.writer)
-            reader = await self._read(identity, body)
+            reader = await self._read(call.identity, body)
             del body  # its messages are enough while the disk is waited for
             for name in reader.forbidden:
-                caller = caller_of(request)
-                caller.access.denied(caller.peer, identity, f"{Operation.PRODUCE} {name}")
+                call.denied(f"{Operation.PRODUCE} {name}")
             return await self._write(part, query, reader)
 
     async def _read(self, identity: Identity, body: bytearray) -> PartReader:
@@ -127,7 +151,7 @@ class BatchPages:
             await asyncio.sleep(0)
         return reader
 
-    async def _write(self, part: BatchPart, query: Query, reader: PartReader) -> Response:
+    async def _write(self, part: BatchPart, query: Query, reader: PartReader) -> Written:
         """Everything up to the append in one turn."""
         broker = self._broker
         broker.wake()
@@ -143,21 +167,19 @@ class BatchPages:
             # rarely: to ask about every message before would take as long as to write it
             outcome = self._sort(reader, query)
             answered = broker.batches.write(part, outcome.messages + outcome.letters)
+        broker.traffic_of("http").published += len(outcome.messages)
         await self._durable(answered.sequence)
-        return answer(
-            {
-                "written": len(outcome.messages),
-                "already": False,
-                "dead_lettered": len(outcome.letters),
-                **told_of(outcome.refused),
-            }
+        return Written(
+            written=len(outcome.messages),
+            already=False,
+            dead_lettered=len(outcome.letters),
+            **told_of(outcome.refused),
         )
 
-    async def _known(self, found: BatchAnswer, writer: str) -> Response:
+    async def _known(self, found: BatchAnswer, writer: str) -> Written:
         latest = self._broker.batches.writers[writer].batch
         await self._durable(found.sequence)
-        known = {"written": 0, "already": True, "latest": latest, "dead_lettered": 0}
-        return answer({**known, **told_of({})})
+        return Written(written=0, already=True, latest=latest, dead_lettered=0, **told_of({}))
 
     async def _durable(self, sequence: int) -> None:
         """Wait until a crash cannot take it back."""
@@ -212,7 +234,7 @@ def told_of(refused: Mapping[int, str]) -> dict[str, Any]:
     """Refused rows as JSON values: how many there are, and the first of them."""
     first = sorted(refused.items())[:MOST_TOLD]
     return {
-        "refused": [{"row": row, "reason": reason} for row, reason in first],
+        "refused": [Refusal(row, reason) for row, reason in first],
         "refused_rows": len(refused),
     }
 
@@ -254,40 +276,19 @@ def _count(body: bytearray) -> int:
     return rows
 
 
-def read_query(query: Mapping[str, str]) -> Query:
-    """The parameters. Problem says which one is wrong."""
-    for name in query:
-        if name not in Query._fields:
-            raise _bad(name, f"is unknown; there are {', '.join(Query._fields)}")
-    writer = query.get("writer", "")
-    if not 0 < len(writer) <= 255 or not writer.isprintable():
-        raise _bad("writer", "is 1 to 255 printable characters")
-    refused = query.get("refused", "fail")
-    if refused not in POLICIES:
-        raise _bad("refused", f"is one of {', '.join(POLICIES)}")
-    final = query.get("final", "false")
-    if final not in ("true", "false", "1", "0"):
-        raise _bad("final", "is true or false")
-    dead_letter = query.get("dead_letter", DEAD_LETTER)
-    if not 0 < len(dead_letter.encode("utf-8", "replace")) <= 1024:
-        raise _bad("dead_letter", "is the name of a queue")
-    return Query(
-        writer,
-        _integer(query, "batch", _LARGEST),
-        _integer(query, "partition", _MOST_PARTITIONS - 1),
-        _integer(query, "part", (1 << 32) - 1),
-        final in ("true", "1"),
-        refused,
-        dead_letter,
-    )
-
-
-def _integer(query: Mapping[str, str], name: str, largest: int) -> int:
-    text = query.get(name, "")
-    if not (text.isascii() and text.isdecimal() and len(text) <= 19 and int(text) <= largest):
-        raise _bad(name, f"is a whole number from 0 to {largest}")
-    return int(text)
-
-
-def _bad(name: str, what: str) -> Problem:
-    return Problem(400, "bad-parameter", f"the parameter {name} {what}")
+def endpoints(context: Context) -> list[Endpoint]:
+    """What is at /batches."""
+    pages = BatchPages(context.broker, context.limits)
+    return [
+        Endpoint(
+            "POST",
+            "/batches",
+            pages.post,
+            "Write a part of a batch, exactly once",
+            query=Query,
+            body=Raw.OCTETS,
+            answer=Written,
+            limit=context.limits.part,
+            audited=False,
+        ),
+    ]

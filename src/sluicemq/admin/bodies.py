@@ -17,7 +17,7 @@ from starlette.requests import ClientDisconnect, Request
 from sluicemq.admin.errors import Problem
 
 SMALL_BYTES: Final = 64 * 1024
-"""Of a body that is not a batch."""
+"""Of a body, where an endpoint does not say otherwise."""
 
 _MOST_DIGITS: Final = 15
 
@@ -87,12 +87,6 @@ async def pieces(request: Request) -> AsyncIterator[bytes]:
                 yield piece
     except ClientDisconnect:
         raise Problem(400, "disconnected", "the body was not sent to its end") from None
-
-
-async def read_small(request: Request) -> bytes:
-    """All of a body that is to be small."""
-    announced(request, SMALL_BYTES, "nothing that is sent here needs more")
-    return b"".join([piece async for piece in pieces(request)])
 
 
 def may_be_unread(request: Request) -> bool:

@@ -5,6 +5,9 @@ Problem                      its own
 AuthenticationMissing        401     authentication-missing
 AuthenticationFailed         401     authentication-failed
 AccessDenied                 403     forbidden
+UserNotFound                 404     user-not-found
+UserExists                   409     user-exists
+other AccessError            409     refused
 ProtocolError                400     bad-request
 FrameTooLarge                413     too-large
 BrokerStopping               503     stopping
@@ -26,6 +29,7 @@ from starlette.responses import Response
 
 from sluicemq.model.errors import (
     AccessDenied,
+    AccessError,
     AuthenticationFailed,
     AuthenticationMissing,
     BatchConflict,
@@ -35,6 +39,8 @@ from sluicemq.model.errors import (
     LimitExceeded,
     ProtocolError,
     SluiceError,
+    UserExists,
+    UserNotFound,
 )
 
 MEDIA_TYPE: Final = "application/json"
@@ -66,6 +72,8 @@ class Problem(SluiceError):
 
 def document(code: str, said: str, more: Mapping[str, Any] | None = None) -> bytes:
     """The body of a refusal."""
+    # names that are no UTF-8 are quoted in what is said
+    said = said.encode("utf-8", "backslashreplace").decode()
     return msgspec.json.encode({"error": {"code": code, "message": said, **(more or {})}})
 
 
@@ -89,6 +97,9 @@ _KNOWN: Final[tuple[tuple[type[SluiceError], int, str], ...]] = (
     (AuthenticationMissing, 401, "authentication-missing"),
     (AuthenticationFailed, 401, "authentication-failed"),
     (AccessDenied, 403, "forbidden"),
+    (UserNotFound, 404, "user-not-found"),
+    (UserExists, 409, "user-exists"),
+    (AccessError, 409, "refused"),
     (FrameTooLarge, 413, "too-large"),
     (ProtocolError, 400, "bad-request"),
     (BrokerStopping, 503, "stopping"),

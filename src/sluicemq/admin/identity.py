@@ -1,11 +1,14 @@
 """Who sends a request, and whether a browser was tricked into sending it.
 
-Every request shows who it is from: user name and password (basic), or a token (bearer). What a
-connection has shown is asked about again only after a while: checking passwords is slow on purpose.
+Every request shows who it is from: user name and password (basic), a token (bearer), or the cookie
+of a session. What a connection has shown is asked about once: checking passwords is slow on
+purpose. Whether it still holds is looked at with every request.
 
 Web pages of others can make a browser send requests to this machine. Those say where they come
-from (`Origin`), or, when a page's own name was made to point here, what they take the broker for
-(`Host`). The first are refused; the second where nobody is asked for a password.
+from (`Origin`, `Sec-Fetch-Site`), or, when a page's own name was made to point here, what they take
+the broker for (`Host`). The first are refused; the second where nobody is asked for a password.
+What comes with a session's cookie and changes something has to show, too, that it is from the page
+that has logged in.
 """
 
 from __future__ import annotations
@@ -14,34 +17,54 @@ import asyncio
 import base64
 import binascii
 import ipaddress
-import time
-from typing import Final
+from collections.abc import Callable
+from typing import Final, NamedTuple
 
 from starlette.requests import HTTPConnection
 
 from sluicemq.admin.errors import Problem
+from sluicemq.admin.sessions import COOKIE, Session, Sessions
 from sluicemq.model.access import Identity
-from sluicemq.model.errors import AccessDenied, AccessError
-from sluicemq.protocols.access import Access, Credentials
+from sluicemq.model.errors import AccessError, AuthenticationMissing
+from sluicemq.protocols.access import Access, Bond, Credentials
 from sluicemq.protocols.link import Link
 
-FRESH_SECONDS: Final = 30.0
-"""After a login, for how long the same credentials need no other one on that connection."""
+CSRF_HEADER: Final = "X-CSRF-Token"
+
+
+class Who(NamedTuple):
+    """Who sends a request.
+
+    current  whom it acts as at a later time, for answers that go on for long; None when the login
+             is over
+    session  by which it is known, if it is by one
+    """
+
+    identity: Identity
+    current: Callable[[], Identity | None]
+    session: Session | None = None
 
 
 class Caller:
-    """Who is at the other end of one connection. `gone` when it has ended."""
+    """Who is at the other end of one connection.
 
-    __slots__ = ("_at", "_identity", "_link", "_shown", "access", "gone", "host")
+    user     whom it has acted as last; "" for nobody in particular
+    leaving  the connection is about to end: answers that go on for long end now
+    gone     it has ended
+    """
 
-    def __init__(self, link: Link, access: Access, host: str) -> None:
+    __slots__ = ("_bond", "_link", "_shown", "access", "gone", "host", "leaving", "tls", "user")
+
+    def __init__(self, link: Link, access: Access, host: str, tls: bool = False) -> None:
         """`host`: see HttpSession."""
         self._link = link
         self._shown = ""
-        self._identity: Identity | None = None
-        self._at = 0.0
+        self._bond: Bond | None = None
         self.access = access
         self.host = host
+        self.tls = tls
+        self.user = ""
+        self.leaving = asyncio.Event()
         self.gone = False
 
     @property
@@ -49,17 +72,39 @@ class Caller:
         """For logs."""
         return self._link.peer
 
-    async def identify(self, authorization: str) -> Identity:
-        """Whom a request with that header acts as. AuthenticationFailed, AuthenticationMissing;
-        Problem for a header that has no meaning."""
+    async def identify(self, authorization: str, secret: str, sessions: Sessions) -> Who:
+        """Who sends a request with that header and that cookie ("" if it has none).
+        AuthenticationFailed, AuthenticationMissing; Problem for a header that has no meaning."""
+        self.access.renew()
+        if authorization:
+            return await self._by_header(authorization)
         guest = self.access.guest
-        if guest is not None and not authorization:
-            return guest
-        now = time.monotonic()
-        known = self._identity
-        if known is not None and authorization == self._shown and now - self._at < FRESH_SECONDS:
-            return known
+        if guest is not None:
+            return Who(guest, self._current_guest)
+        session = sessions.find(secret) if secret else None
+        if session is not None and (identity := sessions.current(session)) is not None:
+            return Who(identity, lambda: sessions.current(session), session)
+        raise AuthenticationMissing("log in with a user name and a password, or with a token")
+
+    async def _by_header(self, authorization: str) -> Who:
+        bond = self._bond
+        if bond is not None and authorization == self._shown:
+            identity = bond()
+            if identity is not None:
+                return Who(identity, bond)
+        self._bond = None
         credentials = read_authorization(authorization)
+        identity = await self.login(credentials)
+        self._bond = bond = self.access.bond(credentials)
+        self._shown = authorization
+        return Who(identity, bond)
+
+    def _current_guest(self) -> Identity | None:
+        self.access.renew()
+        return self.access.guest
+
+    async def login(self, credentials: Credentials) -> Identity:
+        """Whom they admit. AuthenticationFailed, AuthenticationMissing."""
         future: asyncio.Future[Identity | AccessError] = asyncio.get_running_loop().create_future()
 
         def admitted(verdict: Identity | AccessError) -> None:
@@ -69,11 +114,7 @@ class Caller:
         self.access.login(self.peer, credentials, admitted)
         verdict = await future
         if isinstance(verdict, AccessError):
-            self._identity = None
             raise verdict
-        self._identity = verdict
-        self._shown = authorization
-        self._at = now
         return verdict
 
     def fault(self, error: Exception) -> None:
@@ -92,21 +133,32 @@ def caller_of(connection: HTTPConnection) -> Caller:
     return caller
 
 
-async def identify(connection: HTTPConnection) -> Identity:
-    """Whom a request acts as; see `Caller.identify`."""
-    return await caller_of(connection).identify(connection.headers.get("authorization", ""))
+async def identify(connection: HTTPConnection, sessions: Sessions) -> Who:
+    """Who sends a request; see `Caller.identify`."""
+    secret = connection.cookies.get(COOKIE, "")
+    header = connection.headers.get("authorization", "")
+    caller = caller_of(connection)
+    who = await caller.identify(header, secret, sessions)
+    caller.user = who.identity.name
+    return who
 
 
-async def demand_superuser(connection: HTTPConnection, what: str) -> Identity:
-    """AccessDenied, and a line in the audit log, for others. `what` is like "read the journal"."""
-    identity = await identify(connection)
-    if not identity.superuser:
-        caller = caller_of(connection)
-        caller.access.denied(caller.peer, identity, what)
-        raise AccessDenied(
-            f"{identity.name or 'nobody in particular'} may not {what}: that takes a superuser"
+def check_page(connection: HTTPConnection, session: Session) -> None:
+    """Problem for what a page may have sent that has not logged in."""
+    if not session.shows(connection.headers.get(CSRF_HEADER, "")):
+        raise Problem(
+            403,
+            "csrf",
+            f"what changes something shows the session's own token in the header {CSRF_HEADER}; "
+            "GET /session tells it",
         )
-    return identity
+
+
+def is_browser(connection: HTTPConnection) -> bool:
+    """Whether a page has sent it. Browsers are never asked for a name and a password by the
+    protocol itself: they would keep them, and send them along with requests of other pages."""
+    headers = connection.headers
+    return "sec-fetch-mode" in headers or "x-requested-with" in headers
 
 
 def read_authorization(header: str) -> Credentials:
@@ -141,6 +193,9 @@ def check_origin(connection: HTTPConnection) -> None:
         raise Problem(
             403, "cross-origin", f"requests from pages of {origin[:200]} are not answered here"
         )
+    site = headers.get("sec-fetch-site", "none")
+    if site not in ("none", "same-origin") and headers.get("sec-fetch-mode") != "navigate":
+        raise Problem(403, "cross-origin", "requests from pages of others are not answered here")
     caller = caller_of(connection)
     if caller.access.guest is not None and caller.host and not is_ours(host, caller.host):
         raise Problem(

@@ -12,12 +12,14 @@ import os
 import re
 from typing import Final, NamedTuple
 
-from starlette.requests import Request
+import msgspec
 from starlette.responses import Response
 from starlette.types import Receive, Scope, Send
 
-from sluicemq.admin.errors import Problem, answer
-from sluicemq.admin.identity import Caller, caller_of, demand_superuser
+from sluicemq.admin.context import Context
+from sluicemq.admin.errors import Problem
+from sluicemq.admin.identity import Caller
+from sluicemq.admin.routing import Call, Endpoint, Need
 from sluicemq.journal import FileJournal
 from sluicemq.journal.format import FORMAT_VERSION
 from sluicemq.journal.port import Journal
@@ -43,6 +45,45 @@ class Extent(NamedTuple):
     sealed: bool
 
 
+class Durable(msgspec.Struct, frozen=True):
+    """How far the journal is on disk: a place in a segment, and the last sequence number."""
+
+    segment: int
+    offset: int
+    sequence: int
+
+
+class SegmentView(msgspec.Struct, frozen=True):
+    """A segment. `created` in µs since the epoch."""
+
+    first: int
+    size: int
+    sealed: bool
+    created: int
+
+
+class JournalView(msgspec.Struct, frozen=True, kw_only=True):
+    """The journal. `earliest` is the first sequence number that may be in it."""
+
+    identity: str
+    format: int
+    durable: Durable
+    segments: list[SegmentView]
+    earliest: int
+
+
+class Numbers(msgspec.Struct, frozen=True):
+    """Which destinations are asked for."""
+
+    numbers: str = ""
+
+
+class Named(msgspec.Struct, frozen=True):
+    """Destinations by number: `[number, kind, name in base64]`; kind 1 is a queue, 2 a topic."""
+
+    destinations: list[list[int | str]]
+
+
 def kept(journal: Journal) -> FileJournal:
     """The journal if it is on disk. Problem otherwise."""
     if not isinstance(journal, FileJournal):
@@ -62,9 +103,8 @@ class JournalPages:
         self._created: dict[int, int] = {}
         """When segments were created; µs since the epoch."""
 
-    async def show(self, request: Request) -> Response:
+    async def show(self, call: Call) -> JournalView:
         """GET /journal"""
-        await demand_superuser(request, "read the journal")
         journal = kept(self._journal)
         durable, extents = await self._extents(journal)
         new = [each.first for each in extents if each.first not in self._created]
@@ -72,45 +112,39 @@ class JournalPages:
             self._created.update(await asyncio.to_thread(_creation_times, journal, new))
         there = [each for each in extents if each.first in self._created]
         self._created = {each.first: self._created[each.first] for each in there}
-        return answer(
-            {
-                "identity": journal.identity.hex(),
-                "format": FORMAT_VERSION,
-                "durable": durable._asdict(),
-                "segments": [
-                    {**each._asdict(), "created": self._created[each.first]} for each in there
-                ],
-                "earliest": there[0].first if there else durable.sequence + 1,
-            }
+        return JournalView(
+            identity=journal.identity.hex(),
+            format=FORMAT_VERSION,
+            durable=Durable(*durable),
+            segments=[SegmentView(*each, created=self._created[each.first]) for each in there],
+            earliest=there[0].first if there else durable.sequence + 1,
         )
 
-    async def destinations(self, request: Request) -> Response:
+    async def destinations(self, call: Call) -> Named:
         """GET /journal/destinations?numbers=3,17: those of these that exist, with kind (model.Kind)
         and name (base64 of its bytes). For a reader of whose segments none tells a name: the one
         that did has gone."""
-        await demand_superuser(request, "read the journal")
         known = kept(self._journal).addresses
-        texts = request.query_params.get("numbers", "").split(",")
+        texts = call.query.numbers.split(",")
         if len(texts) > MOST_NUMBERS:
             raise Problem(400, "too-many-numbers", f"at most {MOST_NUMBERS} numbers at a time")
-        found = []
+        found: list[list[int | str]] = []
         for number in map(_number, texts):
             address = known.get(number)
             if address is not None:
                 name = base64.b64encode(encode_name(address.name)).decode()
-                found.append((number, int(address.kind), name))
-        return answer({"destinations": found})
+                found.append([number, int(address.kind), name])
+        return Named(found)
 
-    async def segment(self, request: Request) -> Response:
+    async def segment(self, call: Call) -> Response:
         """GET /journal/segments/{first}, with `Range` or without."""
-        await demand_superuser(request, "read the journal")
         journal = kept(self._journal)
-        first = _number(request.path_params["first"])
+        first = _number(call.names["first"])
         durable, extents = await self._extents(journal)
         extent = next((each for each in extents if each.first == first), None)
         if extent is None:
             raise _missing(first, durable)
-        start, end, partial = read_range(request.headers.get("range", ""), extent)
+        start, end, partial = read_range(call.request.headers.get("range", ""), extent)
         try:
             fd = await asyncio.to_thread(
                 os.open, segment_path(journal.directory, first), os.O_RDONLY | os.O_CLOEXEC
@@ -121,7 +155,7 @@ class JournalPages:
         if partial:
             headers["Content-Range"] = f"bytes {start}-{end - 1}/{extent.size}"
         status = 206 if partial else 200
-        return FileResponse(fd, start, end, status, headers, caller_of(request))
+        return FileResponse(fd, start, end, status, headers, call.caller)
 
     async def _extents(self, journal: FileJournal) -> tuple[DurableEnd, list[Extent]]:
         """What may be read now, in ascending order."""
@@ -252,3 +286,30 @@ def read_range(header: str, extent: Extent) -> tuple[int, int, bool]:
             {"size": extent.size, "sealed": extent.sealed},
         )
     return start, end, True
+
+
+def endpoints(context: Context) -> list[Endpoint]:
+    """What is at /journal, without slots."""
+    pages = JournalPages(context.broker.journal)
+    need = Need.SUPERUSER
+    return [
+        Endpoint("GET", "/journal", pages.show, "Its segments", need, answer=JournalView),
+        Endpoint(
+            "GET",
+            "/journal/segments/{first}",
+            pages.segment,
+            "Bytes of a segment, all or a Range",
+            need,
+            media=_OCTETS,
+            besides=(206,),
+        ),
+        Endpoint(
+            "GET",
+            "/journal/destinations",
+            pages.destinations,
+            "Names of destinations, by number",
+            need,
+            query=Numbers,
+            answer=Named,
+        ),
+    ]

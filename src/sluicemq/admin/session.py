@@ -27,7 +27,7 @@ from uvicorn.server import ServerState
 from sluicemq.admin.errors import MEDIA_TYPE, document
 from sluicemq.admin.identity import Caller
 from sluicemq.protocols.access import Access
-from sluicemq.protocols.link import Link, Timer
+from sluicemq.protocols.link import Link, Portrait, Timer
 
 if TYPE_CHECKING:
     from uvicorn.protocols.http.h11_impl import RequestResponseCycle
@@ -183,7 +183,7 @@ class HttpSession:
         """`host` is the only name, beside addresses and `localhost`, by which guests may call the
         broker; "" = they may by any."""
         self._link = link
-        self._caller = Caller(link, access, host)
+        self._caller = Caller(link, access, host, tls)
         self._patience = http.patience
         self._transport = LinkTransport(link, tls)
         self._protocol = Http11(http.config, http.state, {"caller": self._caller})
@@ -227,11 +227,27 @@ class HttpSession:
         """See Session."""
         self._timer.cancel()
         self._caller.gone = True
+        self._caller.leaving.set()
         self._protocol.connection_lost(None)
 
     def shutdown(self) -> None:
         """See Session. An answer that is under way is still given."""
+        self._caller.leaving.set()
         self._protocol.shutdown()
+
+    def dismiss(self, reason: str) -> None:
+        """The same: who has asked something is answered, and that was that."""
+        self._caller.leaving.set()
+        if not self._protocol.conclude():
+            self._link.close(reason)
+
+    def portrait(self) -> Portrait:
+        """See Session."""
+        return Portrait("http", self._caller.user)
+
+    def consumers(self) -> tuple[()]:
+        """Nobody receives messages by HTTP."""
+        return ()
 
     def _look(self) -> None:
         """Who sends too slowly is cut off."""

@@ -11,13 +11,11 @@ from typing import Annotated, Any, Final, TypeVar
 
 import msgspec
 from msgspec import Meta
-from starlette.requests import Request
-from starlette.responses import Response
 
-from sluicemq.admin.bodies import read_small
-from sluicemq.admin.errors import Problem, answer
-from sluicemq.admin.identity import demand_superuser
+from sluicemq.admin.context import Context
+from sluicemq.admin.errors import Problem
 from sluicemq.admin.journal import kept
+from sluicemq.admin.routing import Call, Endpoint, Need
 from sluicemq.journal import Slot, Slots
 from sluicemq.journal.port import Journal
 from sluicemq.journal.slots import is_slot_name
@@ -39,6 +37,22 @@ class Wanted(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     limit_bytes: Annotated[int, Meta(ge=1, le=(1 << 63) - 1)] | None = None
 
 
+class SlotView(msgspec.Struct, frozen=True):
+    """A slot, as it is."""
+
+    name: str
+    position: int
+    limit_bytes: int
+    created: int
+    lost: bool
+
+
+class SlotList(msgspec.Struct, frozen=True):
+    """All slots, by name."""
+
+    slots: list[SlotView]
+
+
 class SlotPages:
     """`/journal/slots`. One for all connections."""
 
@@ -46,47 +60,30 @@ class SlotPages:
         self._journal = journal
         self._lock = asyncio.Lock()
 
-    METHODS: Final = ("GET", "PUT", "DELETE")
-
-    async def list(self, request: Request) -> Response:
+    async def list(self, call: Call) -> SlotList:
         """GET /journal/slots"""
-        slots = await self._slots(request)
-        found = await self._carry_out(slots.list)
-        return answer({"slots": [_described(name, slot) for name, slot in found.items()]})
+        found = await self._carry_out(self._slots.list)
+        return SlotList([_described(name, slot) for name, slot in found.items()])
 
-    async def serve(self, request: Request) -> Response:
-        """GET, PUT, DELETE /journal/slots/{name}"""
-        if request.method == "PUT":
-            return await self._put(request)
-        if request.method == "DELETE":
-            return await self._delete(request)
-        return await self._show(request)
+    async def show(self, call: Call) -> SlotView:
+        """GET /journal/slots/{name}"""
+        name = _name(call)
+        return _described(name, await self._carry_out(self._slots.get, name))
 
-    async def _show(self, request: Request) -> Response:
-        slots = await self._slots(request)
-        name = _name(request)
-        return answer(_described(name, await self._carry_out(slots.get, name)))
+    async def put(self, call: Call) -> SlotView:
+        """Create or advance. A reader does the second all the time, which is nothing to be noted
+        in the audit log."""
+        name = _name(call)
+        slot, created = await self._carry_out(_create_or_advance, self._slots, name, call.body)
+        call.audited = created
+        return _described(name, slot)
 
-    async def _put(self, request: Request) -> Response:
-        """Create or advance."""
-        slots = await self._slots(request)
-        name = _name(request)
-        body = await read_small(request)
-        try:
-            wanted = _decoder.decode(body)
-        except msgspec.MsgspecError as error:
-            raise Problem(400, "bad-slot", f"that is no slot: {error}") from None
-        return answer(
-            _described(name, await self._carry_out(_create_or_advance, slots, name, wanted))
-        )
+    async def delete(self, call: Call) -> None:
+        """DELETE /journal/slots/{name}"""
+        await self._carry_out(self._slots.drop, _name(call))
 
-    async def _delete(self, request: Request) -> Response:
-        slots = await self._slots(request)
-        await self._carry_out(slots.drop, _name(request))
-        return Response(status_code=204)
-
-    async def _slots(self, request: Request) -> Slots:
-        await demand_superuser(request, "use slots of the journal")
+    @property
+    def _slots(self) -> Slots:
         return kept(self._journal).slots
 
     async def _carry_out(self, call: Callable[..., _Answer], *arguments: Any) -> _Answer:
@@ -98,14 +95,15 @@ class SlotPages:
                 raise Problem(404, "slot-not-found", str(error)) from None
 
 
-def _create_or_advance(slots: Slots, name: str, wanted: Wanted) -> Slot:
+def _create_or_advance(slots: Slots, name: str, wanted: Wanted) -> tuple[Slot, bool]:
+    """The slot, and whether it is new."""
     try:
         slot = slots.get(name)
     except RecordNotFound:
         if len(slots.list()) >= MOST_SLOTS:
             said = f"there are {MOST_SLOTS} slots already; drop some that nobody uses"
             raise Problem(409, "too-many-slots", said) from None
-        return slots.create(name, wanted.position, wanted.limit_bytes)
+        return slots.create(name, wanted.position, wanted.limit_bytes), True
     if slot.lost:
         raise Problem(
             409,
@@ -117,12 +115,12 @@ def _create_or_advance(slots: Slots, name: str, wanted: Wanted) -> Slot:
         said = f"the slot {name} is at {slot.position} and cannot go back"
         raise Problem(409, "slot-ahead", said, more={"position": slot.position})
     if wanted.position == slot.position:
-        return slot
-    return slots.advance(name, wanted.position)
+        return slot, False
+    return slots.advance(name, wanted.position), False
 
 
-def _name(request: Request) -> str:
-    name: str = request.path_params["name"]
+def _name(call: Call) -> str:
+    name = call.names["name"]
     if not is_slot_name(name):
         raise Problem(
             400,
@@ -132,8 +130,20 @@ def _name(request: Request) -> str:
     return name
 
 
-def _described(name: str, slot: Slot) -> dict[str, Any]:
-    return {"name": name, **msgspec.to_builtins(slot)}
+def _described(name: str, slot: Slot) -> SlotView:
+    return SlotView(name, slot.position, slot.limit_bytes, slot.created, slot.lost)
 
 
-_decoder: Final = msgspec.json.Decoder(Wanted)
+def endpoints(context: Context) -> list[Endpoint]:
+    """What is at /journal/slots."""
+    pages = SlotPages(context.broker.journal)
+    one = "/journal/slots/{name}"
+    need = Need.SUPERUSER
+    return [
+        Endpoint("GET", "/journal/slots", pages.list, "All slots", need, answer=SlotList),
+        Endpoint("GET", one, pages.show, "A slot", need, answer=SlotView),
+        Endpoint(
+            "PUT", one, pages.put, "Create or advance a slot", need, body=Wanted, answer=SlotView
+        ),
+        Endpoint("DELETE", one, pages.delete, "Drop a slot", need, status=204),
+    ]

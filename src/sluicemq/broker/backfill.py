@@ -115,11 +115,6 @@ class Backfill:
         self._kept.append((lane, delivery))
         return True
 
-    def note(self, delivery: Delivery) -> None:
-        """A delivery has arrived or come back, to where its order places it."""
-        if self._walk.is_before(delivery):
-            self._walk.note(delivery)
-
     def resume(self) -> None:
         """Something has been taken out of the lanes."""
         if not self._armed and not self._sated():

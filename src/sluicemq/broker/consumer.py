@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Protocol
+from itertools import count
+from typing import TYPE_CHECKING, Final, Protocol
 
 from sluicemq.broker.delivery import Delivery
 
 if TYPE_CHECKING:
     from sluicemq.broker.lane import Lane
     from sluicemq.broker.subscription import Subscription
+
+_numbers: Final = count(1)
 
 
 class Sink(Protocol):
@@ -42,6 +45,8 @@ class Window:
 class Consumer:
     """One consumer attached to one subscription.
 
+    number       of all consumers since the process began
+    delivered    deliveries it has been given
     unacked      deliveries it holds, oldest delivery first
     ack_timeout  ms after which a delivery is taken back, 0 = never
     rank         higher is preferred among failover consumers
@@ -53,7 +58,9 @@ class Consumer:
     __slots__ = (
         "ack_timeout",
         "active",
+        "delivered",
         "lane",
+        "number",
         "rank",
         "retired",
         "sink",
@@ -73,6 +80,7 @@ class Consumer:
         rank: int,
         ack_timeout: int,
     ) -> None:
+        self.number: int = next(_numbers)
         self.subscription = subscription
         self.sink = sink
         self.window = window
@@ -80,6 +88,7 @@ class Consumer:
         self.rank = rank
         self.ack_timeout = ack_timeout
         self.unacked: dict[int, Delivery] = {}
+        self.delivered = 0
         self.active = True
         self.suspended = False
         self.retired = False

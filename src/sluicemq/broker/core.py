@@ -26,6 +26,8 @@ TURN_BYTES: Final = 1 << 20
 TRIES: Final = 60
 """Each costs some 5 µs if it has to be read, so that others keep two thirds of the time."""
 TRIES_FIRST: Final = 500
+SHORT_BYTES: Final = 4096
+"""To read such a body along costs less than to do without it."""
 REQUEUED_LIMIT: Final = 1024
 """Requeued deliveries remembered before those that have gone are looked for."""
 
@@ -49,6 +51,7 @@ class Core:
                     (subscription, sequence), and some that have gone since
     unpaged         deliveries over the budget that cannot be paged out before they are durable
     unblocking      destinations with parked messages and perhaps room for them
+    subscriptions   what a subscription is made as
     bury            moves a delivery to its dead-letter queue; False when there is none
     """
 
@@ -67,6 +70,7 @@ class Core:
         "requeued_limit",
         "settled",
         "settling",
+        "subscriptions",
         "timers",
         "tries",
         "tries_first",
@@ -103,10 +107,18 @@ class Core:
         self.turns = 0
         self.unpaged: deque[Delivery] = deque()
         self.unblocking: dict[Destination, None] = {}
+        self.subscriptions: type[Subscription]
+        """Set by the registry, as the class needs this one."""
 
     def read(self, delivery: Delivery) -> Message:
         """The message of a delivery, to look at. Raises JournalDamaged or RecordNotFound."""
         return delivery.message or self.journal.fetch(delivery.sequence)
+
+    def glance(self, delivery: Delivery) -> Message:
+        """The same, perhaps without its body if that is long."""
+        if delivery.message is not None or delivery.size <= SHORT_BYTES:
+            return self.read(delivery)
+        return self.journal.head(delivery.sequence)
 
     def load(self, delivery: Delivery) -> Message:
         """Bring a paged-out message back. Raises JournalDamaged or RecordNotFound."""

@@ -36,7 +36,7 @@ class Delivery:
     expiration  the same in wall ms since the epoch
     size        body bytes
     pinned      True once it stands in more than one line, so that it must stay an object
-    delivered   steady ms of the last delivery
+    delivered   steady ms of the last delivery; while it is DELAYED, of the end of that
     """
 
     __slots__ = (

@@ -96,7 +96,7 @@ class Destination:
         self.idle_since = core.clock.steady
         self.used = 0
         self.apply(settings)
-        self.queue = Subscription(core, self)
+        self.queue: Subscription = core.subscriptions(core, self)
 
     def __repr__(self) -> str:
         return f"<Destination {self.address}>"
@@ -173,7 +173,12 @@ class Destination:
             self.used = self.statistics.published
             self.touch()
         return bool(
-            self.consumers or self.waiting or self.unacked or self.parked or self.subscriptions
+            self.consumers
+            or self.waiting
+            or self.unacked
+            or self.parked
+            or self.subscriptions
+            or self.paused
         )
 
     # --- routing -----------------------------------------------------------------------------

@@ -63,6 +63,7 @@ def hand_over(consumer: Consumer, delivery: Delivery) -> None:
         watch(consumer)
     statistics.delivered += 1
     statistics.bytes_out += size
+    consumer.delivered += 1
     given = [delivery]
     subscription.core.notes.deliver(subscription, given)
     consumer.sink.deliver(consumer, given)
@@ -189,6 +190,7 @@ def _serve(subscription: Subscription, lane: Lane, limit: int) -> int:
             core.unblocking[destination] = None
         for consumer, batch in batches.items():
             if batch:
+                consumer.delivered += len(batch)
                 core.notes.deliver(subscription, batch)
                 consumer.sink.deliver(consumer, batch)
     return given

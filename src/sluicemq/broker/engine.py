@@ -27,7 +27,9 @@ from sluicemq.broker.listing import Listing
 from sluicemq.broker.records import BatchPart, SubscriptionEntry, encode
 from sluicemq.broker.selectors import compile_selector
 from sluicemq.broker.settings import BrokerSettings
+from sluicemq.broker.statistics import Traffic
 from sluicemq.broker.subscription import Subscription
+from sluicemq.broker.survey import Survey
 from sluicemq.broker.transaction import Transactions
 from sluicemq.journal.format import Cause, RecordType
 from sluicemq.journal.port import Journal
@@ -60,6 +62,9 @@ class Broker(Intake):
         self.transactions = Transactions(self)
         self.batches = Batches(self)
         self.gauges = Gauges(self.core, self.destinations)
+        self.traffic: dict[str, Traffic] = {}
+        """By protocol, of those that have had clients."""
+        self.survey = Survey(self)
 
     # --- destinations ------------------------------------------------------------------------
 
@@ -80,6 +85,8 @@ class Broker(Intake):
             del self.destinations[destination.address]
             # the journal may know it from before a restart
             self.journal.forget_destination(destination.address)
+            for callback in self.removals:
+                callback(destination)
         parked = list(destination.parked)
         destination.parked.clear()
         for message, unblocked in parked:
@@ -113,16 +120,6 @@ class Broker(Intake):
             count += subscription.purge(unacked)
         return count
 
-    def pause(self, destination: Destination) -> None:
-        """Accept messages but deliver none until `resume`."""
-        destination.paused = True
-
-    def unpause(self, destination: Destination) -> None:
-        """Deliver again."""
-        destination.paused = False
-        for subscription in (destination.queue, *destination.subscriptions.values()):
-            self.core.dirty[subscription] = None
-
     def move(
         self,
         source: Subscription,
@@ -144,16 +141,14 @@ class Broker(Intake):
             moved += 1
         return moved
 
-    def reap(self) -> None:
-        """Remove automatic destinations that have been idle for their time. Call now and then."""
-        now = self.clock.steady
-        for destination in list(self.destinations.values()):
-            if destination.automatic and not destination.busy():
-                timeout = destination.settings.idle_timeout
-                if timeout is None:
-                    timeout = self.settings.idle_timeout
-                if timeout and now - destination.idle_since >= timeout:
-                    self.remove(destination)
+    def reap(self, destination: Destination) -> None:
+        """Remove an automatic destination if it has been idle for its time. Call now and then."""
+        if not destination.busy():
+            timeout = destination.settings.idle_timeout
+            if timeout is None:
+                timeout = self.settings.idle_timeout
+            if timeout and self.clock.steady - destination.idle_since >= timeout:
+                self.remove(destination)
 
     # --- subscriptions of topics -------------------------------------------------------------
 
@@ -193,7 +188,9 @@ class Broker(Intake):
         if durable:
             number = DURABLE_SUBSCRIPTION | self.next_subscription
             self.next_subscription += 1
-        subscription = Subscription(self.core, topic, name, number, selector, exclude, shared)
+        subscription = self.core.subscriptions(
+            self.core, topic, name, number, selector, exclude, shared
+        )
         if durable:
             self.durable_subscriptions[number] = subscription
             self.core.settled = self.journal.append_entry(
@@ -411,7 +408,9 @@ class Broker(Intake):
         """Steady ms at which `tick` has something to do, or NEVER."""
         return min(self.core.timers.deadline(), self.core.wheel.deadline())
 
-    def sample(self, seconds: float) -> None:
-        """Update all rates; call once per `seconds`."""
-        for destination in self.destinations.values():
-            destination.statistics.sample(seconds)
+    def traffic_of(self, protocol: str) -> Traffic:
+        """What that protocol's clients send and are given: whoever serves them counts it there."""
+        traffic = self.traffic.get(protocol)
+        if traffic is None:
+            traffic = self.traffic[protocol] = Traffic()
+        return traffic

@@ -10,7 +10,7 @@ from collections import deque
 from collections.abc import Callable
 
 from sluicemq.broker.clock import Clock
-from sluicemq.broker.deadletter import Burial, dead_letter_of, is_dead_letter
+from sluicemq.broker.deadletter import Burial, dead_letter_of, is_dead_letter, note_topic
 from sluicemq.broker.delivery import RECORDED, UNJOURNALED, Delivery
 from sluicemq.broker.destination import Destination, Parked
 from sluicemq.broker.registry import Registry
@@ -88,11 +88,18 @@ class Intake(Registry):
                 "the broker's memory for messages that are not journaled is used up"
             )
 
-    def accept(self, destination: Destination, message: Message, last: bool = True) -> None:
+    def accept(
+        self,
+        destination: Destination,
+        message: Message,
+        last: bool = True,
+        chosen: Subscription | None = None,
+    ) -> None:
         """Take a message without asking for limits; `last` ends the journal unit.
 
         Without `last` the message does not become visible before `show_unit`: to show one may
-        drop another, and that record would end the unit too early.
+        drop another, and that record would end the unit too early. It goes to whoever wants it, or
+        to one of a topic's subscriptions that was `chosen`.
         """
         statistics = destination.statistics
         statistics.published += 1
@@ -100,7 +107,7 @@ class Intake(Registry):
         targets = None
         references = 1
         if destination.topic:
-            targets = destination.targets(message)
+            targets = destination.targets(message) if chosen is None else [chosen]
             references = destination.reserve(message, targets)
         if (message.expiration or message.deliver_at) and not message.epoch:
             message.epoch = self.clock.epoch
@@ -150,10 +157,11 @@ class Intake(Registry):
         return None
 
     def judge(
-        self, destination: Destination, message: Message, may_wait: bool
+        self, destination: Destination, message: Message, may_wait: bool, born: int = 0
     ) -> Destination | None:
         """Where the limits let a message go: to the destination, to its dead-letter queue, or
-        nowhere as yet (None, only if it `may_wait`). Raises LimitExceeded, MessageTooLarge."""
+        nowhere as yet (None, only if it `may_wait`). Its life there begins at its timestamp, or
+        when it was `born` (wall ms). Raises LimitExceeded, MessageTooLarge."""
         settings = destination.settings
         size = len(message.body)
         if settings.max_message_bytes and size > settings.max_message_bytes:
@@ -163,7 +171,7 @@ class Intake(Registry):
                 f"this one has {size}"
             )
         if settings.message_ttl:
-            latest = message.timestamp + settings.message_ttl
+            latest = (born or message.timestamp) + settings.message_ttl
             if not message.expiration or message.expiration > latest:
                 message.expiration = latest
         if destination.parked or destination.full(size):
@@ -334,10 +342,20 @@ class Intake(Registry):
                 return keep
         return usual
 
-    def _letter(self, message: Message, source: Destination, reason: str, attempts: int) -> Message:
+    def _letter(
+        self,
+        message: Message,
+        source: Destination,
+        reason: str,
+        attempts: int,
+        subscription: str = "",
+    ) -> Message:
         burial = self.burials.get(message.origin)
         make = burial.letter if burial is not None else dead_letter_of
-        return make(message, source.name, reason, attempts, self.clock.wall)
+        letter = make(message, source.name, reason, attempts, self.clock.wall)
+        if source.topic:
+            note_topic(letter, subscription)
+        return letter
 
     def _bury(self, delivery: Delivery, reason: str, force: bool) -> bool:
         source = delivery.subscription.destination
@@ -347,15 +365,23 @@ class Intake(Registry):
         message = delivery.message or self.journal.fetch(delivery.sequence)
         if is_dead_letter(message) or not self._keeps(message, source, usual):
             return False
-        dead = self._letter(message, source, reason, delivery.attempts)
+        dead = self._letter(message, source, reason, delivery.attempts, delivery.subscription.name)
         source.statistics.dead_lettered += 1
         self.replace(delivery, self._dead_letter_queue(source), dead, Cause.DEAD_LETTERED)
         return True
 
     def replace(
-        self, delivery: Delivery, target: Destination, message: Message, cause: Cause
-    ) -> None:
-        """End a delivery and publish its successor, in one journal unit."""
+        self,
+        delivery: Delivery,
+        target: Destination,
+        message: Message,
+        cause: Cause,
+        chosen: Subscription | None = None,
+    ) -> int:
+        """End a delivery and publish its successor, in one journal unit; `chosen` as in `accept`.
+
+        Returns the sequence that `when_durable` is to wait for (0: none).
+        """
         subscription = delivery.subscription
         recorded = delivery.journaled == RECORDED
         if not delivery.journaled:
@@ -365,9 +391,10 @@ class Intake(Registry):
             self.number(target)
         if recorded:
             self.core.notes.write()
-        self.accept(target, message, last=not recorded)
+        self.accept(target, message, not recorded, chosen)
+        sequence = message.sequence if message.durability else 0
         if recorded:
-            self.journal.append_settled(
+            sequence = self.journal.append_settled(
                 subscription.number,
                 subscription.destination.number,
                 cause,
@@ -376,6 +403,7 @@ class Intake(Registry):
             )
             self.show_unit()
         subscription.forget(delivery)
+        return sequence
 
 
 def _nothing() -> None:

@@ -5,20 +5,22 @@ in use. A delivery stands in every lane that it matches and is taken out of only
 find it no longer READY and skip it. So a selector is evaluated once per message, a take is O(1),
 and the backlog is searched once, when a selector is new (see backfill.py).
 
-Within a priority there are two sources: a FIFO of first deliveries, and a heap of those that
-came back. The lower `order` goes first, which is what "original position" means. The older part of
-a long FIFO is kept in pages (see there).
+Within a priority there are two sources: a FIFO of first deliveries, and those that came back
+(returned.py). The lower `order` goes first, which is what "original position" means. The older part
+of a long FIFO is kept in pages (see there). No delivery stands in a lane twice.
 """
 
 from __future__ import annotations
 
 from collections import OrderedDict, deque
 from collections.abc import Iterator
-from heapq import heapify, heappop, heappush, merge
+from heapq import merge
 from typing import TYPE_CHECKING, Final, Protocol
 
 from sluicemq.broker.delivery import READY, Delivery
-from sluicemq.broker.pages import Pages, behind, chained, oldest
+from sluicemq.broker.pages import Pages, at, behind, chained, oldest
+from sluicemq.broker.pieces import Piece, Run, ready_of, run_of
+from sluicemq.broker.returned import Returned
 
 if TYPE_CHECKING:
     from sluicemq.broker.consumer import Consumer
@@ -28,6 +30,8 @@ if TYPE_CHECKING:
 PRIORITIES: Final = 10
 LOOSE: Final = 1024
 """Objects in a lane before those that have gone are looked for."""
+FEW: Final = 8
+"""Deliveries looked at together for the first that is READY."""
 
 
 class Selector(Protocol):
@@ -45,7 +49,9 @@ class Selector(Protocol):
 class Lane:
     """See the module. `line` holds the consumers that could take a message now.
 
-    fifos, returned, older   by priority: the FIFO's youngest part, the heap, the FIFO's pages
+    fifos     by priority: the FIFO's youngest part,
+    older     its pages, and
+    returned  what came back; None when there is nothing
     mask      a bit for each priority of which there is anything
     length    deliveries in it, those that are no longer READY included
     limit     objects among them above which it is to be compacted
@@ -76,7 +82,7 @@ class Lane:
         self.pinned = False
         """Other lanes may have some of its deliveries too."""
         self.fifos: list[deque[Delivery] | None] = [None] * PRIORITIES
-        self.returned: list[list[tuple[int, int, Delivery]] | None] = [None] * PRIORITIES
+        self.returned: list[Returned | None] = [None] * PRIORITIES
         self.mask = 0
         self.length = 0
         self.limit = LOOSE
@@ -92,9 +98,15 @@ class Lane:
         fifo = self.fifos[priority]
         if fifo is None:
             fifo = self.fifos[priority] = deque()
-        elif fifo and fifo[-1].order > delivery.order:
-            self.restore(delivery)
-            return
+        elif fifo:
+            if fifo[-1].order > delivery.order:
+                self.restore(delivery)
+                return
+        elif self.paged:
+            older = self.older[priority]
+            if older is not None and older.last() > delivery.order:
+                self.restore(delivery)
+                return
         fifo.append(delivery)
         self.mask |= 1 << priority
         self.length += 1
@@ -110,7 +122,7 @@ class Lane:
             for delivery in ready:
                 if delivery.pinned:
                     self.length -= 1
-                    self.restore(delivery)
+                    self._insert(delivery)
             ready = [delivery for delivery in ready if not delivery.pinned]
         if ready:
             older = self.older[priority]
@@ -118,11 +130,6 @@ class Lane:
                 older = self.older[priority] = Pages()
                 self.paged = True
             older.add(ready, packing)
-
-    def ends_with(self, delivery: Delivery) -> bool:
-        """It is the last of its FIFO."""
-        fifo = self.fifos[delivery.priority]
-        return bool(fifo) and fifo is not None and fifo[-1] is delivery
 
     def share(self, delivery: Delivery) -> None:
         """One of its deliveries that is an object is to stand in another lane too."""
@@ -136,26 +143,78 @@ class Lane:
         older = self.older[delivery.priority]
         if older is not None and older.remove(delivery.sequence):
             self.length -= 1
-            self.restore(delivery)
+            self._insert(delivery)
+
+    def discard(self, delivery: Delivery) -> None:
+        """A READY delivery is to go without being taken. Of the youngest ones, and those next in
+        line, it may stay behind as what it is then: not READY any more."""
+        priority = delivery.priority
+        older, returned = self.older[priority], self.returned[priority]
+        if older is not None and older.discard(delivery.order):
+            if older.empty:
+                self.older[priority] = older = None
+                self.paged = any(each is not None for each in self.older)
+        elif returned is not None and returned.discard(delivery.order):
+            if not returned:
+                self.returned[priority] = returned = None
+        else:
+            return
+        self.length -= 1
+        if older is None and returned is None and not self.fifos[priority]:
+            self.mask &= ~(1 << priority)
 
     def after(self, priority: int, order: int, count: int) -> list[Delivery]:
-        """The first `count` in the FIFO of a priority behind that order, whatever their state;
-        those in pages as objects of the moment."""
+        """The first `count` of a priority behind that order, whatever their state; those in pages
+        as objects of the moment."""
         older = self.older[priority]
         found = older.after(order, count) if older is not None else []
         fifo = self.fifos[priority]
         if fifo and len(found) < count:
             found += behind(fifo, order, count - len(found))
+        returned = self.returned[priority]
+        if returned is not None:
+            found += returned.after(order, count)
+            found.sort(key=_order)
+            del found[count:]
         return found
 
+    def runs(self, priority: int, order: int, clean: bool) -> Iterator[Run]:
+        """What is in the FIFO of a priority behind that order, and perhaps some before; `clean`:
+        all of them are READY."""
+        older = self.older[priority]
+        if older is not None:
+            yield from older.runs(order, clean)
+        fifo = self.fifos[priority]
+        if fifo and fifo[-1].order > order:
+            yield run_of(Piece(list(fifo)), clean)
+
+    def find(self, priority: int, order: int) -> Delivery | None:
+        """The delivery with that order, whatever its state; one in a page as an object of the
+        moment."""
+        returned = self.returned[priority]
+        if returned is not None:
+            delivery = returned.find(order)
+            if delivery is not None:
+                return delivery
+        fifo = self.fifos[priority]
+        if fifo and fifo[0].order <= order:
+            return at(fifo, order)
+        older = self.older[priority]
+        return older.find(order) if older is not None else None
+
     def restore(self, delivery: Delivery) -> None:
-        """Add a delivery at the place its order gives it."""
+        """Add a delivery at the place its order gives it, unless it stands there already: taken
+        through another lane, it was left behind in this one."""
+        if delivery.pinned and self.find(delivery.priority, delivery.order) is delivery:
+            return
+        self._insert(delivery)
+
+    def _insert(self, delivery: Delivery) -> None:
         priority = delivery.priority
-        heap = self.returned[priority]
-        if heap is None:
-            heap = self.returned[priority] = []
-        # the sequence breaks ties, so that deliveries are never compared
-        heappush(heap, (delivery.order, delivery.sequence, delivery))
+        returned = self.returned[priority]
+        if returned is None:
+            returned = self.returned[priority] = Returned()
+        returned.add(delivery)
         self.mask |= 1 << priority
         self.length += 1
 
@@ -164,7 +223,7 @@ class Lane:
         while self.mask:
             priority = self.mask.bit_length() - 1
             fifo = self.fifos[priority]
-            if fifo and not self.paged and not self.returned[priority]:
+            if fifo and not self.paged and self.returned[priority] is None:
                 # as `_pop`, in the usual case
                 delivery = fifo.popleft()
                 self.length -= 1
@@ -209,6 +268,22 @@ class Lane:
             self._pop(priority)
         return None
 
+    def eldest(self) -> Delivery | None:
+        """The READY delivery with the lowest order, perhaps as an object of the moment."""
+        best: Delivery | None = None
+        for priority in range(PRIORITIES):
+            ready: list[Delivery] = []
+            last = 0
+            while self.mask >> priority & 1 and not ready:
+                found = self.after(priority, last, FEW)
+                if not found:
+                    break
+                last = found[-1].order
+                ready = ready_of(found)
+            if ready and (best is None or ready[0].order < best.order):
+                best = ready[0]
+        return best
+
     def _front(self, priority: int) -> deque[Delivery] | None:
         """Where the FIFO begins."""
         older = self.older[priority]
@@ -222,37 +297,38 @@ class Lane:
 
     def _head(self, priority: int) -> Delivery:
         fifo = self._front(priority)
-        heap = self.returned[priority]
-        if heap and not (fifo and fifo[0].order < heap[0][0]):
-            return heap[0][2]
+        returned = self.returned[priority]
+        if returned is not None:
+            first = returned.first()
+            if not (fifo and fifo[0].order < first.order):
+                return first
         assert fifo
         return fifo[0]
 
     def _pop(self, priority: int) -> Delivery:
         fifo = self._front(priority)
-        heap = self.returned[priority]
-        if heap and not (fifo and fifo[0].order < heap[0][0]):
-            delivery = heappop(heap)[2]
+        returned = self.returned[priority]
+        if returned is not None and not (fifo and fifo[0].order < returned.first().order):
+            delivery = returned.pop()
+            if not returned:
+                returned = self.returned[priority] = None
         else:
             assert fifo
             delivery = fifo.popleft()
         self.length -= 1
-        if not fifo and not heap and not self._front(priority):
+        if not fifo and returned is None and not self._front(priority):
             self.mask &= ~(1 << priority)
         return delivery
 
     def __iter__(self) -> Iterator[Delivery]:
-        """READY deliveries in the order in which they would be taken, good for reading only.
-
-        One that was taken through another lane and came back stands here twice.
-        """
-        last: Delivery | None = None
+        """READY deliveries in the order in which they would be taken, good for reading only."""
         for priority in range(PRIORITIES - 1, -1, -1):
-            fifo = chained(self.older[priority], self.fifos[priority])
-            heap = sorted(self.returned[priority] or ())
-            for _, _, delivery in merge(_placed(fifo), heap):
-                if delivery.state == READY and delivery is not last:
-                    last = delivery
+            line = chained(self.older[priority], self.fifos[priority])
+            returned = self.returned[priority]
+            if returned is not None:
+                line = merge(line, returned, key=_order)
+            for delivery in line:
+                if delivery.state == READY:
                     yield delivery
 
     def loose(self) -> int:
@@ -275,16 +351,15 @@ class Lane:
                 count = older.compact()
             fifo = self.fifos[priority]
             if fifo is not None:
-                fifo = deque([delivery for delivery in fifo if delivery.state == READY])
+                fifo = deque(ready_of(fifo))
                 self.fifos[priority] = fifo
                 count += len(fifo)
-            heap = self.returned[priority]
-            if heap is not None:
-                # one that was taken through another lane and came back several times is there once
-                ready = {entry[2]: entry for entry in heap if entry[2].state == READY}
-                heap = self.returned[priority] = list(ready.values())
-                heapify(heap)
-                count += len(heap)
+            returned = self.returned[priority]
+            if returned is not None:
+                returned.compact()
+                count += len(returned)
+                if not returned:
+                    self.returned[priority] = None
             self.length += count
             if count:
                 self.mask |= 1 << priority
@@ -301,8 +376,5 @@ class Lane:
         self.limit = LOOSE
 
 
-def _placed(deliveries: Iterator[Delivery]) -> Iterator[tuple[int, int, Delivery]]:
-    """Deliveries as a heap of `returned` holds them. (A generator expression would be made into a
-    list by mypyc, and the line may be long.)"""
-    for delivery in deliveries:
-        yield delivery.order, delivery.sequence, delivery
+def _order(delivery: Delivery) -> int:
+    return delivery.order

@@ -52,7 +52,8 @@ class Requeue(msgspec.Struct, array_like=True):
 class Settings(msgspec.Struct, array_like=True):
     """RecordType.SETTINGS: a destination was declared with these settings, or is temporary and
     so not to be seen again after a restart, or came into being by itself with settings of its own.
-    `created` is in wall ms, 0 = not known. A name that is not UTF-8 is in `raw_name`."""
+    `created` is in wall ms, 0 = not known. A name that is not UTF-8 is in `raw_name`. One that is
+    `paused` delivers nothing until it is told to."""
 
     kind: Kind
     name: str
@@ -61,6 +62,7 @@ class Settings(msgspec.Struct, array_like=True):
     automatic: bool = False
     created: int = 0
     raw_name: bytes = b""
+    paused: bool = False
 
     @classmethod
     def of(cls, destination: Destination) -> Settings:
@@ -75,6 +77,7 @@ class Settings(msgspec.Struct, array_like=True):
             destination.automatic,
             destination.created,
             b"" if is_text else encode_name(name),
+            destination.paused,
         )
 
     @property

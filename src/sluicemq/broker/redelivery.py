@@ -206,6 +206,14 @@ def requeue(subscription: Subscription, sequence: int, expiration: int) -> bool:
     old = subscription.seize(sequence)
     if old is None:
         return False
+    relocate(old, expiration)
+    return True
+
+
+def relocate(old: Delivery, expiration: int) -> int:
+    """Put a delivery that stands nowhere, and is not counted, at the tail with that expiration.
+    Returns the number of its new place, which `when_durable` may wait for."""
+    subscription = old.subscription
     core = subscription.core
     old.state = GONE
     if old.expires:
@@ -214,7 +222,7 @@ def requeue(subscription: Subscription, sequence: int, expiration: int) -> bool:
     expires = max(1, clock.steady + expiration - clock.wall) if expiration else 0
     new = Delivery(
         subscription,
-        sequence,
+        old.sequence,
         old.message,
         old.priority,
         old.size,
@@ -227,15 +235,16 @@ def requeue(subscription: Subscription, sequence: int, expiration: int) -> bool:
             RecordType.REQUEUED,
             encode_requeue(subscription.number, expiration, old.attempts),
             clock.wall,
-            reference=sequence,
+            reference=old.sequence,
             destination=subscription.destination.number,
         )
         core.note_requeued(new)
     else:
         new.order = core.journal.next_sequence()
     new.attempts = old.attempts
-    subscription.back[sequence] = new
+    if new.attempts:
+        subscription.back[new.sequence] = new
     subscription.enter(new, 0)
     if subscription.destination.limited:
         subscription.shed()
-    return True
+    return new.order

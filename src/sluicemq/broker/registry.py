@@ -28,11 +28,14 @@ class Registry:
         self.clock = clock
         self.settings = settings
         self.core = Core(journal, clock, settings)
+        self.core.subscriptions = Subscription
         self.destinations: dict[Address, Destination] = {}
         self.durable_subscriptions: dict[int, Subscription] = {}
         self.next_subscription = 1
         self.creations: list[Callable[[Destination], None]] = []
         """Called with each destination that comes into being; those must not raise."""
+        self.removals: list[Callable[[Destination], None]] = []
+        """Called with each destination that has just gone; those must not raise either."""
         self._awaited: dict[str, list[Callable[[Destination], None]]] = {}
 
     @property
@@ -118,13 +121,32 @@ class Registry:
                 elect(subscription)
         if destination.parked:
             self.core.unblocking[destination] = None
+        self._note_settings(destination)
+        return destination
+
+    def pause(self, destination: Destination) -> None:
+        """Accept messages but deliver none until `unpause`, also after a restart."""
+        if not destination.paused:
+            destination.paused = True
+            if not destination.temporary:
+                self._note_settings(destination)
+
+    def unpause(self, destination: Destination) -> None:
+        """Deliver again."""
+        if destination.paused:
+            destination.paused = False
+            for subscription in (destination.queue, *destination.subscriptions.values()):
+                self.core.dirty[subscription] = None
+            if not destination.temporary:
+                self._note_settings(destination)
+
+    def _note_settings(self, destination: Destination) -> None:
         self.journal.append_entry(
             RecordType.SETTINGS,
             encode(Settings.of(destination)),
             self.clock.wall,
             destination=self.number(destination),
         )
-        return destination
 
     def _make_room(self, address: Address) -> None:
         limit = self.settings.max_destinations
@@ -148,6 +170,7 @@ class Registry:
         settings: DestinationSettings | None,
         automatic: bool = False,
         created: int = 0,
+        paused: bool = False,
     ) -> Destination:
         """Create a destination that the journal knows already; without settings, an automatic one
         with the broker's. `created` as in Destination."""
@@ -156,6 +179,7 @@ class Registry:
             settings = self.settings.defaults
         destination = Destination(self.core, address, settings, None, automatic, created)
         destination.gauged = None
+        destination.paused = paused
         self.destinations[address] = destination
         return destination
 

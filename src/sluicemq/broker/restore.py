@@ -81,8 +81,8 @@ def snapshot(broker: Broker) -> bytes:
         [
             Settings.of(d)
             for d in broker.destinations.values()
-            if d.number or not (d.temporary or d.automatic)
-            if not d.automatic or d.settings != broker.settings.defaults
+            if d.number or d.paused or not (d.temporary or d.automatic)
+            if d.paused or not d.automatic or d.settings != broker.settings.defaults
         ],
         [SubscriptionEntry.of(s) for s in broker.durable_subscriptions.values()],
         [(number, sequences.tobytes()) for number, sequences in pending.items()],
@@ -241,7 +241,13 @@ class _Restoration:
         broker = self.broker
         for address, settings in self.declared.items():
             if not settings.temporary:
-                broker.adopt(address, settings.settings, settings.automatic, settings.created)
+                broker.adopt(
+                    address,
+                    settings.settings,
+                    settings.automatic,
+                    settings.created,
+                    settings.paused,
+                )
         for entry in self.subscriptions.values():
             self._subscribe(entry)
         held = self._held()
@@ -301,7 +307,7 @@ class _Restoration:
                     f"that this version does not understand: {error}"
                 ) from None
         topic = broker.find(address) or broker.adopt(address, None)
-        subscription = Subscription(
+        subscription = broker.core.subscriptions(
             broker.core,
             topic,
             name,
@@ -418,4 +424,5 @@ class _Restoration:
             for subscription, sequences in prepared.acks:
                 for sequence in sequences:
                     deliveries.extend(held[subscription, sequence])
-            self.broker.transactions.adopt(record, payload, prepared, deliveries)
+            created = self.broker.journal.entry(record).time // 1000
+            self.broker.transactions.adopt(record, payload, prepared, deliveries, created)

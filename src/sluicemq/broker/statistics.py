@@ -1,4 +1,4 @@
-"""Counters of a destination and the rates made from them."""
+"""Counters of destinations and protocols, and the rates made from them."""
 
 from __future__ import annotations
 
@@ -6,40 +6,76 @@ from math import exp
 from typing import Final
 
 SMOOTHING_SECONDS: Final = 5.0
+NO_RATE: Final = 0.001
+"""Messages/s: below that it counts as none."""
 
 
-class Statistics:
-    """Totals since the destination was created or the broker started.
+def kept(seconds: float) -> float:
+    """What of a rate remains after so long (> 0)."""
+    return exp(-seconds / SMOOTHING_SECONDS)
+
+
+class Traffic:
+    """Messages that come in and go out somewhere.
 
     published      messages accepted                delivered      deliveries, redeliveries included
-    redelivered    deliveries after the first       settled        acknowledged
-    expired        by their time to live            dropped        by a limit, or given up, and not
-                                                                   moved to a dead-letter queue
-    dead_lettered  moved to a dead-letter queue     rejected       refused to the producer
-    bytes_in       body bytes accepted              bytes_out      body bytes delivered
     rate_in        messages/s, smoothed             rate_out       deliveries/s, smoothed
     """
 
     __slots__ = (
         "_last_delivered",
         "_last_published",
-        "bytes_in",
-        "bytes_out",
-        "dead_lettered",
         "delivered",
-        "dropped",
-        "expired",
         "published",
         "rate_in",
         "rate_out",
+    )
+
+    def __init__(self) -> None:
+        self.published = 0
+        self.delivered = 0
+        self.rate_in = 0.0
+        self.rate_out = 0.0
+        self._last_published = 0
+        self._last_delivered = 0
+
+    def sample(self, seconds: float, keep: float) -> None:
+        """Take in what happened during the last `seconds` (> 0), `keep` being `kept(seconds)`."""
+        arrived = self.published - self._last_published
+        left = self.delivered - self._last_delivered
+        if arrived or self.rate_in:
+            rate = self.rate_in * keep + arrived / seconds * (1 - keep)
+            self.rate_in = rate if rate > NO_RATE else 0.0
+            self._last_published = self.published
+        if left or self.rate_out:
+            rate = self.rate_out * keep + left / seconds * (1 - keep)
+            self.rate_out = rate if rate > NO_RATE else 0.0
+            self._last_delivered = self.delivered
+
+
+class Statistics(Traffic):
+    """Totals of a destination since it was created or the broker started.
+
+    redelivered    deliveries after the first       settled        acknowledged
+    expired        by their time to live            dropped        by a limit, or given up, and not
+                                                                   moved to a dead-letter queue
+    dead_lettered  moved to a dead-letter queue     rejected       refused to the producer
+    bytes_in       body bytes accepted              bytes_out      body bytes delivered
+    """
+
+    __slots__ = (
+        "bytes_in",
+        "bytes_out",
+        "dead_lettered",
+        "dropped",
+        "expired",
         "redelivered",
         "rejected",
         "settled",
     )
 
     def __init__(self) -> None:
-        self.published = 0
-        self.delivered = 0
+        super().__init__()
         self.redelivered = 0
         self.settled = 0
         self.expired = 0
@@ -48,17 +84,18 @@ class Statistics:
         self.rejected = 0
         self.bytes_in = 0
         self.bytes_out = 0
-        self.rate_in = 0.0
-        self.rate_out = 0.0
-        self._last_published = 0
-        self._last_delivered = 0
 
-    def sample(self, seconds: float) -> None:
-        """Take in what happened during the last `seconds` (> 0)."""
-        keep = exp(-seconds / SMOOTHING_SECONDS)
-        arrived = (self.published - self._last_published) / seconds
-        left = (self.delivered - self._last_delivered) / seconds
-        self.rate_in = self.rate_in * keep + arrived * (1 - keep)
-        self.rate_out = self.rate_out * keep + left * (1 - keep)
-        self._last_published = self.published
-        self._last_delivered = self.delivered
+    def add(self, other: Statistics) -> None:
+        """Its counters and rates, too."""
+        self.published += other.published
+        self.delivered += other.delivered
+        self.redelivered += other.redelivered
+        self.settled += other.settled
+        self.expired += other.expired
+        self.dropped += other.dropped
+        self.dead_lettered += other.dead_lettered
+        self.rejected += other.rejected
+        self.bytes_in += other.bytes_in
+        self.bytes_out += other.bytes_out
+        self.rate_in += other.rate_in
+        self.rate_out += other.rate_out

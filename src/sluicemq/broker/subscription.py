@@ -213,8 +213,6 @@ class Subscription:
             if backfill is None or not backfill.defers(lane, delivery):
                 everything.share(delivery)
                 lane.push(delivery)
-        if backfill is not None:
-            backfill.note(delivery)
         self.core.dirty[self] = None
 
     def put_back(self, delivery: Delivery) -> None:
@@ -231,16 +229,20 @@ class Subscription:
                 if backfill is None or not backfill.defers(lane, delivery):
                     everything.share(delivery)
                     lane.restore(delivery)
-            if backfill is not None:
-                backfill.note(delivery)
             self.tidy()
         self.core.dirty[self] = None
 
     def tidy(self) -> None:
         """Let go of what was taken through other lanes, when it may be most of a lane."""
+        everything = self.everything
+        gone = everything.length - self.ready
+        if gone > 64 and gone > everything.loose() // 2:
+            everything.compact()
+        if len(self.lanes) == 1:
+            return
         most = 2 * self.waiting + 64
         for lane in self.lanes.values():
-            if lane.length > 64:
+            if lane is not everything and lane.length > 64:
                 loose = lane.loose()
                 if loose > most or loose > lane.limit:
                     lane.compact()
@@ -248,13 +250,19 @@ class Subscription:
     def delay(self, delivery: Delivery, milliseconds: int) -> None:
         delivery.state = DELAYED
         delivery.consumer = None
+        delivery.delivered = due = self.core.clock.steady + milliseconds
         self.delayed[delivery.sequence] = delivery
-        self.core.timers.add(self.core.clock.steady + milliseconds, self._undelay, delivery)
+        self.core.timers.add(due, self._undelay, delivery)
 
     def _undelay(self, delivery: Delivery) -> None:
-        if delivery.state == DELAYED:
-            del self.delayed[delivery.sequence]
-            self.put_back(delivery)
+        # it may have been made ready by hand meanwhile, and be delayed once more
+        if delivery.state == DELAYED and delivery.delivered <= self.core.clock.steady:
+            self.end_delay(delivery)
+
+    def end_delay(self, delivery: Delivery) -> None:
+        """A delayed delivery stands in the line now."""
+        del self.delayed[delivery.sequence]
+        self.put_back(delivery)
 
     def shed(self) -> None:
         """Apply the dropping policies after an arrival."""
@@ -369,7 +377,7 @@ class Subscription:
         """Take a delivery out that came back and waits again."""
         delivery = self.back.pop(sequence, None)
         if delivery is not None:
-            self.withdraw(delivery)
+            self.take_out(delivery)
             self.tidy()
         return delivery
 
@@ -435,13 +443,19 @@ class Subscription:
             del self.delayed[delivery.sequence]
         delivery.state = TAKEN
 
+    def take_out(self, delivery: Delivery) -> None:
+        """The same for good, of one that may be an object of the moment. `tidy` afterwards."""
+        if delivery.state == READY:
+            self.everything.discard(delivery)
+        self.withdraw(delivery)
+
     def _leave_waiting(self, delivery: Delivery) -> None:
         self.waiting -= 1
         self.waiting_bytes -= delivery.size
 
     def expire(self, delivery: Delivery) -> None:
-        """A waiting delivery has outlived its time."""
-        self.withdraw(delivery)
+        """A waiting delivery has outlived its time. It may have been taken out of the line."""
+        self.take_out(delivery)
         self.expire_uncounted(delivery)
         self.tidy()
 
@@ -543,6 +557,16 @@ class Subscription:
         """Timestamp (wall ms) of the message that would be delivered next; 0 when none waits."""
         head = self.everything.head()
         return self.core.read(head).timestamp if head else 0
+
+    @property
+    def ready(self) -> int:
+        """Deliveries that wait and are not delayed."""
+        return self.waiting - len(self.delayed)
+
+    @property
+    def clean(self) -> bool:
+        """All that stands in the line is READY."""
+        return self.everything.length == self.ready
 
     def accepts(self, message: Message) -> bool:
         """The message's sender is not excluded, and the selector matches."""

@@ -12,6 +12,7 @@ no connection: it survives a restart and anyone who knows its xid may end it.
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from enum import Enum
 from itertools import count
 from typing import TYPE_CHECKING
@@ -41,23 +42,38 @@ class TransactionState(Enum):
 class Transaction:
     """Sends and acknowledgements that take effect together.
 
+    created when it began, in wall ms since the epoch; of one that the journal brought back, when it
+            was prepared
     sends   messages in order, with their destinations
     acks    deliveries in order, with the consumers that held them (None after a restart)
     xid     set by `prepare`, as are
     record  the sequence of its PREPARED record, and
     payload what that says
+    told    called when it has ended, by whomever: True if it was committed
     """
 
-    __slots__ = ("acks", "number", "payload", "record", "sends", "state", "xid")
+    __slots__ = (
+        "acks",
+        "created",
+        "number",
+        "payload",
+        "record",
+        "sends",
+        "state",
+        "told",
+        "xid",
+    )
 
-    def __init__(self, number: int) -> None:
+    def __init__(self, number: int, created: int) -> None:
         self.number = number
+        self.created = created
         self.state = TransactionState.OPEN
         self.sends: list[tuple[Destination, Message]] = []
         self.acks: list[tuple[Delivery, Consumer | None]] = []
         self.xid = b""
         self.record = 0
         self.payload = b""
+        self.told: Callable[[bool], None] | None = None
 
 
 class Transactions:
@@ -71,7 +87,7 @@ class Transactions:
 
     def begin(self) -> Transaction:
         """A new, empty transaction."""
-        transaction = Transaction(next(self._numbers))
+        transaction = Transaction(next(self._numbers), self._broker.clock.wall)
         self.open[transaction.number] = transaction
         return transaction
 
@@ -149,10 +165,15 @@ class Transactions:
         return transaction.record
 
     def adopt(
-        self, record: int, payload: bytes, prepared: Prepared, deliveries: list[Delivery]
+        self,
+        record: int,
+        payload: bytes,
+        prepared: Prepared,
+        deliveries: list[Delivery],
+        created: int,
     ) -> None:
         """Bring a prepared transaction back after a restart."""
-        transaction = Transaction(next(self._numbers))
+        transaction = Transaction(next(self._numbers), created)
         transaction.state = TransactionState.PREPARED
         transaction.xid = prepared.xid
         transaction.record = record
@@ -223,7 +244,7 @@ class Transactions:
             subscription.unacked_bytes -= delivery.size
             subscription.destination.statistics.settled += 1
             subscription.forget(delivery)
-        self._end(transaction)
+        self._end(transaction, True)
         return sequence
 
     def rollback(self, transaction: Transaction) -> int:
@@ -240,7 +261,7 @@ class Transactions:
             returned.setdefault(delivery.subscription, []).append(delivery)
         for subscription, deliveries in returned.items():
             give_back(subscription, deliveries, True)
-        self._end(transaction)
+        self._end(transaction, False)
         return sequence
 
     def _resolve(self, transaction: Transaction, committed: bool) -> int:
@@ -251,7 +272,7 @@ class Transactions:
             reference=transaction.record,
         )
 
-    def _end(self, transaction: Transaction) -> None:
+    def _end(self, transaction: Transaction, committed: bool) -> None:
         transaction.state = TransactionState.ENDED
         self.open.pop(transaction.number, None)
         if self.prepared.get(transaction.xid) is transaction:
@@ -259,6 +280,9 @@ class Transactions:
         transaction.sends.clear()
         transaction.acks.clear()
         transaction.payload = b""  # who remembers how it ended must not keep its bodies
+        told, transaction.told = transaction.told, None
+        if told is not None:
+            told(committed)
 
     def _expect_some(self, transaction: Transaction) -> None:
         if transaction.state is TransactionState.ENDED:

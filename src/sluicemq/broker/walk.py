@@ -2,16 +2,19 @@
 
 from __future__ import annotations
 
-from bisect import insort
-from collections import deque
-from typing import TYPE_CHECKING
+from bisect import bisect_right
+from collections.abc import Iterator
+from typing import TYPE_CHECKING, Final
 
-from sluicemq.broker.delivery import READY
 from sluicemq.broker.lane import PRIORITIES
+from sluicemq.broker.pieces import Run, ready_of
 
 if TYPE_CHECKING:
     from sluicemq.broker.delivery import Delivery
     from sluicemq.broker.lane import Lane
+
+RUN_COST: Final = 20
+"""To pass over a page costs as much as to look at so many deliveries."""
 
 
 class Walk:
@@ -19,29 +22,24 @@ class Walk:
     walk, highest priority first, then by order.
 
     priority  the one it is at, -1 at the end
+    last      in that priority it has passed everything up to this order
     until     order at which it ends within each priority
     """
 
-    __slots__ = ("_lane", "_last", "_passed", "_returned", "priority", "until")
+    __slots__ = ("_lane", "last", "priority", "until")
 
-    def __init__(self, lane: Lane, until: int) -> None:
+    def __init__(
+        self, lane: Lane, until: int, priority: int = PRIORITIES - 1, last: int = 0
+    ) -> None:
+        """`priority` and `last` are those of an earlier walk that is to be gone on with."""
         self._lane = lane
         self.until = until
-        self._passed = 0
-        """Order in the FIFO of the last one it came to."""
-        self._last = 0
-        """Order of the last one, whether in the FIFO or not."""
-        self._returned: deque[Delivery] = deque()
-        """Those of the priority that are not in the FIFO and still to come."""
-        self.priority = PRIORITIES
-        self._descend()
+        self.priority = priority
+        self.last = last
 
     def _descend(self) -> None:
         self.priority -= 1
-        self._passed = self._last = 0
-        if self.priority >= 0:
-            heap = sorted(self._lane.returned[self.priority] or ())
-            self._returned = deque([delivery for order, _, delivery in heap if order <= self.until])
+        self.last = 0
 
     def step(self, count: int) -> list[Delivery]:
         """Up to `count` READY deliveries of one priority; none at the end of the walk.
@@ -49,46 +47,88 @@ class Walk:
         Some may be objects of the moment: Lane.pull makes them the line's own.
         """
         while self.priority >= 0:
-            found = self._step(count)
-            if not found:
-                self._descend()
-                continue
-            ready = [delivery for delivery in found if delivery.state == READY]
+            ready = self.look(count)
             if ready:
                 return ready
         return []
 
-    def _step(self, count: int) -> list[Delivery]:
-        line = self._lane.after(self.priority, self._passed, count)
-        returned = self._returned
-        found: list[Delivery] = []
-        place = 0
-        while len(found) < count:
-            here = line[place] if place < len(line) and line[place].order <= self.until else None
-            if returned and (here is None or returned[0].order < here.order):
-                found.append(returned.popleft())
-            elif here is not None:
-                self._passed = here.order
-                found.append(here)
-                place += 1
-            else:
-                break
-        if found:
-            self._last = found[-1].order
-        return found
+    def look(self, count: int) -> list[Delivery]:
+        """The same, but it looks at no more than `count`: there may be none although the walk has
+        not ended."""
+        if self.priority < 0:
+            return []
+        found = self._lane.after(self.priority, self.last, count)
+        while found and found[-1].order > self.until:
+            found.pop()
+        if not found:
+            self._descend()
+            return found
+        self.last = found[-1].order
+        return ready_of(found)
+
+    def skip(self, count: int, clean: bool, budget: int) -> int:
+        """Pass over up to `count` READY deliveries, page by page where it can. Returns how many:
+        fewer than `count` if the walk has ended, or if it had to look at so many that its `budget`
+        was used up. `clean`: all that is in the line is READY.
+        """
+        passed = 0
+        while passed < count and budget > 0 and self.priority >= 0:
+            line = self._lane.runs(self.priority, self.last, clean)
+            returned = self._lane.returned[self.priority]
+            others = returned.runs(self.last, clean) if returned is not None else iter(())
+            here = self._next(line)
+            there = self._next(others)
+            while budget > 0:
+                if here is None and there is None:
+                    self._descend()
+                    break
+                end = _nearest(here, there)
+                ready = 0
+                for run in (here, there):
+                    if run is not None:
+                        ready += bisect_right(run.orders, end) - bisect_right(run.orders, self.last)
+                if ready > count - passed:
+                    self._stop_within(here, there, count - passed)
+                    return count
+                passed += ready
+                self.last = end
+                if here is not None and here.end <= end:
+                    budget -= RUN_COST + here.cost
+                    here = self._next(line)
+                if there is not None and there.end <= end:
+                    budget -= RUN_COST + there.cost
+                    there = self._next(others)
+        return passed
+
+    def _next(self, runs: Iterator[Run]) -> Run | None:
+        """The next run, as far as the walk goes."""
+        run = next(runs, None)
+        if run is None or self.last >= self.until:
+            return None
+        if run.end > self.until:
+            return Run(run.orders[: bisect_right(run.orders, self.until)], self.until, run.cost)
+        return run
+
+    def _stop_within(self, here: Run | None, there: Run | None, count: int) -> None:
+        """Pass over `count` of what is in the two runs, which is more."""
+        orders: list[int] = []
+        for run in (here, there):
+            if run is not None:
+                orders += run.orders[bisect_right(run.orders, self.last) :]
+        if count:
+            self.last = sorted(orders)[count - 1]
 
     def is_before(self, delivery: Delivery) -> bool:
         """The walk has still to come to the place of this delivery."""
         return delivery.order <= self.until and (
             delivery.priority < self.priority
-            or (delivery.priority == self.priority and delivery.order > self._last)
+            or (delivery.priority == self.priority and delivery.order > self.last)
         )
 
-    def note(self, delivery: Delivery) -> None:
-        """A delivery has come to a place that the walk `is_before`."""
-        if delivery.priority == self.priority and not self._lane.ends_with(delivery):
-            insort(self._returned, delivery, key=_order)
 
-
-def _order(delivery: Delivery) -> int:
-    return delivery.order
+def _nearest(here: Run | None, there: Run | None) -> int:
+    """Where the first of two runs ends, of which there is one at least."""
+    if here is None:
+        assert there is not None
+        return there.end
+    return here.end if there is None else min(here.end, there.end)

@@ -4,11 +4,21 @@ from __future__ import annotations
 
 import sys
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Final
 
+import msgspec
 import typer
 
-from sluicemq.cli.console import Exit, JsonFlag, complain, err, print_json
+from sluicemq.cli.api import Api
+from sluicemq.cli.console import Exit, JsonFlag, UsageError, complain, err, print_json
+from sluicemq.cli.place import (
+    AuthorityOption,
+    PasswordFileOption,
+    Place,
+    TokenFileOption,
+    UrlOption,
+    UserOption,
+)
 from sluicemq.cli.serve import (
     ConfigOption,
     DataDirOption,
@@ -18,7 +28,9 @@ from sluicemq.cli.serve import (
     LogLevelOption,
     load_flags,
 )
+from sluicemq.cli.tables import Column, Item, show, table
 from sluicemq.server.reference import describe, render, to_builtins
+from sluicemq.server.units import Unit, format_quantity
 
 app = typer.Typer(
     help="Show, check and explain the configuration.",
@@ -27,8 +39,8 @@ app = typer.Typer(
 )
 
 
-@app.command()
-def show(
+@app.command("show")
+def show_configuration(
     config: ConfigOption = None,
     data_dir: DataDirOption = None,
     listen: ListenOption = None,
@@ -38,9 +50,23 @@ def show(
     explain: Annotated[
         bool, typer.Option("--explain", help="Add each setting's meaning and where it is from.")
     ] = False,
+    live: Annotated[
+        bool, typer.Option("--live", help="What a running broker has in force; no secrets.")
+    ] = False,
+    url: UrlOption = None,
+    user: UserOption = None,
+    password_file: PasswordFileOption = None,
+    token_file: TokenFileOption = None,
+    ca: AuthorityOption = None,
     as_json: JsonFlag = False,
 ) -> None:
     """Print the configuration that results from file, environment and options, as a file."""
+    place = Place(url, user, password_file, token_file, ca, config, data_dir)
+    if live:
+        _show_live(place, explain, as_json)
+        return
+    if any((url, user, password_file, token_file, ca)):
+        raise UsageError("a broker is asked with --live; without, this is about a file")
     loaded = load_flags(config, data_dir, listen, ephemeral, log_level, insecure_public)
     if as_json:
         print_json(to_builtins(loaded.config))
@@ -81,3 +107,30 @@ def docs(
         sys.stdout.write(describe())
     else:
         write.write_text(describe(), encoding="utf-8")
+
+
+def _show_live(place: Place, explain: bool, as_json: bool) -> None:
+    with Api(place.target()) as api:
+        found = api.get("/configuration")["items"]
+    if as_json:
+        print_json(found)
+        return
+    columns = (*_LIVE, Column("meaning", lambda item: str(item["meaning"]))) if explain else _LIVE
+    show(table(columns, found))
+
+
+def _value(item: Item, name: str) -> str:
+    value, unit = item.get(name), item.get("unit")
+    if isinstance(value, str):
+        return value
+    if unit and isinstance(value, int | float):
+        return format_quantity(value, Unit(unit))
+    return "-" if value is None else msgspec.json.encode(value).decode()
+
+
+_LIVE: Final = (
+    Column("setting", lambda item: str(item["name"])),
+    Column("value", lambda item: _value(item, "value")),
+    Column("default", lambda item: _value(item, "default")),
+    Column("from", lambda item: str(item["source"])),
+)

@@ -7,6 +7,7 @@ said to the person at the terminal goes to standard error.
 from __future__ import annotations
 
 import sys
+from collections.abc import Iterable
 from enum import IntEnum
 from typing import Annotated, Any
 
@@ -22,6 +23,7 @@ from sluicemq.model.errors import (
     JournalLocked,
     SluiceError,
 )
+from sluicemq.server.address import nearest
 
 
 class Exit(IntEnum):
@@ -34,12 +36,16 @@ class Exit(IntEnum):
     """The command line or the configuration makes no sense."""
 
 
+class UsageError(ConfigurationError):
+    """The command line makes no sense; the text says what would."""
+
+
 JsonFlag = Annotated[bool, typer.Option("--json", help="Print JSON, for scripts.")]
 
 
-def out() -> Console:
+def out(width: int | None = None) -> Console:
     """Standard output. Made anew, because tests and shells redirect it."""
-    return Console(highlight=False, soft_wrap=True)
+    return Console(highlight=False, soft_wrap=True, width=width)
 
 
 def err() -> Console:
@@ -70,15 +76,25 @@ def printable(text: str) -> str:
     return "".join(c if c == "\n" or c.isprintable() else f"\\x{ord(c):02x}" for c in shown)
 
 
+def no_such(option: str, what: str, word: str, known: Iterable[str]) -> UsageError:
+    """The error for a word that is none of those that are known."""
+    words = list(known)
+    guess = nearest(word, words)
+    hint = f"did you mean {guess}?" if guess else f"there are {', '.join(words)}"
+    return UsageError(f"{option}: there is no {what} {word!r}; {hint}")
+
+
 def hint_for(error: Exception) -> str:
-    """What to do about an error that does not say so itself."""
+    """What to do about an error that does not say so itself: it may have a note that does."""
+    if notes := getattr(error, "__notes__", []):
+        return "\n".join(notes)
     if isinstance(error, JournalLocked):
         return "Stop the other process first, or give another directory with --data-dir."
     if isinstance(error, JournalDamaged):
         return "sluicemq journal check finds all the damage; nothing has been changed."
     if isinstance(error, ConnectionLost):
         return "Is the broker running, and does it listen there? sluicemq serve starts one."
-    if isinstance(error, ConfigurationError):
+    if isinstance(error, ConfigurationError) and not isinstance(error, UsageError):
         return "sluicemq config docs explains every setting."
     return ""
 

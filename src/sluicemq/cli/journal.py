@@ -19,11 +19,12 @@ from rich.markup import escape
 from rich.table import Table
 
 from sluicemq.broker import Broker
+from sluicemq.broker.older import state_of_version_1, writers_in
 from sluicemq.broker.records import decode_batch
 from sluicemq.broker.restore import restore, snapshot
 from sluicemq.cli.console import Exit, JsonFlag, complain, err, out, print_json, printable
 from sluicemq.cli.serve import load_flags
-from sluicemq.cli.status import size
+from sluicemq.cli.tables import size
 from sluicemq.journal import FileJournal
 from sluicemq.journal.compact import compact as compact_journal
 from sluicemq.journal.directory import read_identity
@@ -32,6 +33,8 @@ from sluicemq.journal.inspect import Entry, Report
 from sluicemq.journal.inspect import check as check_journal
 from sluicemq.journal.inspect import dump as dump_journal
 from sluicemq.journal.slots import DEFAULT_SLOT_LIMIT, Slot, Slots
+from sluicemq.journal.versions import downgrade as downgrade_journal
+from sluicemq.journal.versions import upgrade as upgrade_journal
 from sluicemq.model.destination import Address, Kind
 from sluicemq.model.errors import ConfigurationError, JournalError
 from sluicemq.server.clock import SystemClock
@@ -119,6 +122,65 @@ def compact(directory: DirectoryArgument = None, as_json: JsonFlag = False) -> N
         print(f"{size(before.bytes)} before, {size(after.bytes)} now")
         if after.bytes >= before.bytes:
             err().print("Nothing could be given back: all of it is live or held by a slot.")
+
+
+@app.command()
+def upgrade(directory: DirectoryArgument = None, as_json: JsonFlag = False) -> None:
+    """Make every file one of the newest format. The broker must be stopped.
+
+    Not needed before a start: a broker reads older formats, and goes on in the newest.
+    """
+    place = locate(directory)
+    with err().status(f"upgrading {escape(str(place))}"):
+        changed = upgrade_journal(place)
+    if as_json:
+        print_json(changed)
+    elif changed.segments:
+        print(f"{changed.segments} segments now have format version {changed.version}")
+    else:
+        print(f"All segments had format version {changed.version} already.")
+
+
+@app.command()
+def downgrade(
+    directory: DirectoryArgument = None,
+    version: Annotated[
+        int, typer.Option("--to", metavar="VERSION", help="Format version.", show_default=False)
+    ] = 0,
+    forget: Annotated[
+        bool,
+        typer.Option("--forget-batches", help="Although a repeated batch would come twice then."),
+    ] = False,
+    as_json: JsonFlag = False,
+) -> None:
+    """Go back to an older format, for an older release. The broker must be stopped.
+
+    Messages, subscriptions, attempts and transactions stay. What the older format has no place for
+    is left out; docs/upgrading.md lists it.
+    """
+    place = locate(directory)
+    if not version:
+        raise ConfigurationError("say to which version: --to 1")
+
+    def adopt(journal: FileJournal) -> None:
+        _adopt(journal)
+        writers = writers_in(journal.snapshot_source())
+        if writers and not forget:
+            raise JournalError(
+                f"{writers} writers of batches are remembered, and version 1 has no place for "
+                "that: a batch that one of them repeats would be published again. Let the "
+                "streaming queries finish, then say --forget-batches"
+            )
+
+    with err().status(f"downgrading {escape(str(place))}"):
+        options = load_flags(None, None).config.journal
+        changed = downgrade_journal(place, version, adopt, state_of_version_1, options)
+    if as_json:
+        print_json(changed)
+        return
+    print(f"{changed.segments} segments now have format version {changed.version}")
+    for name, count in changed.dropped.items():
+        print(f"  {count:>12} records {name} were left out")
 
 
 def _adopt(journal: FileJournal) -> None:

@@ -13,11 +13,13 @@ from pathlib import Path
 from types import TracebackType
 from typing import Any, Final, Self
 
-from sluicemq.cli.status import fetch
-from sluicemq.model.errors import ConnectionLost
+from sluicemq.cli.api import Api
+from sluicemq.model.errors import ClientError, ConnectionLost
+from sluicemq.pipeline.remote import Target
 
 START_SECONDS: Final = 60.0
 STOP_SECONDS: Final = 30.0
+STATUS_SECONDS: Final = 5.0
 SAID_BYTES: Final = 4000
 """Of the log, in the error that says why a broker did not start."""
 PROGRAM: Final = ("-m", "sluicemq.cli")
@@ -81,7 +83,7 @@ class LocalBroker:
         before = time.monotonic()
         self.launch()
         assert self._process is not None
-        while (status := self._status_or_none()) is None:
+        while not self._serves():
             if self._process.poll() is not None:
                 raise ConnectionLost(
                     f"the broker ended with exit code {self._process.returncode}:\n{self._said()}"
@@ -92,7 +94,9 @@ class LocalBroker:
             time.sleep(0.01)
         self.started_in = time.monotonic() - before
         self._ports = {}
-        for listener in status["listeners"]:
+        with Api(self._target(), STATUS_SECONDS) as api:
+            listeners = api.get("/overview", fresh=True)["listeners"]
+        for listener in listeners:
             scheme, _, rest = listener["url"].partition("://")
             if "+unix" not in scheme:
                 port = int(rest.partition("?")[0].rpartition(":")[2])
@@ -104,19 +108,26 @@ class LocalBroker:
         return self._ports[scheme]
 
     def status(self) -> dict[str, Any]:
-        """The broker's own account of itself. Raises ConnectionLost if it does not answer."""
-        status = self._status_or_none()
-        if status is None:
-            raise ConnectionLost("the broker does not answer on its status socket")
-        return status
+        """The broker's own account of itself, as `/overview` has it, with its `destinations` and
+        its `pid`. Raises ConnectionLost if it does not answer."""
+        with Api(self._target(), STATUS_SECONDS) as api:
+            pid = api.get("/status")["pid"]
+            overview = api.get("/overview", fresh=True)
+            destinations = list(api.items("/destinations"))
+        return {**overview, "pid": pid, "destinations": destinations}
 
-    def _status_or_none(self) -> dict[str, Any] | None:
+    def _serves(self) -> bool:
+        """Whether it is this process, and no other that has left its socket behind, that answers
+        and is through with its start."""
         try:
-            answer = fetch(self.directory / "status.sock")
-        except (ConnectionLost, OSError):
-            return None
-        # after a kill the socket file of the previous process may still be there for a moment
-        return answer if self._process and answer["pid"] == self._process.pid else None
+            with Api(self._target(), STATUS_SECONDS) as api:
+                ready = api.get("/health/ready")["state"] == "serving"
+                return ready and bool(api.get("/status")["pid"] == self.pid)
+        except (ClientError, OSError):
+            return False
+
+    def _target(self) -> Target:
+        return Target("localhost", 0, path=str(self.directory / "admin.sock"))
 
     def _said(self) -> str:
         """The end of the log."""

@@ -1,56 +1,108 @@
-"""The program `sluicemq`: its commands, and the one place where errors become exit codes."""
+"""The program `sluicemq`: its commands, and the one place where errors become exit codes.
+
+A command's module is imported when it is called: the broker, the pipeline and the benchmark take
+longer to load than most commands take.
+"""
 
 from __future__ import annotations
 
 import sys
 from collections.abc import Sequence
-from typing import Annotated
+from importlib import import_module
+from typing import Annotated, Any, Final, NamedTuple
 
 import typer
+from typer.core import TyperGroup
+from typer.main import get_command, get_group
 
 import sluicemq
-from sluicemq.broker.build import COMPILED
-from sluicemq.cli import (
-    configuration,
-    demo,
-    journal,
-    messages,
-    permissions,
-    pipeline,
-    serve,
-    status,
-    users,
-)
-from sluicemq.cli.bench import command as bench
 from sluicemq.cli.console import Exit, print_json, report
 from sluicemq.model.errors import SluiceError
 
+
+class Place(NamedTuple):
+    """Where a command is: a function or a Typer application in a module; `panel` of the help. An
+    application whose only command is called as it is itself is that command."""
+
+    module: str
+    name: str
+    panel: str
+
+
+_RUN: Final = "Run a broker"
+_MESSAGES: Final = "Messages"
+_DESTINATIONS: Final = "Queues and topics"
+_CLIENTS: Final = "Who is connected"
+_ACCESS: Final = "Users"
+_BROKER: Final = "The broker"
+_DATA: Final = "The data"
+
+COMMANDS: Final = {
+    "serve": Place("sluicemq.cli.serve", "serve", _RUN),
+    "demo": Place("sluicemq.cli.demo", "demo", _RUN),
+    "bench": Place("sluicemq.cli.bench.command", "app", _RUN),
+    "send": Place("sluicemq.cli.exchange", "send", _MESSAGES),
+    "receive": Place("sluicemq.cli.exchange", "receive", _MESSAGES),
+    "messages": Place("sluicemq.cli.messages", "app", _MESSAGES),
+    "dlq": Place("sluicemq.cli.dead_letters", "app", _MESSAGES),
+    "queues": Place("sluicemq.cli.destinations", "queues", _DESTINATIONS),
+    "topics": Place("sluicemq.cli.destinations", "topics", _DESTINATIONS),
+    "subscriptions": Place("sluicemq.cli.subscriptions", "app", _DESTINATIONS),
+    "top": Place("sluicemq.cli.top", "app", _DESTINATIONS),
+    "connections": Place("sluicemq.cli.connections", "app", _CLIENTS),
+    "consumers": Place("sluicemq.cli.consumers", "app", _CLIENTS),
+    "transactions": Place("sluicemq.cli.transactions", "app", _CLIENTS),
+    "users": Place("sluicemq.cli.users", "app", _ACCESS),
+    "permissions": Place("sluicemq.cli.permissions", "app", _ACCESS),
+    "audit": Place("sluicemq.cli.audit", "app", _ACCESS),
+    "status": Place("sluicemq.cli.status", "status_app", _BROKER),
+    "health": Place("sluicemq.cli.status", "health_app", _BROKER),
+    "config": Place("sluicemq.cli.configuration", "app", _BROKER),
+    "backup": Place("sluicemq.cli.backup", "app", _DATA),
+    "restore": Place("sluicemq.cli.backup", "restore_app", _DATA),
+    "journal": Place("sluicemq.cli.journal", "app", _DATA),
+    "slots": Place("sluicemq.cli.slots", "app", _DATA),
+    "pipeline": Place("sluicemq.cli.pipeline", "app", _DATA),
+    "migrate": Place("sluicemq.cli.migrate.command", "app", _DATA),
+}
+
+
+class Commands(TyperGroup):
+    """The commands of COMMANDS, beside those that are always loaded."""
+
+    def list_commands(self, ctx: Any) -> list[str]:
+        """All of them, as the help shows them."""
+        return [*COMMANDS, *super().list_commands(ctx)]
+
+    def get_command(self, ctx: Any, cmd_name: str) -> Any:
+        """Loads it."""
+        if cmd_name in COMMANDS and cmd_name not in self.commands:
+            self.commands[cmd_name] = _load(cmd_name, COMMANDS[cmd_name])
+        return super().get_command(ctx, cmd_name)
+
+
 app = typer.Typer(
+    cls=Commands,
     name="sluicemq",
     help="One message broker for PHPMQ, VibeMQ, Open MQ's JMS protocol and msglite.",
     no_args_is_help=True,
     pretty_exceptions_enable=False,
     context_settings={"help_option_names": ["-h", "--help"]},
 )
-app.command("serve")(serve.serve)
-app.command("send")(messages.send)
-app.command("receive")(messages.receive)
-app.command("queues")(status.queues)
-app.command("top")(status.top)
-app.command("demo")(demo.demo)
-app.add_typer(bench.app, name="bench")
-app.add_typer(configuration.app, name="config")
-app.add_typer(journal.app, name="journal")
-app.add_typer(pipeline.app, name="pipeline")
-app.add_typer(users.app, name="users")
-app.add_typer(permissions.app, name="permissions")
 
 
-@app.command()
+@app.callback()
+def _group() -> None:
+    """Makes a group of the application, which otherwise would be its only command."""
+
+
+@app.command(rich_help_panel=_BROKER)
 def version(
     as_json: Annotated[bool, typer.Option("--json", help="Print JSON, for scripts.")] = False,
 ) -> None:
     """Print the version, and whether it is the compiled build."""
+    from sluicemq.broker.build import COMPILED
+
     if as_json:
         python = sys.version.split()[0]
         print_json({"version": sluicemq.__version__, "python": python, "compiled": COMPILED})
@@ -78,3 +130,17 @@ def main(arguments: Sequence[str] | None = None) -> int:
 def run() -> None:
     """Entry point of the installed program."""
     sys.exit(main())
+
+
+def _load(name: str, place: Place) -> Any:
+    found = getattr(import_module(place.module), place.name)
+    if isinstance(found, typer.Typer):
+        only = [command.name for command in found.registered_commands] == [name]
+        command: Any = get_command(found) if only else get_group(found)
+    else:
+        single = typer.Typer(add_completion=False)
+        single.command(name)(found)
+        command = get_command(single)
+    command.name = name
+    command.rich_help_panel = place.panel
+    return command

@@ -1,202 +1,330 @@
-"""`sluicemq send` and `sluicemq receive`: messages from and to the shell, by URL."""
+"""`sluicemq messages …`: the messages that wait in a queue or at a topic's subscriptions: look at
+them, send, take them away, or elsewhere.
+
+What consumes messages as a client does is `sluicemq receive`; here nothing is consumed by looking.
+"""
 
 from __future__ import annotations
 
-import base64
+import os
 import sys
-import time
-from collections.abc import Iterator
+from base64 import b64encode
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated, Any, Final
 
 import msgspec
 import typer
-from rich.progress import BarColumn, Progress, SpinnerColumn, TextColumn, TimeElapsedColumn
+from rich.console import Group, RenderableType
+from rich.text import Text
 
-from sluicemq.cli.clients import Connection, Received, connect
-from sluicemq.cli.console import Exit, JsonFlag, complain, err, print_json
-from sluicemq.model.errors import ConfigurationError
-from sluicemq.server.address import Url
-from sluicemq.server.units import Unit, parse_quantity
+from sluicemq.cli import choosing
+from sluicemq.cli.api import Api, destination, named
+from sluicemq.cli.asking import Done, Shown, YesFlag, acts, confirm, looks
+from sluicemq.cli.choosing import (
+    AllFlag,
+    IdsArgument,
+    LimitOption,
+    SelectorOption,
+    StateOption,
+    SubscriptionOption,
+)
+from sluicemq.cli.console import UsageError
+from sluicemq.cli.message_tables import COLUMNS, beginning, portrait
+from sluicemq.cli.naming import DestinationArgument, address_of, shown
+from sluicemq.cli.publishing import properties_of, whole_milliseconds
+from sluicemq.cli.tables import Column, number, size, table
 
-PROGRESS_STEP = 64
-"""Messages between two updates of the progress bar."""
+PRIORITIES: Final = 9
+MAX_BODY: Final = 65_536
+"""Bytes of a body that `show` asks for unless told otherwise."""
 
-UrlArgument = Annotated[
-    str, typer.Argument(metavar="URL", help="Broker and queue: phpmq://127.0.0.1:9100/orders")
+app = typer.Typer(
+    help="Look at messages, send, delete, move, copy, redeliver and save them.",
+    no_args_is_help=True,
+    pretty_exceptions_enable=False,
+)
+
+IdArgument = Annotated[str, typer.Argument(metavar="ID", help="As listed.", show_default=False)]
+TargetArgument = Annotated[
+    str,
+    typer.Argument(metavar="TARGET", help="A queue, or topic:NAME.", show_default=False),
 ]
-ConnectTimeout = Annotated[
-    float, typer.Option("--connect-timeout", min=0.01, help="Seconds to connect, and to write.")
-]
 
 
-def send(
-    url: UrlArgument,
+@looks(app, "list")
+def list_messages(
+    api: Api,
+    name: DestinationArgument,
+    selector: SelectorOption = None,
+    state: StateOption = None,
+    subscription: SubscriptionOption = None,
+    limit: Annotated[
+        int, typer.Option("--limit", "-n", min=1, max=500, help="So many at a time.")
+    ] = 50,
+    offset: Annotated[int, typer.Option("--offset", min=0, help="Leave out the first.")] = 0,
+    after: Annotated[
+        str | None, typer.Option("--after", metavar="CURSOR", help="Go on where a list ended.")
+    ] = None,
+    body: Annotated[bool, typer.Option("--body", help="With the beginning of the bodies.")] = False,
+) -> Shown:
+    """List messages in the order in which they will be delivered."""
+    address = address_of(name)
+    document = api.get(
+        destination(address) / "messages",
+        selector=selector,
+        state=choosing.checked(state),
+        subscription=subscription,
+        limit=limit,
+        offset=offset or None,
+        after=after,
+        body=body or None,
+    )
+    items = document["items"]
+    if not items:
+        return Shown(document, None, f"No such message waits in {shown(address)}.")
+    columns = (*COLUMNS, Column("body", beginning)) if body else COLUMNS
+    shown_table: RenderableType = table(columns, items)
+    if following := document.get("next"):
+        of = f" of {number(document['total'])}" if document.get("total") is not None else ""
+        more = f"The next ones{of}: --after {following}"
+        shown_table = Group(shown_table, Text(more, style="dim"))
+    return Shown(document, shown_table)
+
+
+@looks(app, "show")
+def show_message(
+    api: Api,
+    name: DestinationArgument,
+    message: IdArgument,
+    max_body: Annotated[
+        int, typer.Option("--max-body", min=0, help="Bytes of the body that are shown.")
+    ] = MAX_BODY,
+) -> Shown:
+    """Show one message: what it says about itself, its properties, its body."""
+    at = destination(address_of(name)) / "messages" / message
+    item = api.get(at, max_body=max_body)
+    return Shown(item, portrait(item))
+
+
+@acts(app, "save")
+def save(
+    api: Api,
+    name: DestinationArgument,
+    message: IdArgument,
+    file: Annotated[Path, typer.Argument(metavar="FILE", help="- = standard output.")],
+    overwrite: Annotated[
+        bool, typer.Option("--overwrite", help="Replace the file if it is there.")
+    ] = False,
+) -> Done:
+    """Write the body of a message into a file, as it was sent."""
+    at = destination(address_of(name)) / "messages" / message / "body"
+    if file != Path("-") and file.exists() and not overwrite:
+        raise UsageError(f"{file} is there already; --overwrite replaces it")
+    content = api.content(at)
+    if file == Path("-"):
+        sys.stdout.buffer.write(content)
+        sys.stdout.buffer.flush()
+        return Done(None, "")
+    _write(file, content, overwrite)
+    return Done(
+        {"id": message, "file": str(file), "bytes": len(content)},
+        f"Wrote {size(len(content))} to {file}.",
+    )
+
+
+@acts(app, "publish")
+def publish(
+    api: Api,
+    name: DestinationArgument,
     bodies: Annotated[
         list[str] | None, typer.Argument(metavar="[BODY]...", help="Messages, one each.")
     ] = None,
     file: Annotated[
         list[Path] | None, typer.Option("--file", "-f", help="A file that is one message; repeat.")
     ] = None,
-    lines: Annotated[
-        bool, typer.Option("--lines", help="Each line of standard input is a message.")
-    ] = False,
-    count: Annotated[int, typer.Option("--count", "-n", min=1, help="Send each so often.")] = 1,
-    ttl: Annotated[str, typer.Option("--ttl", help="Life of a message: 30s, 1h; 0 = for ever.")] = (
-        "0"
-    ),
-    connect_timeout: ConnectTimeout = 10.0,
-    as_json: JsonFlag = False,
-) -> None:
-    """Send messages: the arguments, files, or standard input (one message, or --lines)."""
-    target = Url.parse(url)
-    life = _seconds(ttl)
-    if (bodies or file) and lines:
-        raise ConfigurationError("--lines reads standard input; give no bodies or files with it")
-    given = len(bodies or ()) + len(file or ())
-    total = None if lines else max(1, given) * count
-    sent = size = 0
-    started = time.monotonic()
-    connection = connect(target, connect_timeout)
-    try:
-        with _progress("sending", total) as progress:
-            task = progress.tasks[0].id
-            for body in _bodies(bodies or [], file or [], lines):
-                for _ in range(count):
-                    connection.send(body, life)
-                    sent += 1
-                    size += len(body)
-                    if sent % PROGRESS_STEP == 0:
-                        progress.update(task, completed=sent)
-    except BaseException:
-        _abandon(connection)
-        raise
-    connection.close()
-    if as_json:
-        elapsed = time.monotonic() - started
-        print_json({"queue": target.queue, "sent": sent, "bytes": size, "seconds": elapsed})
-    elif sys.stderr.isatty():
-        err().print(f"{sent} sent", markup=False)
-
-
-def receive(
-    url: UrlArgument,
-    count: Annotated[
-        int, typer.Option("--count", "-n", min=0, help="Stop after so many; 0 = never.")
-    ] = 1,
-    timeout: Annotated[
+    kind: Annotated[
         str | None,
-        typer.Option("--timeout", "-t", help="Stop when nothing came for so long: 5s, 0 = now."),
+        typer.Option("--kind", metavar="KIND", help="text, json or bytes; else as it looks."),
     ] = None,
-    raw: Annotated[
-        bool, typer.Option("--raw", help="Write bodies as they are, without a line end after each.")
-    ] = False,
-    connect_timeout: ConnectTimeout = 10.0,
-    as_json: JsonFlag = False,
-) -> None:
-    """Receive messages and write their bodies to standard output, a line each.
-
-    A message is acknowledged after it has been written. Ends with exit code 1 if none came.
-    """
-    patience = None if timeout is None else _duration(timeout)
-    received = 0
-    connection = connect(Url.parse(url), connect_timeout, count)
-    try:
-        with _progress("receiving", count or None, quiet=sys.stdout.isatty()) as progress:
-            task = progress.tasks[0].id
-            while not count or received < count:
-                message = connection.receive(patience)
-                if message is None:
-                    break
-                _write(message, raw, as_json)
-                message.settle()
-                received += 1
-                if received % PROGRESS_STEP == 0:
-                    progress.update(task, completed=received)
-    except BaseException:
-        _abandon(connection)
-        raise
-    connection.close()
-    if not received:
-        complain(f"nothing came from {url} in {timeout} s")
-        raise typer.Exit(Exit.REFUSED)
-
-
-def as_record(message: Received) -> dict[str, Any]:
-    """A message for JSON: `body` if it is text, else `body_base64`; nothing that is not known."""
-    record: dict[str, Any] = {"queue": message.queue.encode("utf-8", "backslashreplace").decode()}
-    try:
-        record["body"] = message.body.decode()
-    except UnicodeDecodeError:
-        record["body_base64"] = base64.b64encode(message.body).decode()
-    if message.id:
-        record["id"] = message.id
-    if message.ttl:
-        record["ttl"] = message.ttl
-    if message.reply_to:
-        record["reply_to"] = message.reply_to
-    return record
+    prop: Annotated[
+        list[str] | None,
+        typer.Option(
+            "--property", "-p", metavar="NAME=VALUE", help="Also NAME:TYPE=VALUE; repeat."
+        ),
+    ] = None,
+    priority: Annotated[
+        int | None, typer.Option("--priority", min=0, max=PRIORITIES, help="9 goes first.")
+    ] = None,
+    ttl: Annotated[str | None, typer.Option("--ttl", metavar="TIME", help="Life: 30s, 1h.")] = None,
+    delay: Annotated[
+        str | None, typer.Option("--delay", metavar="TIME", help="Deliver it not before then.")
+    ] = None,
+    correlation_id: Annotated[str | None, typer.Option("--correlation-id", metavar="ID")] = None,
+    reply_to: Annotated[
+        str | None, typer.Option("--reply-to", metavar="NAME", help="A queue, or topic:NAME.")
+    ] = None,
+    type_: Annotated[str | None, typer.Option("--type", metavar="TYPE", help="JMSType.")] = None,
+    message_id: Annotated[str | None, typer.Option("--message-id", metavar="ID")] = None,
+    durability: Annotated[
+        str | None, typer.Option("--durability", metavar="HOW", help="sync, lazy or none.")
+    ] = None,
+) -> Done:
+    """Send messages: the arguments, files, or standard input as one. Prints their ids."""
+    address = address_of(name)
+    common: dict[str, Any] = {
+        "kind": kind,
+        "properties": properties_of(prop or []),
+        "priority": priority,
+        "ttl_ms": whole_milliseconds("--ttl", ttl),
+        "delay_ms": whole_milliseconds("--delay", delay),
+        "correlation_id": correlation_id,
+        "reply_to": named(address_of(reply_to)) if reply_to is not None else None,
+        "type": type_,
+        "message_id": message_id,
+        "durability": durability,
+    }
+    common = {field: value for field, value in common.items() if value not in (None, {})}
+    ids = []
+    for content in _contents(bodies or [], file or []):
+        answer = api.post(destination(address) / "messages", {**common, **_body(content, kind)})
+        ids.append(answer["id"])
+    told = f"Sent message {ids[0]}" if len(ids) == 1 else f"Sent {len(ids)} messages"
+    return Done({"ids": ids}, f"{told} to {shown(address)}.", output="\n".join(ids))
 
 
-def _write(message: Received, raw: bool, as_json: bool) -> None:
-    stream = sys.stdout.buffer
-    stream.write(msgspec.json.encode(as_record(message)) if as_json else message.body)
-    if as_json or not raw:
-        stream.write(b"\n")
-    # Acknowledged next: it must have left by then.
-    stream.flush()
-
-
-def _bodies(arguments: list[str], files: list[Path], lines: bool) -> Iterator[bytes]:
-    for text in arguments:
-        yield text.encode("utf-8", "surrogateescape")
-    for file in files:
-        yield file.read_bytes()
-    if arguments or files:
-        return
-    if sys.stdin.isatty():
-        err().print("[dim]Type the message; Ctrl-D ends it.[/]")
-    if lines:
-        for line in sys.stdin.buffer:
-            yield line.removesuffix(b"\n")
-    else:
-        yield sys.stdin.buffer.read()
-
-
-def _progress(what: str, total: int | None, *, quiet: bool = False) -> Progress:
-    """A bar on standard error, if that is a terminal and there is something to wait for."""
-    console = err()
-    progress = Progress(
-        SpinnerColumn(),
-        TextColumn(what),
-        BarColumn(),
-        TextColumn("{task.completed}"),
-        TimeElapsedColumn(),
-        console=console,
-        transient=True,
-        disable=quiet or not console.is_terminal or (total is not None and total < PROGRESS_STEP),
+@acts(app, "delete")
+def delete(
+    api: Api,
+    name: DestinationArgument,
+    ids: IdsArgument = None,
+    selector: SelectorOption = None,
+    everything: AllFlag = False,
+    state: StateOption = None,
+    limit: LimitOption = 0,
+    subscription: SubscriptionOption = None,
+    yes: YesFlag = False,
+) -> Done:
+    """Throw messages away."""
+    address, choice = address_of(name), choosing.chosen(ids, selector, everything)
+    confirm(f"Throw away {choosing.said(choice)} of {shown(address)}?", yes)
+    return choosing.carry_out(
+        api,
+        address,
+        "delete",
+        choice,
+        "deleted",
+        subscription=subscription,
+        state=choosing.checked(state),
+        limit=limit,
     )
-    progress.add_task(what, total=total)
-    return progress
 
 
-def _abandon(connection: Connection) -> None:
-    """Close after an error; the error is what the user has to hear of, not this."""
+@acts(app, "move")
+def move(
+    api: Api,
+    name: DestinationArgument,
+    target: TargetArgument,
+    ids: IdsArgument = None,
+    selector: SelectorOption = None,
+    everything: AllFlag = False,
+    state: StateOption = None,
+    limit: LimitOption = 0,
+    subscription: SubscriptionOption = None,
+    yes: YesFlag = False,
+) -> Done:
+    """Move messages to another queue or topic."""
+    address, to = address_of(name), address_of(target)
+    choice = choosing.chosen(ids, selector, everything)
+    if "ids" not in choice:
+        confirm(f"Move {choosing.said(choice)} of {shown(address)} to {shown(to)}?", yes)
+    return choosing.carry_out(
+        api,
+        address,
+        "move",
+        choice,
+        "moved",
+        target=to,
+        subscription=subscription,
+        state=choosing.checked(state),
+        limit=limit,
+    )
+
+
+@acts(app, "copy")
+def copy(
+    api: Api,
+    name: DestinationArgument,
+    target: TargetArgument,
+    ids: IdsArgument = None,
+    selector: SelectorOption = None,
+    everything: AllFlag = False,
+    state: StateOption = None,
+    limit: LimitOption = 0,
+    subscription: SubscriptionOption = None,
+) -> Done:
+    """Send the same messages to another queue or topic, too."""
+    return choosing.carry_out(
+        api,
+        address_of(name),
+        "copy",
+        choosing.chosen(ids, selector, everything),
+        "copied",
+        target=address_of(target),
+        subscription=subscription,
+        state=choosing.checked(state),
+        limit=limit,
+    )
+
+
+@acts(app, "redeliver")
+def redeliver(
+    api: Api,
+    name: DestinationArgument,
+    ids: IdsArgument = None,
+    selector: SelectorOption = None,
+    everything: AllFlag = False,
+    state: StateOption = None,
+    limit: LimitOption = 0,
+    subscription: SubscriptionOption = None,
+) -> Done:
+    """Take back what a consumer holds, or end the waiting time of what is delayed."""
+    return choosing.carry_out(
+        api,
+        address_of(name),
+        "redeliver",
+        choosing.chosen(ids, selector, everything),
+        "will be delivered again",
+        subscription=subscription,
+        state=choosing.checked(state),
+        limit=limit,
+    )
+
+
+def _contents(arguments: list[str], files: list[Path]) -> list[bytes]:
+    if arguments or files:
+        given = [text.encode("utf-8", "surrogateescape") for text in arguments]
+        return given + [file.read_bytes() for file in files]
+    if sys.stdin.isatty():
+        raise UsageError("what is to be sent? Give messages, --file, or standard input")
+    return [sys.stdin.buffer.read()]
+
+
+def _body(content: bytes, kind: str | None) -> dict[str, Any]:
+    if kind == "json":
+        try:
+            return {"body_json": msgspec.json.decode(content)}
+        except (msgspec.DecodeError, UnicodeDecodeError) as error:
+            raise UsageError(f"--kind json: the body is no JSON: {error}") from None
     try:
-        connection.close()
-    except Exception:
-        return
+        text = content.decode()
+    except UnicodeDecodeError:
+        text = None
+    if text is None or kind == "bytes":
+        return {"body_base64": b64encode(content).decode()}
+    return {"body": text}
 
 
-def _seconds(text: str) -> int:
-    value = _duration(text)
-    if value != int(value):
-        raise ConfigurationError(f"--ttl: {text} is not a whole number of seconds")
-    return int(value)
-
-
-def _duration(text: str) -> float:
-    try:
-        return parse_quantity(text, Unit.SECONDS)
-    except ValueError as error:
-        raise ConfigurationError(str(error)) from None
+def _write(file: Path, content: bytes, overwrite: bool) -> None:
+    flags = os.O_WRONLY | os.O_CREAT | (os.O_TRUNC if overwrite else os.O_EXCL)
+    with open(os.open(file, flags, 0o600), "wb") as stream:
+        stream.write(content)

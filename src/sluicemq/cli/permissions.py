@@ -2,28 +2,30 @@
 
 from __future__ import annotations
 
-import time
-from typing import Annotated, Any
+from typing import Annotated, Any, Final
 
 import typer
-from rich.table import Table
 
-from sluicemq.cli.console import JsonFlag, out, print_json, printable
-from sluicemq.cli.serve import ConfigOption, DataDirOption
-from sluicemq.cli.users import change, open_store, tell
+from sluicemq.cli.accounts import Accounts, accounts_at
+from sluicemq.cli.asking import Done, Shown, acts, looks
+from sluicemq.cli.console import no_such
+from sluicemq.cli.destinations import Listing
+from sluicemq.cli.tables import Column, Item, table
 from sluicemq.model.access import Operation, Permission
-from sluicemq.model.errors import AccessError, ConfigurationError
-from sluicemq.server.address import nearest
-from sluicemq.server.identity import changes
+from sluicemq.model.errors import AccessError
 
-ALL = "all"
+ALL: Final = "all"
 
 app = typer.Typer(
-    help="What users and roles may do, on which destinations.",
-    no_args_is_help=True,
+    cls=Listing,
+    help="What users and roles may do, on which destinations. Alone: list.",
     pretty_exceptions_enable=False,
 )
-roles = typer.Typer(help="Permissions under a name, for several users.", no_args_is_help=True)
+roles = typer.Typer(
+    cls=Listing,
+    help="Permissions under a name, for several users. Alone: list.",
+    pretty_exceptions_enable=False,
+)
 app.add_typer(roles, name="role")
 
 WhoArgument = Annotated[
@@ -39,9 +41,22 @@ PatternArgument = Annotated[
 RoleArgument = Annotated[str, typer.Argument(metavar="ROLE", show_default=False)]
 UserArgument = Annotated[str, typer.Argument(metavar="USER", show_default=False)]
 
+_PERMISSIONS: Final = (
+    Column("who", lambda item: str(item["user"] if "user" in item else f"role {item['role']}")),
+    Column("pattern", lambda item: str(item["pattern"])),
+    Column("operations", lambda item: " ".join(item["operations"])),
+    Column("through", lambda item: str(item["through"])),
+)
+_ROLES: Final = (
+    Column("role", lambda item: str(item["name"])),
+    Column("permissions", lambda item: str(len(item["permissions"])), right=True),
+    Column("users", lambda item: ", ".join(item["users"])),
+)
 
-@app.command()
+
+@acts(app, "grant", opening=accounts_at)
 def grant(
+    accounts: Accounts,
     who: WhoArgument,
     pattern: PatternArgument,
     operation: Annotated[
@@ -53,148 +68,101 @@ def grant(
         ),
     ],
     role: RoleFlag = False,
-    config: ConfigOption = None,
-    data_dir: DataDirOption = None,
-    as_json: JsonFlag = False,
-) -> None:
+) -> Done:
     """Permit operations on destinations; replaces what was permitted for exactly that pattern."""
     permission = Permission(pattern, _operations(operation))
-    store = open_store(config, data_dir)
-    now = int(time.time())
     if role:
-        change(store, lambda database: changes.grant_role(database, who, permission))
+        accounts.grant_role(who, permission)
     else:
-        change(store, lambda database: changes.grant(database, who, permission, now))
-    shown = _shown(permission)
-    words = ", ".join(shown["operations"])
-    tell(as_json, {"who": who, "role": role, **shown}, f"{who} may {words} {pattern}.")
+        accounts.grant(who, permission)
+    words = [str(each) for each in Operation if each in permission.operations]
+    return Done(
+        {"who": who, "role": role, "pattern": pattern, "operations": words},
+        f"{who} may {', '.join(words)} {pattern}.",
+    )
 
 
-@app.command()
+@acts(app, "revoke", opening=accounts_at)
 def revoke(
-    who: WhoArgument,
-    pattern: PatternArgument,
-    role: RoleFlag = False,
-    config: ConfigOption = None,
-    data_dir: DataDirOption = None,
-    as_json: JsonFlag = False,
-) -> None:
+    accounts: Accounts, who: WhoArgument, pattern: PatternArgument, role: RoleFlag = False
+) -> Done:
     """Take back what was permitted for exactly that pattern."""
-    store = open_store(config, data_dir)
-    now = int(time.time())
-    database = store.read()
-    if who in (database.roles if role else database.users):
-        had = database.roles[who] if role else database.users[who].permissions
-        if pattern not in {permission.pattern for permission in had}:
+    there = accounts.roles() if role else accounts.users()
+    for each in there:
+        if each["name"] == who and pattern not in {p["pattern"] for p in each["permissions"]}:
             raise AccessError(f"{who} has no permission for the pattern {pattern!r}")
     if role:
-        change(store, lambda database: changes.revoke_role(database, who, pattern))
+        accounts.revoke_role(who, pattern)
     else:
-        change(store, lambda database: changes.revoke(database, who, pattern, now))
-    tell(
-        as_json,
+        accounts.revoke(who, pattern)
+    return Done(
         {"who": who, "role": role, "pattern": pattern},
         f"{who} has no permission for {pattern} any more.",
     )
 
 
-@app.command("list")
+@looks(app, "list", opening=accounts_at)
 def list_permissions(
+    accounts: Accounts,
     who: Annotated[
         str | None,
         typer.Argument(metavar="[WHO]", help="A user, or a role with --role.", show_default=False),
     ] = None,
     role: RoleFlag = False,
-    config: ConfigOption = None,
-    data_dir: DataDirOption = None,
-    as_json: JsonFlag = False,
-) -> None:
+) -> Shown:
     """List permissions: of one user, of one role, or all. A user's are with those of its roles."""
-    database = open_store(config, data_dir).read()
-    kinds: list[tuple[str, list[str]]] = []
-    if who is None:
-        if not role:
-            kinds.append(("user", sorted(database.users)))
-        kinds.append(("role", sorted(database.roles)))
-    else:
-        kind = "role" if role else "user"
-        if who not in (database.roles if role else database.users):
-            raise AccessError(f"there is no {kind} {who!r}")
-        kinds.append((kind, [who]))
-    rows: list[dict[str, Any]] = []
-    for kind, names in kinds:
-        for name in names:
-            if kind == "role":
-                found = [("", permission) for permission in database.roles[name]]
-            else:
-                user = database.users[name]
-                found = [("", permission) for permission in user.permissions]
-                found += [(each, p) for each in user.roles for p in database.roles[each]]
-                if user.superuser:
-                    found.insert(0, ("superuser", Permission("*", frozenset(Operation))))
-            rows += [{kind: name, **_shown(p), "through": through} for through, p in found]
-    if as_json:
-        print_json(rows)
-        return
-    table = Table(box=None, pad_edge=False)
-    for column in ("who", "pattern", "operations", "through"):
-        table.add_column(column)
-    for row in rows:
-        name = row["user"] if "user" in row else f"role {row['role']}"
-        table.add_row(name, printable(row["pattern"]), " ".join(row["operations"]), row["through"])
-    out().print(table, markup=False)
+    of_roles = {each["name"]: each["permissions"] for each in accounts.roles()}
+    users = {} if role else {each["name"]: each for each in accounts.users()}
+    if who is not None and who not in (of_roles if role else users):
+        raise AccessError(f"there is no {'role' if role else 'user'} {who!r}")
+    rows: list[Item] = []
+    for name, user in users.items():
+        if who in (None, name):
+            rows += [{"user": name, **each} for each in _rights(user, of_roles)]
+    if role or who is None:
+        for name, permissions in of_roles.items():
+            if who in (None, name):
+                rows += [{"role": name, **each, "through": ""} for each in permissions]
+    if not rows:
+        return Shown([], None, "Nothing is permitted to anybody." if who is None else "Nothing.")
+    return Shown(rows, table(_PERMISSIONS, rows))
 
 
-@roles.command("add")
-def add_role(
-    role: RoleArgument,
-    config: ConfigOption = None,
-    data_dir: DataDirOption = None,
-    as_json: JsonFlag = False,
-) -> None:
+@looks(roles, "list", opening=accounts_at)
+def list_roles(accounts: Accounts) -> Shown:
+    """List the roles, and who has them."""
+    found = accounts.roles()
+    if not found:
+        return Shown([], None, "There are no roles.")
+    return Shown(found, table(_ROLES, found))
+
+
+@acts(roles, "add", opening=accounts_at)
+def add_role(accounts: Accounts, role: RoleArgument) -> Done:
     """Make a role, without permissions yet."""
-    change(open_store(config, data_dir), lambda database: changes.add_role(database, role))
-    tell(as_json, {"added": role}, f"Added the role {role}.")
+    accounts.add_role(role)
+    return Done({"added": role}, f"Added the role {role}.")
 
 
-@roles.command("remove")
-def remove_role(
-    role: RoleArgument,
-    config: ConfigOption = None,
-    data_dir: DataDirOption = None,
-    as_json: JsonFlag = False,
-) -> None:
+@acts(roles, "remove", opening=accounts_at)
+def remove_role(accounts: Accounts, role: RoleArgument) -> Done:
     """Remove a role that no user has."""
-    change(open_store(config, data_dir), lambda database: changes.remove_role(database, role))
-    tell(as_json, {"removed": role}, f"Removed the role {role}.")
+    accounts.remove_role(role)
+    return Done({"removed": role}, f"Removed the role {role}.")
 
 
-@roles.command("assign")
-def assign(
-    role: RoleArgument,
-    user: UserArgument,
-    config: ConfigOption = None,
-    data_dir: DataDirOption = None,
-    as_json: JsonFlag = False,
-) -> None:
+@acts(roles, "assign", opening=accounts_at)
+def assign(accounts: Accounts, role: RoleArgument, user: UserArgument) -> Done:
     """Give a role to a user."""
-    now = int(time.time())
-    change(open_store(config, data_dir), lambda db: changes.assign(db, role, user, now))
-    tell(as_json, {"assigned": role, "user": user}, f"{user} has the role {role}.")
+    accounts.assign(role, user)
+    return Done({"assigned": role, "user": user}, f"{user} has the role {role}.")
 
 
-@roles.command("withdraw")
-def withdraw(
-    role: RoleArgument,
-    user: UserArgument,
-    config: ConfigOption = None,
-    data_dir: DataDirOption = None,
-    as_json: JsonFlag = False,
-) -> None:
+@acts(roles, "withdraw", opening=accounts_at)
+def withdraw(accounts: Accounts, role: RoleArgument, user: UserArgument) -> Done:
     """Take a role from a user."""
-    now = int(time.time())
-    change(open_store(config, data_dir), lambda db: changes.withdraw(db, role, user, now))
-    tell(as_json, {"withdrawn": role, "user": user}, f"{user} has no role {role} any more.")
+    accounts.withdraw(role, user)
+    return Done({"withdrawn": role, "user": user}, f"{user} has no role {role} any more.")
 
 
 def _operations(words: list[str]) -> frozenset[Operation]:
@@ -206,12 +174,16 @@ def _operations(words: list[str]) -> frozenset[Operation]:
         elif word.lower() in known:
             found.add(known[word.lower()])
         else:
-            guess = nearest(word.lower(), [*known, ALL])
-            hint = f"did you mean {guess}?" if guess else f"there are {', '.join([*known, ALL])}"
-            raise ConfigurationError(f"there is no operation {word!r}; {hint}")
+            raise no_such("OPERATION", "operation", word.lower(), [*known, ALL])
     return frozenset(found)
 
 
-def _shown(permission: Permission) -> dict[str, Any]:
-    operations = [str(each) for each in Operation if each in permission.operations]
-    return {"pattern": permission.pattern, "operations": operations}
+def _rights(user: Item, of_roles: dict[str, Any]) -> list[Item]:
+    rows: list[Item] = []
+    if user["superuser"]:
+        everything = [str(each) for each in Operation]
+        rows.append({"pattern": "*", "operations": everything, "through": "superuser"})
+    rows += [{**each, "through": ""} for each in user["permissions"]]
+    for role in user["roles"]:
+        rows += [{**each, "through": role} for each in of_roles.get(role, ())]
+    return rows

@@ -4,12 +4,19 @@ from __future__ import annotations
 
 import os
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Final
 
 import typer
 
-from sluicemq.server.config import Config
+from sluicemq.cli.console import report
+from sluicemq.model.errors import JournalDamaged
 from sluicemq.server.loading import CONFIG_VARIABLE, Loaded, load
+
+CLIENT_VARIABLES: Final = frozenset(
+    f"SLUICEMQ_{name}"
+    for name in ("URL", "USER", "PASSWORD", "PASSWORD_FILE", "TOKEN", "TOKEN_FILE", "CA")
+)
+"""Of the environment: how commands reach a broker. They are no settings of one."""
 
 ConfigOption = Annotated[
     Path | None,
@@ -22,7 +29,7 @@ ConfigOption = Annotated[
 ]
 DataDirOption = Annotated[
     Path | None,
-    typer.Option("--data-dir", "-d", help="Directory of the journal and the status socket."),
+    typer.Option("--data-dir", "-d", help="Directory of the journal and the admin socket."),
 ]
 ListenOption = Annotated[
     list[str] | None,
@@ -54,9 +61,9 @@ def serve(
     insecure_public: InsecureOption = None,
 ) -> None:
     """Run the broker. Without options: every protocol on its traditional loopback port."""
-    checked = load_flags(config, data_dir, listen, ephemeral, log_level, insecure_public).config
-    checked.check()
-    raise typer.Exit(_serve(checked))
+    loaded = load_flags(config, data_dir, listen, ephemeral, log_level, insecure_public)
+    loaded.config.check()
+    raise typer.Exit(_serve(loaded))
 
 
 def load_flags(
@@ -74,11 +81,18 @@ def load_flags(
         "logging.level": log_level,
         "insecure_public": insecure_public,
     }
-    return load(config, os.environ, flags, listen or ())
+    settings = {k: v for k, v in os.environ.items() if k not in CLIENT_VARIABLES}
+    return load(config, settings, flags, listen or ())
 
 
-def _serve(config: Config) -> int:
+def _serve(loaded: Loaded) -> int:
     # Here, so that the other commands start without the event loop and the protocols.
+    from sluicemq.server.run import EXIT_JOURNAL
     from sluicemq.server.run import serve as run_broker
 
-    return run_broker(config)
+    try:
+        return run_broker(loaded.config, loaded.origins)
+    except JournalDamaged as error:
+        # as when it fails later: no supervisor should try that again and again
+        report(error)
+        return EXIT_JOURNAL

@@ -15,9 +15,18 @@ IDENTITY_NAME: Final = "identity"
 LOCK_NAME: Final = "lock"
 
 
-def take_lock(directory: Path) -> int:
-    """A descriptor that holds the directory until it is closed. Raises JournalLocked."""
-    fd = os.open(directory / LOCK_NAME, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o640)
+def take_lock(directory: Path, *, create: bool = True) -> int:
+    """A descriptor that holds the directory until it is closed. Raises JournalLocked.
+
+    Without `create` it is -1 where nobody has ever held it: the file is the broker's to make.
+    """
+    flags = os.O_RDWR | os.O_CLOEXEC | (os.O_CREAT if create else 0)
+    try:
+        fd = os.open(directory / LOCK_NAME, flags, 0o640)
+    except FileNotFoundError:
+        if create:
+            raise
+        return -1
     try:
         fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
     except BlockingIOError:

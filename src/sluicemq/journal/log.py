@@ -51,6 +51,7 @@ from sluicemq.model.errors import (
     JournalFailed,
     RecordNotFound,
 )
+from sluicemq.model.histogram import Histogram
 from sluicemq.model.message import Message
 
 ALLOWANCE_SEGMENTS: Final = 4
@@ -121,6 +122,7 @@ class FileJournal(Appender):
         "_last_records",
         "_lock",
         "_lookup",
+        "_records",
         "_roll_wanted",
         "_snapshot_due",
         "_spare_due",
@@ -133,6 +135,7 @@ class FileJournal(Appender):
         "_unsynced",
         "_upkeep",
         "_writer",
+        "_written_bytes",
         "deliveries",
         "directory",
         "durable",
@@ -146,6 +149,7 @@ class FileJournal(Appender):
         "slots",
         "snapshot_source",
         "sync_delay",
+        "syncs",
         "written",
     )
 
@@ -168,6 +172,7 @@ class FileJournal(Appender):
         self.sync_delay = options.sync_delay
         self.deliveries = options.deliveries
         self.gauge_interval = options.gauge_interval
+        self.syncs = Histogram()
         self.identity = identity[:8]
         self.recovery = recovery
         self.slots = Slots(directory, options.slot_limit_bytes)
@@ -204,6 +209,8 @@ class FileJournal(Appender):
         """Smoothed; at first it is not known to be swift."""
         self._last_records = 0
         self._last_bytes = 0
+        self._records = 0
+        self._written_bytes = 0
 
         self._durable_file = DurableFile(directory)
         self._writer = Writer(notify, self._fail)
@@ -327,6 +334,8 @@ class FileJournal(Appender):
         self._groups += 1
         self._last_records = len(group.parts) // 3
         self._last_bytes = size = sum(map(len, group.parts))
+        self._records += self._last_records
+        self._written_bytes += size
         self.written = sequence = group.end.sequence
         if group.sync:
             self._sync_total += self._sync_last
@@ -396,7 +405,9 @@ class FileJournal(Appender):
             before[0].end if before else 0,
         )
         preallocate = min(self.options.preallocate_bytes, self.options.segment_bytes)
-        self._file = SegmentFile(self.directory, header, self._spares, preallocate)
+        self._file = SegmentFile(
+            self.directory, header, self._spares, preallocate, self.syncs.record
+        )
         self._files[segment.first] = self._file
 
     @property
@@ -502,7 +513,15 @@ class FileJournal(Appender):
     # --- reading back --------------------------------------------------------------------------
 
     def fetch(self, sequence: int) -> Message:
-        record = self.entry(sequence)
+        return self._message(sequence, self.entry(sequence))
+
+    def head(self, sequence: int) -> Message:
+        segment, place = self._liveness.locate(sequence)
+        if place > self.written:
+            return self.fetch(sequence)
+        return self._message(sequence, self._lookup.head(segment, place))
+
+    def _message(self, sequence: int, record: Record) -> Message:
         address = self.addresses.get(record.destination)
         if address is None or not record.is_message:
             raise RecordNotFound(f"record {sequence} is no message of a destination that exists")
@@ -534,6 +553,8 @@ class FileJournal(Appender):
             live=sum(segment.count_live() for segment in segments),
             carried=len(self._liveness.carried),
             groups=self._groups,
+            records=self._records,
+            written_bytes=self._written_bytes,
             group_records=self._last_records,
             group_bytes=self._last_bytes,
             sync_last=self._sync_last,

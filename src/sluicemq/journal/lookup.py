@@ -9,7 +9,7 @@ from itertools import compress
 from pathlib import Path
 from typing import Final
 
-from sluicemq.journal.format import Record, decode_record, record_size
+from sluicemq.journal.format import HEADER_BYTES, Record, decode_record, record_size
 from sluicemq.journal.index import Index
 from sluicemq.journal.liveness import Segment
 from sluicemq.journal.readahead import ReadAhead
@@ -71,6 +71,27 @@ class Lookup:
                 return record
         return self._decode(memoryview(data), segment, sequence, place)
 
+    def head(self, segment: Segment, sequence: int) -> Record:
+        """The same; of a record that is longer than `FIRST_BYTES` without its body, and unchecked
+        but for its number."""
+        if segment.sealed:
+            place, size = self._place_in_sealed(segment, sequence)
+            fd = self._descriptor(segment)
+        else:
+            place = place_of(segment, sequence)
+            fd = self._files[segment.first].fd
+            size = int.from_bytes(os.pread(fd, 4, place), "little")
+        if size <= FIRST_BYTES:
+            return self.read(segment, sequence)
+        data = os.pread(fd, FIRST_BYTES, place)
+        body = int.from_bytes(data[52:56], "little")
+        if sequence_at(memoryview(data), 0) != sequence or not HEADER_BYTES <= body <= size:
+            path = segment_path(self._directory, segment.first)
+            raise damaged(path, place, f"record {sequence} is not intact")
+        if body > len(data):
+            data += os.pread(fd, body - len(data), place + len(data))
+        return decode_record(memoryview(data), 0, body)
+
     def _open(self, segment: Segment) -> tuple[SegmentView, Index]:
         view = self._views.get(segment.first)
         if view is None:
@@ -95,13 +116,16 @@ class Lookup:
 
     def _read_sealed(self, segment: Segment, sequence: int, least: int) -> tuple[int, bytes]:
         """Where the record is, and the bytes from there on: itself, and `least` if there are."""
+        place, size = self._place_in_sealed(segment, sequence)
+        return place, os.pread(self._descriptor(segment), max(size + 7 & -8, least), place)
+
+    def _place_in_sealed(self, segment: Segment, sequence: int) -> tuple[int, int]:
+        """Offset and size. Raises RecordNotFound."""
         _, index = self._open(segment)
         row = index.row(sequence)
         if row == index.count or index.sequences[row] != sequence:
             raise RecordNotFound(f"number {sequence} was given without a record")
-        place = int(index.columns["offset"][row])
-        size = int(index.columns["size"][row]) + 7 & -8
-        return place, os.pread(self._descriptor(segment), max(size, least), place)
+        return int(index.columns["offset"][row]), int(index.columns["size"][row])
 
     def _descriptor(self, segment: Segment) -> int:
         sealed = self._sealed

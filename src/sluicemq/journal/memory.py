@@ -22,6 +22,7 @@ from sluicemq.journal.meta import encode_meta
 from sluicemq.journal.port import JournalStats
 from sluicemq.model.destination import Address
 from sluicemq.model.errors import JournalError, JournalFailed, RecordNotFound
+from sluicemq.model.histogram import Histogram
 from sluicemq.model.message import Message
 
 
@@ -54,6 +55,7 @@ class MemoryJournal:
         "on_written",
         "snapshot_source",
         "sync_delay",
+        "syncs",
         "written",
     )
 
@@ -65,6 +67,7 @@ class MemoryJournal:
         self.sync_delay = 0
         self.deliveries = deliveries
         self.gauge_interval = gauge_interval
+        self.syncs = Histogram()
         self.addresses: dict[int, Address] = {}
         self.on_durable: Callable[[int], None] = _ignore
         self.on_written: Callable[[int], None] = _ignore
@@ -261,6 +264,9 @@ class MemoryJournal:
         if message is None:
             raise RecordNotFound(f"no message {sequence}")
         return message
+
+    def head(self, sequence: int) -> Message:
+        return self.fetch(sequence)
 
     def entry(self, sequence: int) -> Record:
         record = self._entries.get(sequence)

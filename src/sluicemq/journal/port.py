@@ -20,11 +20,13 @@ import msgspec
 
 from sluicemq.journal.format import Record
 from sluicemq.model.destination import Address
+from sluicemq.model.histogram import Histogram
 from sluicemq.model.message import Message
 
 
 class JournalStats(msgspec.Struct, frozen=True, kw_only=True):
-    """Counters for people and metrics. Sizes in bytes, times in seconds."""
+    """Counters for people and metrics. Sizes in bytes, times in seconds. `records` and
+    `written_bytes` are of all groups since the start, `group_…` of the last one."""
 
     segments: int = 0
     bytes: int = 0
@@ -32,6 +34,8 @@ class JournalStats(msgspec.Struct, frozen=True, kw_only=True):
     live: int = 0
     carried: int = 0
     groups: int = 0
+    records: int = 0
+    written_bytes: int = 0
     group_records: int = 0
     group_bytes: int = 0
     sync_last: float = 0.0
@@ -56,6 +60,8 @@ class Journal(Protocol):
     """Whether deliveries are worth a record."""
     gauge_interval: int
     """ms between records of how a destination stands; 0 = there are none."""
+    syncs: Histogram
+    """How long the system took to put what was written on the disk, each time."""
     on_durable: Callable[[int], None]
     """Called after each group that moves it with the new value of `durable`."""
     on_written: Callable[[int], None]
@@ -118,6 +124,10 @@ class Journal(Protocol):
 
     def fetch(self, sequence: int) -> Message:
         """Read a live message back. RecordNotFound, or JournalDamaged when it is not intact."""
+
+    def head(self, sequence: int) -> Message:
+        """As `fetch`, but of a long message without its body, and then without the check that needs
+        it: to look at many."""
 
     def entry(self, sequence: int) -> Record:
         """Read any live record back, with the errors of `fetch`."""

@@ -11,7 +11,7 @@ from __future__ import annotations
 from collections import deque
 from collections.abc import Callable
 from itertools import compress
-from typing import Final
+from typing import Final, NamedTuple
 
 from sluicemq.journal.liveness import Segment
 from sluicemq.journal.slots import Slots
@@ -20,19 +20,30 @@ MOVE_BYTES: Final = 1 << 20
 """Moved per group, so that live traffic hardly notices."""
 
 
-def removable(
-    finished: list[Segment], position: int, slots: Slots
-) -> tuple[list[Segment], list[str]]:
-    """Segments to remove, and slots to mark lost because they would hold too much.
+class Removable(NamedTuple):
+    """Segments to remove, slots to mark lost because they would hold too much, and slots to remove
+    because their lease is over."""
+
+    segments: list[Segment]
+    lost: list[str]
+    expired: list[str]
+
+
+def removable(finished: list[Segment], position: int, slots: Slots, now: int) -> Removable:
+    """What may go.
 
     `finished` are those that the snapshot has nothing live in, `position` is that of the broker's
     part of it. The segment that has this position stays: recovery expects the one before each
-    segment that begins behind it.
+    segment that begins behind it. `now` in ms since the epoch.
     """
     free = [s for s in finished if s.sealed and s.last < position and not s.is_needed]
     lost: list[str] = []
+    expired: list[str] = []
     held: set[int] = set()
     for name, slot in slots.list().items():
+        if slot.expired(now):
+            expired.append(name)
+            continue
         if slot.lost:
             continue
         wanted = [s for s in free if s.last > slot.position]
@@ -40,7 +51,7 @@ def removable(
             lost.append(name)
         else:
             held.update(s.first for s in wanted)
-    return [s for s in free if s.first not in held], lost
+    return Removable([s for s in free if s.first not in held], lost, expired)
 
 
 def stuck(

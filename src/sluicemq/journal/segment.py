@@ -64,10 +64,10 @@ def list_segments(directory: Path) -> list[int]:
     return sorted(found)
 
 
-def encode_segment_header(header: SegmentHeader) -> bytes:
+def encode_segment_header(header: SegmentHeader, version: int = FORMAT_VERSION) -> bytes:
     packed = SEGMENT_HEADER.pack(
         MAGIC,
-        FORMAT_VERSION,
+        version,
         0,
         header.first,
         header.previous,
@@ -94,6 +94,11 @@ def decode_segment_header(data: bytes | memoryview, path: Path) -> SegmentHeader
     if magic != MAGIC or crc != crc32(data[:60]):
         raise damaged(path, 0, "the segment header is not intact")
     return SegmentHeader(first, previous, created, identity, end << 3)
+
+
+def segment_version(data: bytes | memoryview) -> int:
+    """Format version of the segment that begins so; `decode_segment_header` has found it intact."""
+    return int.from_bytes(data[8:12], "little")
 
 
 def read_segment_header(directory: Path, first: int) -> SegmentHeader:

@@ -2,7 +2,8 @@
 
 One JSON file per slot, DIRECTORY/slots/NAME.json, replaced as a whole. The reader itself may
 advance it from another process; the journal only reads it, and marks it lost when what is kept
-for its sake alone exceeds its limit.
+for its sake alone exceeds its limit. One with a lease holds nothing any more when that is over, and
+is removed: whoever needed it for a while may have been killed.
 """
 
 from __future__ import annotations
@@ -36,12 +37,18 @@ class Slot(msgspec.Struct, frozen=True, kw_only=True):
     limit_bytes  what may be kept for it alone
     created      ms since the epoch
     lost         it asked for more than that, and segments it had not read are gone
+    until        ms since the epoch, when its lease ends; 0 = it has none
     """
 
     position: int
     limit_bytes: int
     created: int
     lost: bool = False
+    until: int = 0
+
+    def expired(self, now: int) -> bool:
+        """Its lease is over; `now` in ms since the epoch."""
+        return 0 < self.until <= now
 
 
 def is_slot_name(name: str) -> bool:
@@ -94,15 +101,30 @@ class Slots:
                         continue  # dropped by somebody else
         return found
 
-    def create(self, name: str, position: int = 0, limit_bytes: int | None = None) -> Slot:
-        """JournalError if there is one of that name or a number makes no sense."""
+    def create(
+        self, name: str, position: int = 0, limit_bytes: int | None = None, lease: int = 0
+    ) -> Slot:
+        """JournalError if there is one of that name or a number makes no sense.
+
+        `lease` in ms, 0 = none: after that, unless it is renewed, the slot holds nothing.
+        """
         path = self._path(name)
         if limit_bytes is None:
             limit_bytes = self._limit_bytes
         if position < 0 or limit_bytes <= 0:
             raise JournalError("a slot's position is at least 0 and its limit at least 1 byte")
-        slot = Slot(position=position, limit_bytes=limit_bytes, created=time.time_ns() // 1_000_000)
-        self._directory.mkdir(exist_ok=True)
+        now = wall()
+        slot = Slot(
+            position=position,
+            limit_bytes=limit_bytes,
+            created=now,
+            until=now + lease if lease else 0,
+        )
+        if not self._directory.is_dir():
+            self._directory.mkdir(exist_ok=True)
+            owner = self._owner()
+            if owner is not None:
+                os.chown(self._directory, *owner)
         with self._alone():
             if path.exists():
                 raise JournalError(f"there is a slot named {name} already")
@@ -122,6 +144,13 @@ class Slots:
         with self._alone():
             slot = self._kept(name)
             return slot if position <= slot.position else self._move(name, slot, position)
+
+    def renew(self, name: str, lease: int) -> None:
+        """Hold on for so many ms from now. JournalError if the slot is lost; RecordNotFound if it
+        is gone, as it may be when its lease was over."""
+        with self._alone():
+            slot = msgspec.structs.replace(self._kept(name), until=wall() + lease)
+            self._write(self._path(name), slot)
 
     def _kept(self, name: str) -> Slot:
         slot = self.get(name)
@@ -162,13 +191,28 @@ class Slots:
             yield  # without the directory there is no slot: whoever asks for one is told
             return
         try:
+            owner = self._owner()
+            if owner is not None:
+                os.fchown(fd, *owner)
             fcntl.flock(fd, fcntl.LOCK_EX)
             yield
         finally:
             os.close(fd)
 
     def _write(self, path: Path, slot: Slot) -> None:
-        write_whole(path, msgspec.json.encode(slot) + b"\n")
+        write_whole(path, msgspec.json.encode(slot) + b"\n", owner=self._owner())
+
+    def _owner(self) -> tuple[int, int] | None:
+        """Whose the journal is: what root makes here, the broker's own user has to read."""
+        if os.geteuid() != 0:
+            return None
+        status = self._directory.parent.stat()
+        return status.st_uid, status.st_gid
+
+
+def wall() -> int:
+    """ms since the epoch."""
+    return time.time_ns() // 1_000_000
 
 
 _decoder: Final = msgspec.json.Decoder(Slot)

@@ -129,12 +129,20 @@ def write_snapshot(directory: Path, capture: Capture) -> None:
     for _, state in capture.raw:
         state.live = compress(state.live, 1)
     snapshot = capture.snapshot
-    payload = msgspec.msgpack.encode(snapshot)
-    head = SNAPSHOT_HEAD.pack(SNAPSHOT_MAGIC, FORMAT_VERSION, crc32(payload), len(payload))
-    write_whole(directory / f"{snapshot.position:020d}{SUFFIX}", head + payload)
+    write_whole(snapshot_path(directory, snapshot.position), encode_snapshot(snapshot))
     for position, path in list_snapshots(directory):
         if position < snapshot.position:
             path.unlink()
+
+
+def snapshot_path(directory: Path, position: int) -> Path:
+    return directory / f"{position:020d}{SUFFIX}"
+
+
+def encode_snapshot(snapshot: Snapshot, version: int = FORMAT_VERSION) -> bytes:
+    """The bytes of the file."""
+    payload = msgspec.msgpack.encode(snapshot)
+    return SNAPSHOT_HEAD.pack(SNAPSHOT_MAGIC, version, crc32(payload), len(payload)) + payload
 
 
 def list_snapshots(directory: Path) -> list[tuple[int, Path]]:
@@ -149,7 +157,11 @@ def list_snapshots(directory: Path) -> list[tuple[int, Path]]:
 
 def read_snapshot(path: Path) -> Snapshot:
     """Raises JournalDamaged, or JournalError for a format from the future."""
-    data = path.read_bytes()
+    return decode_snapshot(path.read_bytes(), path)
+
+
+def decode_snapshot(data: bytes, path: Path) -> Snapshot:
+    """The file `path` has that content. Raises as `read_snapshot`."""
     if len(data) < SNAPSHOT_HEAD.size:
         raise damaged(path, len(data), "the snapshot is incomplete")
     magic, version, crc, length = SNAPSHOT_HEAD.unpack_from(data)

@@ -11,9 +11,9 @@ from pathlib import Path
 from sluicemq.journal.format import HEADER_BYTES, Record
 from sluicemq.journal.liveness import Liveness, Segment
 from sluicemq.journal.lookup import Lookup
-from sluicemq.journal.reclaim import Allowance, Mover, removable, stuck
+from sluicemq.journal.reclaim import Allowance, Mover, Removable, removable, stuck
 from sluicemq.journal.segment import segment_path
-from sluicemq.journal.slots import Slots
+from sluicemq.journal.slots import Slots, wall
 from sluicemq.journal.snapshot import Capture, capture_segments, write_snapshot
 from sluicemq.journal.writer import Writer, nothing
 from sluicemq.model.destination import Address, encode_name
@@ -121,14 +121,14 @@ class Upkeep:
             segment.packed = state.live
         position = capture.snapshot.state_position
         try:
-            gone, lost = removable(capture.finished, position, self._slots)
+            going = removable(capture.finished, position, self._slots, wall())
         except JournalDamaged:
-            gone, lost = [], []  # of a slot that cannot be read: it may need everything
-        for segment in gone:
+            going = Removable([], [], [])  # of a slot that cannot be read: it may need everything
+        for segment in going.segments:
             self._liveness.remove(segment)
             self._lookup.forget(segment)
-        if gone or lost:
-            self._writer.defer(partial(self._remove, gone, lost), nothing)
+        if any(going):
+            self._writer.defer(partial(self._remove, going), nothing)
         if self._allowance.left and self._mover.idle:
             self._choose(position)
 
@@ -140,12 +140,15 @@ class Upkeep:
         except (JournalError, OSError) as error:
             self._failed(error)
 
-    def _remove(self, gone: list[Segment], lost: list[str]) -> None:
+    def _remove(self, going: Removable) -> None:
         """On the writer's second thread."""
-        for name in lost:
+        for name in going.lost:
             with suppress(RecordNotFound):
                 self._slots.lose(name)
-        for segment in gone:
+        for name in going.expired:
+            with suppress(RecordNotFound):
+                self._slots.drop(name)
+        for segment in going.segments:
             segment_path(self._directory, segment.first).unlink(missing_ok=True)
 
     def empty(self, segments: list[Segment]) -> None:

@@ -166,11 +166,16 @@ class DurableFile:
         self._fd = os.open(directory / DURABLE_NAME, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o640)
 
     def write(self, end: DurableEnd) -> None:
-        packed = DURABLE.pack(*end, 0)[:-4]
-        os.pwrite(self._fd, packed + crc32(packed).to_bytes(4, "little"), 0)
+        os.pwrite(self._fd, encode_durable(end), 0)
 
     def close(self) -> None:
         os.close(self._fd)
+
+
+def encode_durable(end: DurableEnd) -> bytes:
+    """The content of the file."""
+    packed = DURABLE.pack(*end, 0)[:-4]
+    return packed + crc32(packed).to_bytes(4, "little")
 
 
 def read_durable(directory: Path) -> DurableEnd | None:
@@ -279,6 +284,7 @@ class SegmentFile:
         "_reserved",
         "_spares",
         "_step",
+        "_synced",
         "crc",
         "end",
         "fd",
@@ -288,13 +294,20 @@ class SegmentFile:
     )
 
     def __init__(
-        self, directory: Path, header: SegmentHeader, spares: Spares, preallocate: int = 0
+        self,
+        directory: Path,
+        header: SegmentHeader,
+        spares: Spares,
+        preallocate: int = 0,
+        synced: Callable[[float], None] | None = None,
     ) -> None:
-        """`preallocate`: bytes to reserve at a time; it ends with the first that is refused."""
+        """`preallocate`: bytes to reserve at a time; it ends with the first that is refused.
+        `synced` is told how many seconds each fdatasync took, on the thread that waited for it."""
         self._directory = directory
         self._header = header
         self._spares = spares
         self._step = preallocate
+        self._synced = synced
         self._reserved = 0
         self.first = header.first
         self.end = 0
@@ -344,7 +357,10 @@ class SegmentFile:
             self.crc = crc32(data, self.crc)
             self.end = write_at(self.fd, data, self.end)
         if sync:
+            started = time.perf_counter()
             os.fdatasync(self.fd)
+            if self._synced is not None:
+                self._synced(time.perf_counter() - started)
 
     def _reserve(self, end: int) -> None:
         try:

@@ -14,6 +14,7 @@ SluiceError
 │   │   └── TransactionEnded
 │   ├── BatchConflict            a repeated batch is not what it was the first time
 │   ├── BatchRefused             messages of a batch are refused, so none has been published
+│   ├── ActionRefused            a message, as it is, cannot be moved, deleted …
 │   ├── SelectorError            the text of a message selector is not one
 │   └── BrokerStopping           the broker no longer accepts messages
 ├── AccessError                  who somebody is, or what they may do
@@ -117,6 +118,14 @@ class BatchRefused(BrokerError):
             f"{first.error}"
         )
         self.refused = refused
+
+
+class ActionRefused(BrokerError):
+    """A message that is as it is cannot be moved, deleted or the like. `reason` is for programs."""
+
+    def __init__(self, reason: str, said: str) -> None:
+        super().__init__(said)
+        self.reason = reason
 
 
 class SelectorError(BrokerError):

@@ -1,10 +1,11 @@
-"""A broker's HTTP interface, as the tasks of Spark use it: one connection that is kept open, and
-requests that are repeated while the broker restarts.
+"""A broker's HTTP interface, as programs of ours use it: one connection that is kept open.
 
     http://[user[:password]@]host[:port]        port 7680 if none is named
     https://…  or  http+tls://…?ca=FILE&insecure=true
+    http+unix:///path
 
-A request is repeated when the connection breaks, or the answer is 408, 502, 503 or 504. So all
+A `Line` sends requests and receives answers. A `Remote`, for the tasks of Spark, repeats them while
+the broker restarts: when the connection breaks, or the answer is 408, 502, 503 or 504. So all its
 requests must be such that repeating them changes nothing.
 """
 
@@ -13,9 +14,10 @@ from __future__ import annotations
 import base64
 import http.client
 import random
+import socket
 import ssl
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Final, NamedTuple
 
 import msgspec
@@ -33,10 +35,11 @@ PORT: Final = 7680
 PATIENCE: Final = 60.0
 """Seconds for which a broker may be away before a request fails."""
 TIMEOUT: Final = 60.0
-"""Seconds in which the next bytes of an answer have to come."""
+"""Seconds in which the next bytes of an answer have to come, unless told otherwise."""
 
 _PLAIN: Final = ("http",)
 _SECURE: Final = ("https", "http+tls")
+_UNIX: Final = "http+unix"
 _FIRST_PAUSE: Final = 0.1
 _LONGEST_PAUSE: Final = 5.0
 _PASSING: Final = frozenset({408, 502, 503, 504})
@@ -53,11 +56,15 @@ class Target(NamedTuple):
     ca: str = ""
     insecure: bool = False
     authorization: str = ""
+    path: str = ""
+    """Of a Unix socket; then host and port have no meaning."""
 
     def __repr__(self) -> str:
         return f"<Target {self}>"
 
     def __str__(self) -> str:
+        if self.path:
+            return self.path
         host = f"[{self.host}]" if ":" in self.host else self.host
         return f"{'https' if self.secure else 'http'}://{host}:{self.port}"
 
@@ -68,13 +75,18 @@ def target(options: Mapping[str, str]) -> Target:
     url = options.get("url", "")
     scheme, separator, rest = url.partition("://")
     scheme = scheme.lower()
-    if not separator or scheme not in (*_PLAIN, *_SECURE):
+    if not separator or scheme not in (*_PLAIN, *_SECURE, _UNIX):
         raise ConfigurationError(
             "the option url names the HTTP listener of a broker, such as http://localhost:7680"
         )
     location, _, query = rest.partition("?")
-    user, password, location = targets.credentials(location.rstrip("/"))
-    hosts = targets.hosts(location, PORT)
+    user = password = path = ""
+    hosts: targets.Hosts = (("localhost", PORT),)
+    if scheme == _UNIX:
+        path = targets.socket_path(location)
+    else:
+        user, password, location = targets.credentials(location.rstrip("/"))
+        hosts = targets.hosts(location, PORT)
     if len(hosts) != 1:
         raise ConfigurationError("the option url names one host")
     given = targets.query(query)
@@ -86,13 +98,15 @@ def target(options: Mapping[str, str]) -> Target:
         scheme in _SECURE,
         settings["ca"],
         targets.truth("url: insecure", settings["insecure"]),
-        _authorization(
+        authorization(
             options.get("user", user), options.get("password", password), options.get("token", "")
         ),
+        path,
     )
 
 
-def _authorization(user: str, password: str, token: str) -> str:
+def authorization(user: str, password: str, token: str) -> str:
+    """The header that shows who sends a request; "" = nobody. Raises ConfigurationError."""
     if token and (user or password):
         raise ConfigurationError("a token says who it is for: leave out user and password")
     if token:
@@ -129,6 +143,72 @@ class Answer(NamedTuple):
     body: bytes
 
 
+class Line:
+    """One connection to a broker; it belongs to one thread. All raise OSError or
+    http.client.HTTPException when it breaks: then `close` comes next, and a new one is made."""
+
+    def __init__(self, target: Target, timeout: float = TIMEOUT) -> None:
+        """`timeout`: seconds in which the next bytes of an answer have to come."""
+        self._target = target
+        self._timeout = timeout
+        self._connection: http.client.HTTPConnection | None = None
+
+    def send(
+        self, method: str, path: str, body: Sequence[bytes], headers: Mapping[str, str]
+    ) -> None:
+        """Send a request."""
+        if self._connection is None:
+            self._connection = self._connect()
+        usual = {"Content-Length": str(sum(map(len, body)))}
+        if self._target.authorization:
+            usual["Authorization"] = self._target.authorization
+        self._connection.request(method, path, body, {**headers, **usual})
+
+    def receive(self) -> Answer:
+        """The answer to the request, whatever its status."""
+        assert self._connection is not None
+        response = self._connection.getresponse()
+        return Answer(response.status, dict(response.headers), response.read())
+
+    def receive_lines(self) -> tuple[int, Iterator[bytes]]:
+        """The same of an answer that comes a line at a time: its status, and the lines."""
+        assert self._connection is not None
+        response = self._connection.getresponse()
+        return response.status, iter(response)
+
+    @property
+    def connected(self) -> bool:
+        """It has been used, and has not been closed."""
+        return self._connection is not None
+
+    def close(self) -> None:
+        """Close the connection; the next request opens another."""
+        if self._connection is not None:
+            self._connection.close()
+            self._connection = None
+
+    def _connect(self) -> http.client.HTTPConnection:
+        to = self._target
+        if to.path:
+            return _UnixConnection(to.path, self._timeout)
+        if not to.secure:
+            return http.client.HTTPConnection(to.host, to.port, timeout=self._timeout)
+        context = targets.tls_context(to.ca, insecure=to.insecure, named=True)
+        return http.client.HTTPSConnection(to.host, to.port, timeout=self._timeout, context=context)
+
+
+class _UnixConnection(http.client.HTTPConnection):
+    def __init__(self, path: str, timeout: float) -> None:
+        super().__init__("localhost", timeout=timeout)
+        self._path = path
+
+    def connect(self) -> None:
+        """To the socket instead of a port."""
+        self.sock = socket.socket(socket.AF_UNIX)
+        self.sock.settimeout(self.timeout)
+        self.sock.connect(self._path)
+
+
 class Remote:
     """One connection to a broker; it belongs to one thread. Closed by `close` or `with`."""
 
@@ -136,7 +216,7 @@ class Remote:
         """`patience`: seconds for which requests are repeated while the broker is away."""
         self._target = target
         self._patience = patience
-        self._connection: http.client.HTTPConnection | None = None
+        self._line = Line(target)
 
     def request(
         self,
@@ -162,10 +242,10 @@ class Remote:
     ) -> None:
         """Begin a request, of which `receive` tells the answer. Raises nothing: what goes wrong
         here goes right there, or is raised there."""
-        self._pending = (method, path, body, {**(headers or {}), **self._usual(body)})
+        self._pending = (method, path, body, headers or {})
         self._broken: Exception | None = None
         try:
-            self._transmit()
+            self._line.send(*self._pending)
         except (OSError, http.client.HTTPException) as fault:
             self._broken = fault
 
@@ -178,14 +258,14 @@ class Remote:
             answer = None
             try:
                 if fault is not None:
-                    self._transmit()
-                answer = self._answer()
+                    self._line.send(*self._pending)
+                answer = self._line.receive()
                 if answer.status not in _PASSING:
                     return self._checked(answer)
                 fault = http.client.HTTPException(f"it answers {answer.status}")
             except (OSError, http.client.HTTPException) as broken:
                 fault = broken
-            self.close()
+            self._line.close()
             if isinstance(fault, ssl.SSLCertVerificationError):
                 raise ConnectionLost(
                     f"{self._target}: its certificate is not trusted ({fault.verify_message}); "
@@ -203,34 +283,10 @@ class Remote:
             time.sleep(pause * random.uniform(0.75, 1.0))
             pause = min(2 * pause, _LONGEST_PAUSE)
 
-    def _usual(self, body: Sequence[bytes]) -> dict[str, str]:
-        usual = {"Content-Length": str(sum(map(len, body)))}
-        if self._target.authorization:
-            usual["Authorization"] = self._target.authorization
-        return usual
-
-    def _transmit(self) -> None:
-        method, path, body, headers = self._pending
-        if self._connection is None:
-            self._connection = self._connect()
-        self._connection.request(method, path, body, headers)
-
-    def _answer(self) -> Answer:
-        assert self._connection is not None
-        response = self._connection.getresponse()
-        return Answer(response.status, dict(response.headers), response.read())
-
-    def _connect(self) -> http.client.HTTPConnection:
-        to = self._target
-        if not to.secure:
-            return http.client.HTTPConnection(to.host, to.port, timeout=TIMEOUT)
-        context = targets.tls_context(to.ca, insecure=to.insecure, named=True)
-        return http.client.HTTPSConnection(to.host, to.port, timeout=TIMEOUT, context=context)
-
     def _checked(self, answer: Answer) -> Answer:
         if answer.status < 400:
             return answer
-        code, said = _error(answer)
+        code, said = said_in(answer)
         if answer.status == 401:
             raise AuthenticationFailed(
                 f"the broker at {self._target} wants to know who this is: {said} "
@@ -247,9 +303,7 @@ class Remote:
 
     def close(self) -> None:
         """Close the connection; the next request opens another."""
-        if self._connection is not None:
-            self._connection.close()
-            self._connection = None
+        self._line.close()
 
     def __enter__(self) -> Remote:
         return self
@@ -267,8 +321,8 @@ class _Failed(msgspec.Struct):
     error: _Error
 
 
-def _error(answer: Answer) -> tuple[str, str]:
-    """Code and text of an error."""
+def said_in(answer: Answer) -> tuple[str, str]:
+    """Code and text of an answer that is an error."""
     try:
         error = msgspec.json.decode(answer.body, type=_Failed).error
     except (msgspec.MsgspecError, UnicodeError):

@@ -12,6 +12,10 @@ from typing import Final, NamedTuple, Protocol
 from sluicemq.model.access import EVERYBODY, Identity, Operation, Permission
 from sluicemq.model.errors import AccessDenied, AccessError
 
+TOKEN_PREFIX: Final = "slq_"
+"""Of every token: people, programs that look for leaked secrets, and who is given one as a password
+know it by that."""
+
 
 class Credentials(NamedTuple):
     """What a client has shown. Either user and password, or user and digest, or a token, or more
@@ -31,6 +35,10 @@ class Credentials(NamedTuple):
 
 Admitted = Callable[[Identity | AccessError], None]
 """Called with the identity, or with why there is none."""
+
+Bond = Callable[[], Identity | None]
+"""Whom a login stands for now, with the rights of the moment; None when it is over: the password
+has been changed, the token removed, or it has expired."""
 
 Done = Callable[[AccessError | None], None]
 """Called with None when it has been done, or with why not."""
@@ -89,6 +97,12 @@ class Access(Protocol):
         AuthenticationFailed (wrong, unknown, or too many attempts), AuthenticationMissing.
         """
 
+    def bond(self, credentials: Credentials) -> Bond:
+        """For a session that outlives the connection: what has just been logged in with."""
+
+    def renew(self) -> None:
+        """`guest` may be another one by now: for protocols whose every request says who it is."""
+
     def denied(self, peer: str, identity: Identity, what: str) -> None:
         """Something was refused: one line in the audit log. `what` is like "produce orders"."""
 
@@ -106,6 +120,13 @@ class Open:
         """Whatever the client shows is ignored; answers at once."""
         assert self.guest is not None
         admitted(self.guest)
+
+    def bond(self, credentials: Credentials) -> Bond:
+        """Holds for ever."""
+        return lambda: self.guest
+
+    def renew(self) -> None:
+        """Nothing changes."""
 
     def denied(self, peer: str, identity: Identity, what: str) -> None:
         """A configured guest with few rights may be refused things; there is no audit log."""

@@ -9,7 +9,10 @@ that neither a frame nor its header is ever split by the broker.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable
-from typing import Protocol
+from typing import TYPE_CHECKING, Literal, NamedTuple, Protocol
+
+if TYPE_CHECKING:
+    from sluicemq.broker import Consumer
 
 
 class Timer(Protocol):
@@ -49,6 +52,24 @@ class Link(Protocol):
         """Call back in `delay` seconds (>= 0)."""
 
 
+State = Literal["connecting", "open", "closing"]
+
+
+class Portrait(NamedTuple):
+    """What a session knows of who is at the other end.
+
+    protocol   as listeners call it; `auto` until it is recognised
+    user       whom it acts as; "" for nobody in particular
+    client_id  what the client calls itself, or is called by the broker; or ""
+    state      `connecting` until it may do something
+    """
+
+    protocol: str
+    user: str = ""
+    client_id: str = ""
+    state: State = "open"
+
+
 class Session(Protocol):
     """The server side of one connection, sans-I/O."""
 
@@ -72,3 +93,13 @@ class Session(Protocol):
 
     def shutdown(self) -> None:
         """The broker stops: say goodbye if the protocol can, then `Link.close`."""
+
+    def dismiss(self, reason: str) -> None:
+        """Somebody wants this connection closed: say why if the protocol can, then `Link.close`.
+        `reason` is a sentence for people, in one line."""
+
+    def portrait(self) -> Portrait:
+        """Who it serves."""
+
+    def consumers(self) -> Iterable[Consumer]:
+        """What it receives by, at this moment."""

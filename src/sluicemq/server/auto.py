@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 
+from sluicemq.broker import Consumer
 from sluicemq.model.errors import ConfigurationError
-from sluicemq.protocols.link import Link, Session, Timer
+from sluicemq.protocols.link import Link, Portrait, Session, Timer
 from sluicemq.server.recognise import recognise
 
 
@@ -103,3 +104,21 @@ class AutoSession:
             self._session.shutdown()
         else:
             self._link.close()
+
+    def dismiss(self, reason: str) -> None:
+        """See Session."""
+        self._forget()
+        if self._session is not None:
+            self._session.dismiss(reason)
+        else:
+            self._link.close(reason)
+
+    def portrait(self) -> Portrait:
+        """See Session."""
+        if self._session is None:
+            return Portrait("auto", state="connecting")
+        return self._session.portrait()
+
+    def consumers(self) -> Iterable[Consumer]:
+        """See Session."""
+        return () if self._session is None else self._session.consumers()

@@ -7,6 +7,9 @@
     ├── identity: IdentitySettings   users and logins
     ├── limits: Limits               what one connection may cost; defaults of the listeners
     ├── jmq: JmqSettings             what all JMS clients share
+    ├── http: HttpSettings           sessions of the console, and what needs no login
+    ├── metrics: MetricsSettings
+    ├── tracing: TracingSettings
     ├── listeners: Listener …        where clients connect
     ├── logging: LoggingSettings
     ├── destinations: name → DestinationSettings, declared at start
@@ -70,10 +73,25 @@ class BrokerSettings(msgspec.Struct, frozen=True, kw_only=True):
     data_dir: Annotated[
         Path,
         about(
-            "Directory of the journal and the status socket. Without it: `/var/lib/sluicemq` for "
+            "Directory of the journal and the admin socket. Without it: `/var/lib/sluicemq` for "
             "root, else `sluicemq` in `$XDG_STATE_HOME` (`~/.local/state`)."
         ),
     ] = msgspec.field(default_factory=default_data_dir)
+    backup_dir: Annotated[
+        Path | None,
+        about(
+            "Directory in which the broker makes backups that are asked for over HTTP; without it, "
+            "it makes none."
+        ),
+    ] = None
+    admin_socket: Annotated[
+        Path | None,
+        about(
+            "Unix socket with the HTTP API, for the command line: only the broker's own user (and "
+            "root) may open it, and may do everything. Without it: `admin.sock` in the data "
+            "directory."
+        ),
+    ] = None
     ephemeral: Annotated[bool, about("Keep everything in memory; nothing survives the broker.")] = (
         False
     )
@@ -207,6 +225,102 @@ class JmqSettings(msgspec.Struct, frozen=True, kw_only=True):
     ] = ""
 
 
+class HttpSettings(msgspec.Struct, frozen=True, kw_only=True):
+    """What all HTTP listeners share."""
+
+    session_idle: Annotated[
+        float,
+        about(
+            "A session of the console ends when it has not been used for so long.",
+            Unit.SECONDS,
+            ge=1,
+        ),
+    ] = 1800.0
+    session_life: Annotated[
+        float,
+        about("It ends after this time, however much it is used.", Unit.SECONDS, ge=1),
+    ] = 43_200.0
+    max_sessions: Annotated[
+        int,
+        about("Sessions at a time; beyond it the one that has been unused the longest ends.", ge=1),
+    ] = 1000
+    secure_cookies: Annotated[
+        bool,
+        about(
+            "Browsers send the cookie of a session over TLS only, which is so at `http+tls` "
+            "anyway: for a listener that they reach through a proxy which speaks TLS."
+        ),
+    ] = False
+    max_event_streams: Annotated[
+        int, about("Streams of live statistics (`/api/v1/events`) of a listener at a time.", ge=0)
+    ] = 32
+    max_publish_bytes: Annotated[
+        int,
+        about("Largest body of a message that is published over the API.", Unit.BYTES, ge=0),
+    ] = 4 * 1024 * 1024
+    max_scan: Annotated[
+        int,
+        about(
+            "Messages that one request with a selector looks at; what it has found by then is its "
+            "answer, and the next request goes on.",
+            ge=1,
+        ),
+    ] = 50_000
+    scan_time: Annotated[float, about("The same in time.", Unit.SECONDS, ge=0)] = 2.0
+    action_time: Annotated[
+        float,
+        about(
+            "How long one request moves, copies or deletes messages; then the next one goes on.",
+            Unit.SECONDS,
+            ge=0,
+        ),
+    ] = 10.0
+    open_metrics: Annotated[
+        bool, about("`/metrics` is shown to those who have not logged in, too.")
+    ] = False
+
+
+class MetricsSettings(msgspec.Struct, frozen=True, kw_only=True):
+    """What is told at `/metrics`."""
+
+    max_destinations: Annotated[
+        int,
+        about(
+            "Destinations that have figures of their own; those of all others are summed up.", ge=0
+        ),
+    ] = 1000
+
+
+class TracingSettings(msgspec.Struct, frozen=True, kw_only=True):
+    """The ways of messages as OpenTelemetry traces; needs `sluicemq[tracing]`."""
+
+    endpoint: Annotated[
+        str,
+        about(
+            "Where traces are sent, by OTLP over HTTP: `http://127.0.0.1:4318/v1/traces`. Without "
+            "it nothing is traced, and tracing costs nothing."
+        ),
+    ] = ""
+    ratio: Annotated[
+        float,
+        about(
+            "Of the messages that belong to no trace, the part that begins one: 0 to 1. Those that "
+            "belong to one are traced if their sender has sampled it.",
+            ge=0,
+            le=1,
+        ),
+    ] = 0.01
+    limit: Annotated[
+        int,
+        about(
+            "Messages taken in and deliveries that are traced in a second, at most; 0 = as many as "
+            "come.",
+            ge=0,
+        ),
+    ] = 500
+    service: Annotated[str, about("What the broker is called in traces.")] = "sluicemq"
+
+
 class LoggingSettings(msgspec.Struct, frozen=True, kw_only=True):
     """What the broker says on standard error."""
 
@@ -226,6 +340,9 @@ class Config(msgspec.Struct, frozen=True, kw_only=True):
     identity: IdentitySettings = IdentitySettings()
     limits: Limits = Limits()
     jmq: JmqSettings = JmqSettings()
+    http: HttpSettings = HttpSettings()
+    metrics: MetricsSettings = MetricsSettings()
+    tracing: TracingSettings = TracingSettings()
     listeners: tuple[Listener, ...] = msgspec.field(default_factory=default_listeners)
     logging: LoggingSettings = LoggingSettings()
     destinations: dict[Address, DestinationSettings] = msgspec.field(default_factory=dict)
@@ -238,9 +355,9 @@ class Config(msgspec.Struct, frozen=True, kw_only=True):
     ] = False
 
     @property
-    def status_socket(self) -> Path:
-        """Unix socket on which the running broker describes itself."""
-        return self.broker.data_dir / "status.sock"
+    def admin_socket(self) -> Path:
+        """Unix socket with the HTTP API, for the owner of the data."""
+        return self.broker.admin_socket or self.broker.data_dir / "admin.sock"
 
     @property
     def users_file(self) -> Path:
@@ -289,6 +406,7 @@ class Config(msgspec.Struct, frozen=True, kw_only=True):
                     yield f"{listener.url} and {earlier.url} are the same address"
         yield from self._directory_problems()
         yield from self._journal_problems()
+        yield from self._tracing_problems()
         yield from _destination_problems(
             "broker.default_destination", self.broker.default_destination
         )
@@ -361,6 +479,11 @@ class Config(msgspec.Struct, frozen=True, kw_only=True):
         place = f"--data-dir {self.broker.data_dir}"
         return f"add one with `sluicemq users add {name} {place}`"
 
+    def _tracing_problems(self) -> Iterator[str]:
+        endpoint = self.tracing.endpoint
+        if endpoint and not endpoint.startswith(("http://", "https://")):
+            yield f"tracing.endpoint: {endpoint!r} is no URL with http:// or https://"
+
     def _journal_problems(self) -> Iterator[str]:
         options = self.journal
         if options.segment_bytes < MIN_SEGMENT:
@@ -374,14 +497,15 @@ class Config(msgspec.Struct, frozen=True, kw_only=True):
         directory = self.broker.data_dir
         if directory.exists() and not directory.is_dir():
             yield f"broker.data_dir: {directory} is not a directory"
-        if len(os.fsencode(self.status_socket)) > MAX_SOCKET_PATH:
+        socket = self.admin_socket
+        if len(os.fsencode(socket)) > MAX_SOCKET_PATH:
             yield (
-                f"broker.data_dir: {directory} is too long a path for the status socket in it "
-                f"(at most {MAX_SOCKET_PATH} bytes with it); choose a shorter one"
+                f"broker.admin_socket: {socket} is too long a path for a socket (at most "
+                f"{MAX_SOCKET_PATH} bytes); choose a shorter one, or a shorter data directory"
             )
         for listener in self.listeners:
-            if listener.url.path and Path(listener.url.path) == self.status_socket:
-                yield f"{listener.url} is the broker's status socket; choose another path"
+            if listener.url.path and Path(listener.url.path) == socket:
+                yield f"{listener.url} is the broker's admin socket; choose another path"
 
 
 def _destination_problems(where: str, settings: DestinationSettings) -> Iterator[str]:

@@ -9,6 +9,7 @@ everything has left (`Session.flushed`), and how much waits for a slow reader.
 from __future__ import annotations
 
 import asyncio
+import itertools
 import os
 import select
 import socket
@@ -18,15 +19,21 @@ from typing import TYPE_CHECKING, Final, cast
 import structlog
 
 from sluicemq.model.errors import JournalError
-from sluicemq.protocols.link import Session
+from sluicemq.protocols.link import Portrait, Session
 from sluicemq.server.peers import name_of, peer_user
 
 if TYPE_CHECKING:
+    from sluicemq.broker import Consumer
     from sluicemq.server.listener import OpenListener
 
 LINGER_SECONDS: Final = 2.0
 """After the last bytes are sent, how long to wait for the peer to close: closing a socket with
 unread input resets it, and the peer might never see the error it was sent."""
+
+DISMISSED_SECONDS: Final = 5.0
+"""For a peer that has been told to go, to take what it is sent until then."""
+
+_numbers: Final = itertools.count(1)
 
 log = structlog.get_logger("sluicemq.connection")
 
@@ -52,8 +59,12 @@ class Connection(asyncio.Protocol):
         "_transport",
         "_turns",
         "active_at",
+        "bytes_in",
+        "bytes_out",
+        "number",
         "peer",
         "peer_user",
+        "since",
     )
 
     def __init__(self, listener: OpenListener) -> None:
@@ -75,6 +86,13 @@ class Connection(asyncio.Protocol):
         self._stuck: asyncio.TimerHandle | None = None
         self._transport: asyncio.Transport
         self.active_at = 0
+        """Steady ms of the last bytes in either direction."""
+        self.bytes_in = 0
+        self.bytes_out = 0
+        self.number = next(_numbers)
+        """Of all connections since the process began."""
+        self.since = 0
+        """Wall ms."""
         self.peer = ""
         self.peer_user = ""
 
@@ -93,6 +111,7 @@ class Connection(asyncio.Protocol):
         self.peer = name_of(transport.get_extra_info("peername"))
         self._turns.begin()
         self.active_at = self._turns.broker.clock.steady
+        self.since = self._turns.broker.clock.wall
         if not self._listener.admit(self):
             self._ended = True
             self._transport.abort()
@@ -130,6 +149,7 @@ class Connection(asyncio.Protocol):
         turns = self._turns
         turns.begin()
         self.active_at = turns.broker.clock.steady
+        self.bytes_in += len(data)
         try:
             self._session.receive(data)
         except Exception as error:
@@ -265,6 +285,8 @@ class Connection(asyncio.Protocol):
         out = self._out
         data = out[0] if len(out) == 1 else b"".join(out)
         self._out = []
+        self.active_at = self._turns.broker.clock.steady
+        self.bytes_out += len(data)
         if self._descriptor >= 0:
             try:
                 sent = os.write(self._descriptor, data)
@@ -334,6 +356,48 @@ class Connection(asyncio.Protocol):
         """The broker stops: let the session say goodbye."""
         if self._session is not None and not self._closing:
             self._session.shutdown()
+
+    def dismiss(self, reason: str) -> None:
+        """Somebody wants it closed: let the session say why, but not for long."""
+        if self._ended:
+            return
+        turns = self._turns
+        turns.begin()
+        if self._session is not None and not self._closing:
+            try:
+                self._session.dismiss(reason)
+            except Exception as error:
+                self._fault(error)
+                return
+        turns.loop.call_later(DISMISSED_SECONDS, self._see_off, reason)
+
+    def _see_off(self, reason: str) -> None:
+        if not self._ended:
+            self.abort(reason)
+
+    # --- what it is --------------------------------------------------------------------------
+
+    @property
+    def state(self) -> str:
+        """connecting, open, blocked (nothing is read from it for now), slow (nothing more is sent
+        to it before it has read what was), closing."""
+        if self._closing or self._ended or self._session is None:
+            return "closing"
+        if self in self._listener.unread:
+            return "blocked"
+        if self._congested:
+            return "slow"
+        return self._session.portrait().state
+
+    def portrait(self) -> Portrait:
+        """What its session knows."""
+        if self._session is None:
+            return Portrait(self._listener.url.protocol, self.peer_user)
+        return self._session.portrait()
+
+    def consumers(self) -> Iterable[Consumer]:
+        """What its session receives by."""
+        return () if self._session is None else self._session.consumers()
 
     def _release(self) -> None:
         session, self._session = self._session, None

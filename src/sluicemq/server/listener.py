@@ -38,7 +38,11 @@ class OpenListener:
         self.connections: set[Connection] = set()
         self.unread: set[Connection] = set()
         """Those of them that are not read for now."""
+        self.accepted = 0
         self.refused = 0
+        self.bytes_in = 0
+        """Of connections that have gone."""
+        self.bytes_out = 0
         self._servers: list[asyncio.Server] = []
         self._doorkeeper: Doorkeeper | None = None
         self.tls: Tls | None = None
@@ -72,6 +76,7 @@ class OpenListener:
         if not self.has_room():
             return False
         self.connections.add(connection)
+        self.accepted += 1
         return True
 
     def has_room(self, arrivals: int = 0) -> bool:
@@ -90,7 +95,10 @@ class OpenListener:
 
     def leave(self, connection: Connection) -> None:
         """Count a connection out."""
-        self.connections.discard(connection)
+        if connection in self.connections:
+            self.connections.remove(connection)
+            self.bytes_in += connection.bytes_in
+            self.bytes_out += connection.bytes_out
 
     def sweep(self, now: int) -> None:
         """Find connections that have ended unread, and close those that have sent nothing for the

@@ -288,6 +288,11 @@ def default_listeners() -> tuple[Listener, ...]:
     return tuple(Listener(url=Url.parse(url)) for url in DEFAULT_LISTENERS)
 
 
+def admin_listener(path: Path) -> Listener:
+    """The socket of whoever owns the data; nobody else may open it."""
+    return Listener(url=Url("http", host="", path=str(path)), mode=0o600, max_connections=256)
+
+
 def address_problems(listener: Listener) -> Iterator[str]:
     url = listener.url
     if url.user or url.queue:

@@ -23,9 +23,12 @@ from sluicemq.server.address import PROTOCOLS, Url
 from sluicemq.server.config import (
     BrokerSettings,
     Config,
+    HttpSettings,
     IdentitySettings,
     JmqSettings,
     LoggingSettings,
+    MetricsSettings,
+    TracingSettings,
 )
 from sluicemq.server.listening import (
     JMQ_SETTINGS,
@@ -52,6 +55,9 @@ SECTIONS: Final[dict[tuple[str, ...], type[msgspec.Struct]]] = {
     ("identity",): IdentitySettings,
     ("limits",): Limits,
     ("jmq",): JmqSettings,
+    ("http",): HttpSettings,
+    ("metrics",): MetricsSettings,
+    ("tracing",): TracingSettings,
     ("logging",): LoggingSettings,
 }
 _ADDRESS_KEYS: Final[dict[str, type]] = {
@@ -185,6 +191,9 @@ class _Collector:
             identity=IdentitySettings(**self._section(("identity",))),
             limits=limits,
             jmq=JmqSettings(**self._section(("jmq",))),
+            http=HttpSettings(**self._section(("http",))),
+            metrics=MetricsSettings(**self._section(("metrics",))),
+            tracing=TracingSettings(**self._section(("tracing",))),
             listeners=tuple(built),
             logging=LoggingSettings(**self._section(("logging",))),
             destinations={

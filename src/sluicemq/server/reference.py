@@ -128,7 +128,7 @@ def render(config: Config, origins: Mapping[str, str] | None = None) -> str:
         lines += ["", f"[[listeners]]{origin}", f"url = {_value(listener.url.format(), None)}"]
         for setting in settings_of(Listener).values():
             value = getattr(listener, setting.name)
-            if setting.name == "url" or not _applies(setting.name, listener):
+            if setting.name == "url" or not applies(setting.name, listener):
                 continue
             if value != getattr(config.limits, setting.name, None):
                 lines += _assignment(setting, value, (), None)
@@ -154,9 +154,9 @@ def to_builtins(config: Config) -> dict[str, Any]:
     tree["broker"]["default_destination"] = _settings_tree(config.broker.default_destination)
     tree["listeners"] = [
         {
-            name: _plain(getattr(listener, name))
+            name: plain(getattr(listener, name))
             for name in settings_of(Listener)
-            if name == "url" or _applies(name, listener)
+            if name == "url" or applies(name, listener)
         }
         for listener in config.listeners
     ]
@@ -167,7 +167,7 @@ def to_builtins(config: Config) -> dict[str, Any]:
 
 
 def _settings_tree(settings: DestinationSettings) -> dict[str, Any]:
-    return {name: _plain(getattr(settings, name)) for name in settings_of(DestinationSettings)}
+    return {name: plain(getattr(settings, name)) for name in settings_of(DestinationSettings)}
 
 
 def _top_level() -> list[Setting]:
@@ -179,7 +179,7 @@ def _listener_only() -> list[Setting]:
     return [s for s in settings_of(Listener).values() if s.name != "url" and s.name not in limits]
 
 
-def _applies(name: str, listener: Listener) -> bool:
+def applies(name: str, listener: Listener) -> bool:
     """Whether a setting of a listener means anything at its address."""
     if name == "generation":
         return listener.url.protocol in ("phpmq", "auto")
@@ -243,13 +243,13 @@ def _value(value: Any, unit: Unit | None) -> str:
     if isinstance(value, bool):
         return "true" if value else "false"
     if isinstance(value, enum.Enum | Path | str):
-        return _quoted(str(_plain(value)))
+        return _quoted(str(plain(value)))
     if unit is None:
         return str(value)
     return _quoted(format_quantity(value, unit)) if value or unit is Unit.MODE else "0"
 
 
-def _plain(value: Any) -> Any:
+def plain(value: Any) -> Any:
     if isinstance(value, enum.IntEnum):
         return value.name.lower()
     if isinstance(value, enum.Enum):

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from typing import TYPE_CHECKING
 
 from sluicemq.broker import Broker
 from sluicemq.model.errors import ConfigurationError
@@ -25,11 +26,14 @@ from sluicemq.protocols.vibemq.session import VibemqSession
 from sluicemq.protocols.vibemq.subscriber import Terms
 from sluicemq.protocols.vibemq.wire import MAX_BODY
 from sluicemq.server.auto import AutoSession
-from sluicemq.server.config import JmqSettings
+from sluicemq.server.config import HttpSettings, JmqSettings
 from sluicemq.server.identity.gate import Gate
 from sluicemq.server.listening import Listener
 from sluicemq.server.recognise import PORT_MAPPER, recognise_jmq
 from sluicemq.server.services import Opened, services
+
+if TYPE_CHECKING:
+    from sluicemq.admin.context import Context
 
 Room = Callable[[Link, Listener], Session]
 """Makes the session of a new connection."""
@@ -45,13 +49,17 @@ class Rooms:
         gate: Gate,
         opened: Sequence[Opened] = (),
         jmq: JmqSettings | None = None,
+        context: Context | None = None,
+        http: HttpSettings | None = None,
     ) -> None:
-        """`opened` are the listeners in service, now or later."""
+        """`opened` are the listeners in service, now or later. `context` is for HTTP."""
         self._broker = broker
         self._opened = opened
         self._jmq_settings = jmq or JmqSettings()
         self._coordinator = Coordinator(broker)
         self._gate = gate
+        self._context = context
+        self._http_settings = http or HttpSettings()
         self._vitals = vitals
         self._replies = ReplyAddresses(broker.clock.wall)
         self._rooms: dict[str, Room] = {
@@ -64,19 +72,27 @@ class Rooms:
             "auto": self._auto,
         }
 
-    def of(self, protocol: str) -> Room:
-        """The room of a protocol; of HTTP, one of its own for each listener. Raises
-        ConfigurationError if this version has none."""
-        if protocol == "http":
-            from sluicemq.server.web import HttpRoom
+    def of(self, options: Listener) -> Room:
+        """The room of a listener; of HTTP, one of its own for each. Raises ConfigurationError if
+        this version has none for its protocol."""
+        if options.url.protocol == "http":
+            return self.http(options)
+        return self._of(options.url.protocol)
 
-            return HttpRoom(self._broker, self._gate)
+    def _of(self, protocol: str) -> Room:
         room = self._rooms.get(protocol)
         if room is None:
             raise ConfigurationError(
                 f"this version does not serve {protocol}; it serves {', '.join(self._rooms)}"
             )
         return room
+
+    def http(self, options: Listener, *, local: bool = False) -> Room:
+        """The room of an HTTP listener; `local` is the one of the admin socket."""
+        from sluicemq.server.web import HttpRoom
+
+        assert self._context is not None
+        return HttpRoom(self._context, self._gate, options, self._http_settings, local=local)
 
     def _phpmq(self, link: Link, options: Listener) -> Session:
         return PhpmqSession(
@@ -190,7 +206,7 @@ class Rooms:
             return self._jms(link, options)
         if protocol == PORT_MAPPER:
             return self._portmapper(link, options)
-        return self.of(protocol)(link, options)
+        return self._of(protocol)(link, options)
 
 
 def _durability(options: Listener, usual: Durability) -> Durability:

@@ -5,30 +5,47 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import gc
+import resource
 import signal
 import time
+from collections.abc import Mapping
+from pathlib import Path
 from typing import Final
 
 import structlog
 import uvloop
 
 from sluicemq import __version__
+from sluicemq.admin.context import Context
+from sluicemq.admin.history import History
+from sluicemq.admin.metrics.figures import Figures
+from sluicemq.admin.ports import State
+from sluicemq.admin.sessions import Sessions
 from sluicemq.broker import Broker
 from sluicemq.broker import BrokerSettings as EngineSettings
+from sluicemq.broker.build import COMPILED
 from sluicemq.broker.restore import restore, snapshot
+from sluicemq.broker.traced import TracedBroker
 from sluicemq.journal import FileJournal, MemoryJournal
 from sluicemq.journal.port import Journal
 from sluicemq.model.errors import JournalError, SluiceError
+from sluicemq.model.histogram import Histogram
 from sluicemq.protocols.jmq.metrics import Metrics
+from sluicemq.server.backups import Backups
+from sluicemq.server.census import Census
 from sluicemq.server.clock import SystemClock
 from sluicemq.server.config import Config
+from sluicemq.server.identity.book import Book
 from sluicemq.server.identity.gate import Gate
+from sluicemq.server.inforce import InForce
+from sluicemq.server.lag import LoopLag
 from sluicemq.server.listener import OpenListener
-from sluicemq.server.listening import WITH_LOGINS
+from sluicemq.server.listening import WITH_LOGINS, admin_listener
 from sluicemq.server.logs import configure
+from sluicemq.server.notify import Notifier
 from sluicemq.server.rooms import Rooms
 from sluicemq.server.services import jms_address
-from sluicemq.server.status import Status, resident_bytes
+from sluicemq.server.tracing import setup as tracing
 from sluicemq.server.turns import Turns
 
 EXIT_FAILED: Final = 1
@@ -42,30 +59,39 @@ LOOK_SECONDS: Final = 30.0
 log = structlog.get_logger("sluicemq")
 
 
-def serve(config: Config) -> int:
-    """Run a broker until SIGTERM or SIGINT. Returns the exit code.
+def serve(config: Config, origins: Mapping[str, str] | None = None) -> int:
+    """Run a broker until SIGTERM or SIGINT. Returns the exit code. `origins` says where the
+    settings stand, see `loading.Loaded`.
 
     Raises ConfigurationError if the configuration cannot work, JournalError if the journal
     cannot be opened.
     """
     config.check()
     configure(config.logging)
-    return uvloop.run(Server(config).run())
+    return uvloop.run(Server(config, origins or {}).run())
 
 
 class Server:
     """One broker with its journal and listeners. Also what it can tell of itself (Vitals)."""
 
     version = __version__
+    compiled = COMPILED
 
-    def __init__(self, config: Config) -> None:
+    def __init__(self, config: Config, origins: Mapping[str, str]) -> None:
         self.config = config
+        self._origins = origins
         self.listeners: list[OpenListener] = []
+        self.admin: OpenListener | None = None
+        """The admin socket, which is asked to the end, and is in no list of listeners."""
         self.exit_code = 0
         self._turns: Turns | None = None
         self._stop = asyncio.Event()
         self._reload = asyncio.Event()
         self._started = time.monotonic()
+        self._state: State = "starting"
+        self._tracing: tracing.Tracing | None = None
+        self._notifier = Notifier.from_environment()
+        self.lag = Histogram()
 
     async def run(self) -> int:
         """Start, serve until told to stop, stop. Returns the exit code."""
@@ -81,6 +107,8 @@ class Server:
         finally:
             with contextlib.suppress(JournalError):
                 journal.close()
+            if self._tracing is not None:
+                self._tracing.close()
         log.info("stopped", exit_code=self.exit_code)
         return self.exit_code
 
@@ -101,20 +129,22 @@ class Server:
 
     def _build(self, journal: Journal) -> Broker:
         settings = self.config.broker
-        broker = Broker(
-            journal,
-            SystemClock(),
-            EngineSettings(
-                auto_create_queues=settings.auto_create_queues,
-                auto_create_topics=settings.auto_create_topics,
-                max_destinations=settings.max_destinations,
-                idle_timeout=settings.idle_timeout,
-                memory_budget=settings.memory_budget,
-                memory_limit=settings.memory_limit,
-                batch_writers=settings.batch_writers,
-                defaults=settings.default_destination,
-            ),
+        engine_settings = EngineSettings(
+            auto_create_queues=settings.auto_create_queues,
+            auto_create_topics=settings.auto_create_topics,
+            max_destinations=settings.max_destinations,
+            idle_timeout=settings.idle_timeout,
+            memory_budget=settings.memory_budget,
+            memory_limit=settings.memory_limit,
+            batch_writers=settings.batch_writers,
+            defaults=settings.default_destination,
         )
+        clock = SystemClock()
+        self._tracing = tracing.begin(self.config.tracing, journal.identity)
+        if self._tracing is None:
+            broker = Broker(journal, clock, engine_settings)
+        else:
+            broker = TracedBroker(journal, clock, self._tracing.ways, engine_settings)
         journal.snapshot_source = lambda: snapshot(broker)
         if isinstance(journal, FileJournal):
             waiting = restore(broker, journal.recovery)
@@ -142,14 +172,38 @@ class Server:
         self._turns = turns = Turns(loop, broker, self._fail)
         turns.begin()
         gate = Gate(config, loop.call_soon_threadsafe)
-        rooms = Rooms(broker, self, gate, self.listeners, config.jmq)
+        lateness = LoopLag(loop)
+        self.lag = lateness.histogram
+        context = Context(
+            broker=broker,
+            connections=Census(self.listeners),
+            configuration=InForce(config, self._origins),
+            vitals=self,
+            users=Book(gate),
+            sessions=Sessions(
+                broker.clock,
+                idle=config.http.session_idle,
+                life=config.http.session_life,
+                most=config.http.max_sessions,
+                secure=config.http.secure_cookies,
+            ),
+            audit=gate.audit,
+            history=History(broker, self.lag),
+            figures=Figures(
+                broker,
+                config.metrics.max_destinations,
+                open=config.http.open_metrics,
+                spans=None if self._tracing is None else self._tracing.export.counts,
+            ),
+            backups=Backups(config),
+        )
+        rooms = Rooms(broker, self, gate, self.listeners, config.jmq, context, config.http)
         metrics = Metrics(
             broker,
             self,
             lambda: jms_address(self.listeners),
             round(config.jmq.metrics_interval * 1000),
         )
-        status = Status(broker, self.listeners)
         # What exists now lives long: the collector need not look at it again.
         gc.collect()
         gc.freeze()
@@ -157,23 +211,33 @@ class Server:
         chores: list[asyncio.Task[None]] = []
         try:
             for options in config.listeners:
-                listener = OpenListener(options, rooms.of(options.url.protocol), turns)
+                listener = OpenListener(options, rooms.of(options), turns)
                 await listener.open()
                 self.listeners.append(listener)
-            await status.open(config.status_socket)
+            admin = admin_listener(config.admin_socket)
+            self.admin = OpenListener(admin, rooms.http(admin, local=True), turns)
+            await self.admin.open()
             self._warn_open(gate)
+            self._state = "serving"
+            lateness.start()
             log.info("serving", data_dir=str(config.broker.data_dir), version=__version__)
-            chores.append(loop.create_task(self._keep_house(broker, turns, gate, metrics)))
+            self._notifier.ready(f"serving, {len(self.listeners)} listeners")
+            chores.append(loop.create_task(self._keep_house(context, turns, gate, metrics)))
             chores.append(loop.create_task(self._keep_certificates()))
             await self._stop.wait()
             await self._drain(broker, turns)
         finally:
             for chore in chores:
                 chore.cancel()
+            lateness.stop()
             for listener in self.listeners:
                 await listener.stop_accepting()
-            status.close(config.status_socket)
+            if self.admin is not None:
+                await self.admin.stop_accepting()
             gate.close()
+
+    def _all_listeners(self) -> list[OpenListener]:
+        return [*self.listeners, *([self.admin] if self.admin is not None else [])]
 
     def _warn_open(self, gate: Gate) -> None:
         """Public listeners that ask nobody who they are: say how they might."""
@@ -196,25 +260,37 @@ class Server:
         return time.monotonic() - self._started
 
     def memory(self) -> int:
-        """Resident bytes of the process."""
-        return resident_bytes()
+        """Bytes of the process that are in RAM."""
+        with contextlib.suppress(OSError, ValueError, IndexError):
+            pages = int(Path("/proc/self/statm").read_text().split()[1])
+            return pages * resource.getpagesize()
+        return 0
+
+    def state(self) -> State:
+        """See Vitals."""
+        return self._state
 
     def clients(self) -> int:
         """Connections of all listeners."""
         return sum(len(listener.connections) for listener in self.listeners)
 
-    async def _keep_house(self, broker: Broker, turns: Turns, gate: Gate, metrics: Metrics) -> None:
+    async def _keep_house(
+        self, context: Context, turns: Turns, gate: Gate, metrics: Metrics
+    ) -> None:
+        broker = context.broker
         before = time.monotonic()
         while True:
             await asyncio.sleep(HOUSEKEEPING_SECONDS)
             turns.begin()
             now = time.monotonic()
-            broker.sample(now - before)
+            for _ in context.history.round(now - before):
+                await asyncio.sleep(0)
+                turns.begin()
             before = now
-            broker.reap()
             metrics.publish()
             gate.refresh()
-            for listener in self.listeners:
+            self._notifier.alive()
+            for listener in self._all_listeners():
                 listener.sweep(broker.clock.steady)
 
     async def _keep_certificates(self) -> None:
@@ -235,6 +311,7 @@ class Server:
         """What cannot be survived: say so and go, without another word to any client."""
         if self._turns is None:
             return  # the journal could not even be opened, and that is what ends the start
+        self._state = "failed"
         if self.exit_code == 0:
             self.exit_code = EXIT_JOURNAL if isinstance(error, JournalError) else EXIT_FAILED
             if isinstance(error, SluiceError):
@@ -242,7 +319,7 @@ class Server:
             else:
                 log.error("the broker stops: internal error", exc_info=error)
             self._turns.halt()
-            for listener in self.listeners:
+            for listener in self._all_listeners():
                 for connection in list(listener.connections):
                     connection.abort("the broker has failed")
             self._stop.set()
@@ -251,7 +328,9 @@ class Server:
         """Stop accepting, let everyone finish within the deadline, write everything down."""
         if self.exit_code:
             return
+        self._state = "stopping"
         log.info("stopping", connections=self.clients())
+        self._notifier.stopping("letting clients finish")
         for listener in self.listeners:
             await listener.stop_accepting()
         broker.stopping = True
@@ -262,7 +341,7 @@ class Server:
         deadline = time.monotonic() + self.config.broker.stop_deadline
         while self.clients() and time.monotonic() < deadline:
             await asyncio.sleep(0.01)
-        for listener in self.listeners:
+        for listener in self._all_listeners():
             for connection in list(listener.connections):
                 connection.abort("the broker has stopped")
         await asyncio.sleep(0)

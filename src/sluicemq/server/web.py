@@ -5,11 +5,13 @@ Only imported by a broker that has such a listener: the libraries behind it take
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 from sluicemq.admin.app import Application
-from sluicemq.admin.batches import BESIDES_BYTES, Limits
+from sluicemq.admin.context import BESIDES_BYTES, Context, Limits
 from sluicemq.admin.session import Http, HttpSession
-from sluicemq.broker import Broker
 from sluicemq.protocols.link import Link, Session
+from sluicemq.server.config import HttpSettings
 from sluicemq.server.identity.gate import Gate
 from sluicemq.server.listening import Listener
 
@@ -17,18 +19,38 @@ from sluicemq.server.listening import Listener
 class HttpRoom:
     """Makes the session of a new connection of one listener."""
 
-    def __init__(self, broker: Broker, gate: Gate) -> None:
-        self._broker = broker
+    def __init__(
+        self,
+        context: Context,
+        gate: Gate,
+        options: Listener,
+        settings: HttpSettings,
+        *,
+        local: bool = False,
+    ) -> None:
+        """`local`: whoever can connect is the owner of the data. To make the application takes
+        some time, which the first to connect need not wait for."""
         self._gate = gate
-        self._http: Http | None = None
+        self._local = local
+        body = options.max_frame_bytes
+        limits = Limits(
+            part=body + BESIDES_BYTES,
+            name=options.max_name_bytes,
+            body=body,
+            streams=settings.max_event_streams,
+            publish=min(body, settings.max_publish_bytes),
+            scan=settings.max_scan,
+            scan_seconds=settings.scan_time,
+            action_seconds=settings.action_time,
+        )
+        self._http = Http(Application(replace(context, limits=limits)), options.max_header_bytes)
 
     def __call__(self, link: Link, options: Listener) -> Session:
         """See `rooms.Room`."""
-        if self._http is None:
-            part = options.max_frame_bytes + BESIDES_BYTES
-            limits = Limits(part=part, name=options.max_name_bytes)
-            self._http = Http(Application(self._broker, limits), options.max_header_bytes)
-        access = self._gate.open(link, options, logs_in=True)
+        if self._local:
+            access = self._gate.open_local(link)
+        else:
+            access = self._gate.open(link, options, logs_in=True)
         url = options.url
         # behind TLS a page's own name has no certificate here; who listens publicly has accepted
         # that whoever reaches the port may use it, by whatever name

@@ -14,7 +14,13 @@ from sluicemq.protocols.java import Byte, Long
 from sluicemq.protocols.jmq import packets
 from sluicemq.protocols.jmq.header import QUEUE_CLASS, TOPIC_CLASS, encode_header
 from sluicemq.protocols.jmq.ids import encode_sysid, make_sysid, sysid_text
-from sluicemq.protocols.jmq.mapping import LAST_TIME, deliver_chunks, message_of, sysid_of
+from sluicemq.protocols.jmq.mapping import (
+    LAST_TIME,
+    deliver_chunks,
+    message_of,
+    sysid_of,
+    with_properties,
+)
 from sluicemq.protocols.jmq.packets import PacketType
 from sluicemq.protocols.jmq.wire import Decoder, Packet, encode_packet
 
@@ -261,6 +267,21 @@ def test_old_packets_become_new_ones() -> None:
 
 
 # --- dead letters --------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("properties", [None, {"n": Long(5), "colour": "red"}])
+def test_properties_are_added_to_what_goes_out_as_it_came(
+    properties: dict[str, object] | None,
+) -> None:
+    packet = sent(properties=properties, body=b"the body")
+    message = message_of(packet)
+    message.native = with_properties(message, {"colour": "blue", "added": "é"})
+    shown = delivered(message)
+    assert shown.properties == {**(properties or {}), "colour": "blue", "added": "é"}
+    assert packet.block[8:] in shown.block  # widths of integers stay what they are
+    assert shown.body == b"the body"
+    assert shown.sequence == packet.sequence
+    assert shown.variable.queue == packet.variable.queue
 
 
 def dead(message: Message, reason: str = "expired") -> Message:

@@ -11,8 +11,9 @@ from sluicemq.model.errors import AccessError, AuthenticationFailed
 from sluicemq.protocols.access import Admitted, Credentials, Open
 from sluicemq.protocols.java import Long, loads_map
 from sluicemq.protocols.jmq.options import Options
-from sluicemq.protocols.jmq.packets import A, P, PacketType, Status
+from sluicemq.protocols.jmq.packets import A, GoodbyeReason, P, PacketType, Status
 from sluicemq.protocols.jmq.wire import encode_packet
+from sluicemq.protocols.link import Portrait
 from tests.protocols.jmq.harness import Harness, login, status, string
 
 H = PacketType
@@ -485,6 +486,28 @@ def test_the_broker_says_goodbye() -> None:
     assert not peer.link.open
     stranger = harness.arrive()
     stranger.session.shutdown()
+    assert stranger.receive() == []
+    assert not stranger.link.open
+
+
+def test_who_is_told_to_go_is_told_by_whom_and_may_come_back() -> None:
+    harness = Harness()
+    peer = harness.connect(client_id="me")
+    peer.consume("q", peer.session_of())
+    assert peer.session.portrait() == Portrait("jmq", "", "me", "open")
+    assert [consumer.number for consumer in peer.session.consumers()]
+    peer.session.dismiss("too loud")
+    [goodbye] = peer.receive()
+    assert goodbye.type == H.GOODBYE
+    assert goodbye.properties["JMQGoodbyeReason"] == GoodbyeReason.ADMIN_KILLED
+    assert goodbye.properties["JMQGoodbyeReasonString"] == "too loud"
+    assert goodbye.properties["JMQExit"] is False
+    assert peer.link.closed_because == "too loud"
+    assert not list(peer.session.consumers())
+    peer.session.dismiss("again")
+    stranger = harness.arrive()
+    assert stranger.session.portrait().state == "connecting"
+    stranger.session.dismiss("too loud")
     assert stranger.receive() == []
     assert not stranger.link.open
 

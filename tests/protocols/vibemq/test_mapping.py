@@ -48,6 +48,12 @@ def headers_of(message: Message) -> dict[str, str]:
     return headers
 
 
+def test_headers_are_added_to_those_that_go_out_as_they_came() -> None:
+    message = published(headers={"priority": "high", "colour": "red", "x": "1"})
+    message.native = mapping.with_headers(message, {"colour": "blue", "added": "é"})
+    assert headers_of(message) == {"priority": "high", "colour": "blue", "x": "1", "added": "é"}
+
+
 def foreign(
     body: bytes = b"{}",
     kind: BodyKind = BodyKind.JSON,

@@ -273,6 +273,16 @@ def test_each_request_needs_its_own_right(kind: int, operation: Operation) -> No
     assert answer.error_code in ("", "QUEUE_EXISTS")
 
 
+def test_dead_letters_go_only_where_one_may_send() -> None:
+    harness = limited(("mine", Operation.CREATE), ("letters", Operation.PRODUCE))
+    peer = harness.connect()
+    options = {"enableDeadLetterQueue": True, "deadLetterQueueName": "others"}
+    assert peer.error(wire.CREATE_QUEUE, "mine", options) == "NOT_AUTHORIZED"
+    assert harness.broker.destinations == {}
+    answer = peer.ask(wire.CREATE_QUEUE, "mine", options | {"deadLetterQueueName": "letters"})
+    assert answer.error_code == ""
+
+
 def test_nothing_comes_into_being_for_who_may_not(harness: Harness) -> None:
     limits = limited(("mine", Operation.BROWSE))
     peer = limits.connect()

@@ -86,7 +86,7 @@ def test_the_clients_of_a_listener_act_as_its_user(start: Start, command: Comman
 
     command("permissions", "grant", "anna", "other", "produce")
     assert may_send(phpmq, "other")
-    command("users", "remove", "anna", "--force")
+    command("users", "remove", "anna", "--force", "--yes")
     assert not may_send(phpmq, "other")
     assert broker.stop() == 0
 

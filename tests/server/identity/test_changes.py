@@ -94,7 +94,7 @@ def test_tokens(database: Database) -> None:
         database = changes.add_token(database, "anna", token, 5)
     database = changes.remove_token(database, "anna", "t1", 6)
     assert [token.id for token in database.users["anna"].tokens] == ["t2"]
-    with pytest.raises(AccessError, match="no token t1"):
+    with pytest.raises(AccessError, match="no token 't1'"):
         changes.remove_token(database, "anna", "t1", 6)
 
 

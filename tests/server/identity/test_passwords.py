@@ -8,6 +8,7 @@ from argon2.exceptions import VerifyMismatchError
 from argon2.low_level import Type, verify_secret
 
 from sluicemq.model.errors import AccessError, ConfigurationError
+from sluicemq.protocols.access import TOKEN_PREFIX
 from sluicemq.server.identity.passwords import (
     MAX_PASSWORD,
     UNKNOWN,
@@ -17,7 +18,7 @@ from sluicemq.server.identity.passwords import (
     read_secret_file,
     verify,
 )
-from sluicemq.server.identity.tokens import PREFIX, fingerprint, make_token
+from sluicemq.server.identity.tokens import fingerprint, make_token
 
 
 def test_a_password_fits_its_hash_and_no_other() -> None:
@@ -81,7 +82,7 @@ def test_tokens_are_random_and_known_by_their_fingerprint() -> None:
     token, record = make_token("ci", 5, 9)
     other, _ = make_token("ci", 5)
     assert token != other
-    assert token.startswith(PREFIX)
+    assert token.startswith(TOKEN_PREFIX)
     assert len(token) >= 43
     assert record.sha256 == fingerprint(token)
     assert (record.label, record.created, record.expires) == ("ci", 5, 9)

@@ -126,7 +126,7 @@ class AtDepth(Record, frozen=True, kw_only=True):
 class Recovery(Record, frozen=True, kw_only=True):
     """After kill -9, seconds since the new process was started.
 
-    serving_seconds         until the broker answers on its status socket
+    serving_seconds         until the broker says on its admin socket that it is ready
     first_message_seconds   until a consumer has a message
     messages                that were there again
     resident_bytes          memory of the broker then

@@ -14,6 +14,7 @@ from __future__ import annotations
 
 from collections import OrderedDict
 from collections.abc import Callable, Iterable
+from functools import partial
 from typing import Final
 
 from sluicemq.broker import Broker, Consumer, Delivery, Transaction
@@ -131,7 +132,10 @@ class Branches:
         if branch is None or branch.over:
             prepared = self._broker.transactions.prepared.get(xid)
             if prepared is not None:
-                branch = Branch(self._uid(), prepared, TransactionState.PREPARED, xid)
+                branch = Branch(
+                    self._uid(), prepared, TransactionState.PREPARED, xid, prepared.created
+                )
+                self._expect(branch, TransactionState.ROLLEDBACK)
                 self._open[branch.number] = self._by_xid[xid] = branch
         return branch
 
@@ -158,6 +162,8 @@ class Branches:
             self._broker.clock.wall,
         )
         branch.session = session
+        # who undoes it behind the client's back has run out of patience, as the broker's own clock
+        self._expect(branch, TransactionState.TIMED_OUT)
         self._open[branch.number] = branch
         if xid:
             self._by_xid[xid] = branch
@@ -196,6 +202,7 @@ class Branches:
         sequence = self._broker.transactions.prepare(branch.transaction, branch.xid)
         branch.state = TransactionState.PREPARED
         branch.acked.clear()
+        self._expect(branch, TransactionState.ROLLEDBACK)
         return sequence
 
     def commit(self, branch: Branch) -> int:
@@ -203,17 +210,14 @@ class Branches:
         for destination, _ in branch.transaction.sends:
             if destination.removed:  # what was temporary must not come back as something else
                 find_or_create(self._broker, destination.address)
-        sequence = self._broker.transactions.commit(branch.transaction)
-        self._end(branch, TransactionState.COMMITTED)
-        return sequence
+        return self._broker.transactions.commit(branch.transaction)
 
     def roll_back(
         self, branch: Branch, state: TransactionState = TransactionState.ROLLEDBACK
     ) -> int:
         """Returns the sequence number to wait for."""
-        sequence = self._broker.transactions.rollback(branch.transaction)
-        self._end(branch, state)
-        return sequence
+        self._expect(branch, state)
+        return self._broker.transactions.rollback(branch.transaction)
 
     def take_back(
         self, branch: Branch, blocks: Iterable[tuple[int, bytes]]
@@ -236,6 +240,13 @@ class Branches:
                 consumer.put_back(block[1], delivery)
                 held.append((consumer, block[1]))
         return held
+
+    def _expect(self, branch: Branch, undone: TransactionState) -> None:
+        """When it ends, by whomever, it is COMMITTED or else `undone`."""
+        branch.transaction.told = partial(self._told, branch, undone)
+
+    def _told(self, branch: Branch, undone: TransactionState, committed: bool) -> None:
+        self._end(branch, TransactionState.COMMITTED if committed else undone)
 
     def _end(self, branch: Branch, state: TransactionState) -> None:
         branch.state = state

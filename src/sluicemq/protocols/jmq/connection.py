@@ -68,6 +68,7 @@ class Connection:
     unsent       deliveries that are settled when their bytes have left
     pressed      called when `unread` may have changed
     owns         it has had temporary destinations
+    traffic      of all JMQ clients
     unread       bytes of answers since the client stopped reading
     reconnected  the client has lost another connection, and has not said START on this one
     closed       nothing is said any more
@@ -90,6 +91,7 @@ class Connection:
         "reconnected",
         "sender",
         "sessions",
+        "traffic",
         "unread",
         "unsent",
     )
@@ -109,6 +111,7 @@ class Connection:
         self.access = access
         self.options = options
         self.pressed = pressed
+        self.traffic = broker.traffic_of("jmq")
         self.number = coordinator.uid()
         self.identity: Identity = NOBODY
         self.level = Level.HIGHEST

@@ -251,6 +251,7 @@ class JmsConsumer:
                 self._connection.unsent.append((self, delivery))
         self.credit = credit
         self._written = written
+        self._connection.traffic.delivered += len(deliveries) - len(unspeakable)
         self._connection.link.write(chunks)
         if unspeakable:
             self._connection.link.call_later(0, lambda: self._bury(unspeakable))

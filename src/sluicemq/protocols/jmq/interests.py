@@ -47,6 +47,11 @@ def subscription_name(sort: str, client_id: str, name: str) -> str:
     return f"{sort}:{_quoted(client_id)}/{_quoted(name)}"
 
 
+def pattern_name(name: str, pattern: str) -> str:
+    """The same of a durable one of a wildcard."""
+    return f"{name} {_quoted(pattern)}"
+
+
 def _quoted(part: str) -> str:
     return quote(part, safe="", errors="surrogatepass")
 
@@ -179,7 +184,7 @@ def subscribe(
     """The topic's subscription of these terms. Raises BrokerError."""
     name = terms.name
     if pattern is not None and terms.durable:
-        name = f"{name} {_quoted(pattern.text)}"
+        name = pattern_name(name, pattern.text)
     return broker.subscribe(
         topic,
         name,

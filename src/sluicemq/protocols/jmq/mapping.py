@@ -347,26 +347,36 @@ def _instant(text: Property) -> int:
 def _dead_letter(message: Message) -> bytes:
     """The head of a dead letter that came by JMQ: its sender's, and its story in the properties. It
     stands in a queue now. Its expiration stays, and is of no effect."""
-    native = message.native
-    offset, size = _sizes.unpack_from(native, 52)
-    block = native[offset : offset + size]
-    given = decode_properties(block)
+    given = decode_properties(_block(message.native))
     properties = message.properties or {}
     new = {name: value for name, value in properties.items() if _differ(value, given.get(name))}
-    added = {**_story(properties), **shown_properties(new)}
-    block = extend_block(block, added)
+    native = with_properties(message, {**_story(properties), **shown_properties(new)})
+    flags = bytes((native[_FLAGS_AT], native[_FLAGS_AT + 1] | Q))
+    return b"".join((native[:_FLAGS_AT], flags, native[_FLAGS_AT + 2 :]))
+
+
+def with_properties(message: Message, added: Mapping[str, Property]) -> bytes:
+    """The head of a message that came by JMQ, with more properties; they replace those of the same
+    names. Raises ProtocolError for what a property cannot be."""
+    native = message.native
+    offset = _sizes.unpack_from(native, 52)[0]
+    block = extend_block(_block(native), added)
     return b"".join(
         (
             native[:8],
             _i32.pack(offset + len(block) + len(message.body)),
             native[12:52],
             _sizes.pack(offset, len(block)),
-            native[60:_FLAGS_AT],
-            bytes((native[_FLAGS_AT], native[_FLAGS_AT + 1] | Q)),
-            native[_FLAGS_AT + 2 : offset],
+            native[60:offset],
             block,
         )
     )
+
+
+def _block(native: bytes) -> bytes:
+    """The property block in a head."""
+    offset, size = _sizes.unpack_from(native, 52)
+    return native[offset : offset + size]
 
 
 def _differ(value: Property, other: Property) -> bool:

@@ -15,7 +15,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable
 from typing import Final, NamedTuple
 
-from sluicemq.protocols.link import Link, Timer
+from sluicemq.protocols.link import Link, Portrait, Timer
 
 VERSION: Final = 101
 """Of the port mapper's protocol: the clients refuse any other."""
@@ -96,7 +96,19 @@ class PortMapperSession:
 
     def shutdown(self) -> None:
         """Nothing that it could say would be of use any more."""
+        self.dismiss("")
+
+    def dismiss(self, reason: str) -> None:
+        """The same."""
         if not self._answered:
             self._answered = True
             self._cancel()
-            self._link.close()
+            self._link.close(reason)
+
+    def portrait(self) -> Portrait:
+        """Who only asks where to go."""
+        return Portrait("jmq", state="closing" if self._answered else "connecting")
+
+    def consumers(self) -> tuple[()]:
+        """See Session."""
+        return ()

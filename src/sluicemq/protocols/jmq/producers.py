@@ -184,6 +184,7 @@ class Producers:
             self._connection.refuse(packet, error)
             self._resume(packet)
             return
+        self._connection.traffic.published += 1
         if taken:
             if flags & A:
                 self._pending.append(encode_reply(_SEND_REPLY, packet.consumer_id, _OK))

@@ -18,7 +18,7 @@ from collections.abc import Callable, Sequence
 from functools import partial
 from typing import Final
 
-from sluicemq.broker import Broker
+from sluicemq.broker import Broker, Consumer
 from sluicemq.model.access import Identity
 from sluicemq.model.errors import AccessError
 from sluicemq.protocols.access import OPEN, Access
@@ -51,7 +51,7 @@ from sluicemq.protocols.jmq.sessions import Sessions
 from sluicemq.protocols.jmq.statuses import ANSWERED, Refused
 from sluicemq.protocols.jmq.transactions import Transactions
 from sluicemq.protocols.jmq.wire import Decoder, Limits, Oversized, Packet, encode_packet
-from sluicemq.protocols.link import Link, Timer
+from sluicemq.protocols.link import Link, Portrait, State, Timer
 
 REFUSED_SECONDS: Final = 0.25
 """From a refused login to the end of the connection."""
@@ -230,16 +230,35 @@ class JmqSession:
 
     def shutdown(self) -> None:
         """Say goodbye: clients that can will look for the broker again."""
+        self._take_leave(GoodbyeReason.SHUTDOWN, "the broker stops")
+
+    def dismiss(self, reason: str) -> None:
+        """The same; nobody says that the client may not come back."""
+        self._take_leave(GoodbyeReason.ADMIN_KILLED, reason)
+
+    def _take_leave(self, kind: GoodbyeReason, reason: str) -> None:
         if self._connection.closed:
             return
         if self._challenge is not None:
             properties: dict[str, object] = {
                 "JMQExit": False,
-                "JMQGoodbyeReason": GoodbyeReason.SHUTDOWN.value,
-                "JMQGoodbyeReasonString": "the broker stops",
+                "JMQGoodbyeReason": kind.value,
+                "JMQGoodbyeReasonString": reason,
             }
             self._connection.write(encode_packet(PacketType.GOODBYE, properties=properties))
-        self._close("the broker stops")
+        self._close(reason)
+
+    def portrait(self) -> Portrait:
+        """See Session."""
+        connection = self._connection
+        state: State = "open" if self._logged_in else "connecting"
+        if self._ended:
+            state = "closing"
+        return Portrait("jmq", connection.identity.name, connection.client_id, state)
+
+    def consumers(self) -> list[Consumer]:
+        """Of one that is attached to many topics by a wildcard, one for each."""
+        return [e for consumer in self._connection.consumers.values() for e in consumer.engines]
 
     # --- packets -----------------------------------------------------------------------------
 

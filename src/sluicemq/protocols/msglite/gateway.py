@@ -28,7 +28,7 @@ from sluicemq.model.destination import encode_name
 from sluicemq.model.errors import AccessDenied, BrokerError, ProtocolError
 from sluicemq.model.message import BodyKind, Durability, Message
 from sluicemq.protocols.access import OPEN, Access, demand
-from sluicemq.protocols.link import Link, Timer
+from sluicemq.protocols.link import Link, Portrait, State, Timer
 from sluicemq.protocols.msglite.http import (
     HttpLimits,
     Request,
@@ -68,6 +68,7 @@ class GatewaySession:
         "_reader",
         "_replies",
         "_state",
+        "_traffic",
         "_unsettled",
     )
 
@@ -85,6 +86,7 @@ class GatewaySession:
         self._link = link
         self._broker = broker
         self._access = access
+        self._traffic = broker.traffic_of("msglite-http")
         self._replies = replies
         self._address = address
         self._reader = RequestReader(limits or HttpLimits())
@@ -142,10 +144,27 @@ class GatewaySession:
 
     def shutdown(self) -> None:
         """Say so to whoever has asked something, unless the response has begun."""
+        self.dismiss("the broker stops")
+
+    def dismiss(self, reason: str) -> None:
+        """The same."""
         if self._state is _State.READING and not self._reader.begun:
-            self._close("the broker stops")
+            self._close(reason)
         else:
-            self._fail("the broker stops")
+            self._fail(reason)
+
+    def portrait(self) -> Portrait:
+        """See Session."""
+        guest = self._access.guest
+        assert guest is not None
+        state: State = "closing" if self._state is _State.CLOSED else "open"
+        return Portrait("msglite-http", guest.name, state=state)
+
+    def consumers(self) -> list[Consumer]:
+        """It receives the response."""
+        return [
+            each for owned in self._owned for each in owned.queue.consumers if each.sink is self
+        ]
 
     # --- the request -------------------------------------------------------------------------
 
@@ -184,6 +203,7 @@ class GatewaySession:
         broker.attach(reply.queue, self, Window(_WINDOW, True))
         broker.publish(content, self._message(content, request.body))
         broker.publish(target, head, _nothing)
+        self._traffic.published += 2
 
     def _create(self) -> Destination:
         destination = self._replies.create(self._broker)
@@ -198,6 +218,7 @@ class GatewaySession:
 
     def deliver(self, consumer: Consumer, deliveries: list[Delivery]) -> None:
         """The reply, then the pieces of the body. What follows the last goes with its queue."""
+        self._traffic.delivered += len(deliveries)
         for delivery in deliveries:
             if self._state is _State.CLOSED:
                 return

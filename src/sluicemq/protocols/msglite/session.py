@@ -34,7 +34,7 @@ from sluicemq.model.errors import AccessDenied, BrokerError
 from sluicemq.model.message import Durability, Message
 from sluicemq.protocols.access import OPEN, Access, demand
 from sluicemq.protocols.crossing import is_temporary
-from sluicemq.protocols.link import Link, Timer
+from sluicemq.protocols.link import Link, Portrait, State, Timer
 from sluicemq.protocols.msglite.mapping import (
     ANSWER,
     read_address,
@@ -103,6 +103,7 @@ class MsgliteSession:
         "_retired",
         "_running",
         "_spent",
+        "_traffic",
         "_unsent",
         "_unsettled",
         "_window",
@@ -125,6 +126,7 @@ class MsgliteSession:
         self._broker = broker
         self._access = access
         self._identity = access.guest
+        self._traffic = broker.traffic_of("msglite")
         self._replies = replies
         self._durability = durability
         self._decoder = Decoder(limits or Limits())
@@ -225,6 +227,23 @@ class MsgliteSession:
         if not self._holds & CLOSED:
             self._close("the broker stops")
 
+    def dismiss(self, reason: str) -> None:
+        """As every error."""
+        if not self._holds & CLOSED:
+            self._refuse(reason)
+
+    def portrait(self) -> Portrait:
+        """See Session. Clients have no names here."""
+        state: State = "closing" if self._holds & CLOSED or self._ended else "open"
+        return Portrait("msglite", self._identity.name, state=state)
+
+    def consumers(self) -> list[Consumer]:
+        """See Session."""
+        found = list(self._window.consumers)
+        if self._query is not None:
+            found += [each for each in self._query.queue.consumers if each.sink is self]
+        return found
+
     # --- commands ----------------------------------------------------------------------------
 
     def _run(self) -> None:
@@ -291,6 +310,7 @@ class MsgliteSession:
             message.correlation_id = correlation
         if durability is Durability.SYNC:
             self._last = message
+        self._traffic.published += 1
         if not broker.publish(destination, message, self._unblocked):
             self._holds |= PARKED
 
@@ -309,6 +329,7 @@ class MsgliteSession:
         )
         if correlation:
             message.correlation_id = correlation
+        self._traffic.published += 1
         if not broker.publish(destination, message, self._unblocked):
             self._holds |= PARKED
         broker.dispatch(queue)
@@ -425,6 +446,7 @@ class MsgliteSession:
                 self._link.write((head, body, b"\r\n"))
             self._unsettled.append((consumer, delivery))
             self._unsent += len(to) + len(reply) + length
+        self._traffic.delivered += len(deliveries)
         if self._query is not None:
             self._spent.append(self._query)
             self._query = None

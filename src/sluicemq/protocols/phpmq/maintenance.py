@@ -19,13 +19,13 @@ from heapq import nlargest
 from itertools import islice
 from typing import Final, Protocol
 
-from sluicemq.broker import Broker, Destination
+from sluicemq.broker import Broker, Consumer, Destination
 from sluicemq.broker.delivery import TAKEN
 from sluicemq.model.access import Operation
 from sluicemq.model.destination import Address, Kind, decode_name
 from sluicemq.model.errors import AccessDenied
 from sluicemq.protocols.access import OPEN, Access, demand
-from sluicemq.protocols.link import Link, Timer
+from sluicemq.protocols.link import Link, Portrait, State, Timer
 from sluicemq.protocols.phpmq import screen
 from sluicemq.protocols.phpmq.mapping import MessageIds
 
@@ -135,9 +135,23 @@ class MaintenanceSession:
 
     def shutdown(self) -> None:
         """Say why the session ends."""
+        self.dismiss("the broker stops")
+
+    def dismiss(self, reason: str) -> None:
+        """The same."""
         if not self._closing:
-            self._write("\nThe broker stops.\n")
-            self._close("the broker stops")
+            said = screen.printable(reason[:1].upper() + reason[1:])
+            self._write(f"\n{said.rstrip('.')}.\n")
+            self._close(reason)
+
+    def portrait(self) -> Portrait:
+        """See Session."""
+        state: State = "closing" if self._closing else "open"
+        return Portrait("phpmq-maintenance", self._identity.name, state=state)
+
+    def consumers(self) -> list[Consumer]:
+        """Who only looks receives nothing."""
+        return []
 
     # --- commands ----------------------------------------------------------------------------
 

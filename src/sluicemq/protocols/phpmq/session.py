@@ -26,7 +26,7 @@ from sluicemq.model.errors import AccessDenied, BrokerError
 from sluicemq.model.message import Durability, Message
 from sluicemq.protocols.access import OPEN, Access, demand
 from sluicemq.protocols.crossing import answer_correlation, is_temporary
-from sluicemq.protocols.link import Link
+from sluicemq.protocols.link import Link, Portrait, State
 from sluicemq.protocols.phpmq.mapping import (
     ANSWER,
     MessageIds,
@@ -75,6 +75,7 @@ class PhpmqSession:
         "_parked",
         "_put_off",
         "_queue",
+        "_traffic",
         "_unsent",
     )
 
@@ -97,6 +98,7 @@ class PhpmqSession:
         self._broker = broker
         self._access = access
         self._identity = access.guest
+        self._traffic = broker.traffic_of("phpmq")
         self._generation = generation
         self._durability = durability
         self._decoder = Decoder(limits or Limits())
@@ -176,6 +178,19 @@ class PhpmqSession:
         """The protocol has no goodbye."""
         self._close("the broker stops")
 
+    def dismiss(self, reason: str) -> None:
+        """It has no word for that either."""
+        self._close(reason)
+
+    def portrait(self) -> Portrait:
+        """See Session. Clients have no names here."""
+        state: State = "closing" if self._closing or self._gone else "open"
+        return Portrait("phpmq", self._identity.name, state=state)
+
+    def consumers(self) -> list[Consumer]:
+        """See Session."""
+        return [] if self._consumer is None else [self._consumer]
+
     # --- frames ------------------------------------------------------------------------------
 
     def _handle(self, frames: list[Frame]) -> bool:
@@ -183,6 +198,7 @@ class PhpmqSession:
         broker = self._broker
         destinations = self._destinations
         now = broker.clock.wall
+        sent = 0
         try:
             for place, (kind, queue, content, message_id, number) in enumerate(frames):
                 if kind == SEND:
@@ -197,6 +213,7 @@ class PhpmqSession:
                     )
                     if correlation:
                         message.correlation_id = correlation
+                    sent += 1
                     if not broker.publish(destination, message, self._unblocked):
                         self._hold_back(message, frames[place + 1 :])
                         return False
@@ -220,6 +237,8 @@ class PhpmqSession:
         except (BrokerError, AccessDenied) as error:
             self._close(str(error))
             return True
+        finally:
+            self._traffic.published += sent
         if self._decoder.error is not None:
             self._close(str(self._decoder.error))
         return True
@@ -368,6 +387,7 @@ class PhpmqSession:
                 b"%b%016x" % (prefix, delivery.sequence),
                 seconds_left(expires, now) if expires else 0,
             )
+        self._traffic.delivered += len(deliveries)
         self._link.write(chunks)
 
     def detached(self, consumer: Consumer) -> None:

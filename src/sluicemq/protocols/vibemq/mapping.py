@@ -210,6 +210,12 @@ def _encoded(body: bytes) -> bytes:
     return b'"%b"' % b64encode(body)
 
 
+def with_headers(message: Message, added: Mapping[str, str]) -> bytes:
+    """The headers of a message that came by VibeMQ, in their wire form, with more of them; they
+    replace those of the same names. Raises ProtocolError as `encode_headers`."""
+    return encode_headers({**decode_headers(message.native), **added})
+
+
 # --- going out ---------------------------------------------------------------------------------
 
 

@@ -72,6 +72,7 @@ class Publisher:
         "_parked",
         "_pending",
         "_targets",
+        "_traffic",
         "last_sync",
         "unconfirmed",
     )
@@ -87,6 +88,7 @@ class Publisher:
         """`may`: whether a frame names a queue, or that destination, and the client may do that
         there; it has been refused if not. `confirmed`: `unconfirmed` has become less."""
         self._link = shared.link
+        self._traffic = shared.traffic
         self._broker = shared.broker
         self._answers = answers
         self._durability = durability
@@ -166,6 +168,7 @@ class Publisher:
         pending = self._pending
         if pending:
             self._pending = []
+            self._traffic.published += len(pending)
             self.unconfirmed += size
             self._broker.when_durable(self.last_sync, partial(self._confirm, pending, size))
 
@@ -200,6 +203,7 @@ class Publisher:
             why = "the queue has been removed, and another may not be created"
             self._answers.refuse(parked.identity, "QUEUE_NOT_FOUND", why)
             return
+        self._traffic.published += 1
         if self._durability is Durability.SYNC:
             self.last_sync = max(self.last_sync, message.sequence)
         self._broker.when_durable(self.last_sync, lambda: self._answers.write([parked.answer]))

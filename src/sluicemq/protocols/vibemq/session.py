@@ -18,7 +18,7 @@ from functools import partial
 from typing import Final, NamedTuple
 
 from sluicemq import __version__
-from sluicemq.broker import Broker, Destination
+from sluicemq.broker import Broker, Consumer, Destination
 from sluicemq.model.access import Identity, Operation
 from sluicemq.model.errors import (
     AccessError,
@@ -29,7 +29,7 @@ from sluicemq.model.errors import (
 )
 from sluicemq.model.message import Durability
 from sluicemq.protocols.access import Access, Credentials
-from sluicemq.protocols.link import Link, Timer
+from sluicemq.protocols.link import Link, Portrait, State, Timer
 from sluicemq.protocols.vibemq import queues
 from sluicemq.protocols.vibemq.admin import administer
 from sluicemq.protocols.vibemq.answers import MOST_UNREAD, Answers, error_code
@@ -194,10 +194,29 @@ class VibemqSession:
 
     def shutdown(self) -> None:
         """Say goodbye: a .NET client begins to look for the broker then."""
+        self._take_leave("server_shutdown", "the broker stops")
+
+    def dismiss(self, reason: str) -> None:
+        """The same, in other words."""
+        self._take_leave(reason, reason)
+
+    def _take_leave(self, said: str, reason: str) -> None:
         if not self._answers.closed:
-            headers = {"reason": "server_shutdown"}
+            headers = {"reason": said}
             self._answers.say(Frame(DISCONNECT, secrets.token_hex(16), headers=headers))
-            self._close("the broker stops")
+            self._close(reason)
+
+    def portrait(self) -> Portrait:
+        """See Session. The name is that of the CONNECT_ACK, and of its subscriptions to topics."""
+        if self._identity is None:
+            return Portrait("vibemq", state="closing" if self._ended else "connecting")
+        state: State = "closing" if self._ended else "open"
+        return Portrait("vibemq", self._identity.name, self._shared.name, state)
+
+    def consumers(self) -> list[Consumer]:
+        """See Session."""
+        found = [subscriber.consumer for subscriber in self._subscribers.values()]
+        return [consumer for consumer in found if consumer is not None]
 
     # --- frames ------------------------------------------------------------------------------
 
@@ -375,6 +394,10 @@ class VibemqSession:
         options = queues.read_options(frame.payload, frame.headers)
         if not self._may(frame, Operation.CREATE):
             return
+        letters = options.dead_letter_queue
+        # else whoever may create one queue could fill any other, by letting messages expire
+        if letters and not self._permits(frame, Operation.PRODUCE, letters):
+            return
         existing = queues.find(self._broker, frame.queue)
         if existing is not None and not self._agrees(existing, options):
             self._answers.refuse(frame.id, "QUEUE_EXISTS", f"there is a queue {frame.queue}")
@@ -422,12 +445,17 @@ class VibemqSession:
     def _may(self, frame: Frame, operation: Operation, named: Destination | None = None) -> bool:
         """Whether the frame names a queue, or `named`, and the user may do that with it; refused if
         not. Who is told of somebody's temporary destination may use it."""
-        identity = self._identity
-        assert identity is not None
         if named is None and not self._names_queue(frame):
             return False
-        name = frame.queue if named is None else named.name
-        if (named is not None and named.temporary) or identity.may(operation, name):
+        if named is not None and named.temporary:
+            return True
+        return self._permits(frame, operation, frame.queue if named is None else named.name)
+
+    def _permits(self, frame: Frame, operation: Operation, name: str) -> bool:
+        """Whether the user may do that with the destination of this name; refused if not."""
+        identity = self._identity
+        assert identity is not None
+        if identity.may(operation, name):
             return True
         what = f"{operation.value} {name}"
         self._access.denied(self._link.peer, identity, what)

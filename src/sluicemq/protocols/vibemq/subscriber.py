@@ -66,15 +66,27 @@ class Shared:
     name         of the connection, unlike any other's
     compression  agreed upon
     unsent       deliveries that are settled when their bytes have left
+    traffic      of all VibeMQ clients
     """
 
-    __slots__ = ("broker", "compression", "congested", "held", "link", "name", "terms", "unsent")
+    __slots__ = (
+        "broker",
+        "compression",
+        "congested",
+        "held",
+        "link",
+        "name",
+        "terms",
+        "traffic",
+        "unsent",
+    )
 
     def __init__(self, link: Link, broker: Broker, terms: Terms, name: str) -> None:
         self.link = link
         self.broker = broker
         self.terms = terms
         self.name = name
+        self.traffic = broker.traffic_of("vibemq")
         self.held = Held()
         self.compression = Compression.NONE
         self.congested = False
@@ -124,6 +136,11 @@ class Subscriber:
         """Steady ms of the delivery, of those acknowledged, that was made last."""
         self._current = 0
         self._current_since = 0
+
+    @property
+    def consumer(self) -> Consumer | None:
+        """The engine's; None while there is no queue."""
+        return self._consumer
 
     @property
     def active(self) -> bool:
@@ -261,6 +278,7 @@ class Subscriber:
             elif first.setdefault(identity, delivery) is not delivery:
                 held.add_again(identity, delivery)
         shared.link.write(chunks)
+        shared.traffic.delivered += len(chunks)
         held.trim()
         self._bytes += size
         if self._bytes >= shared.terms.window_bytes:

@@ -1,29 +1,41 @@
-"""What is written down about logins, refusals and changes of users; never a secret.
+"""What is written down about logins, refusals and changes; never a secret.
 
-One line each through the logger `sluicemq.audit`, whatever `logging.level` says.
+One line each through the logger `sluicemq.audit`, whatever `logging.level` says. The last of them
+are kept in memory, to be shown.
 """
 
 from __future__ import annotations
 
 import logging
+import time
+from collections import deque
+from itertools import islice
 from typing import Any, Final
 
 import structlog
 
+from sluicemq.admin.ports import AuditLine
 from sluicemq.model.access import is_user_name
 from sluicemq.server.identity.records import Database
 
 LOGGER: Final = "sluicemq.audit"
 _LONGEST: Final = 300
 """Characters of what a client has named."""
+_USUAL: Final = ("login", "login failed", "login refused", "denied", "change")
+"""Events that are counted from the start, as 0: who watches sees the first one come."""
+_MOST_KEPT: Final = 1000
+"""Lines in memory."""
 
 
 class Audit:
-    """The audit log; says nothing if it is not `enabled`."""
+    """The audit log; says nothing if it is not `enabled`. `counts` has the lines, said or not, by
+    what they tell of."""
 
-    __slots__ = ("_log",)
+    __slots__ = ("_kept", "_log", "counts")
 
     def __init__(self, enabled: bool = True) -> None:
+        self.counts: dict[str, int] = dict.fromkeys(_USUAL, 0)
+        self._kept: deque[AuditLine] = deque(maxlen=_MOST_KEPT)
         self._log: Any = None
         if enabled:
             unfiltered = structlog.make_filtering_bound_logger(logging.DEBUG)
@@ -45,6 +57,14 @@ class Audit:
         """A user may not do what it asked for."""
         self._say("denied", peer=peer, user=user or "(nobody)", what=_shown(what))
 
+    def acted(self, peer: str, user: str, what: str, result: str) -> None:
+        """Somebody has asked for a change; `result` is `done` or why not."""
+        self._say("change", peer=peer, user=user or "(everybody)", what=_shown(what), result=result)
+
+    def recent(self, limit: int) -> list[AuditLine]:
+        """The last lines, the latest first."""
+        return list(islice(reversed(self._kept), limit))
+
     def changed(self, before: Database, after: Database) -> None:
         """The user database has changed, by whomever it names."""
         by = _shown(after.changed_by)
@@ -65,7 +85,9 @@ class Audit:
                     )
 
     def _say(self, event: str, **fields: Any) -> None:
+        self.counts[event] = self.counts.get(event, 0) + 1
         if self._log is not None:
+            self._kept.append(AuditLine(at=round(time.time() * 1000), event=event, **fields))
             self._log.info(event, **fields)
 
 

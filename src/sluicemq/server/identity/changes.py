@@ -65,6 +65,32 @@ def set_password(
     return _with(database, name, now, password=password, digest=digest if allow_digest else "")
 
 
+def allow_digest(database: Database, name: str, now: int, allowed: bool) -> Database:
+    """UserNotFound; AccessError for one who is to have a digest form, which only a new password
+    makes."""
+    if allowed == bool(_user(database, name).digest):
+        return database
+    if allowed:
+        raise AccessError("what digest logins need is made of the password: give that, too")
+    return _with(database, name, now, digest="")
+
+
+def set_superuser(database: Database, name: str, now: int, superuser: bool) -> Database:
+    """UserNotFound; AccessDenied for the last superuser."""
+    if _user(database, name).superuser == superuser:
+        return database
+    if not superuser and sum(each.superuser for each in database.users.values()) == 1:
+        raise AccessDenied(f"{name} is the last superuser and has to stay one")
+    return _with(database, name, now, superuser=superuser)
+
+
+def set_roles(database: Database, name: str, now: int, roles: tuple[str, ...]) -> Database:
+    """Those and no others. UserNotFound; AccessError if one does not exist."""
+    for role in roles:
+        _role(database, role)
+    return _with(database, name, now, roles=roles)
+
+
 def grant(database: Database, name: str, permission: Permission, now: int) -> Database:
     """Replaces what the user had for exactly that pattern. UserNotFound, AccessError."""
     permissions = _granted(_user(database, name).permissions, permission)
@@ -134,7 +160,7 @@ def remove_token(database: Database, name: str, token_id: str, now: int) -> Data
     tokens = _user(database, name).tokens
     left = tuple(token for token in tokens if token.id != token_id)
     if len(left) == len(tokens):
-        raise AccessError(f"{name} has no token {token_id}")
+        raise AccessError(f"{name} has no token {token_id[:100]!r}")
     return _with(database, name, now, tokens=left)
 
 

@@ -32,7 +32,15 @@ from sluicemq.model.errors import (
     AuthenticationMissing,
     ConfigurationError,
 )
-from sluicemq.protocols.access import Account, Admitted, Credentials, Done, Users
+from sluicemq.protocols.access import (
+    TOKEN_PREFIX,
+    Account,
+    Admitted,
+    Bond,
+    Credentials,
+    Done,
+    Users,
+)
 from sluicemq.protocols.link import Link
 from sluicemq.server.config import Config
 from sluicemq.server.identity import changes
@@ -52,11 +60,13 @@ from sluicemq.server.identity.records import UserRecord
 from sluicemq.server.identity.roster import Roster
 from sluicemq.server.identity.store import UserStore
 from sluicemq.server.identity.throttle import Throttle, address_of
-from sluicemq.server.identity.tokens import PREFIX, fingerprint
+from sluicemq.server.identity.tokens import fingerprint
 from sluicemq.server.listening import Listener
 
 ADMIN: Final = Identity("(admin token)", superuser=True)
 """Who shows the admin token. No user can have that name."""
+LOCAL: Final = Identity("(local)", superuser=True)
+"""Who may open the admin socket: the owner of the data, who could change all of it anyway."""
 MOST_CHANGES: Final = 64
 """Changes of users that may be under way."""
 
@@ -130,9 +140,11 @@ class Gate:
 
     def open(self, link: Link, listener: Listener, *, logs_in: bool) -> ConnectionAccess:
         """The access of a new connection. `logs_in`: its protocol has logins."""
-        self.refresh()
-        guest = self._guest(listener, link.peer_user, logs_in)
-        return ConnectionAccess(self, link, guest)
+        return ConnectionAccess(self, link, lambda: self._guest(listener, link.peer_user, logs_in))
+
+    def open_local(self, link: Link) -> ConnectionAccess:
+        """The access of a new connection to the admin socket."""
+        return ConnectionAccess(self, link, lambda: LOCAL)
 
     def refresh(self) -> None:
         """Take notice of a changed database. One system call if it has not."""
@@ -202,7 +214,7 @@ class Gate:
         """See Access. May answer at once."""
         self.refresh()
         user, password, token, digest, nonce = credentials
-        if not token and password.startswith(PREFIX):
+        if not token and password.startswith(TOKEN_PREFIX):
             token = password  # clients that can be given nothing but a password
         if not token and not password and not digest:
             admitted(AuthenticationMissing("log in with a user name and a password"))
@@ -218,6 +230,28 @@ class Gate:
             self._admit(peer, address, ADMIN, "token", admitted)
         else:
             self._check_password(peer, address, user, password, admitted)
+
+    def bond(self, credentials: Credentials) -> Bond:
+        """See Access."""
+        user, password, token = credentials[:3]
+        if not token and password.startswith(TOKEN_PREFIX):
+            token = password
+        if self._is_admin(token or password):
+            return lambda: ADMIN
+        mark, stored = fingerprint(token), self._roster.hash_of(user)
+
+        def held() -> Identity | None:
+            self.refresh()
+            name = self._roster.holder(mark, self._wall())
+            return self._roster.identity(name) if name else None
+
+        def known() -> Identity | None:
+            self.refresh()
+            identity = self._roster.identity(user)
+            same = self._roster.hash_of(user) == stored
+            return identity if same and identity is not NOBODY else None
+
+        return held if token else known
 
     def _is_admin(self, secret: str) -> bool:
         return bool(self._admin) and hmac.compare_digest(self._admin, fingerprint(secret))
@@ -342,15 +376,28 @@ class ConnectionAccess:
     Answers come in a turn of the broker, and a fault in what they set off costs this connection.
     """
 
-    __slots__ = ("_gate", "_link", "guest", "users", "who")
+    __slots__ = ("_gate", "_guest", "_link", "guest", "users", "who")
 
-    def __init__(self, gate: Gate, link: Link, guest: Identity | None) -> None:
+    def __init__(self, gate: Gate, link: Link, guest: Callable[[], Identity | None]) -> None:
+        """`guest` says whom it acts as without a login."""
         self._gate = gate
         self._link = link
-        self.guest = guest
-        self.users: Users | None = ConnectionUsers(gate, self) if gate.required else None
-        self.who = guest
+        self._guest = guest
+        self.renew()
+        self.who = self.guest
         """The last identity this connection was given."""
+
+    def renew(self) -> None:
+        """See Access."""
+        gate = self._gate
+        gate.refresh()
+        self.guest = self._guest()
+        self.users: Users | None = ConnectionUsers(gate, self) if gate.required else None
+
+    def bond(self, credentials: Credentials) -> Bond:
+        """See Access. Of a guest, it is the guest."""
+        guest = self.guest
+        return self._gate.bond(credentials) if guest is None else lambda: guest
 
     def login(self, peer: str, credentials: Credentials, admitted: Admitted) -> None:
         """See Access. Where no login is needed, whatever the client shows is ignored."""

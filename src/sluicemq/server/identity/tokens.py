@@ -9,16 +9,15 @@ import hashlib
 import secrets
 from typing import Final
 
+from sluicemq.protocols.access import TOKEN_PREFIX
 from sluicemq.server.identity.records import TokenRecord
 
-PREFIX: Final = "slq_"
-"""Lets people, and programs that look for leaked secrets, know one when they see it."""
 _RANDOM_BYTES: Final = 32
 
 
 def make_token(label: str, now: int, expires: int = 0) -> tuple[str, TokenRecord]:
     """A new token and what is kept of it. Times are seconds since the epoch; 0 = never."""
-    token = PREFIX + secrets.token_urlsafe(_RANDOM_BYTES)
+    token = TOKEN_PREFIX + secrets.token_urlsafe(_RANDOM_BYTES)
     record = TokenRecord(
         id=secrets.token_hex(4),
         sha256=fingerprint(token),

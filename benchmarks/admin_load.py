@@ -1,0 +1,265 @@
+"""What watching a broker costs it, and how quick its answers are with very many destinations.
+
+    python benchmarks/admin_load.py watched [--seconds S] [--rounds N] [--size BYTES] [--json]
+    python benchmarks/admin_load.py scale [--destinations N] [--connections N] [--json]
+
+watched  A PHPMQ flood, alternately alone and beside what a watched broker has: the console's stream
+         of events, /metrics scraped each second, and four pages of the API asked for every half
+         second. All of them run on this machine, so that what the watchers themselves need counts
+         against the broker. Each pair of runs is on the same broker; the figure is the median of
+         the pairs' ratios. `cost` is that of the processor time that the broker needs for a
+         message, and `idle_cpu` what it takes in a second for the watchers alone: these depend less
+         on what else the machine does.
+scale    With so many queues (a message in each) and so many connections: how long the pages take,
+         the median and the longest of several, and how late the event loop was.
+"""
+
+from __future__ import annotations
+
+import argparse
+import http.client
+import json
+import os
+import resource
+import socket
+import subprocess
+import sys
+import tempfile
+import threading
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from statistics import median
+from typing import Any, NamedTuple
+
+from sluicemq.cli.local import LocalBroker
+from sluicemq.model.rows import encode, row
+
+LISTEN = ("http://127.0.0.1:0", "phpmq://127.0.0.1:0")
+API = "/api/v1"
+STREAM = f"{API}/events?destinations=true"
+POLLED = (
+    f"{API}/overview",
+    f"{API}/destinations?sort=waiting&order=desc",
+    f"{API}/connections",
+    f"{API}/history?minutes=10",
+)
+POLL_SECONDS = 0.5
+SCRAPE_SECONDS = 1.0
+TIMEOUT = 60.0
+
+
+def ask(connection: http.client.HTTPConnection, path: str) -> tuple[float, bytes]:
+    """Seconds until the answer was there, and the answer."""
+    before = time.perf_counter()
+    connection.request("GET", path)
+    answer = connection.getresponse()
+    body = answer.read()
+    if answer.status != 200:
+        raise SystemExit(f"{path}: {answer.status} {body[:200]!r}")
+    return time.perf_counter() - before, body
+
+
+class Watchers:
+    """A console, a scraper and a program that polls, each in a thread."""
+
+    def __init__(self, port: int) -> None:
+        self._port = port
+        self._over = threading.Event()
+        self.events = 0
+        self.scrapes = 0
+        self.polls = 0
+        self._threads = [
+            threading.Thread(target=each, daemon=True)
+            for each in (self._listen, self._scrape, self._poll)
+        ]
+
+    def __enter__(self) -> Watchers:
+        for thread in self._threads:
+            thread.start()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._over.set()
+        for thread in self._threads:
+            thread.join()
+
+    def _listen(self) -> None:
+        with socket.create_connection(("127.0.0.1", self._port), TIMEOUT) as connection:
+            connection.sendall(f"GET {STREAM} HTTP/1.1\r\nHost: 127.0.0.1\r\n\r\n".encode())
+            connection.settimeout(0.2)
+            while not self._over.is_set():
+                try:
+                    self.events += connection.recv(1 << 16).count(b"event: ")
+                except TimeoutError:
+                    continue
+
+    def _repeat(self, seconds: float, paths: tuple[str, ...], count: Callable[[], None]) -> None:
+        connection = http.client.HTTPConnection("127.0.0.1", self._port, timeout=TIMEOUT)
+        while not self._over.is_set():
+            for path in paths:
+                ask(connection, path)
+                count()
+            self._over.wait(seconds)
+        connection.close()
+
+    def _scrape(self) -> None:
+        def count() -> None:
+            self.scrapes += 1
+
+        self._repeat(SCRAPE_SECONDS, ("/metrics",), count)
+
+    def _poll(self) -> None:
+        def count() -> None:
+            self.polls += 1
+
+        self._repeat(POLL_SECONDS, POLLED, count)
+
+
+class Flood(NamedTuple):
+    """Messages a second through the broker, sent and received, and what its process needs for one,
+    in µs of processor time."""
+
+    rate: float
+    cost: float
+
+
+def flood(running: LocalBroker, seconds: float, size: int) -> Flood:
+    """One run."""
+    port = running.port("phpmq")
+    command = [
+        *(sys.executable, "-m", "sluicemq.cli", "bench", "matrix", "--json"),
+        *("--url", f"phpmq://127.0.0.1:{port}", "--size", str(size)),
+        *("--producers", "1", "--consumers", "1", "--seconds", str(seconds), "--rate", "1000"),
+    ]
+    before = used(running.pid)
+    done = subprocess.run(command, capture_output=True, text=True, check=True)
+    needed = used(running.pid) - before
+    [result] = json.loads(done.stdout)["results"]
+    messages = result["flood"]["messages"] + result["steady"]["messages"]
+    return Flood(float(result["flood"]["rate"]), needed / messages * 1e6)
+
+
+def used(pid: int) -> float:
+    """Seconds of processor time of a process so far."""
+    fields = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
+    return (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")
+
+
+@contextmanager
+def broker(*options: str) -> Iterator[LocalBroker]:
+    with (
+        tempfile.TemporaryDirectory() as directory,
+        LocalBroker(Path(directory) / "data", LISTEN, options) as running,
+    ):
+        yield running
+
+
+def watched(seconds: float, rounds: int, size: int) -> dict[str, Any]:
+    alone: list[Flood] = []
+    beside: list[Flood] = []
+    seen = {"events": 0, "scrapes": 0, "polls": 0}
+    with broker() as running:
+        http_port = running.port("http")
+        flood(running, seconds, size)  # the first one finds everything cold
+        for number in range(rounds):
+            for with_watchers in (False, True) if number % 2 else (True, False):
+                if not with_watchers:
+                    alone.append(flood(running, seconds, size))
+                    continue
+                with Watchers(http_port) as watchers:
+                    beside.append(flood(running, seconds, size))
+                for name in seen:
+                    seen[name] += getattr(watchers, name)
+        idle = processor(running.pid, seconds)
+        with Watchers(http_port):
+            busy = processor(running.pid, seconds)
+    ratios = [b.rate / a.rate for a, b in zip(alone, beside, strict=True)]
+    costs = [b.cost / a.cost for a, b in zip(alone, beside, strict=True)]
+    return {
+        "alone": round(median(each.rate for each in alone)),
+        "watched": round(median(each.rate for each in beside)),
+        "broker_us": [round(median(x.cost for x in runs), 2) for runs in (alone, beside)],
+        "cost": round(median(costs), 3),
+        "ratio": round(median(ratios), 3),
+        "ratios": [round(ratio, 3) for ratio in ratios],
+        "idle_cpu": round(busy - idle, 4),
+        **seen,
+    }
+
+
+def processor(pid: int, seconds: float) -> float:
+    """Seconds of processor time that a process takes in a second."""
+    before, began = used(pid), time.monotonic()
+    time.sleep(seconds)
+    return (used(pid) - before) / (time.monotonic() - began)
+
+
+def scale(destinations: int, connections: int) -> dict[str, Any]:
+    limit = resource.getrlimit(resource.RLIMIT_NOFILE)[1]
+    resource.setrlimit(resource.RLIMIT_NOFILE, (limit, limit))
+    times: dict[str, list[float]] = {}
+    with broker() as running:
+        port = running.port("http")
+        client = http.client.HTTPConnection("127.0.0.1", port, timeout=TIMEOUT)
+        for part in range(0, destinations, 1000):
+            names = range(part, min(part + 1000, destinations))
+            rows = [row(f"orders.region.{number}", b"x" * 100) for number in names]
+            where = f"{API}/batches?writer=bench&batch={part}&partition=0&part=0&final=true"
+            client.request("POST", where, b"".join(encode(rows)))
+            answer = client.getresponse()
+            answer.read()
+            assert answer.status == 200, answer.status
+        idle = [
+            socket.create_connection(("127.0.0.1", running.port("phpmq")), TIMEOUT)
+            for _ in range(connections)
+        ]
+        time.sleep(3)  # a round of the housekeeping or two
+        before = lateness(client)
+        for _ in range(10):
+            for path in ("/metrics", *POLLED[:3]):
+                times.setdefault(path, []).append(ask(client, path)[0])
+            time.sleep(0.6)
+        late = lateness(client)
+        for each in idle:
+            each.close()
+    return {
+        "destinations": destinations,
+        "connections": connections,
+        "loop_lag_ms": {"before": before, "with": late},
+        "ms": {
+            path: {
+                "median": round(median(each) * 1000, 1),
+                "longest": round(max(each) * 1000, 1),
+            }
+            for path, each in times.items()
+        },
+    }
+
+
+def lateness(client: http.client.HTTPConnection) -> dict[str, float]:
+    """What the broker itself says of its event loop, in ms."""
+    found: dict[str, float] = json.loads(ask(client, f"{API}/overview")[1])["loop_lag_ms"]
+    return found
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description="What watching a broker costs it.")
+    parser.add_argument("what", choices=("watched", "scale"))
+    parser.add_argument("--seconds", type=float, default=4.0)
+    parser.add_argument("--rounds", type=int, default=7)
+    parser.add_argument("--size", type=int, default=1024)
+    parser.add_argument("--destinations", type=int, default=10_000)
+    parser.add_argument("--connections", type=int, default=2_000)
+    parser.add_argument("--json", action="store_true")
+    options = parser.parse_args()
+    if options.what == "watched":
+        result = watched(options.seconds, options.rounds, options.size)
+    else:
+        result = scale(options.destinations, options.connections)
+    print(json.dumps(result, indent=None if options.json else 1))
+
+
+if __name__ == "__main__":
+    main()

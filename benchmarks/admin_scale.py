@@ -1,0 +1,262 @@
+"""What looking at a large broker costs: 10,000 destinations, 2,000 connections.
+
+    python -m benchmarks.admin_scale [--destinations N] [--connections N] [--rounds N]
+
+One process is the broker, with its event loop watched: for how long was it kept at the most?
+Another one connects the clients (half of them with a consumer), keeps a little traffic going and
+asks for pages, one after the other. What is asked beside that comes from streams of events with
+pages of destinations.
+
+A stall is told twice: by the clock, which on a busy machine counts what other processes take, and
+by the time that the loop's thread was at work without giving the loop back, which is the broker's
+own. The result is JSON on standard output.
+"""
+
+from __future__ import annotations
+
+import argparse
+import asyncio
+import http.client
+import json
+import logging
+import multiprocessing
+import resource
+import socket
+import sys
+import tempfile
+import threading
+import time
+from collections.abc import Iterator
+from contextlib import ExitStack, suppress
+from multiprocessing.connection import Connection
+from pathlib import Path
+from statistics import median
+from typing import Any, Final
+
+import structlog
+import uvloop
+
+from sluicemq.model.message import Durability
+from sluicemq.protocols.phpmq.client import BlockingPhpmqClient
+from sluicemq.protocols.phpmq.wire import encode_consume, encode_send
+from sluicemq.server.address import Url
+from sluicemq.server.config import BrokerSettings, Config
+from sluicemq.server.listening import Listener
+from sluicemq.server.run import Server
+
+TICK_SECONDS: Final = 0.001
+STREAMS: Final = 4
+PAGES: Final = {
+    "destinations by name": "/api/v1/destinations?page_size=100",
+    "destinations by name, last page": "/api/v1/destinations?page_size=100&page={last}",
+    "destinations by waiting": "/api/v1/destinations?sort=waiting&order=desc&page_size=100",
+    "destinations by text": "/api/v1/destinations?filter=.77&page_size=100",
+    "connections": "/api/v1/connections?page_size=100",
+    "connections by bytes": "/api/v1/connections?sort=bytes_out&order=desc&page_size=100",
+    "consumers": "/api/v1/consumers?page_size=100",
+    "consumers of one": "/api/v1/consumers?destination=scale.00077",
+    "subscriptions": "/api/v1/subscriptions",
+    "overview": "/api/v1/overview",
+    "history": "/api/v1/history?minutes=60",
+    "metrics": "/metrics",
+    "nothing": "",
+}
+"""What is asked for; "nothing" is the broker without anybody who looks."""
+
+
+class Watch:
+    """Notes how long the loop was kept at the most, by both clocks, since it was last asked."""
+
+    def __init__(self, loop: asyncio.AbstractEventLoop) -> None:
+        self._loop = loop
+        self._at = time.monotonic()
+        self._worked = time.thread_time()
+        self.wall = 0.0
+        self.work = 0.0
+        self._set()
+
+    def _set(self) -> None:
+        self._loop.call_later(TICK_SECONDS, self._tick)
+
+    def _tick(self) -> None:
+        now, worked = time.monotonic(), time.thread_time()
+        self.wall = max(self.wall, now - self._at - TICK_SECONDS)
+        self.work = max(self.work, worked - self._worked)
+        self._at, self._worked = now, worked
+        self._set()
+
+    def taken(self) -> tuple[float, float]:
+        wall, self.wall = self.wall, 0.0
+        work, self.work = self.work, 0.0
+        return wall, work
+
+
+async def serve(directory: Path, pipe: Connection) -> None:
+    """The broker, until the other process has gone."""
+    urls = ("http://127.0.0.1:0", "phpmq://127.0.0.1:0?durability=lazy")
+    config = Config(
+        listeners=tuple(Listener(**_split(url)) for url in urls),
+        broker=BrokerSettings(data_dir=directory, idle_timeout=0),
+    )
+    server = Server(config, {})
+    running = asyncio.ensure_future(server.run())
+    while len(server.listeners) < len(urls):
+        await asyncio.sleep(0.01)
+    loop = asyncio.get_running_loop()
+    watch = Watch(loop)
+    pipe.send([listener.url.port for listener in server.listeners])
+
+    def asked() -> None:
+        with suppress(EOFError):
+            pipe.recv()
+            pipe.send((*watch.taken(), len(server.listeners[1].connections)))
+            return
+        loop.remove_reader(pipe.fileno())
+        server._stop.set()
+
+    loop.add_reader(pipe.fileno(), asked)
+    await running
+
+
+def _split(url: str) -> dict[str, Any]:
+    parsed = Url.parse(url)
+    options: dict[str, Any] = dict(parsed.options)
+    if "durability" in options:
+        options["durability"] = Durability[options["durability"].upper()]
+    return {"url": parsed._replace(options=()), **options}
+
+
+def run_broker(directory: str, pipe: Connection) -> None:
+    _raise_limit()
+    # standard output is for the result
+    structlog.configure(
+        wrapper_class=structlog.make_filtering_bound_logger(logging.WARNING),
+        logger_factory=structlog.PrintLoggerFactory(sys.stderr),
+    )
+    uvloop.run(serve(Path(directory), pipe))
+
+
+def _raise_limit() -> None:
+    _, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))
+
+
+class Scene:
+    """The clients."""
+
+    def __init__(self, ports: list[int], destinations: int, connections: int) -> None:
+        self.http, self.phpmq = ports
+        self.names = [f"scale.{number:05}" for number in range(destinations)]
+        self.sockets: list[socket.socket] = []
+        self._stopping = threading.Event()
+        self._connections = connections
+        self._threads: list[threading.Thread] = []
+
+    def fill(self) -> None:
+        """A message in every queue, and a consumer at some of them."""
+        with BlockingPhpmqClient.connect(port=self.phpmq) as client:
+            for name in self.names:
+                client.send(name, b"x" * 100)
+        for number in range(self._connections):
+            connection = socket.create_connection(("127.0.0.1", self.phpmq))
+            if number % 2:
+                connection.sendall(encode_consume(self.names[number].encode(), 10))
+            self.sockets.append(connection)
+
+    def begin(self) -> None:
+        """A little traffic, and streams of events."""
+        self._start(self._send)
+        for _ in range(STREAMS):
+            self._start(self._read)
+
+    def _start(self, work: Any) -> None:
+        thread = threading.Thread(target=work, daemon=True)
+        thread.start()
+        self._threads.append(thread)
+
+    def _send(self) -> None:
+        with socket.create_connection(("127.0.0.1", self.phpmq)) as connection:
+            number = 0
+            while not self._stopping.wait(0.01):
+                names = [self.names[(number + i) % len(self.names)] for i in range(5)]
+                connection.sendall(b"".join(encode_send(n.encode(), b"x" * 100) for n in names))
+                number += 5
+
+    def _read(self) -> None:
+        with socket.create_connection(("127.0.0.1", self.http)) as connection:
+            connection.settimeout(0.2)
+            path = "/api/v1/events?destinations=true&sort=waiting"
+            connection.sendall(f"GET {path} HTTP/1.1\r\nHost: localhost\r\n\r\n".encode())
+            while not self._stopping.is_set():
+                with suppress(TimeoutError):
+                    connection.recv(1 << 20)
+
+    def end(self) -> None:
+        self._stopping.set()
+        for thread in self._threads:
+            thread.join()
+        for each in self.sockets:
+            each.close()
+
+
+def measure(scene: Scene, pipe: Connection, rounds: int) -> Iterator[tuple[str, dict[str, float]]]:
+    """Each page, asked for some times."""
+    asking = http.client.HTTPConnection("127.0.0.1", scene.http, timeout=60)
+    last = -(-len(scene.names) // 100)
+    for name, path in PAGES.items():
+        pipe.send("")
+        pipe.recv()
+        times = []
+        for _ in range(rounds):
+            started = time.monotonic()
+            if path:
+                asking.request("GET", path.format(last=last))
+                answer = asking.getresponse()
+                body = answer.read()
+                assert answer.status == 200, (path, answer.status, body[:200])
+                times.append(time.monotonic() - started)
+            time.sleep(0.1)
+        pipe.send("")
+        wall, work, _ = pipe.recv()
+        found = {"stall_ms": wall, "turn_ms": work}
+        if times:
+            found |= {"median_ms": median(times), "worst_ms": max(times)}
+        yield name, {key: round(1000 * value, 1) for key, value in found.items()}
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=(__doc__ or "").partition("\n")[0])
+    parser.add_argument("--destinations", type=int, default=10_000)
+    parser.add_argument("--connections", type=int, default=2_000)
+    parser.add_argument("--rounds", type=int, default=20, help="times that each page is asked for")
+    arguments = parser.parse_args()
+    _raise_limit()
+    spawning = multiprocessing.get_context("spawn")
+    ours, theirs = spawning.Pipe()
+    with tempfile.TemporaryDirectory() as directory, ExitStack() as stack:
+        broker = spawning.Process(target=run_broker, args=(directory, theirs))
+        broker.start()
+        theirs.close()
+        stack.callback(broker.join)
+        stack.callback(ours.close)
+        scene = Scene(ours.recv(), arguments.destinations, arguments.connections)
+        scene.fill()
+        scene.begin()
+        time.sleep(3)
+        found = dict(measure(scene, ours, arguments.rounds))
+        scene.end()
+    print(
+        json.dumps(
+            {
+                "destinations": arguments.destinations,
+                "connections": arguments.connections,
+                "streams": STREAMS,
+                "pages": found,
+            },
+            indent=2,
+        )
+    )
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,185 @@
+"""Pages of messages over HTTP, out of a queue of a million.
+
+    python benchmarks/message_pages.py [--messages 1000000] [--size 1024] [--rounds 30]
+
+Fills a queue of a fresh broker by batches, then asks for the first page, one in the middle, the
+last, one by cursor, and pages by selector: the median and the slowest of each in ms. The same when
+a consumer has had many messages and given them back, and after a restart. Meanwhile another
+connection asks for `/health/live` all the time: what it has waited longest, beyond its own usual
+time, is how long the event loop was held up. At the end messages are moved, and the queue is
+emptied.
+"""
+
+from __future__ import annotations
+
+import argparse
+import http.client
+import json
+import statistics
+import tempfile
+import threading
+import time
+from pathlib import Path
+from typing import Any, Self
+
+from sluicemq.cli.local import LocalBroker
+from sluicemq.model.rows import encode, row
+from sluicemq.protocols.phpmq.client import BlockingPhpmqClient
+
+QUEUE = "/api/v1/destinations/queue/pages"
+PART = 20_000
+RETURNED = 20_000
+
+
+class Api:
+    def __init__(self, port: int) -> None:
+        self.connection = http.client.HTTPConnection("127.0.0.1", port)
+
+    def ask(self, method: str, path: str, body: bytes | None = None) -> Any:
+        self.connection.request(method, path, body)
+        answer = self.connection.getresponse()
+        content = answer.read()
+        if answer.status >= 400:
+            raise SystemExit(f"{method} {path}: {content.decode()}")
+        return json.loads(content) if content else None
+
+
+class Probe:
+    """Asks for next to nothing, all the time: who holds up the loop holds it up."""
+
+    def __init__(self, port: int) -> None:
+        self._api = Api(port)
+        self._end = False
+        self.times: list[float] = []
+        self._thread = threading.Thread(target=self._run)
+
+    def _run(self) -> None:
+        while not self._end:
+            began = time.perf_counter()
+            self._api.ask("GET", "/api/v1/health/live")
+            self.times.append(time.perf_counter() - began)
+            time.sleep(0.0005)
+
+    def take(self) -> float:
+        """Longest beyond the median since the last call, ms."""
+        times, self.times = self.times, []
+        return 1000 * (max(times) - statistics.median(times)) if times else 0.0
+
+    def __enter__(self) -> Self:
+        self._thread.start()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._end = True
+        self._thread.join()
+
+
+def fill(api: Api, count: int, size: int) -> None:
+    body = bytes(size)
+    for batch, start in enumerate(range(0, count, PART)):
+        rows = [
+            row("pages", body, properties={"n": number, "rare": number % 10_000 == 7})
+            for number in range(start, min(start + PART, count))
+        ]
+        where = f"/api/v1/batches?writer=fill&batch={batch}&partition=0&part=0&final=true"
+        api.ask("POST", where, b"".join(encode(rows)))
+
+
+def measure(api: Api, probe: Probe, what: str, paths: list[str]) -> None:
+    probe.take()
+    times = []
+    items = 0
+    for path in paths:
+        began = time.perf_counter()
+        items = len(api.ask("GET", path)["items"])
+        times.append(1000 * (time.perf_counter() - began))
+    median, slowest = statistics.median(times), max(times)
+    stall = probe.take()
+    print(
+        f"{what:28} median {median:7.1f} ms  slowest {slowest:7.1f} ms"
+        f"  loop held up {stall:5.1f} ms  ({items} items)",
+        flush=True,
+    )
+
+
+def pages(api: Api, probe: Probe, count: int, rounds: int, title: str) -> None:
+    print(title, flush=True)
+    page = f"{QUEUE}/messages?limit=50&offset="
+    for what, offset in (("first", 0), ("middle", count // 2), ("last", count - 50)):
+        measure(api, probe, what, [f"{page}{offset + number}" for number in range(rounds)])
+    here = api.ask("GET", f"{page}{count // 2}")["next"]
+    measure(api, probe, "by cursor", [f"{QUEUE}/messages?limit=50&after={here}"] * rounds)
+    long = f"{QUEUE}/messages?limit=500&body=true&offset={count // 3}"
+    measure(api, probe, "500 messages, with bodies", [long] * rounds)
+    often = f"{QUEUE}/messages?limit=50&selector=n%20%3E%20500"
+    measure(api, probe, "selector, soon found", [often] * rounds)
+    rare = f"{QUEUE}/messages?limit=50&selector=rare"
+    measure(api, probe, "selector, to its limit", [rare] * 5)
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser()
+    parser.add_argument("--messages", type=int, default=1_000_000)
+    parser.add_argument("--size", type=int, default=1024)
+    parser.add_argument("--rounds", type=int, default=30)
+    chosen = parser.parse_args()
+    count, rounds = chosen.messages, chosen.rounds
+    listen = ("http://127.0.0.1:0", "phpmq://127.0.0.1:0")
+    with tempfile.TemporaryDirectory() as directory:
+        broker = LocalBroker(Path(directory), listen)
+        with broker, Probe(broker.port("http")) as probe:
+            api = Api(broker.port("http"))
+            began = time.perf_counter()
+            fill(api, count, chosen.size)
+            print(f"filled in {time.perf_counter() - began:.0f} s", flush=True)
+            pages(api, probe, count, rounds, f"{count:,} messages of {chosen.size} B")
+            give_back(api, broker.port("phpmq"))
+            pages(api, probe, count, rounds, f"{RETURNED:,} of them were given back")
+        with broker, Probe(broker.port("http")) as probe:
+            api = Api(broker.port("http"))
+            pages(api, probe, count, rounds, "after a restart")
+            change(api, probe)
+
+
+def give_back(api: Api, port: int) -> None:
+    """Have a consumer take many, and go."""
+    client = BlockingPhpmqClient.connect("127.0.0.1", port)
+    client.subscribe("pages", RETURNED)
+    for _ in range(RETURNED):
+        client.receive(10)
+    client.close()
+    while api.ask("GET", QUEUE)["unacked"]:
+        time.sleep(0.05)
+
+
+def change(api: Api, probe: Probe) -> None:
+    """Move what one selector selects, and all that is left; then drop it."""
+    probe.take()
+    began = time.perf_counter()
+    for body in (
+        {"action": "move", "selector": "rare", "target": {"kind": "queue", "name": "rare"}},
+        {"action": "move", "all": True, "limit": 100_000, "target": {"kind": "queue", "name": "t"}},
+    ):
+        done = 0
+        after: str | None = ""
+        while after is not None:
+            asked = json.dumps({**body, "after": after}).encode()
+            answer = api.ask("POST", f"{QUEUE}/messages/actions", asked)
+            done += answer["done"]
+            after = answer["next"] if done < body.get("limit", 1 << 60) else None
+        print(
+            f"moved {done:,} in {time.perf_counter() - began:.1f} s"
+            f"  loop held up {probe.take():.1f} ms",
+            flush=True,
+        )
+        began = time.perf_counter()
+    purged = api.ask("POST", f"{QUEUE}/purge")["purged"]
+    print(
+        f"purged {purged:,} in {time.perf_counter() - began:.1f} s"
+        f"  loop held up {probe.take():.1f} ms",
+        flush=True,
+    )
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,150 @@
+"""The figures of docs/sizing.md: what messages, destinations and connections cost in memory, on
+disk and at a start.
+
+    python benchmarks/sizing.py [--messages 500000] [--destinations 20000] [--connections 500]
+
+Each is the difference between two looks at a broker of its own, so that other load on the machine
+changes only the times.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import shutil
+import tempfile
+import time
+from collections.abc import Callable
+from contextlib import ExitStack
+from pathlib import Path
+from typing import Any
+
+from sluicemq.cli.local import LocalBroker
+from sluicemq.protocols.jmq.client import BlockingJmqClient
+from sluicemq.protocols.msglite.client import BlockingMsgliteClient
+from sluicemq.protocols.phpmq.client import BlockingPhpmqClient
+from sluicemq.protocols.vibemq.blocking import BlockingVibeMQClient
+
+LISTEN = (
+    "phpmq://127.0.0.1:0?max_connections=20000",
+    "msglite://127.0.0.1:0",
+    "vibemq://127.0.0.1:0",
+    "jmq://127.0.0.1:0",
+)
+SMALL_BUDGET = {"SLUICEMQ_BROKER__MEMORY_BUDGET": "16MiB"}
+"""So that what is measured is the index, not the bodies."""
+SETTLE_SECONDS = 2.0
+
+
+def resident(broker: LocalBroker) -> int:
+    """Bytes."""
+    pages = Path(f"/proc/{broker.pid}/statm").read_text().split()[1]
+    return int(pages) * 4096
+
+
+def journal_bytes(broker: LocalBroker) -> int:
+    """What is stored, without what is reserved ahead."""
+    return int(broker.status()["journal"]["bytes"])
+
+
+def fill(broker: LocalBroker, count: int, size: int, ttl: int = 0, queues: int = 1) -> None:
+    """Send, and wait until all of it is on disk."""
+    body = bytes(size)
+    with BlockingPhpmqClient.connect(port=broker.port("phpmq")) as client:
+        for number in range(count):
+            client.send(f"queue.{number % queues}", body, ttl)
+        client.send("fence", b"")
+        client.subscribe("fence", 1)
+        client.receive(120).ack()
+
+
+def messages(count: int, size: int, ttl: int = 0) -> dict[str, Any]:
+    """A backlog of `count` messages of `size` bytes."""
+    directory = Path(tempfile.mkdtemp())
+    broker = LocalBroker(directory, LISTEN, environment=SMALL_BUDGET)
+    try:
+        broker.start()
+        empty, stored = resident(broker), journal_bytes(broker)
+        fill(broker, count, size, ttl)
+        time.sleep(SETTLE_SECONDS)
+        found = {
+            "size": size,
+            "ttl": ttl,
+            "disk_per_message": round((journal_bytes(broker) - stored) / count, 1),
+            "memory_full": resident(broker) - empty,
+        }
+        broker.stop()
+        broker.start()
+        found["start_seconds"] = round(broker.started_in, 2)
+        found["memory_after_start"] = resident(broker) - empty
+        return found
+    finally:
+        broker.stop()
+        shutil.rmtree(directory)
+
+
+def destinations(count: int) -> dict[str, Any]:
+    """A queue each, with one message."""
+    directory = Path(tempfile.mkdtemp())
+    broker = LocalBroker(directory, LISTEN, environment=SMALL_BUDGET)
+    try:
+        broker.start()
+        empty = resident(broker)
+        fill(broker, count, 10, queues=count)
+        time.sleep(SETTLE_SECONDS)
+        return {"destinations": count, "memory_each": round((resident(broker) - empty) / count)}
+    finally:
+        broker.stop()
+        shutil.rmtree(directory)
+
+
+def connections(count: int) -> dict[str, Any]:
+    """Idle ones that consume from a queue."""
+    found: dict[str, Any] = {"connections": count}
+
+    def phpmq(port: int) -> Any:
+        client = BlockingPhpmqClient.connect(port=port)
+        client.subscribe("idle", 1)
+        return client
+
+    def vibemq(port: int) -> Any:
+        client = BlockingVibeMQClient.connect(port=port)
+        client.subscribe("idle")
+        return client
+
+    kinds: dict[str, Callable[[int], Any]] = {
+        "phpmq": phpmq,
+        "msglite": lambda port: BlockingMsgliteClient.connect(port=port),
+        "vibemq": vibemq,
+        "jmq": lambda port: BlockingJmqClient.connect(port=port),
+    }
+    for scheme, connect in kinds.items():
+        directory = Path(tempfile.mkdtemp())
+        with ExitStack() as stack:
+            stack.callback(shutil.rmtree, directory)
+            broker = LocalBroker(directory, LISTEN)
+            stack.callback(broker.stop)
+            broker.start()
+            stack.enter_context(connect(broker.port(scheme)))
+            before = resident(broker)
+            for _ in range(count):
+                stack.enter_context(connect(broker.port(scheme)))
+            time.sleep(SETTLE_SECONDS)
+            found[scheme] = round((resident(broker) - before) / count)
+    return found
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--messages", type=int, default=500_000)
+    parser.add_argument("--destinations", type=int, default=20_000)
+    parser.add_argument("--connections", type=int, default=500)
+    options = parser.parse_args()
+    for size, ttl in ((100, 0), (1000, 0), (1000, 86_400)):
+        print(json.dumps(messages(options.messages, size, ttl)), flush=True)
+    print(json.dumps(destinations(options.destinations)), flush=True)
+    print(json.dumps(connections(options.connections)), flush=True)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,103 @@
+"""What somebody should look at now: the overview says so before anybody has set up alerts.
+
+| code              | when                                                                  |
+|-------------------|-----------------------------------------------------------------------|
+| not-serving       | the broker starts, stops or has failed                                |
+| memory            | messages that are not journaled are about to be refused               |
+| destinations-full | no more destinations are about to come into being                     |
+| connections-full  | a listener is about to refuse connections                             |
+| disk-slow         | one fdatasync in a hundred takes longer than SLOW_SYNC_SECONDS        |
+| loop-slow         | one turn in a hundred is later than SLOW_LOOP_SECONDS                 |
+| prepared          | a prepared transaction has waited for longer than PATIENCE_MS         |
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Final
+
+import msgspec
+
+from sluicemq.admin.context import Context
+from sluicemq.admin.ports import ListenerView
+from sluicemq.model.histogram import Distribution
+
+NEARLY: Final = 0.9
+"""Of a limit."""
+SLOW_SYNC_SECONDS: Final = 0.5
+SLOW_LOOP_SECONDS: Final = 0.1
+ENOUGH: Final = 20
+"""Measurements that say something of one in a hundred."""
+PATIENCE_MS: Final = 3_600_000
+
+
+class AlarmView(msgspec.Struct, frozen=True):
+    """Something is wrong; `code` is for programs, `text` for people."""
+
+    code: str
+    text: str
+
+
+def alarms(
+    context: Context, listeners: Sequence[ListenerView], lag: Distribution, syncs: Distribution
+) -> list[AlarmView]:
+    """All there are. `lag` and `syncs` are those of the last minute."""
+    found: list[AlarmView] = []
+    broker = context.broker
+    settings = broker.settings
+    state = context.vitals.state()
+    if state != "serving":
+        found.append(AlarmView("not-serving", f"The broker is {state}."))
+    if broker.core.memory > NEARLY * settings.memory_limit:
+        part = broker.core.memory / settings.memory_limit
+        found.append(
+            AlarmView(
+                "memory",
+                f"Messages take {part:.0%} of broker.memory_limit. At 100 % those that are not "
+                "journaled are refused.",
+            )
+        )
+    most = settings.max_destinations
+    if most and len(broker.destinations) > NEARLY * most:
+        found.append(
+            AlarmView(
+                "destinations-full",
+                f"There are {len(broker.destinations)} destinations, and broker.max_destinations "
+                f"is {most}.",
+            )
+        )
+    for listener in listeners:
+        if listener.connections > NEARLY * listener.max_connections:
+            found.append(
+                AlarmView(
+                    "connections-full",
+                    f"{listener.url} has {listener.connections} connections, and its "
+                    f"max_connections is {listener.max_connections}.",
+                )
+            )
+    tail = syncs.quantile(0.99)
+    if syncs.count >= ENOUGH and tail > SLOW_SYNC_SECONDS:
+        found.append(
+            AlarmView("disk-slow", f"One fdatasync in a hundred takes {tail:.1f} s or longer.")
+        )
+    late = lag.quantile(0.99)
+    if lag.count >= ENOUGH and late > SLOW_LOOP_SECONDS:
+        found.append(
+            AlarmView(
+                "loop-slow", f"One turn in a hundred comes {late * 1000:.0f} ms late or more."
+            )
+        )
+    old = [
+        each
+        for each in broker.transactions.prepared.values()
+        if broker.clock.wall - each.created > PATIENCE_MS
+    ]
+    if old:
+        found.append(
+            AlarmView(
+                "prepared",
+                f"{len(old)} prepared transactions have waited for their manager's word for more "
+                "than an hour. What they have taken is kept back until then.",
+            )
+        )
+    return found

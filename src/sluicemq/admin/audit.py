@@ -1,0 +1,51 @@
+"""What has been done, and by whom: the last lines of the audit log."""
+
+from __future__ import annotations
+
+from typing import Annotated
+
+import msgspec
+from msgspec import Meta
+
+from sluicemq.admin.context import Context
+from sluicemq.admin.ports import AuditLine, AuditLog
+from sluicemq.admin.routing import Call, Endpoint, Need
+
+
+class Query(msgspec.Struct, frozen=True, kw_only=True):
+    """How many lines, at most."""
+
+    limit: Annotated[int, Meta(ge=1, le=1000)] = 100
+
+
+class Lines(msgspec.Struct, frozen=True):
+    """The latest first."""
+
+    items: list[AuditLine]
+
+
+class AuditPages:
+    """`/audit`."""
+
+    def __init__(self, log: AuditLog) -> None:
+        self._log = log
+
+    async def list(self, call: Call) -> Lines:
+        """GET /audit"""
+        return Lines(self._log.recent(call.query.limit))
+
+
+def endpoints(context: Context) -> list[Endpoint]:
+    """What is at /audit."""
+    pages = AuditPages(context.audit)
+    return [
+        Endpoint(
+            "GET",
+            "/audit",
+            pages.list,
+            "What has been done, and by whom: the last lines",
+            Need.SUPERUSER,
+            query=Query,
+            answer=Lines,
+        ),
+    ]

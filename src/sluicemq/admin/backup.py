@@ -1,0 +1,265 @@
+"""Backups that the broker makes itself, in the directory it is configured for; see
+`sluicemq.journal.backup`.
+
+A backup takes minutes. So its answer comes in lines, each a JSON object with a `state`:
+
+    {"state": "copying", "done": bytes, "total": bytes}        now and then
+    {"state": "done", "backup": …}                             the last one, or
+    {"state": "failed", "error": {"code": …, "message": …}}
+
+Who breaks off the connection gives the backup up. One is made at a time.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import re
+import shutil
+import threading
+import time
+from collections.abc import AsyncIterator
+from contextlib import suppress
+from pathlib import Path
+from typing import Annotated, Any, Final
+
+import msgspec
+import structlog
+from msgspec import Meta
+from starlette.responses import StreamingResponse
+
+from sluicemq.admin.context import Context
+from sluicemq.admin.errors import Problem
+from sluicemq.admin.journal import kept
+from sluicemq.admin.ports import Backups
+from sluicemq.admin.routing import Call, Endpoint, Need
+from sluicemq.journal.backup import create
+from sluicemq.journal.catalogue import BackupView, catalogue
+from sluicemq.journal.copying import Cancelled, Progress
+from sluicemq.journal.manifest import Manifest, read_manifest
+from sluicemq.model.errors import JournalError
+
+LINES: Final = "application/x-ndjson"
+TELL_SECONDS: Final = 0.5
+"""Between two lines that say how far it is."""
+
+_NAME: Final = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,99}\Z", re.ASCII)
+
+log = structlog.get_logger("sluicemq.backup")
+
+
+class Wanted(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """A backup to be made."""
+
+    directory: Annotated[str, Meta(description="Its name within the configured directory.")]
+    incremental_from: Annotated[
+        str | None, Meta(description="An earlier one, which it shares what it can with.")
+    ] = None
+    link: Annotated[
+        bool, Meta(description="Share sealed segments with the data directory, if it can be.")
+    ] = False
+    rate: Annotated[
+        int, Meta(ge=0, le=1 << 50, description="Bytes in a second to copy at most; 0 = all.")
+    ] = 0
+
+
+class BackupList(msgspec.Struct, frozen=True, kw_only=True):
+    """The backups in the configured directory, and what else the next one will hold."""
+
+    directory: str | None
+    running: bool
+    users_file: str
+    configuration: Annotated[str, Meta(description="The settings in force, as TOML.")]
+    backups: list[BackupView]
+
+
+class BackupPages:
+    """`/backup`. One for all connections of a listener."""
+
+    def __init__(self, context: Context) -> None:
+        self._context = context
+
+    async def show(self, call: Call) -> BackupList:
+        """GET /backup"""
+        backups = self._backups()
+        directory = backups.directory
+        found: list[BackupView] = []
+        if directory is not None and directory.is_dir():
+            found = await asyncio.to_thread(catalogue, directory)
+        return BackupList(
+            directory=None if directory is None else str(directory),
+            running=_running.locked(),
+            users_file=str(backups.users_file),
+            configuration=backups.configuration,
+            backups=found,
+        )
+
+    async def create(self, call: Call) -> StreamingResponse:
+        """POST /backup"""
+        wanted: Wanted = call.body
+        call.note = wanted.directory
+        backups = self._backups()
+        journal = kept(self._context.broker.journal)
+        home = backups.directory
+        if home is None or not home.is_dir():
+            raise Problem(
+                409,
+                "no-backup-directory",
+                "this broker has no directory for backups: broker.backup_dir in its configuration "
+                "names one",
+            )
+        target = home / _name(wanted.directory)
+        previous = None
+        if wanted.incremental_from is not None:
+            previous = home / _name(wanted.incremental_from)
+            await asyncio.to_thread(_check_previous, previous)
+        if not _running.acquire(blocking=False):
+            raise Problem(409, "backup-running", "another backup is being made; wait for its end")
+        work = _Work(journal.directory, target, previous, wanted, backups)
+        try:
+            await asyncio.to_thread(work.take_name)
+        except BaseException:
+            _running.release()
+            raise
+        work.start(call.caller.peer)
+        return StreamingResponse(work.lines(), media_type=LINES)
+
+    def _backups(self) -> Backups:
+        backups = self._context.backups
+        if backups is None:
+            raise Problem(409, "no-backup-directory", "this broker makes no backups")
+        return backups
+
+
+_running: Final = threading.Lock()
+"""Of the process: it has one journal, and one backup of it at a time is enough."""
+
+
+class _Work:
+    """One backup: made by a thread, told by the event loop."""
+
+    def __init__(
+        self,
+        journal: Path,
+        target: Path,
+        previous: Path | None,
+        wanted: Wanted,
+        backups: Backups,
+    ) -> None:
+        self._journal = journal
+        self._target = target
+        self._previous = previous
+        self._wanted = wanted
+        self._backups = backups
+        self._given_up = threading.Event()
+        self._loop = asyncio.get_running_loop()
+        self._said: asyncio.Queue[dict[str, Any]] = asyncio.Queue()
+        self._told = 0.0
+
+    def take_name(self) -> None:
+        """Take the name. Problem if there is something of it."""
+        try:
+            self._target.mkdir(mode=0o700)
+        except FileExistsError:
+            raise Problem(
+                409, "backup-exists", f"there is a backup named {self._target.name} already"
+            ) from None
+
+    def start(self, peer: str) -> None:
+        """It goes on until it is done, or `lines` has lost its reader."""
+        threading.Thread(target=self._make, args=(peer,), name="backup", daemon=True).start()
+
+    async def lines(self) -> AsyncIterator[bytes]:
+        """How it goes, and how it ends."""
+        try:
+            while True:
+                line = await self._said.get()
+                yield msgspec.json.encode(line) + b"\n"
+                if line["state"] != "copying":
+                    return
+        finally:
+            self._given_up.set()
+
+    def _tell(self, line: dict[str, Any]) -> None:
+        with suppress(RuntimeError):  # the loop has ended, and its listeners with it
+            self._loop.call_soon_threadsafe(self._said.put_nowait, line)
+
+    def _copying(self, progress: Progress) -> None:
+        now = time.monotonic()
+        if now - self._told >= TELL_SECONDS:
+            self._told = now
+            self._tell({"state": "copying", "done": progress.done, "total": progress.total})
+
+    def _make(self, peer: str) -> None:
+        name = self._target.name
+        try:
+            manifest = create(
+                self._journal,
+                self._target,
+                extras=self._backups.sources(),
+                previous=self._previous,
+                link=self._wanted.link,
+                rate=self._wanted.rate,
+                told=self._copying,
+                cancelled=self._given_up.is_set,
+            )
+            line = {"state": "done", "backup": _described(manifest)}
+            log.info("backup made", name=name, bytes=manifest.bytes, peer=peer)
+        except Exception as error:
+            shutil.rmtree(self._target, ignore_errors=True)
+            code = "cancelled" if isinstance(error, Cancelled) else "backup-failed"
+            if not isinstance(error, JournalError | OSError):
+                log.error("internal error", exc_info=error)
+            log.warning("backup failed", name=name, error=str(error), peer=peer)
+            line = {"state": "failed", "error": {"code": code, "message": str(error)}}
+        finally:
+            _running.release()
+        self._tell(line)
+
+
+def _described(manifest: Manifest) -> dict[str, Any]:
+    found: dict[str, Any] = msgspec.to_builtins(manifest)
+    return found
+
+
+def _check_previous(previous: Path) -> None:
+    try:
+        read_manifest(previous)
+    except JournalError:
+        raise Problem(
+            404, "backup-not-found", f"there is no backup named {previous.name} to begin with"
+        ) from None
+
+
+def _name(text: str) -> str:
+    if not _NAME.match(text):
+        raise Problem(
+            400,
+            "bad-name",
+            "a backup's name has up to 100 letters, digits and . _ - and begins with a letter or "
+            "a digit",
+        )
+    return text
+
+
+def endpoints(context: Context) -> list[Endpoint]:
+    """See `routing`."""
+    pages = BackupPages(context)
+    return [
+        Endpoint(
+            "GET",
+            "/backup",
+            pages.show,
+            "The backups that the broker has made",
+            Need.SUPERUSER,
+            answer=BackupList,
+        ),
+        Endpoint(
+            "POST",
+            "/backup",
+            pages.create,
+            "Make a backup; the answer tells, a line at a time, how far it is",
+            Need.SUPERUSER,
+            body=Wanted,
+            media=LINES,
+        ),
+    ]

@@ -1,0 +1,49 @@
+"""The settings in force, and where they come from."""
+
+from __future__ import annotations
+
+import msgspec
+
+from sluicemq.admin.context import Context
+from sluicemq.admin.ports import Configuration, SettingView
+from sluicemq.admin.routing import Call, Endpoint, Need
+
+
+class Query(msgspec.Struct, frozen=True, kw_only=True):
+    """Only settings that have that in their name."""
+
+    filter: str = ""
+
+
+class Settings(msgspec.Struct, frozen=True):
+    """In the order of the documentation."""
+
+    items: list[SettingView]
+
+
+class ConfigurationPages:
+    """`/configuration`."""
+
+    def __init__(self, configuration: Configuration) -> None:
+        self._configuration = configuration
+
+    async def list(self, call: Call) -> Settings:
+        """GET /configuration"""
+        wanted = call.query.filter
+        return Settings([each for each in self._configuration.settings() if wanted in each.name])
+
+
+def endpoints(context: Context) -> list[Endpoint]:
+    """What is at /configuration."""
+    pages = ConfigurationPages(context.configuration)
+    return [
+        Endpoint(
+            "GET",
+            "/configuration",
+            pages.list,
+            "The settings in force, and where they come from; not those of destinations",
+            Need.SUPERUSER,
+            query=Query,
+            answer=Settings,
+        ),
+    ]

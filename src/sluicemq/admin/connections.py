@@ -1,0 +1,177 @@
+"""Who is connected, and how somebody is told to go.
+
+A superuser sees everybody; others the connections that act as themselves.
+"""
+
+from __future__ import annotations
+
+from operator import attrgetter
+from typing import Annotated, Final, Literal
+
+import msgspec
+from msgspec import Meta
+
+from sluicemq.admin.context import Context
+from sluicemq.admin.errors import Problem
+from sluicemq.admin.naming import shown
+from sluicemq.admin.pace import Pace
+from sluicemq.admin.paging import Page, PageQuery, page_of
+from sluicemq.admin.ports import ConnectionView
+from sluicemq.admin.routing import Call, Endpoint, Need
+from sluicemq.model.access import Identity
+
+LONGEST_REASON: Final = 200
+"""Characters."""
+_SAID: Final = "closed by an administrator"
+
+
+class ConnectionQuery(PageQuery, kw_only=True, frozen=True):
+    """Which connections, and in what order."""
+
+    filter: Annotated[
+        str, Meta(description="Text anywhere in the peer's address, the user or the client id.")
+    ] = ""
+    protocol: Annotated[str, Meta(description="That the client speaks.")] = ""
+    sort: Literal[
+        "id",
+        "protocol",
+        "peer",
+        "user",
+        "client_id",
+        "listener",
+        "since",
+        "state",
+        "consumers",
+        "bytes_in",
+        "bytes_out",
+    ] = "id"
+
+
+class ClosingQuery(msgspec.Struct, kw_only=True, frozen=True):
+    """Why a connection is closed."""
+
+    reason: Annotated[
+        str, Meta(max_length=LONGEST_REASON, description="What its client and the log are told.")
+    ] = ""
+
+
+class ConnectionItem(msgspec.Struct, kw_only=True, frozen=True):
+    """A connection. `since` is in ms since the epoch.
+
+    state  connecting, open, blocked (nothing is read from it for now), slow (it does not read what
+           waits for it), or closing
+    """
+
+    id: int
+    protocol: str
+    peer: str
+    user: str
+    client_id: str
+    listener: str
+    since: int
+    state: str
+    consumers: int
+    bytes_in: int
+    bytes_out: int
+    tls: bool
+
+
+class ConnectionPages:
+    """`/connections`."""
+
+    def __init__(self, context: Context) -> None:
+        self._connections = context.connections
+
+    async def list(self, call: Call) -> Page[ConnectionItem]:
+        """GET /connections"""
+        query: ConnectionQuery = call.query
+        pace = Pace()
+        found: list[ConnectionView] = []
+        for view in self._connections:
+            if may_see(call.identity, view) and _is_meant(query, view):
+                found.append(view)
+            if pace.due:
+                await pace.rest()
+        found.sort(key=attrgetter(query.sort, "id"), reverse=query.order == "desc")
+        page = page_of(found, query)
+        return Page(
+            items=[_item(view) for view in page.items],
+            page=page.page,
+            page_size=page.page_size,
+            total=page.total,
+        )
+
+    async def show(self, call: Call) -> ConnectionItem:
+        """GET /connections/{id}"""
+        view = self._connections.get(_number(call))
+        if view is None or not may_see(call.identity, view):
+            raise _missing()
+        return _item(view)
+
+    async def close(self, call: Call) -> None:
+        """DELETE /connections/{id}"""
+        reason = " ".join(shown(call.query.reason).split())
+        number = _number(call)
+        view = self._connections.get(number)
+        said = f"{_SAID}: {reason}" if reason else _SAID
+        if view is None or not self._connections.close(number, said):
+            raise _missing()
+        call.note = f"{view.protocol} of {shown(view.user) or 'nobody'} at {view.peer} {reason}"
+
+
+def may_see(identity: Identity, view: ConnectionView) -> bool:
+    """Whether it is shown that connection."""
+    return identity.superuser or (bool(identity.name) and view.user == identity.name)
+
+
+def _is_meant(query: ConnectionQuery, view: ConnectionView) -> bool:
+    if query.protocol and view.protocol != query.protocol:
+        return False
+    wanted = query.filter
+    return not wanted or any(wanted in text for text in (view.peer, view.user, view.client_id))
+
+
+def _item(view: ConnectionView) -> ConnectionItem:
+    return ConnectionItem(
+        **{
+            **view._asdict(),
+            "user": shown(view.user),
+            "client_id": shown(view.client_id),
+        }
+    )
+
+
+def _number(call: Call) -> int:
+    text = call.names["id"]
+    if not (text.isascii() and text.isdecimal() and len(text) < 20):
+        raise _missing()
+    return int(text)
+
+
+def _missing() -> Problem:
+    return Problem(404, "connection-not-found", "there is no such connection, or not any more")
+
+
+def endpoints(context: Context) -> list[Endpoint]:
+    """What is at /connections."""
+    pages = ConnectionPages(context)
+    return [
+        Endpoint(
+            "GET",
+            "/connections",
+            pages.list,
+            "Who is connected",
+            query=ConnectionQuery,
+            answer=Page[ConnectionItem],
+        ),
+        Endpoint("GET", "/connections/{id}", pages.show, "One connection", answer=ConnectionItem),
+        Endpoint(
+            "DELETE",
+            "/connections/{id}",
+            pages.close,
+            "Close a connection",
+            Need.SUPERUSER,
+            query=ClosingQuery,
+            status=204,
+        ),
+    ]

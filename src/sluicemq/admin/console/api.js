@@ -1,0 +1,86 @@
+// Requests to the broker's HTTP API (docs/http.md). Relative to the page, so that the console also
+// works behind a proxy that serves it below a path of its own.
+
+import { session } from "./session.js";
+
+export const ROOT = new URL("../api/v1/", location.href.split("#")[0]);
+
+/** How long an answer may take, in ms. */
+const PATIENCE = 15_000;
+
+/** A refusal, in the words of the API. `status` 0: there was no answer at all. */
+export class Refusal extends Error {
+  constructor(status, code, message, more = {}) {
+    super(message);
+    this.status = status;
+    this.code = code;
+    this.more = more;
+  }
+}
+
+/** Whether an error only says that nobody waits for the answer any more. */
+export function abandoned(error) {
+  return error instanceof DOMException && error.name === "AbortError";
+}
+
+/** The address of something in the API; `query` may have values that are left out (null, ""). */
+export function address(path, query = {}) {
+  const url = new URL(path, ROOT);
+  for (const [name, value] of Object.entries(query)) {
+    if (value !== null && value !== undefined && value !== "") url.searchParams.set(name, value);
+  }
+  return url;
+}
+
+async function refusalOf(response) {
+  let told = {};
+  try {
+    told = (await response.json()).error ?? {};
+  } catch {
+    // a proxy may have answered; then there is only the status
+  }
+  const { code = "no-code", message = `the broker answered with status ${response.status}` } = told;
+  return new Refusal(response.status, code, message, told);
+}
+
+/**
+ * Send a request; gives the decoded answer, or null if it has none.
+ *
+ * `query` and `body` as objects; `signal` abandons it. Throws Refusal.
+ */
+export async function call(method, path, { query, body, signal } = {}) {
+  const headers = { Accept: "application/json", "X-Requested-With": "console" };
+  if (body !== undefined) headers["Content-Type"] = "application/json";
+  if (method !== "GET" && session.csrf) headers["X-CSRF-Token"] = session.csrf;
+  const limit = AbortSignal.timeout(PATIENCE);
+  let response;
+  try {
+    response = await fetch(address(path, query), {
+      method,
+      headers,
+      body: body === undefined ? undefined : JSON.stringify(body),
+      signal: signal ? AbortSignal.any([signal, limit]) : limit,
+      cache: "no-store",
+      credentials: "same-origin",
+    });
+  } catch (error) {
+    if (signal?.aborted) throw new DOMException("nobody waits", "AbortError");
+    if (error.name === "TimeoutError") {
+      throw new Refusal(0, "too-slow", `no answer within ${PATIENCE / 1000} s`);
+    }
+    throw new Refusal(0, "unreachable", "the broker cannot be reached");
+  }
+  if (!response.ok) {
+    const refusal = await refusalOf(response);
+    if (refusal.status === 401) session.lost(refusal);
+    throw refusal;
+  }
+  if (response.status === 204) return null;
+  const text = await response.text();
+  return text ? JSON.parse(text) : null;
+}
+
+export const get = (path, query, signal) => call("GET", path, { query, signal });
+export const post = (path, body = {}, options = {}) => call("POST", path, { body, ...options });
+export const put = (path, body, options = {}) => call("PUT", path, { body, ...options });
+export const remove = (path, query, body) => call("DELETE", path, { query, body });

@@ -1,0 +1,100 @@
+// The beginning: who is there, then the page that the address names, then the next one.
+
+import { Refusal, get } from "./api.js";
+import { h, put } from "./dom.js";
+import { start, stop, take } from "./live.js";
+import { failure } from "./parts.js";
+import { loader } from "./places.js";
+import { here } from "./router.js";
+import { session } from "./session.js";
+import { Shell } from "./shell.js";
+import { whisper } from "./tell.js";
+
+let shell = null;
+let leaving = new AbortController();
+let turns = 0;
+/** The login is shown. */
+let outside = false;
+
+async function begin() {
+  // asked for together: the page that most people open first needs both
+  const first = here().steps.length === 0 ? get("overview").catch(() => null) : null;
+  try {
+    session.take(await get("session"));
+  } catch (error) {
+    if (error instanceof Refusal && error.status === 401) return; // `lost` has shown the login
+    put(
+      document.body,
+      h(
+        "main",
+        { class: "alone" },
+        failure(error, () => location.reload()),
+      ),
+    );
+    return;
+  }
+  await enter(await first);
+}
+
+async function enter(overview = null) {
+  outside = false;
+  shell ??= new Shell(() => session.lost(null));
+  put(document.body, shell.element);
+  shell.welcome();
+  start();
+  if (overview) take(overview);
+  await turn(false);
+}
+
+async function login(refusal) {
+  if (outside) return;
+  outside = true;
+  leaving.abort();
+  stop();
+  const { show } = await import("./pages/login.js");
+  show(refusal, enter);
+}
+
+/** Show the page of the address. `moved` is whether one has come from another page. */
+async function turn(moved = true) {
+  if (!session.known) return;
+  leaving.abort();
+  leaving = new AbortController();
+  turns += 1;
+  const mine = turns;
+  const place = { ...here(), signal: leaving.signal };
+  const load = loader(place.steps[0]);
+  shell.mark(place.steps[0] ?? "");
+  let page;
+  try {
+    page = load ? await load() : await import("./pages/nowhere.js");
+  } catch {
+    // the broker has been replaced by another version, whose files have other addresses
+    if (mine === turns) {
+      const told = new Refusal(
+        0,
+        "no-page",
+        "This page is not there any more: the broker may have been updated. Load the console anew.",
+      );
+      put(
+        shell.main,
+        failure(told, () => location.reload()),
+      );
+    }
+    return;
+  }
+  if (mine !== turns) return;
+  put(shell.main, page.show(place));
+  const title = page.title(place);
+  document.title = `${title} · SluiceMQ`;
+  if (moved) {
+    window.scrollTo(0, 0);
+    const heading = shell.main.querySelector("h1");
+    (heading ?? shell.main).focus({ preventScroll: true });
+    whisper(title);
+  }
+}
+
+session.onLost(login);
+addEventListener("hashchange", () => turn());
+begin();

@@ -1,0 +1,138 @@
+// The body of a message, of any kind: as text, as JSON with its parts told apart, as a table of its
+// values, or byte by byte.
+
+import { h } from "./dom.js";
+import { facts, tag } from "./parts.js";
+
+const PER_LINE = 16;
+/** Bytes that are shown one by one. */
+const MOST_BYTES = 16_384;
+
+const TOKEN = /("(?:[^"\\]|\\.)*")(\s*:)?|([{}[\],])|([^\s"{}[\],:]+)/g;
+/** Characters of a body in a list. */
+const PREVIEW = 160;
+
+/** JSON laid out in lines, its names, strings and other values told apart. Taken piece by piece as it
+    was sent: read as numbers, those with many digits would come out as others. */
+function laidOut(text) {
+  const nodes = [];
+  let depth = 0;
+  const line = () => `\n${"  ".repeat(depth)}`;
+  let before = "";
+  for (const [, string, colon, sign, other] of text.matchAll(TOKEN)) {
+    const closes = sign === "}" || sign === "]";
+    if (closes) depth -= 1;
+    const opened = before === "{" || before === "[";
+    if (before && (closes ? !opened : opened || before === ",")) nodes.push(line());
+    if (sign === "{" || sign === "[") depth += 1;
+    if (sign) nodes.push(sign);
+    else if (colon) nodes.push(h("span", { class: "key" }, string), ": ");
+    else if (string) nodes.push(h("span", { class: "string" }, string));
+    else nodes.push(h("span", { class: "other" }, other));
+    before = sign ?? (colon ? ":" : "value");
+  }
+  return nodes;
+}
+
+/** 16 bytes to a line: where, in hexadecimal, as text. */
+function dump(bytes) {
+  const lines = [];
+  const shown = bytes.slice(0, MOST_BYTES);
+  for (let at = 0; at < shown.length; at += PER_LINE) {
+    const line = [...shown.slice(at, at + PER_LINE)];
+    const hex = line.map((byte) => byte.toString(16).padStart(2, "0")).join(" ");
+    const text = line.map((byte) => (byte >= 32 && byte < 127 ? String.fromCharCode(byte) : "·"));
+    lines.push(
+      h("span", { class: "faint" }, at.toString(16).padStart(6, "0")),
+      `  ${hex.padEnd(PER_LINE * 3)} `,
+      h("span", { class: "string" }, text.join("")),
+      "\n",
+    );
+  }
+  return lines;
+}
+
+function decoded(base64) {
+  return Uint8Array.from(atob(base64), (character) => character.charCodeAt(0));
+}
+
+function block(label, kind, content) {
+  return h(
+    "pre",
+    { class: `body ${kind}`, tabindex: "0", role: "region", "aria-label": label },
+    content,
+  );
+}
+
+/** A typed value of a map, a stream or a property. */
+export function value({ type, value: content }) {
+  if (type === "map") return typedMap(content);
+  return [h("code", null, content === null ? "null" : String(content)), " ", tag(type)];
+}
+
+function typedMap(content) {
+  return facts(
+    Object.entries(content).map(([name, typed]) => [h("code", null, name), value(typed)]),
+  );
+}
+
+/** JSON that is whole is laid out; everything else is shown as it is. */
+function asText(text) {
+  const trimmed = text.trimStart();
+  if (trimmed.startsWith("{") || trimmed.startsWith("[")) {
+    try {
+      JSON.parse(text);
+      return block("Body, JSON", "", laidOut(text));
+    } catch {
+      // it only looks like JSON
+    }
+  }
+  return block("Body, text", "", text);
+}
+
+/** An element that shows it; `body` as the API tells it. */
+export function bodyView({ kind, encoding, value: content, class: named }) {
+  if (kind === "none") return h("p", { class: "hint" }, "It has no body.");
+  switch (encoding) {
+    case "text":
+    case "json":
+      return content === "" ? h("p", { class: "hint" }, "The body is empty.") : asText(content);
+    case "map":
+      return typedMap(content);
+    case "stream":
+      return facts(content.map((typed, index) => [`${index + 1}`, value(typed)]));
+    default:
+      return h(
+        "div",
+        null,
+        named && h("p", null, "Java object of the class ", h("code", null, named)),
+        block("Body, bytes", "hex", dump(decoded(content))),
+      );
+  }
+}
+
+function plain(typed) {
+  return typed !== null && typeof typed === "object" && "value" in typed
+    ? plain(typed.value)
+    : typed;
+}
+
+/** The beginning of a body in one line. */
+export function preview({ kind, encoding, value: content }) {
+  if (kind === "none") return "";
+  let text = content;
+  if (encoding === "map") {
+    text = Object.entries(content)
+      .map(([name, typed]) => `${name} = ${plain(typed)}`)
+      .join(", ");
+  } else if (encoding === "stream") text = content.map((typed) => String(plain(typed))).join(", ");
+  else if (encoding === "object" || encoding === "base64") {
+    const bytes = decoded(content.slice(0, 64));
+    text = [...bytes].map((byte) => byte.toString(16).padStart(2, "0")).join(" ");
+  }
+  return text
+    .slice(0, PREVIEW * 2)
+    .replaceAll(/\s+/g, " ")
+    .trim()
+    .slice(0, PREVIEW);
+}

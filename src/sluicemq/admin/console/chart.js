@@ -1,0 +1,266 @@
+// A chart of figures over time, drawn as SVG, with its figures as a table beside it.
+//
+//     const flow = chart({title: "Flow", series: [{key: "in", label: "in", tone: "water"}], …});
+//     flow.update(history);        // as the API's /history tells it
+//
+// A series may go `down` from the middle line: what leaves is then below what comes.
+
+import { h, put, s, say, unique } from "./dom.js";
+import { clock } from "./format.js";
+import { ceiling, times } from "./scale.js";
+
+const LEFT = 48;
+const RIGHT = 10;
+const TOP = 8;
+const BOTTOM = 20;
+const NARROWEST = 200;
+const MINUTE = 60_000;
+/** Rows of the table: one for so many samples. */
+const ROWS = 15;
+
+export class Chart {
+  /**
+   * `series`: {key, label, tone, dash, down, area}; `format` makes a text of a value; `least` is the
+   * smallest value an axis ends with; `height` in px.
+   */
+  constructor({ title, series, format, least = 1, height = 150 }) {
+    this.title = title;
+    this.series = series;
+    this.format = format;
+    this.least = least;
+    this.height = height;
+    this.history = null;
+    this.pointed = null;
+    this.width = 0;
+    this.mirrored = series.some((one) => one.down);
+    this.build();
+  }
+
+  build() {
+    this.readings = this.series.map(() => h("b"));
+    this.when = h("span", { class: "chart-when" });
+    this.legend = h(
+      "ul",
+      { class: "legend" },
+      this.series.map((one, index) =>
+        h("li", null, sample(one), `${one.label} `, this.readings[index]),
+      ),
+    );
+    this.grid = s("g");
+    this.paths = this.series.map((one) => ({
+      area: one.area ? s("path", { class: `area ${one.tone}` }) : null,
+      line: s("path", { class: `line ${one.tone}${one.dash ? " dash" : ""}` }),
+    }));
+    this.cross = s("line", { class: "cross", y1: TOP, y2: this.height - BOTTOM });
+    this.cross.setAttribute("visibility", "hidden");
+    this.drawing = s(
+      "svg",
+      { class: "plot", role: "img", height: this.height, "aria-label": this.title },
+      this.grid,
+      this.paths.map(({ area, line }) => [area, line]),
+      this.cross,
+    );
+    this.table = h("div", { class: "chart-figures" });
+    this.details = h("details", null, h("summary", null, "Figures"), this.table);
+    this.details.addEventListener("toggle", () => this.tabulate());
+    const name = unique("chart");
+    this.element = h(
+      "figure",
+      { class: "chart", "aria-labelledby": name },
+      h("figcaption", null, h("h2", { id: name }, this.title), this.when, this.legend),
+      this.drawing,
+      this.details,
+    );
+    this.drawing.addEventListener("pointermove", (event) => this.point(event.offsetX));
+    this.drawing.addEventListener("pointerleave", () => this.point(null));
+    new ResizeObserver(([entry]) => {
+      const width = Math.max(NARROWEST, Math.floor(entry.contentRect.width));
+      if (width === this.width) return;
+      this.width = width;
+      this.draw();
+    }).observe(this.drawing);
+  }
+
+  /** Draw what is known now, of so many minutes: what was before the broker began stays empty. */
+  update(history, minutes) {
+    this.history = history;
+    this.start = history.end - minutes * MINUTE;
+    this.length = Math.max(0, ...this.series.map((one) => history[one.key]?.length ?? 0));
+    this.read();
+    this.draw();
+    this.tabulate();
+  }
+
+  value(one, index) {
+    return this.history[one.key]?.[index] ?? NaN;
+  }
+
+  /** When the sample of that index was taken, in ms. */
+  at(index) {
+    return this.history.end - (this.length - 1 - index) * this.history.step_ms;
+  }
+
+  x(at) {
+    const share = (at - this.start) / (this.history.end - this.start);
+    return LEFT + share * (this.width - LEFT - RIGHT);
+  }
+
+  draw() {
+    if (!this.history || !this.width) return;
+    const room = this.height - TOP - BOTTOM;
+    const zero = this.mirrored ? TOP + room / 2 : TOP + room;
+    const tall = this.mirrored ? room / 2 : room;
+    const highest = Math.max(0, ...this.series.flatMap((one) => known(this.history[one.key])));
+    const top = ceiling(highest, this.least);
+    this.drawing.setAttribute("viewBox", `0 0 ${this.width} ${this.height}`);
+    this.drawGrid(top, zero, tall);
+    this.series.forEach((one, number) => {
+      const sign = one.down ? 1 : -1;
+      const points = [];
+      for (let index = 0; index < this.length; index += 1) {
+        const value = this.value(one, index);
+        if (Number.isFinite(value)) {
+          points.push([this.x(this.at(index)), zero + (sign * tall * Math.min(value, top)) / top]);
+        }
+      }
+      const line = points.map(([x, y]) => `${x.toFixed(1)},${y.toFixed(1)}`).join("L");
+      const { area, line: stroke } = this.paths[number];
+      // with nothing behind it one point alone is a dot
+      stroke.setAttribute("d", line ? `M${line}h0` : "");
+      if (area && line) {
+        area.setAttribute(
+          "d",
+          `M${points[0][0].toFixed(1)},${zero}L${line}L${points.at(-1)[0].toFixed(1)},${zero}Z`,
+        );
+      }
+    });
+  }
+
+  drawGrid(top, zero, tall) {
+    const marks = this.mirrored ? [1, 0, -1] : [1, 0.5, 0];
+    const right = this.width - RIGHT;
+    put(
+      this.grid,
+      marks.map((share) => {
+        const y = zero - share * tall;
+        const kind = share === 0 ? "base" : "rule";
+        return [
+          s("line", { class: kind, x1: LEFT, x2: right, y1: y, y2: y }),
+          s(
+            "text",
+            { class: "axis", x: LEFT - 6, y: y + 4, "text-anchor": "end" },
+            this.format(Math.abs(share) * top),
+          ),
+        ];
+      }),
+      this.mirrored && this.series.map((one) => this.half(one)),
+      times(this.start, this.history.end, Math.max(2, this.width / 90)).map((at) => {
+        const x = this.x(at);
+        const low = this.height - BOTTOM;
+        const anchor = x > right - 20 ? "end" : "middle";
+        return [
+          s("line", { class: "rule", x1: x, x2: x, y1: low, y2: low + 5 }),
+          s(
+            "text",
+            { class: "axis", x, y: this.height - 4, "text-anchor": anchor },
+            clock(at, false),
+          ),
+        ];
+      }),
+    );
+  }
+
+  /** What each half of a mirrored chart is. */
+  half({ label, tone, down }) {
+    const y = down ? this.height - BOTTOM - 7 : TOP + 14;
+    return s("text", { class: `axis ${tone}`, x: LEFT + 7, y }, label);
+  }
+
+  /** The values at the pointer, or the latest. */
+  read() {
+    const index = this.pointed ?? this.length - 1;
+    this.series.forEach((one, number) => {
+      const value = index >= 0 ? this.value(one, index) : NaN;
+      say(this.readings[number], this.format(value));
+    });
+    say(this.when, this.pointed === null ? "" : clock(this.at(this.pointed)));
+    if (this.pointed === null) this.drawing.setAttribute("aria-label", this.summary());
+  }
+
+  /** What the drawing shows, in words. */
+  summary() {
+    const told = this.series.map((one) => {
+      const values = known(this.history[one.key]);
+      if (!values.length) return `${one.label}: nothing yet`;
+      const range = `between ${this.format(Math.min(...values))} and ${this.format(Math.max(...values))}`;
+      return `${one.label}: now ${this.format(values.at(-1))}, ${range}`;
+    });
+    return `${this.title}, since ${clock(this.at(0), false)}. ${told.join("; ")}`;
+  }
+
+  point(x) {
+    if (!this.history || this.length < 2) return;
+    if (x === null) {
+      this.pointed = null;
+      this.cross.setAttribute("visibility", "hidden");
+    } else {
+      const { end, step_ms: step } = this.history;
+      const share = (x - LEFT) / (this.width - LEFT - RIGHT);
+      const ago = Math.round(((1 - share) * (end - this.start)) / step);
+      this.pointed = Math.min(this.length - 1, Math.max(0, this.length - 1 - ago));
+      const there = this.x(this.at(this.pointed));
+      this.cross.setAttribute("x1", there);
+      this.cross.setAttribute("x2", there);
+      this.cross.setAttribute("visibility", "visible");
+    }
+    this.read();
+  }
+
+  /** The same as a table, made only for those who open it. */
+  tabulate() {
+    if (!this.details.open || !this.history) return;
+    const every = Math.max(1, Math.ceil(this.length / ROWS));
+    const rows = [];
+    for (let index = this.length - 1; index >= 0; index -= every) {
+      rows.push(
+        h(
+          "tr",
+          null,
+          h("th", { scope: "row" }, clock(this.at(index))),
+          this.series.map((one) => h("td", null, this.format(this.value(one, index)))),
+        ),
+      );
+    }
+    put(
+      this.table,
+      h(
+        "table",
+        null,
+        h("caption", { class: "unseen" }, this.title),
+        h(
+          "thead",
+          null,
+          h(
+            "tr",
+            null,
+            h("th", { scope: "col" }, "time"),
+            this.series.map((one) => h("th", { scope: "col" }, one.label)),
+          ),
+        ),
+        h("tbody", null, rows),
+      ),
+    );
+  }
+}
+
+function known(values) {
+  return (values ?? []).filter(Number.isFinite);
+}
+
+function sample(one) {
+  return s(
+    "svg",
+    { class: "sample", viewBox: "0 0 16 8", "aria-hidden": "true" },
+    s("path", { class: `line ${one.tone}${one.dash ? " dash" : ""}`, d: "M0,4L16,4" }),
+  );
+}

@@ -1,0 +1,51 @@
+// Commands that work as they stand: made from the addresses that this broker listens on.
+
+/** Protocols that `sluicemq send` speaks, the simplest first. */
+const SPOKEN = ["phpmq", "msglite", "vibemq", "jmq"];
+const ANYWHERE = new Set(["0.0.0.0", "[::]", "*", ""]);
+
+/** As a shell takes it for one word. */
+export function quoted(word) {
+  if (/^[\w@%+=:,./-]+$/.test(word)) return word;
+  return `'${word.replaceAll("'", "'\\''")}'`;
+}
+
+function reachable(url) {
+  const [base] = url.split("?", 1);
+  const scheme = base.slice(0, base.indexOf(":"));
+  const rest = base.slice(base.indexOf("://") + 3).replace(/\/$/, "");
+  const host = rest.slice(0, rest.lastIndexOf(":"));
+  const port = rest.slice(rest.lastIndexOf(":"));
+  return { scheme, address: `${scheme}://${ANYWHERE.has(host) ? location.hostname : host}${port}` };
+}
+
+function spoken(listeners) {
+  const open = (listeners ?? []).map(({ url }) => reachable(url));
+  for (const protocol of SPOKEN) {
+    const found = open.find(({ scheme }) => scheme === protocol);
+    if (found) return found.address;
+  }
+  return null;
+}
+
+function api(name) {
+  const base = new URL("../api/v1/", location.href.split("#")[0]);
+  return new URL(`destinations/queue/${encodeURIComponent(name)}/messages`, base).href;
+}
+
+/** Send a message to a queue. */
+export function sending(listeners, name, body = "hello") {
+  const address = spoken(listeners);
+  if (address) return `sluicemq send ${quoted(`${address}/${encoded(name)}`)} ${quoted(body)}`;
+  return `curl --json '{"body": "${body}"}' ${quoted(api(name))}`;
+}
+
+/** Receive one from it; null if no listener serves for that. */
+export function receiving(listeners, name) {
+  const address = spoken(listeners);
+  return address && `sluicemq receive ${quoted(`${address}/${encoded(name)}`)}`;
+}
+
+function encoded(name) {
+  return name.split("/").map(encodeURIComponent).join("/");
+}

@@ -1,0 +1,82 @@
+// Questions that have to be answered before anything else: forms, and confirmations that name what
+// will be lost.
+
+import { Refusal } from "./api.js";
+import { h, put, unique } from "./dom.js";
+import { field, values } from "./fields.js";
+
+/**
+ * Ask, and do. Gives what `submit` gave, or null if it was given up.
+ *
+ * {title, text: […], fields: […], action, tone: "danger", submit(values)}; `text` are paragraphs,
+ * `fields` as in fields.js. What `submit` refuses is told in the dialog, which stays open.
+ */
+export function ask({ title, text = [], fields = [], action, tone = "", submit }) {
+  const heading = unique("dialog");
+  const alert = h("p", { class: "error", role: "alert", hidden: true });
+  const done = h("button", { type: "submit", class: tone || "primary" }, action);
+  const cancel = h("button", { type: "button", onclick: () => dialog.close() }, "Cancel");
+  const form = h(
+    "form",
+    { method: "dialog" },
+    h("h2", { id: heading }, title),
+    text.map((paragraph) => (paragraph instanceof Node ? paragraph : h("p", null, paragraph))),
+    fields.map(field),
+    alert,
+    h("div", { class: "buttons" }, cancel, done),
+  );
+  const dialog = h(
+    "dialog",
+    { "aria-labelledby": heading, class: fields.length ? "" : "plain" },
+    form,
+  );
+  return new Promise((resolve) => {
+    let result = null;
+    form.addEventListener("submit", async (event) => {
+      event.preventDefault();
+      alert.hidden = true;
+      done.disabled = true;
+      try {
+        result = (await submit(values(form, fields))) ?? true;
+        dialog.close();
+      } catch (error) {
+        if (!(error instanceof Refusal)) throw error;
+        put(alert, error.message);
+        alert.hidden = false;
+      } finally {
+        done.disabled = false;
+      }
+    });
+    dialog.addEventListener("close", () => {
+      // the browser has given the focus back to where it was
+      dialog.remove();
+      resolve(result);
+    });
+    document.body.append(dialog);
+    dialog.showModal();
+    // what destroys is not to be done by pressing Enter once too often
+    if (tone === "danger" && !fields.length) cancel.focus();
+  });
+}
+
+/** Show something that is only to be read. */
+export function show(title, ...content) {
+  const heading = unique("dialog");
+  const close = h(
+    "button",
+    { type: "button", class: "primary", onclick: () => dialog.close() },
+    "Close",
+  );
+  const dialog = h(
+    "dialog",
+    { "aria-labelledby": heading },
+    h("h2", { id: heading }, title),
+    content,
+    h("div", { class: "buttons" }, close),
+  );
+  dialog.addEventListener("close", () => dialog.remove());
+  document.body.append(dialog);
+  dialog.showModal();
+  close.focus();
+  return dialog;
+}

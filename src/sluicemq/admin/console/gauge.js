@@ -1,0 +1,77 @@
+// How much is waiting, as a staff gauge shows how high the water stands: a ruler whose marks are
+// powers of ten.
+
+import { h, s } from "./dom.js";
+import { compact, count } from "./format.js";
+import { DECADES, level } from "./scale.js";
+
+const WIDTH = 64;
+const HEIGHT = 224;
+const PAD = 8;
+const STAFF = 18;
+const LEFT = WIDTH - STAFF - 2;
+
+function depth(share) {
+  return PAD + (HEIGHT - 2 * PAD) * (1 - share);
+}
+
+function marks() {
+  const drawn = [];
+  for (let decade = 0; decade <= DECADES; decade += 1) {
+    const at = depth(decade === 0 ? 0 : level(10 ** decade - 1));
+    drawn.push(s("line", { class: "gauge-mark", x1: LEFT - 7, x2: LEFT, y1: at, y2: at }));
+    drawn.push(
+      s(
+        "text",
+        { class: "axis", x: LEFT - 11, y: at + 4, "text-anchor": "end" },
+        scaleText(decade),
+      ),
+    );
+    // the blocks of a staff gauge: every other fifth
+    for (let fifth = 0; decade < DECADES && fifth < 5; fifth += 2) {
+      const top = depth((decade + (fifth + 1) / 5) / DECADES);
+      const bottom = depth((decade + fifth / 5) / DECADES);
+      const half = STAFF / 2;
+      const x = decade % 2 ? LEFT + half : LEFT;
+      drawn.push(s("rect", { class: "gauge-block", x, y: top, width: half, height: bottom - top }));
+    }
+  }
+  return drawn;
+}
+
+function scaleText(decade) {
+  return decade === 0 ? "0" : compact(10 ** decade).replace("100,000", "100K");
+}
+
+/** A gauge of its own; `update(messages)` moves the water. */
+export function gauge(label) {
+  const water = s("rect", { class: "gauge-water", x: LEFT, width: STAFF, y: PAD, height: 0 });
+  const surface = s("line", { class: "gauge-surface", x1: LEFT - 7, x2: WIDTH });
+  const drawing = s(
+    "svg",
+    { class: "gauge", viewBox: `0 0 ${WIDTH} ${HEIGHT}`, role: "img" },
+    s("rect", { class: "gauge-staff", x: LEFT, y: PAD, width: STAFF, height: HEIGHT - 2 * PAD }),
+    water,
+    marks(),
+    surface,
+  );
+  return {
+    element: drawing,
+    update(messages) {
+      const top = depth(level(messages));
+      water.setAttribute("y", top);
+      water.setAttribute("height", HEIGHT - PAD - top);
+      surface.setAttribute("y1", top);
+      surface.setAttribute("y2", top);
+      drawing.setAttribute("aria-label", `${label}: ${count(messages)}`);
+    },
+  };
+}
+
+/** The same scale lying down beside the figure, for tables. */
+export function standing(messages) {
+  const water = h("i");
+  water.style.inlineSize = `${(level(messages) * 100).toFixed(1)}%`;
+  const scale = h("span", { class: "level", "aria-hidden": "true" }, water);
+  return [scale, h("span", null, compact(messages))];
+}

@@ -1,0 +1,99 @@
+// Single keys: `/` to search, `g` and a letter to go somewhere, `?` for the list of them.
+//
+// They can be switched off, because who dictates presses keys without knowing (WCAG 2.1.4), and they
+// never count while something is being typed.
+
+import { show } from "./dialogs.js";
+import { h } from "./dom.js";
+import { visible } from "./places.js";
+import { go } from "./router.js";
+
+const STORED = "sluicemq.keys";
+/** ms for the letter after `g`. */
+const PATIENCE = 1_500;
+
+let leading = 0;
+
+function enabled() {
+  try {
+    return localStorage.getItem(STORED) !== "off";
+  } catch {
+    return true;
+  }
+}
+
+function enable(on) {
+  try {
+    localStorage.setItem(STORED, on ? "on" : "off");
+  } catch {
+    // without storage they stay on
+  }
+}
+
+function typing(target) {
+  return (
+    target instanceof HTMLElement && target.closest("input, textarea, select, dialog") !== null
+  );
+}
+
+/** Listen; `actions` are {search(), theme()}. */
+export function listen(actions) {
+  document.addEventListener("keydown", (event) => {
+    if (event.ctrlKey || event.metaKey || event.altKey || event.isComposing) return;
+    if (typing(event.target) || !enabled()) return;
+    const led = Date.now() - leading < PATIENCE;
+    leading = 0;
+    if (led) {
+      const place = visible().find(({ keys }) => keys === event.key);
+      if (place) {
+        event.preventDefault();
+        go(`#/${place.step}`);
+      }
+      return;
+    }
+    if (event.key === "g") leading = Date.now();
+    else if (event.key === "/") {
+      event.preventDefault();
+      actions.search();
+    } else if (event.key === "?") help();
+    else if (event.key === "d") actions.theme();
+  });
+}
+
+function keyed(keys, what) {
+  return h(
+    "tr",
+    null,
+    h(
+      "th",
+      { scope: "row" },
+      keys.map((key, index) => [index > 0 && " then ", h("kbd", null, key)]),
+    ),
+    h("td", null, what),
+  );
+}
+
+/** The list of the keys. */
+export function help() {
+  const box = h("input", { type: "checkbox", id: "keys-on" });
+  box.checked = enabled();
+  box.addEventListener("change", () => enable(box.checked));
+  show(
+    "Keys",
+    h(
+      "table",
+      { class: "keys" },
+      h("caption", { class: "unseen" }, "Keys and what they do"),
+      h(
+        "tbody",
+        null,
+        keyed(["/"], "search"),
+        keyed(["?"], "this list"),
+        keyed(["d"], "dark or light"),
+        visible().map((place) => keyed(["g", place.keys], place.label)),
+        keyed(["Esc"], "close, or leave the search"),
+      ),
+    ),
+    h("p", { class: "pair" }, box, h("label", { for: "keys-on" }, "Single keys do something")),
+  );
+}

@@ -1,0 +1,131 @@
+// The stream of live figures, and whether there is a broker at the other end.
+//
+// One stream for the page, closed while nobody looks at it: a browser keeps few connections to one
+// host, and a broker has better things to do than to tell a hidden tab its figures.
+
+import { ROOT, Refusal, get } from "./api.js";
+
+/** ms until the next try; it doubles up to the second. */
+const FIRST = 500;
+const LAST = 8_000;
+/** ms without any event after which the stream is taken for dead. */
+const SILENCE = 12_000;
+
+const watchers = new Set();
+const onlookers = new Set();
+let source = null;
+let delay = FIRST;
+let retry = 0;
+let silence = 0;
+let wanted = false;
+
+export const live = {
+  /** "connecting", "live" or "gone". */
+  state: "connecting",
+  /** The latest figures, or null. */
+  overview: null,
+};
+
+/** Call back with the figures, at once if there are any; until `signal`. */
+export function watch(callback, signal) {
+  watchers.add(callback);
+  signal?.addEventListener("abort", () => watchers.delete(callback));
+  if (live.overview) callback(live.overview);
+}
+
+/** Call back when the state changes. */
+export function watchState(callback) {
+  onlookers.add(callback);
+}
+
+/** Figures that were asked for, not told by the stream. */
+export function take(overview) {
+  live.overview = overview;
+  for (const callback of watchers) callback(overview);
+}
+
+function become(state) {
+  if (live.state === state) return;
+  live.state = state;
+  for (const callback of onlookers) callback(state);
+}
+
+function heard() {
+  clearTimeout(silence);
+  silence = setTimeout(lose, SILENCE);
+}
+
+function close() {
+  clearTimeout(silence);
+  clearTimeout(retry);
+  source?.close();
+  source = null;
+}
+
+function open() {
+  close();
+  if (!wanted || document.hidden) return;
+  source = new EventSource(new URL("events", ROOT), { withCredentials: true });
+  source.addEventListener("overview", (event) => {
+    delay = FIRST;
+    heard();
+    become("live");
+    take(JSON.parse(event.data));
+  });
+  source.addEventListener("logout", lose);
+  source.onopen = heard;
+  source.onerror = lose;
+  heard();
+}
+
+/** The stream has ended: find out whether the broker or only the session has. A broker that keeps no
+    more streams than it has still tells its figures to who asks. */
+async function lose() {
+  close();
+  try {
+    take(await get("overview"));
+    become("live");
+  } catch (error) {
+    if (error instanceof Refusal && error.status === 401) return; // the login is shown
+    become("gone");
+  }
+  clearTimeout(retry);
+  retry = setTimeout(open, delay);
+  delay = Math.min(delay * 2, LAST);
+}
+
+/** Try now instead of waiting. */
+export function reconnect() {
+  delay = FIRST;
+  open();
+}
+
+/** Begin, when somebody is logged in. */
+export function start() {
+  wanted = true;
+  open();
+}
+
+/** Until the next `start`. */
+export function stop() {
+  wanted = false;
+  live.overview = null;
+  live.state = "connecting";
+  close();
+}
+
+document.addEventListener("visibilitychange", () => (document.hidden ? close() : open()));
+
+/**
+ * Call `step` now and then every `interval` ms, never twice at a time and not while the page is
+ * hidden or the broker is gone; until `signal`. What `step` throws ends nothing: it tells it itself.
+ */
+export function every(interval, step, signal) {
+  let timer = 0;
+  const turn = async () => {
+    if (!document.hidden && live.state !== "gone") await step();
+    if (!signal.aborted) timer = setTimeout(turn, interval);
+  };
+  signal.addEventListener("abort", () => clearTimeout(timer));
+  return turn();
+}

@@ -1,0 +1,78 @@
+// The user who is logged in: rights, and the password.
+
+import { post } from "../api.js";
+import { ask } from "../dialogs.js";
+import { h } from "../dom.js";
+import { button, empty, facts, head, panel, tag } from "../parts.js";
+import { session } from "../session.js";
+import { tell } from "../tell.js";
+import { permissionText } from "./users.js";
+
+export const title = () => "Your account";
+
+export function show() {
+  if (!session.user) {
+    return h(
+      "div",
+      { class: "page" },
+      head("Your account"),
+      panel(
+        null,
+        empty(
+          "Nobody is logged in",
+          h("p", null, "This broker has no users: everybody who reaches it may do everything."),
+        ),
+      ),
+    );
+  }
+  const { user, superuser, permissions } = session;
+  return h(
+    "div",
+    { class: "page" },
+    head(h("span", { class: "name" }, user), {
+      actions: [button("Change the password…", changePassword)],
+    }),
+    panel(
+      "What you may do",
+      superuser ? h("p", null, tag("superuser", "brass"), " Everything.") : rights(permissions),
+    ),
+  );
+}
+
+function rights(permissions) {
+  if (!permissions.length)
+    return empty("Nothing yet", h("p", null, "A superuser can permit you something."));
+  return facts(
+    permissions.map((one) => [
+      h("code", null, one.pattern),
+      permissionText(one).slice(one.pattern.length + 2),
+    ]),
+  );
+}
+
+async function changePassword() {
+  const done = await ask({
+    title: "Change your password",
+    text: ["All other sessions with the old one end."],
+    fields: [
+      {
+        name: "old",
+        label: "Password until now",
+        kind: "password",
+        required: true,
+        autocomplete: "current-password",
+      },
+      {
+        name: "new",
+        label: "New password",
+        kind: "password",
+        required: true,
+        autocomplete: "new-password",
+      },
+    ],
+    action: "Change it",
+    // the session begins anew, with another secret
+    submit: async (typed) => session.take(await post("session/password", typed)),
+  });
+  if (done) tell("Your password is changed");
+}

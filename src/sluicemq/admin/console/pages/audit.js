@@ -1,0 +1,67 @@
+// What has been done, and by whom: the last lines of the audit log.
+
+import { get } from "../api.js";
+import { h, put } from "../dom.js";
+import { every } from "../live.js";
+import { empty, head, loading, panel, tag, when } from "../parts.js";
+import { Table } from "../table.js";
+
+export const title = () => "Audit";
+
+const PACE = 5_000;
+const MOST = 200;
+/** Fields that have columns of their own. */
+const KNOWN = new Set(["at", "event", "user", "peer", "what", "result", "time"]);
+
+export function show({ signal }) {
+  const table = new Table({ caption: "Audit log", stack: true, key: keyOf, columns: COLUMNS });
+  const content = h("div", null, table.element);
+  const look = loading(
+    content,
+    async () => {
+      const { items } = await get("audit", { limit: MOST }, signal);
+      table.update(items);
+      if (!items.length)
+        put(
+          content,
+          empty(
+            "Nothing has been done yet",
+            h("p", null, "Logins, refusals and every change are written down here."),
+          ),
+        );
+      else if (content.firstChild !== table.element) put(content, table.element);
+    },
+    signal,
+  );
+  every(PACE, look, signal);
+  const beside = h("p", { class: "about" }, `The last ${MOST} lines; the log has all of them.`);
+  return h("div", { class: "page" }, head("Audit", { beside }), panel(null, content));
+}
+
+function keyOf(line) {
+  return JSON.stringify(line);
+}
+
+function rest(line) {
+  const more = Object.entries(line).filter(([name]) => !KNOWN.has(name));
+  return more.map(([name, value]) => `${name}=${value}`).join(" ");
+}
+
+const COLUMNS = [
+  { key: "at", label: "When", same: ({ at }) => String(at), show: ({ at }) => when(at) },
+  { key: "event", label: "Event", show: ({ event }) => event ?? "" },
+  { key: "user", label: "User", head: true, show: ({ user }) => user || "–" },
+  { key: "peer", label: "From", rank: 2, show: ({ peer }) => peer ?? "" },
+  {
+    key: "what",
+    label: "What",
+    same: keyOf,
+    show: (line) => h("code", null, [line.what, rest(line)].filter(Boolean).join(" ")),
+  },
+  {
+    key: "result",
+    label: "Result",
+    same: ({ result }) => result ?? "",
+    show: ({ result }) => result && tag(result, result === "done" ? "good" : "bad"),
+  },
+];

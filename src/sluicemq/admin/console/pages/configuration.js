@@ -1,0 +1,108 @@
+// The settings in force, and where each comes from.
+
+import { get } from "../api.js";
+import { h, put } from "../dom.js";
+import { bytes, millis, span } from "../format.js";
+import { head, loading, panel, tag } from "../parts.js";
+import { Table } from "../table.js";
+import { whisper } from "../tell.js";
+
+export const title = () => "Configuration";
+
+export function show({ signal }) {
+  const table = new Table({
+    caption: "Settings in force",
+    stack: true,
+    key: ({ name }) => name,
+    columns: COLUMNS,
+  });
+  const filter = h("input", { type: "search", id: "filter-settings", autocomplete: "off" });
+  const other = h("input", { type: "checkbox", id: "filter-other" });
+  const content = h("div", null, table.element);
+  let settings = [];
+  const update = () => {
+    const wanted = filter.value.trim().toLowerCase();
+    const found = settings.filter(
+      ({ name, meaning = "", source }) =>
+        `${name} ${meaning}`.toLowerCase().includes(wanted) &&
+        (!other.checked || source !== "default"),
+    );
+    table.update(found);
+    return found.length;
+  };
+  const told = () => whisper(`${update()} found`);
+  filter.addEventListener("input", told);
+  other.addEventListener("change", told);
+  loading(
+    content,
+    async () => {
+      settings = (await get("configuration", {}, signal)).items;
+      update();
+      if (content.firstChild !== table.element) put(content, table.element);
+    },
+    signal,
+  )();
+  const filters = h(
+    "div",
+    { class: "filters" },
+    h("div", { class: "field grow" }, h("label", { for: filter.id }, "Name or meaning"), filter),
+    h(
+      "div",
+      { class: "pair check" },
+      other,
+      h("label", { for: other.id }, "only what is not as usual"),
+    ),
+  );
+  const beside = h(
+    "p",
+    { class: "about" },
+    "Changed in the configuration file, by the environment or on the command line.",
+  );
+  return h(
+    "div",
+    { class: "page" },
+    head("Configuration", { beside }),
+    panel(null, [filters, content]),
+  );
+}
+
+function text(value, unit = "") {
+  if (value === null || value === undefined) return "–";
+  if (value && unit === "bytes") return bytes(value);
+  if (value && unit === "ms") return value < 1000 ? millis(value) : span(value);
+  if (value && unit === "s") return span(value * 1000);
+  return typeof value === "string" ? value || "“”" : JSON.stringify(value);
+}
+
+const COLUMNS = [
+  {
+    key: "name",
+    label: "Setting",
+    head: true,
+    same: ({ name, meaning }) => `${name} ${meaning}`,
+    show: ({ name, meaning }) => [
+      h("span", { class: "name" }, name),
+      meaning && h("div", { class: "hint" }, meaning),
+    ],
+  },
+  {
+    key: "value",
+    label: "Value",
+    same: ({ value, unit }) => text(value, unit),
+    show: ({ value, unit }) => h("code", null, text(value, unit)),
+  },
+  {
+    key: "default",
+    label: "Usual",
+    rank: 3,
+    same: (one) => text(one.default, one.unit),
+    show: (one) => h("code", null, text(one.default, one.unit)),
+  },
+  {
+    key: "source",
+    label: "From",
+    rank: 2,
+    same: ({ source }) => source,
+    show: ({ source }) => (source === "default" ? source : tag(source, "brass")),
+  },
+];

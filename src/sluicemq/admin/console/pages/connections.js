@@ -1,0 +1,148 @@
+// Who is connected; a connection can be closed.
+
+import { remove } from "../api.js";
+import { sending } from "../commands.js";
+import { ask } from "../dialogs.js";
+import { h } from "../dom.js";
+import { bytes, count, many } from "../format.js";
+import { List, choiceFilter, textFilter } from "../list.js";
+import { live } from "../live.js";
+import { button, command, empty, head, panel, tag, when } from "../parts.js";
+import { session } from "../session.js";
+import { tell } from "../tell.js";
+
+export const title = () => "Connections";
+
+const PROTOCOLS = ["phpmq", "vibemq", "jmq", "msglite", "http"];
+
+export function show({ signal }) {
+  const list = new List({
+    path: "connections",
+    sort: "since",
+    order: "desc",
+    filters: [
+      textFilter("filter", "Peer, user or client id"),
+      choiceFilter("protocol", "Protocol", [["", "all"], ...PROTOCOLS.map((name) => [name, name])]),
+    ],
+    table: {
+      caption: "Connections",
+      stack: true,
+      key: ({ id }) => id,
+      columns: columns((item) => close(item, list)),
+    },
+    none,
+    signal,
+  });
+  const beside = session.superuser ? null : h("p", { class: "about" }, "Those of your own user.");
+  return h("div", { class: "page" }, head("Connections", { beside }), panel(null, list.element));
+}
+
+function columns(onclose) {
+  return [
+    {
+      key: "peer",
+      label: "Peer",
+      sort: true,
+      head: true,
+      same: ({ peer, tls }) => `${peer} ${tls}`,
+      show: ({ peer, tls }) => [h("span", { class: "name" }, peer), tls && tag("TLS", "good")],
+    },
+    { key: "protocol", label: "Protocol", sort: true, show: ({ protocol }) => protocol },
+    { key: "user", label: "User", sort: true, rank: 2, show: ({ user }) => user || "–" },
+    {
+      key: "client_id",
+      label: "Client id",
+      sort: true,
+      rank: 2,
+      show: ({ client_id: id }) => id || "–",
+    },
+    { key: "state", label: "State", sort: true, rank: 2, show: ({ state }) => state },
+    {
+      key: "since",
+      label: "Since",
+      sort: true,
+      first: "desc",
+      rank: 3,
+      same: ({ since }) => String(since),
+      show: ({ since }) => when(since),
+    },
+    {
+      key: "consumers",
+      label: "Consumers",
+      sort: true,
+      first: "desc",
+      number: true,
+      rank: 2,
+      show: (one) => count(one.consumers),
+    },
+    {
+      key: "bytes_in",
+      label: "Received",
+      sort: true,
+      first: "desc",
+      number: true,
+      rank: 3,
+      show: (one) => bytes(one.bytes_in),
+    },
+    {
+      key: "bytes_out",
+      label: "Sent",
+      sort: true,
+      first: "desc",
+      number: true,
+      rank: 3,
+      show: (one) => bytes(one.bytes_out),
+    },
+    {
+      key: "close",
+      label: "Actions",
+      hidden: true,
+      number: true,
+      same: ({ id }) => String(id),
+      show: (item) =>
+        button("Close…", () => onclose(item), {
+          tone: "quiet small",
+          name: `Close ${item.peer}…`,
+          why: session.superuser ? "" : "closing a connection takes a superuser",
+        }),
+    },
+  ];
+}
+
+async function close(item, list) {
+  const losing =
+    item.consumers > 0
+      ? `It has ${many(item.consumers, "consumer")}; what they have not acknowledged is delivered again, to others.`
+      : "It has no consumers.";
+  const done = await ask({
+    title: `Close the connection from ${item.peer}?`,
+    text: [losing, "Most clients connect again by themselves."],
+    fields: [
+      {
+        name: "reason",
+        label: "Reason",
+        hint: "Told to the client where its protocol can, and in the audit log.",
+        maxlength: 200,
+      },
+    ],
+    action: "Close it",
+    tone: "danger",
+    submit: ({ reason }) => remove(`connections/${item.id}`, { reason }),
+  });
+  if (!done) return;
+  tell(`The connection from ${item.peer} is closed`);
+  list.look();
+}
+
+function none(filtered) {
+  if (filtered) return empty("No connection is like that");
+  return empty(
+    "Nobody is connected",
+    h(
+      "p",
+      null,
+      "Connections stay only as long as their clients; this one sends a message and goes:",
+    ),
+    command(sending(live.overview?.listeners, "orders")),
+  );
+}

@@ -1,0 +1,63 @@
+// Who consumes from a destination.
+
+import { receiving } from "../commands.js";
+import { h } from "../dom.js";
+import { compact, count } from "../format.js";
+import { List } from "../list.js";
+import { live } from "../live.js";
+import { command, empty, panel, tag } from "../parts.js";
+
+export function show(place, signal) {
+  const list = new List({
+    path: "consumers",
+    fixed: { ...place.asked(), kind: place.kind },
+    table: { caption: "Consumers", stack: true, key: ({ id }) => id, columns: COLUMNS },
+    none: () => none(place),
+    signal,
+  });
+  return panel(null, list.element);
+}
+
+const COLUMNS = [
+  {
+    key: "connection",
+    label: "Connection",
+    head: true,
+    same: (item) => `${item.connection} ${item.active}`,
+    show: (item) => [
+      h("a", { href: "#/connections" }, `number ${item.connection}`),
+      !item.active && [" ", tag("stands by")],
+    ],
+  },
+  { key: "protocol", label: "Protocol", show: ({ protocol }) => protocol },
+  {
+    key: "subscription",
+    label: "Subscription",
+    rank: 2,
+    show: ({ subscription }) => subscription || "–",
+  },
+  {
+    key: "selector",
+    label: "Selector",
+    rank: 2,
+    same: ({ selector }) => selector ?? "",
+    show: ({ selector }) => (selector ? h("code", null, selector) : "–"),
+  },
+  {
+    key: "credit",
+    label: "Credit",
+    number: true,
+    show: ({ credit }) => compact(credit),
+  },
+  { key: "unacked", label: "Unacked", number: true, show: (item) => count(item.unacked) },
+  { key: "delivered", label: "Delivered", number: true, show: (item) => count(item.delivered) },
+];
+
+function none(place) {
+  const back = receiving(live.overview?.listeners, place.name);
+  return empty(
+    "Nobody consumes from here",
+    h("p", null, "Messages wait until somebody does."),
+    place.kind === "queue" && back && command(back),
+  );
+}

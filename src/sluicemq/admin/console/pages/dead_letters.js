@@ -1,0 +1,105 @@
+// All queues of dead letters: why the messages are there, and what to do with them.
+
+import { deleteMessages, returnMessages } from "../actions.js";
+import { h } from "../dom.js";
+import { compact, count, span } from "../format.js";
+import { List } from "../list.js";
+import { Place } from "../names.js";
+import { button, command, empty, head, panel, tag } from "../parts.js";
+import { session } from "../session.js";
+
+export const title = () => "Dead letters";
+
+export function show({ signal }) {
+  const list = new List({
+    path: "dead-letters",
+    sort: "",
+    table: {
+      caption: "Queues of dead letters",
+      stack: true,
+      key: (item) => item.name_base64 ?? item.name,
+      columns: columns((...all) => act(list, ...all)),
+    },
+    none,
+    signal,
+  });
+  return h(
+    "div",
+    { class: "page" },
+    head("Dead letters", {
+      beside: h("p", { class: "about" }, "Messages that could not be delivered."),
+    }),
+    panel(null, list.element),
+  );
+}
+
+function columns(onact) {
+  return [
+    {
+      key: "name",
+      label: "Queue",
+      head: true,
+      same: (item) => JSON.stringify([item.name, item.of]),
+      show: (item) => [
+        h("a", { class: "name", href: Place.of(item).href() }, item.name),
+        item.of?.length > 0 && h("div", { class: "hint" }, `of ${item.of.join(", ")}`),
+      ],
+    },
+    { key: "waiting", label: "Letters", number: true, show: ({ waiting }) => compact(waiting) },
+    {
+      key: "reasons",
+      label: "Reasons",
+      same: ({ reasons }) => JSON.stringify(reasons),
+      show: ({ reasons }) =>
+        Object.entries(reasons ?? {}).map(([reason, times]) => [
+          tag(`${reason} ${count(times)}`),
+          " ",
+        ]),
+    },
+    {
+      key: "oldest_ms",
+      label: "Oldest",
+      number: true,
+      rank: 2,
+      show: ({ oldest_ms: age }) => (age ? span(age) : "–"),
+    },
+    {
+      key: "actions",
+      label: "Actions",
+      hidden: true,
+      number: true,
+      same: ({ waiting }) => String(waiting > 0),
+      show: (item) => {
+        const why = item.waiting ? session.whyNot("consume", item.name) : "there are none";
+        return [
+          button("Send all back…", () => onact(item, returnMessages), {
+            tone: "quiet small",
+            why,
+            name: `Send all of ${item.name} back…`,
+          }),
+          button("Delete all…", () => onact(item, deleteMessages), {
+            tone: "quiet small",
+            why,
+            name: `Delete all of ${item.name}…`,
+          }),
+        ];
+      },
+    },
+  ];
+}
+
+async function act(list, item, action) {
+  if (await action(Place.of(item), "all dead letters", { all: true })) list.look();
+}
+
+function none() {
+  return empty(
+    "There are no dead letters",
+    h(
+      "p",
+      null,
+      "A destination keeps what it cannot deliver if its settings say so: tick “Keep what cannot be delivered” on its page, or declare it:",
+    ),
+    command("sluicemq queues create orders --set dead_letter=true --set max_attempts=5"),
+  );
+}

@@ -1,0 +1,193 @@
+// One queue or topic: its figures, what can be done with it, and a tab for each side of it.
+
+import { get, post, remove } from "../api.js";
+import { ask } from "../dialogs.js";
+import { h, put } from "../dom.js";
+import { bytes, compact, count, many, rate, span } from "../format.js";
+import { every } from "../live.js";
+import { Place } from "../names.js";
+import { attempt, button, failure, head, loading, reading } from "../parts.js";
+import { go } from "../router.js";
+import { session } from "../session.js";
+import { tell } from "../tell.js";
+import { tags } from "./destinations.js";
+
+const PACE = 2_000;
+
+const TABS = [
+  ["messages", "Messages", () => import("./messages.js")],
+  ["publish", "Publish", () => import("./publish.js")],
+  ["consumers", "Consumers", () => import("./consumers.js")],
+  ["subscriptions", "Subscriptions", () => import("./subscriptions.js")],
+  ["charts", "Charts", () => import("./destination_charts.js")],
+  ["settings", "Settings", () => import("./destination_settings.js")],
+];
+
+function placeOf({ steps: [kind, name = ""], query }) {
+  return Place.read(kind, name, query);
+}
+
+export function title({ steps, query }) {
+  const { name } = placeOf({ steps, query });
+  const [, , tab = "messages", id] = steps;
+  return id ? `Message ${id} in ${name}` : `${name}: ${tab}`;
+}
+
+export function show(where) {
+  const place = placeOf(where);
+  const [, , tab = "messages", id] = where.steps;
+  if (tab === "messages" && id) {
+    const element = h("div", { class: "page" });
+    import("./message.js").then((page) => page.fill(element, place, id, where.signal));
+    return element;
+  }
+  return new Destination(place, tab, where).element;
+}
+
+class Destination {
+  constructor(place, tab, where) {
+    this.place = place;
+    this.where = where;
+    this.item = null;
+    this.tags = h("span", { class: "tags" });
+    this.actions = h("div", { class: "actions" });
+    this.readings = {
+      waiting: reading("Waiting"),
+      unacked: reading("Not acknowledged"),
+      in: reading("In per second", "water"),
+      out: reading("Out per second", "brass"),
+      consumers: reading("Consumers"),
+      dead: reading("Dead-lettered"),
+    };
+    this.figures = h(
+      "div",
+      { class: "readings across" },
+      Object.values(this.readings).map((one) => one.element),
+    );
+    this.tab = h("div", { class: "tab" });
+    const top = head(h("span", { class: "name" }, place.name), { beside: this.tags });
+    top.append(this.actions);
+    this.element = h("div", { class: "page" }, top, this.figures, this.tabs(tab), this.tab);
+    this.look = loading(this.figures, () => this.ask(), where.signal);
+    every(PACE, () => this.look(), where.signal);
+    this.open(tab);
+  }
+
+  tabs(current) {
+    return h(
+      "nav",
+      { class: "tabs", "aria-label": "Sides of the destination" },
+      TABS.filter(([step]) => step !== "subscriptions" || this.place.kind === "topic").map(
+        ([step, label]) =>
+          h(
+            "a",
+            { href: this.place.href(`/${step}`), "aria-current": step === current ? "page" : null },
+            label,
+          ),
+      ),
+    );
+  }
+
+  async open(tab) {
+    const [, , load] = TABS.find(([step]) => step === tab) ?? TABS[0];
+    try {
+      const page = await load();
+      if (!this.where.signal.aborted) put(this.tab, page.show(this.place, this.where.signal, this));
+    } catch (error) {
+      put(this.tab, failure(error));
+    }
+  }
+
+  async ask() {
+    this.update(await get(this.place.path(), this.place.query(), this.where.signal));
+  }
+
+  update(item) {
+    const { waiting, unacked, consumers } = this.readings;
+    waiting.set(
+      compact(item.waiting),
+      item.oldest_ms ? `${bytes(item.bytes)}, oldest ${span(item.oldest_ms)}` : bytes(item.bytes),
+    );
+    unacked.set(compact(item.unacked), item.delayed ? `${compact(item.delayed)} for later` : "");
+    this.readings.in.set(rate(item.rate_in), `${compact(item.published)} in all`);
+    this.readings.out.set(rate(item.rate_out), `${compact(item.delivered)} in all`);
+    consumers.set(
+      count(item.consumers),
+      item.kind === "topic" ? many(item.subscriptions, "subscription") : "",
+    );
+    this.readings.dead.set(
+      compact(item.dead_lettered),
+      item.expired ? `${compact(item.expired)} expired` : "",
+    );
+    if (!this.item || this.item.paused !== item.paused) {
+      put(this.tags, tags({ ...item, temporary: item.temporary }));
+      put(this.actions, this.buttons(item));
+    }
+    this.item = item;
+  }
+
+  buttons(item) {
+    const manage = session.whyNot("manage", item.name);
+    const destroy = session.whyNot("delete", item.name);
+    return [
+      item.paused
+        ? button("Resume", () => this.pause(false), { why: manage })
+        : button("Pause", () => this.pause(true), { why: manage }),
+      button("Purge…", () => this.purge(), { why: manage }),
+      button("Delete…", () => this.destroy(), { why: destroy, tone: "danger" }),
+    ];
+  }
+
+  async pause(wanted) {
+    const said = wanted
+      ? `${this.place} is paused: messages come in, none go out`
+      : `${this.place} delivers again`;
+    await attempt(() => post(this.place.full(wanted ? "/pause" : "/resume")), said);
+    await this.look();
+    this.actions.querySelector("button")?.focus();
+  }
+
+  async purge() {
+    const { waiting, unacked, bytes: size } = this.item;
+    const answer = await ask({
+      title: `Purge ${this.place}?`,
+      text: [
+        waiting
+          ? `${many(waiting, "waiting message")} (${bytes(size)}) will be gone for ever.`
+          : "No message is waiting now; what comes until you confirm will be gone for ever.",
+        unacked > 0 &&
+          `${many(unacked, "message")} delivered but not yet acknowledged stay with their consumers.`,
+      ].filter(Boolean),
+      fields: unacked > 0 ? [{ name: "unacked", label: "Purge those, too", kind: "check" }] : [],
+      action: waiting ? `Purge ${many(waiting, "message")}` : "Purge",
+      tone: "danger",
+      submit: ({ unacked: too = false }) => post(this.place.full("/purge"), { unacked: too }),
+    });
+    if (!answer) return;
+    tell(`${many(answer.purged, "message")} purged`);
+    this.look();
+  }
+
+  async destroy() {
+    const { waiting, unacked, consumers, bytes: size } = this.item;
+    const losses = [
+      waiting + unacked > 0 && `${many(waiting + unacked, "message")} (${bytes(size)})`,
+      consumers > 0 && `the attachment of ${many(consumers, "consumer")}`,
+    ].filter(Boolean);
+    const done = await ask({
+      title: `Delete ${this.place}?`,
+      text: [
+        losses.length
+          ? `With it go for ever: ${losses.join(" and ")}.`
+          : "It is empty and nobody consumes from it.",
+        "Its settings are forgotten. If it is used again, it comes back with the usual ones, where that is allowed.",
+      ],
+      action: "Delete it",
+      tone: "danger",
+      submit: () => remove(this.place.path(), this.place.query({ force: consumers ? "true" : "" })),
+    });
+    if (!done) return;
+    tell(`${this.place} is deleted`);
+    go("#/destinations");
+  }
+}

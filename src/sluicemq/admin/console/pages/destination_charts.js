@@ -1,0 +1,59 @@
+// A destination's figures over the last minutes.
+
+import { get } from "../api.js";
+import { Chart } from "../chart.js";
+import { h } from "../dom.js";
+import { compact, rate } from "../format.js";
+import { every } from "../live.js";
+import { loading, panel } from "../parts.js";
+
+const PACE = 5_000;
+/** The broker remembers so many minutes of each destination. */
+const MINUTES = 10;
+
+export function show(place, signal) {
+  const flow = new Chart({
+    title: "Messages per second",
+    series: [
+      { key: "in", label: "in", tone: "water", area: true },
+      { key: "out", label: "out", tone: "brass", area: true, down: true },
+    ],
+    format: rate,
+    height: 220,
+  });
+  const depth = new Chart({
+    title: "Backlog",
+    series: [
+      { key: "waiting", label: "waiting", tone: "water", area: true },
+      { key: "unacked", label: "unacked", tone: "brass", dash: true },
+    ],
+    format: compact,
+    least: 10,
+    height: 220,
+  });
+  const { kind, name, base64 } = place;
+  const asked = {
+    kind,
+    minutes: MINUTES,
+    ...(base64 ? { name_base64: base64 } : { destination: name }),
+  };
+  const problem = h("div");
+  const look = loading(
+    problem,
+    async () => {
+      const history = await get("history", asked, signal);
+      problem.replaceChildren();
+      flow.update(history, MINUTES);
+      depth.update(history, MINUTES);
+    },
+    signal,
+  );
+  every(PACE, look, signal);
+  return h(
+    "div",
+    { class: "page" },
+    problem,
+    panel(null, flow.element),
+    panel(null, depth.element),
+  );
+}

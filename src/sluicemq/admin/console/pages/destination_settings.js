@@ -1,0 +1,77 @@
+// The settings of a destination, to be read and changed.
+
+import { Refusal, get, put as send } from "../api.js";
+import { h, put } from "../dom.js";
+import { loading, panel } from "../parts.js";
+import { session } from "../session.js";
+import { changedSettings, settingFields } from "../settings.js";
+import { tell } from "../tell.js";
+
+export function show(place, signal, destination) {
+  const content = h("div");
+  const look = loading(
+    content,
+    async () =>
+      put(content, form(await get(place.path(), place.query(), signal), place, destination, look)),
+    signal,
+  );
+  look();
+  return panel(null, content);
+}
+
+function form(
+  { settings = {}, policy = {}, configured, temporary, name },
+  place,
+  destination,
+  again,
+) {
+  const why = temporary
+    ? "temporary destinations cannot be altered"
+    : session.whyNot("manage", name);
+  const alert = h("p", { class: "error", role: "alert" });
+  const done = h("button", { type: "submit", class: "primary", disabled: Boolean(why) }, "Save");
+  const fields = h("fieldset", { disabled: Boolean(why) }, settingFields(place.kind, settings));
+  const element = h(
+    "form",
+    null,
+    h(
+      "p",
+      { class: "hint" },
+      "0 means no limit, or never. What is emptied is as the broker usually has it.",
+    ),
+    configured &&
+      h(
+        "p",
+        { class: "hint" },
+        "The configuration file declares this destination: what it says there counts again after the next start.",
+      ),
+    why && h("p", null, `You can only read them: ${why}.`),
+    fields,
+    policy.dead_letter_queue &&
+      h("p", { class: "hint" }, `Dead letters go to ${policy.dead_letter_queue}.`),
+    alert,
+    h("div", { class: "buttons" }, done),
+  );
+  element.addEventListener("submit", async (event) => {
+    event.preventDefault();
+    alert.textContent = "";
+    const changed = changedSettings(element, place.kind, settings);
+    if (!Object.keys(changed).length) {
+      tell("Nothing was changed");
+      return;
+    }
+    done.disabled = true;
+    try {
+      await send(place.path(), changed, { query: place.query({ expect: "existing" }) });
+      tell("The settings are saved and count from now on");
+      destination.look();
+      await again();
+      document.querySelector(".tab form button[type=submit]")?.focus();
+    } catch (error) {
+      if (!(error instanceof Refusal)) throw error;
+      put(alert, error.message);
+      done.disabled = false;
+    }
+  });
+  return element;
+}

@@ -1,0 +1,149 @@
+// All queues and topics.
+
+import { put as send } from "../api.js";
+import { sending } from "../commands.js";
+import { ask } from "../dialogs.js";
+import { h } from "../dom.js";
+import { bytes, compact, count, rate, span } from "../format.js";
+import { standing } from "../gauge.js";
+import { List, choiceFilter, textFilter } from "../list.js";
+import { live } from "../live.js";
+import { Place } from "../names.js";
+import { button, command, empty, head, panel, tag } from "../parts.js";
+import { go } from "../router.js";
+import { session } from "../session.js";
+
+export const title = () => "Destinations";
+
+const KINDS = [
+  ["", "queues and topics"],
+  ["queue", "queues"],
+  ["topic", "topics"],
+];
+const LIVES = [
+  ["", "all"],
+  ["false", "not temporary"],
+  ["true", "temporary"],
+];
+
+export function show({ signal }) {
+  const list = new List({
+    path: "destinations",
+    sort: "name",
+    filters: [
+      textFilter("filter", "Name", "a part of it, or orders.*"),
+      choiceFilter("kind", "Kind", KINDS),
+      choiceFilter("temporary", "Life", LIVES),
+    ],
+    table: { caption: "Destinations", key: keyOf, columns: COLUMNS },
+    none,
+    signal,
+  });
+  const why = session.mayAnywhere("create")
+    ? ""
+    : `${session.user} has no permission to create destinations`;
+  const create = button("Create…", make, { tone: "primary", why });
+  return h(
+    "div",
+    { class: "page" },
+    head("Destinations", { actions: [create] }),
+    panel(null, list.element),
+  );
+}
+
+function keyOf(item) {
+  return `${item.kind}/${item.name_base64 ?? item.name}`;
+}
+
+/** What is special about a destination, as tags. */
+export function tags(item) {
+  return [
+    item.kind === "topic" && tag("topic"),
+    item.temporary && tag("temporary"),
+    item.paused && tag("paused", "brass"),
+  ];
+}
+
+function number(key, label, format, more = {}) {
+  const show = (item) => format(item[key]);
+  return { key, label, number: true, sort: true, first: "desc", show, ...more };
+}
+
+const COLUMNS = [
+  {
+    key: "name",
+    label: "Name",
+    sort: true,
+    head: true,
+    wide: true,
+    same: (item) => `${keyOf(item)} ${item.temporary} ${item.paused}`,
+    show: (item) => [h("a", { class: "name", href: Place.of(item).href() }, item.name), tags(item)],
+  },
+  number("waiting", "Waiting", compact, {
+    same: (item) => String(item.waiting),
+    show: (item) => standing(item.waiting),
+  }),
+  number("unacked", "Unacked", compact, { rank: 2 }),
+  number("bytes", "Size", bytes, { rank: 3 }),
+  number("rate_in", "In/s", rate),
+  number("rate_out", "Out/s", rate),
+  number("consumers", "Consumers", count, { rank: 2 }),
+  number("oldest_ms", "Oldest", (value) => (value === null ? "–" : span(value)), {
+    rank: 3,
+    sort: false,
+  }),
+];
+
+function none(filtered) {
+  if (filtered) {
+    return empty(
+      "No destination is like that",
+      h("p", null, "Names are found by a part of them; * stands for anything."),
+    );
+  }
+  return empty(
+    "There are no destinations yet",
+    h("p", null, "A queue comes into being when it is first used:"),
+    command(sending(live.overview?.listeners, "orders")),
+    h("p", null, "Or create one with settings of its own by the button above."),
+  );
+}
+
+async function make() {
+  const place = await ask({
+    title: "Create a destination",
+    fields: [
+      { name: "name", label: "Name", required: true, maxlength: 1024 },
+      {
+        name: "kind",
+        label: "Kind",
+        kind: "choice",
+        options: [
+          ["queue", "queue: one consumer gets each message"],
+          ["topic", "topic: every subscription gets each message"],
+        ],
+      },
+      {
+        name: "max_messages",
+        label: "Messages waiting, at most",
+        kind: "number",
+        min: 0,
+        value: 0,
+        hint: "0: no limit. All other settings are on its page.",
+      },
+      {
+        name: "dead_letter",
+        label: "Keep what cannot be delivered as dead letters",
+        kind: "check",
+      },
+    ],
+    action: "Create",
+    async submit({ name, kind, ...settings }) {
+      const made = new Place(kind, name);
+      for (const [setting, value] of Object.entries(settings)) if (!value) delete settings[setting];
+      await send(made.path(), settings, { query: made.query({ expect: "new" }) });
+      return made;
+    },
+  });
+  if (place) go(place.href());
+}

@@ -1,0 +1,236 @@
+// The journal on disk, and the pipeline that reads it and writes back.
+
+import { get, remove } from "../api.js";
+import { ask } from "../dialogs.js";
+import { h, put } from "../dom.js";
+import { bytes, count, many } from "../format.js";
+import { List } from "../list.js";
+import { every } from "../live.js";
+import { button, command, empty, facts, head, loading, panel, tag, when } from "../parts.js";
+import { Pager, Table } from "../table.js";
+import { tell } from "../tell.js";
+
+export const title = () => "Journal & pipeline";
+
+const PACE = 5_000;
+const SIZE = 20;
+
+export function show({ signal }) {
+  return new JournalPage(signal).element;
+}
+
+class JournalPage {
+  constructor(signal) {
+    this.signal = signal;
+    this.page = 1;
+    this.facts = h("div");
+    this.slots = new Table({
+      caption: "Slots",
+      stack: true,
+      key: ({ name }) => name,
+      columns: slotColumns((slot) => this.drop(slot)),
+    });
+    this.slotsNone = h("div", { hidden: true }, noSlots());
+    this.segments = new Table({
+      caption: "Segments",
+      key: ({ first }) => first,
+      columns: SEGMENTS,
+    });
+    this.pager = new Pager("Segments", (page) => {
+      this.page = page;
+      this.showSegments();
+    });
+    this.writers = new List({
+      path: "batches",
+      told: false,
+      pace: PACE,
+      table: {
+        caption: "Writers of batches",
+        stack: true,
+        key: ({ writer }) => writer,
+        columns: WRITERS,
+      },
+      none: noWriters,
+      signal,
+    });
+    this.rows = h("div", { class: "page" });
+    this.content = [
+      panel("Readers", [this.slots.element, this.slotsNone], {
+        beside: h("span", { class: "hint" }, "Slots hold back what a reader still needs."),
+      }),
+      panel("Writers of batches", this.writers.element),
+      panel("Segments", [this.segments.element, this.pager.element]),
+    ];
+    this.look = loading(this.rows, () => this.ask(), signal);
+    this.element = h(
+      "div",
+      { class: "page" },
+      head("Journal & pipeline"),
+      panel(null, this.facts),
+      this.rows,
+    );
+    every(PACE, () => this.look(), signal);
+  }
+
+  async ask() {
+    const [journal, { slots }] = await Promise.all([
+      get("journal", {}, this.signal),
+      get("journal/slots", {}, this.signal),
+    ]);
+    const { durable, segments } = journal;
+    const size = segments.reduce((sum, segment) => sum + segment.size, 0);
+    const list = facts([
+      ["Format", String(journal.format)],
+      ["Earliest record", count(journal.earliest)],
+      ["On disk up to record", count(durable.sequence)],
+      ["Size", `${bytes(size)} in ${many(segments.length, "segment")}`],
+    ]);
+    list.classList.add("many");
+    put(this.facts, list);
+    this.slots.update(slots.map((slot) => ({ ...slot, ...lag(slot, journal) })));
+    this.slots.element.hidden = slots.length === 0;
+    this.slotsNone.hidden = slots.length > 0;
+    this.all = [...segments].reverse();
+    this.showSegments();
+    if (!this.rows.contains(this.segments.element)) put(this.rows, this.content);
+  }
+
+  showSegments() {
+    const from = (this.page - 1) * SIZE;
+    this.segments.update(this.all.slice(from, from + SIZE));
+    this.pager.update({ page: this.page, page_size: SIZE, total: this.all.length });
+  }
+
+  async drop({ name, records, held }) {
+    const done = await ask({
+      title: `Drop the slot ${name}?`,
+      text: [
+        `Its reader has ${count(records)} records to read yet; the ${bytes(held)} that hold them may be removed from now on.`,
+        "If the reader comes back, it may have missed some for ever.",
+      ],
+      action: "Drop it",
+      tone: "danger",
+      submit: () => remove(`journal/slots/${encodeURIComponent(name)}`),
+    });
+    if (!done) return;
+    tell(`The slot ${name} is dropped`);
+    this.look();
+  }
+}
+
+/** How far a reader is behind: in records, and in bytes of the segments that it still needs. */
+function lag(slot, { durable, segments }) {
+  const records = Math.max(0, durable.sequence - slot.position);
+  const needed = segments.filter((segment, index) => {
+    const next = segments[index + 1];
+    return !next || next.first > slot.position + 1;
+  });
+  return { records, held: records ? needed.reduce((sum, { size }) => sum + size, 0) : 0 };
+}
+
+function slotColumns(ondrop) {
+  return [
+    {
+      key: "name",
+      label: "Slot",
+      head: true,
+      same: ({ name, lost }) => `${name} ${lost}`,
+      show: ({ name, lost }) => [h("span", { class: "name" }, name), lost && tag("lost", "bad")],
+    },
+    {
+      key: "position",
+      label: "Has read up to",
+      number: true,
+      rank: 2,
+      show: ({ position }) => count(position),
+    },
+    {
+      key: "records",
+      label: "Records behind",
+      number: true,
+      show: ({ records }) => count(records),
+    },
+    { key: "held", label: "Holds back", number: true, show: ({ held }) => bytes(held) },
+    {
+      key: "limit_bytes",
+      label: "At most",
+      number: true,
+      rank: 2,
+      show: (slot) => bytes(slot.limit_bytes),
+    },
+    {
+      key: "drop",
+      label: "Actions",
+      hidden: true,
+      number: true,
+      same: ({ name }) => name,
+      show: (slot) =>
+        button("Drop…", () => ondrop(slot), { tone: "quiet small", name: `Drop ${slot.name}…` }),
+    },
+  ];
+}
+
+const SEGMENTS = [
+  { key: "first", label: "From record", head: true, show: ({ first }) => count(first) },
+  { key: "size", label: "Size", number: true, show: ({ size }) => bytes(size) },
+  {
+    key: "created",
+    label: "Begun",
+    rank: 2,
+    same: ({ created }) => String(created),
+    show: ({ created }) => when(created / 1000), // µs
+  },
+  {
+    key: "sealed",
+    label: "State",
+    same: ({ sealed }) => String(sealed),
+    show: ({ sealed }) => (sealed ? "sealed" : tag("being written", "good")),
+  },
+];
+
+const WRITERS = [
+  {
+    key: "writer",
+    label: "Writer",
+    head: true,
+    same: ({ writer }) => writer,
+    show: ({ writer }) => h("span", { class: "name" }, writer),
+  },
+  { key: "batch", label: "Latest batch", number: true, show: ({ batch }) => count(batch) },
+  { key: "rows", label: "Rows", number: true, show: ({ rows }) => count(rows) },
+  {
+    key: "partitions_done",
+    label: "Partitions done",
+    number: true,
+    rank: 2,
+    show: (item) => count(item.partitions_done),
+  },
+  {
+    key: "parts_open",
+    label: "Under way",
+    number: true,
+    rank: 2,
+    show: (item) => count(item.parts_open),
+  },
+  {
+    key: "seen",
+    label: "Last seen",
+    same: ({ seen }) => String(seen),
+    show: ({ seen }) => when(seen),
+  },
+];
+
+function noSlots() {
+  return empty(
+    "Nobody reads the journal",
+    h("p", null, "A pipeline makes a slot of its own when it starts; in a terminal:"),
+    command("sluicemq pipeline bronze --data-dir ./data --lake ./lake"),
+  );
+}
+
+function noWriters() {
+  return empty(
+    "Nobody has written batches",
+    h("p", null, "What a pipeline writes into queues, each batch exactly once, is listed here."),
+  );
+}

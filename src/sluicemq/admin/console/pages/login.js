@@ -1,0 +1,79 @@
+// The login: a name and a password, or a token.
+
+import { Refusal, post } from "../api.js";
+import { h, put } from "../dom.js";
+import { field, values } from "../fields.js";
+import { command } from "../parts.js";
+import { session } from "../session.js";
+import { sign } from "../shell.js";
+
+const PASSWORD = [
+  { name: "user", label: "User", autocomplete: "username", required: true, maxlength: 64 },
+  {
+    name: "password",
+    label: "Password",
+    kind: "password",
+    autocomplete: "current-password",
+    required: true,
+  },
+];
+const TOKEN = [{ name: "token", label: "Token", kind: "password", required: true }];
+
+/** Show it instead of everything; `enter` goes on when somebody is logged in. */
+export function show(refusal, enter) {
+  document.title = "Log in · SluiceMQ";
+  let specs = PASSWORD;
+  const fields = h("div");
+  const alert = h("p", { class: "error", role: "alert" });
+  const done = h("button", { type: "submit", class: "primary" }, "Log in");
+  const other = h("button", { type: "button", class: "quiet" });
+  const form = h(
+    "form",
+    { class: "login" },
+    fields,
+    alert,
+    h("div", { class: "buttons" }, other, done),
+  );
+  const arrange = () => {
+    put(fields, specs.map(field));
+    other.textContent = specs === PASSWORD ? "Use a token" : "Use a password";
+    fields.querySelector("input").focus();
+  };
+  other.addEventListener("click", () => {
+    specs = specs === PASSWORD ? TOKEN : PASSWORD;
+    arrange();
+  });
+  form.addEventListener("submit", async (event) => {
+    event.preventDefault();
+    done.disabled = true;
+    alert.textContent = "";
+    try {
+      session.take(await post("session", values(form, specs)));
+      await enter();
+    } catch (error) {
+      if (!(error instanceof Refusal)) throw error;
+      alert.textContent = error.message;
+      [...fields.querySelectorAll("input")].at(-1).select();
+    } finally {
+      done.disabled = false;
+    }
+  });
+  put(
+    document.body,
+    h(
+      "main",
+      { class: "alone" },
+      h("div", { class: "brand" }, sign(), h("h1", null, "SluiceMQ")),
+      form,
+      h(
+        "details",
+        null,
+        h("summary", null, "I have no user"),
+        h("p", null, "Whoever runs the broker makes one in a terminal on its machine:"),
+        command("sluicemq users add anna --superuser"),
+      ),
+    ),
+  );
+  arrange();
+  if (refusal?.code === "authentication-failed") alert.textContent = refusal.message;
+}

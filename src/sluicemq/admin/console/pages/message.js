@@ -1,0 +1,133 @@
+// One message: what it says about itself, its properties and its body.
+
+import { deleteMessages, redeliverMessages, returnMessages, transferMessages } from "../actions.js";
+import { address, get } from "../api.js";
+import { bodyView, value } from "../body.js";
+import { h, put } from "../dom.js";
+import { bytes, count } from "../format.js";
+import { Place } from "../names.js";
+import { button, empty, facts, head, loading, panel, tag, when } from "../parts.js";
+import { go, here } from "../router.js";
+import { session } from "../session.js";
+
+const MOST_BODY = 262_144;
+
+/** Put it into a page's element. */
+export function fill(element, place, id, signal) {
+  const subscription = here().query.get("subscription") ?? "";
+  const back = h("a", { href: place.href("/messages") }, place.name);
+  const content = h("div", { class: "page" });
+  const actions = h("div", { class: "actions" });
+  const top = head(`Message ${id}`, {
+    beside: h("p", { class: "about" }, "In ", h("span", { class: "name" }, back)),
+  });
+  top.append(actions);
+  put(element, top, content);
+  const path = `/messages/${encodeURIComponent(id)}`;
+  loading(
+    content,
+    async () => {
+      const query = place.query({ max_body: MOST_BODY, subscription });
+      const message = await get(place.path(path), query, signal);
+      put(actions, tools(place, message));
+      put(content, view(place, path, message));
+    },
+    signal,
+  )();
+}
+
+function tools(place, message) {
+  const which = {
+    ids: [message.id],
+    ...(message.subscription && { subscription: message.subscription }),
+  };
+  const what = `message ${message.id}`;
+  const consume = session.whyNot("consume", place.name);
+  const leaving = (action) => async () => {
+    if (await action(place, what, which)) go(place.href("/messages"));
+  };
+  const move = (target, ...rest) => transferMessages(target, "move", ...rest);
+  const held = message.state === "unacked" ? "a consumer has it" : "";
+  return [
+    message.dead_letter &&
+      button("Send back…", leaving(returnMessages), { why: consume || held, tone: "primary" }),
+    button("Move…", leaving(move), { why: consume || held }),
+    button("Copy…", () => transferMessages(place, "copy", what, which), {
+      why: session.whyNot("browse", place.name),
+    }),
+    message.state !== "waiting" &&
+      button("Redeliver…", leaving(redeliverMessages), { why: consume }),
+    button("Delete…", leaving(deleteMessages), { why: consume, tone: "danger" }),
+  ];
+}
+
+function view(place, path, message) {
+  const { body, properties = {} } = message;
+  const raw = address(
+    place.path(`${path}/body`),
+    place.query({ subscription: message.subscription }),
+  );
+  const download = h(
+    "a",
+    { href: raw, download: `message-${message.id}` },
+    `Download, ${bytes(message.size)}`,
+  );
+  const named = Object.entries(properties);
+  return [
+    message.dead_letter && grave(message.dead_letter),
+    panel(
+      "Body",
+      [
+        body.truncated &&
+          h(
+            "p",
+            { class: "hint" },
+            `The first part of ${bytes(message.size)}; the download has all of it.`,
+          ),
+        bodyView(body),
+      ],
+      { beside: h("span", null, tag(body.kind), " ", download) },
+    ),
+    h(
+      "div",
+      { class: "duo" },
+      panel("Headers", facts(headers(message))),
+      panel(
+        "Properties",
+        named.length
+          ? facts(named.map(([name, typed]) => [h("code", null, name), value(typed)]))
+          : empty("It has no properties"),
+      ),
+    ),
+  ];
+}
+
+function grave({ reason, origin, attempts, at }) {
+  const told = [["Reason", tag(reason, "bad")]];
+  if (origin) {
+    const from = Place.of(origin);
+    told.push(["Came from", h("a", { class: "name", href: from.href() }, String(from))]);
+  }
+  told.push(["Deliveries", count(attempts)], ["When", when(Date.parse(at))]);
+  return panel("Why it is a dead letter", facts(told));
+}
+
+function headers(message) {
+  const { reply_to: reply } = message;
+  const told = [
+    ["State", message.state],
+    ["Subscription", message.subscription],
+    ["Came by", message.protocol],
+    ["Durability", message.durability],
+    ["Priority", String(message.priority)],
+    ["Sent", when(message.timestamp)],
+    ["Expires", message.expiration ? when(message.expiration) : "never"],
+    ["Delivered from", message.deliver_at ? when(message.deliver_at) : ""],
+    ["Attempts", count(message.attempts)],
+    ["Id of the sender", message.message_id && h("code", null, message.message_id)],
+    ["Correlation id", message.correlation_id && h("code", null, message.correlation_id)],
+    ["Reply to", reply && h("a", { class: "name", href: Place.of(reply).href() }, reply.name)],
+    ["Type", message.type],
+  ];
+  return told.filter(([, content]) => content);
+}

@@ -1,0 +1,72 @@
+// The table of messages: what each line shows of one.
+
+import { h } from "../dom.js";
+import { bytes } from "../format.js";
+import { tag, when } from "../parts.js";
+import { Table } from "../table.js";
+
+/** For a list that has `place`, `subscription`, `chosen` (ids), `previews` (by id) and `tools()`. */
+export function messageTable(list) {
+  return new Table({
+    caption: "Messages",
+    key: ({ id }) => id,
+    columns: [
+      {
+        key: "chosen",
+        label: "Choose",
+        hidden: true,
+        same: ({ id }) => `${id} ${list.chosen.has(id)}`,
+        show: ({ id }) => box(list, id),
+      },
+      {
+        key: "id",
+        label: "Message",
+        head: true,
+        same: ({ id, subscription }) => `${id} ${subscription}`,
+        show: (item) => h("a", { class: "name", href: hrefOf(list.place, item) }, item.id),
+      },
+      {
+        key: "body",
+        label: "Body",
+        wide: true,
+        same: ({ id, kind, damaged }) => `${kind} ${damaged} ${list.previews.get(id)}`,
+        show: ({ id, kind, damaged }) => [
+          tag(damaged ? "damaged" : kind, damaged ? "bad" : ""),
+          h("span", { class: "preview" }, list.previews.get(id)),
+        ],
+      },
+      { key: "size", label: "Size", number: true, show: ({ size }) => bytes(size) },
+      { key: "protocol", label: "Came by", rank: 2, show: ({ protocol }) => protocol },
+      number("priority", "Priority", 3),
+      number("attempts", "Attempts", 2),
+      number("properties_count", "Properties", 3),
+      {
+        key: "timestamp",
+        label: "Sent",
+        rank: 2,
+        same: ({ timestamp }) => String(timestamp),
+        show: ({ timestamp }) => when(timestamp),
+      },
+    ],
+  });
+}
+
+function number(key, label, rank) {
+  return { key, label, rank, number: true, show: (item) => String(item[key]) };
+}
+
+/** Where a message is looked at; those of a topic are found in a subscription. */
+function hrefOf(place, { id, subscription }) {
+  return place.href(`/messages/${encodeURIComponent(id)}`, subscription ? { subscription } : {});
+}
+
+function box(list, id) {
+  const control = h("input", { type: "checkbox", "aria-label": `Choose message ${id}` });
+  control.checked = list.chosen.has(id);
+  control.addEventListener("change", () => {
+    if (control.checked) list.chosen.add(id);
+    else list.chosen.delete(id);
+    list.tools();
+  });
+  return control;
+}

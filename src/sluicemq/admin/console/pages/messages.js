@@ -1,0 +1,304 @@
+// The messages of a destination: a page at a time, or those that a selector finds.
+
+import { deleteMessages, redeliverMessages, returnMessages, transferMessages } from "../actions.js";
+import { get } from "../api.js";
+import { preview } from "../body.js";
+import { receiving, sending } from "../commands.js";
+import { h, put, say } from "../dom.js";
+import { count, many } from "../format.js";
+import { field } from "../fields.js";
+import { every, live } from "../live.js";
+import { button, command, empty, loading, panel } from "../parts.js";
+import { here, remember } from "../router.js";
+import { session } from "../session.js";
+import { whisper } from "../tell.js";
+import { messageTable } from "./message_table.js";
+
+const SIZE = 50;
+const PACE = 4_000;
+
+const STATES = [
+  ["waiting", "waiting"],
+  ["unacked", "delivered, not acknowledged"],
+  ["delayed", "for later"],
+];
+
+export function show(place, signal) {
+  return new Messages(place, signal).element;
+}
+
+class Messages {
+  constructor(place, signal) {
+    this.place = place;
+    this.signal = signal;
+    const { query } = here();
+    this.state = query.get("state") ?? "waiting";
+    this.selector = query.get("selector") ?? "";
+    this.subscription = query.get("subscription") ?? "";
+    this.offset = Math.max(0, Number.parseInt(query.get("offset") ?? "0", 10) || 0);
+    /** Where the pages before this one begin, when a selector has found them. */
+    this.cursors = [null];
+    this.chosen = new Set();
+    this.items = [];
+    /** There are messages of which the beginning is not known. */
+    this.strange = true;
+    /** Beginnings of bodies by message; they are asked for once. */
+    this.previews = new Map();
+    this.table = messageTable(this);
+    this.bar = h("div", { class: "actions" });
+    this.foot = h("div", { class: "pager" });
+    this.empty = h("div", { hidden: true });
+    this.content = h("div", null, this.table.element, this.foot, this.empty);
+    this.rows = h("div", null, this.content);
+    this.look = loading(this.rows, () => this.ask(), signal);
+    this.element = panel(null, [this.filters(), this.bar, this.rows]);
+    this.tools();
+    every(PACE, () => this.look(), signal);
+  }
+
+  filters() {
+    const form = h(
+      "form",
+      { class: "filters" },
+      field({
+        name: "state",
+        label: "Messages that are",
+        kind: "choice",
+        options: STATES,
+        value: this.state,
+      }),
+      this.place.kind === "topic" && (this.chooser = h("div", { class: "field" })),
+      h(
+        "div",
+        { class: "grow field" },
+        field({
+          name: "selector",
+          label: "Selector",
+          value: this.selector,
+          placeholder: "color = 'red' AND JMSPriority > 4",
+        }),
+      ),
+      h("button", { type: "submit" }, "Select"),
+    );
+    form.addEventListener("submit", (event) => {
+      event.preventDefault();
+      this.restart(form);
+    });
+    form.elements.state.addEventListener("change", () => this.restart(form));
+    if (this.chooser) this.choose(form);
+    return form;
+  }
+
+  /** Messages of a topic wait in its subscriptions, each in its own line. */
+  async choose(form) {
+    const query = { ...this.place.asked(), page_size: 500 };
+    const { items } = await get("subscriptions", query, this.signal).catch(() => ({ items: [] }));
+    const options = items.map(({ name, label }) => [name, label || name]);
+    if (!options.some(([name]) => name === this.subscription)) this.subscription = "";
+    // without subscriptions a topic may keep messages for the first one
+    if (!options.length) options.push(["", "none yet"]);
+    else if (!this.subscription) [[this.subscription]] = options;
+    put(
+      this.chooser,
+      field({
+        name: "subscription",
+        label: "Subscription",
+        kind: "choice",
+        options,
+        value: this.subscription,
+      }),
+    );
+    form.elements.subscription.addEventListener("change", () => this.restart(form));
+    this.look();
+  }
+
+  restart(form) {
+    this.state = form.elements.state.value;
+    this.selector = form.elements.selector.value.trim();
+    this.subscription = form.elements.subscription?.value ?? "";
+    this.offset = 0;
+    this.cursors = [null];
+    this.chosen.clear();
+    this.keep();
+    this.look().then(() => whisper(this.foot.firstChild?.textContent || "No messages"));
+  }
+
+  keep() {
+    remember({
+      state: this.state === "waiting" ? "" : this.state,
+      selector: this.selector,
+      subscription: this.subscription,
+      offset: this.offset || "",
+    });
+  }
+
+  async ask() {
+    const cursor = this.selector ? this.cursors.at(-1) : null;
+    const answer = await get(
+      this.place.path("/messages"),
+      this.place.query({
+        state: this.state,
+        selector: this.selector,
+        subscription: this.subscription,
+        limit: SIZE,
+        body: this.strange ? "true" : "",
+        ...(this.selector ? cursor && { after: cursor } : { offset: this.offset || "" }),
+      }),
+      this.signal,
+    );
+    this.answer = answer;
+    this.items = answer.items;
+    for (const { id, body } of answer.items) if (body) this.previews.set(id, preview(body));
+    const strange = answer.items.some(({ id }) => !this.previews.has(id));
+    if (strange && !this.strange) {
+      this.strange = true;
+      await this.ask();
+      return;
+    }
+    this.strange = false;
+    const there = new Set(answer.items.map(({ id }) => id));
+    for (const id of this.chosen) if (!there.has(id)) this.chosen.delete(id);
+    this.table.update(answer.items);
+    this.table.element.hidden = answer.items.length === 0;
+    put(this.empty, answer.items.length === 0 && this.none());
+    this.empty.hidden = answer.items.length > 0;
+    this.pages(answer);
+    this.tools();
+    if (this.rows.firstChild !== this.content) put(this.rows, this.content);
+  }
+
+  pages({ items, total, next }) {
+    const from = this.selector
+      ? ""
+      : `${count(this.offset + 1)} to ${count(this.offset + items.length)} of ${count(total)}`;
+    const looked = this.selector ? `${many(items.length, "message")} found on this page` : from;
+    const back = this.selector ? this.cursors.length > 1 : this.offset > 0;
+    const on = this.selector ? Boolean(next) : this.offset + items.length < total;
+    const state = JSON.stringify([looked, back, on, next]);
+    if (state === this.paged) return;
+    this.paged = state;
+    const focused = document.activeElement?.textContent;
+    put(
+      this.foot,
+      h("span", { class: "pager-text" }, items.length || this.selector ? looked : ""),
+      !this.selector && total > SIZE && this.jump(total),
+      (back || on) && [
+        pageButton("Previous", back, () => this.turn(-1)),
+        pageButton("Next", on, () => this.turn(1)),
+      ],
+    );
+    const again = [...this.foot.querySelectorAll("button")].find(
+      (one) => one.textContent === focused,
+    );
+    if (again && document.activeElement === document.body) again.focus();
+  }
+
+  jump(total) {
+    const input = h("input", {
+      type: "number",
+      min: 1,
+      max: total,
+      "aria-label": "Position to go to",
+      placeholder: "position",
+    });
+    const form = h("form", { class: "pair" }, input, h("button", { type: "submit" }, "Go to"));
+    form.addEventListener("submit", (event) => {
+      event.preventDefault();
+      if (!input.value) return;
+      this.offset = Math.min(total, Math.max(1, Number(input.value))) - 1;
+      this.moved();
+    });
+    return form;
+  }
+
+  turn(step) {
+    if (!this.selector) this.offset = Math.max(0, this.offset + step * SIZE);
+    else if (step > 0) this.cursors.push(this.answer.next);
+    else this.cursors.pop();
+    this.moved();
+  }
+
+  async moved() {
+    this.chosen.clear();
+    this.keep();
+    await this.look();
+    whisper(this.foot.firstChild?.textContent ?? "");
+  }
+
+  /** What the buttons are about: the chosen ones, or all that are shown here page by page. */
+  scope() {
+    const more = { ...(this.subscription && { subscription: this.subscription }) };
+    if (this.chosen.size)
+      return [many(this.chosen.size, "message"), { ids: [...this.chosen], ...more }];
+    const state = this.state === "unacked" ? {} : { state: this.state };
+    if (this.selector)
+      return ["all found messages", { selector: this.selector, ...state, ...more }];
+    return ["all messages", { all: true, ...state, ...more }];
+  }
+
+  tools() {
+    const some = this.chosen.size ? `${count(this.chosen.size)}` : "all";
+    const nothing = !this.items.length && "there are no messages here";
+    const inFlight = this.state === "unacked" && !this.chosen.size && "choose messages first";
+    const consume = session.whyNot("consume", this.place.name);
+    const browse = session.whyNot("browse", this.place.name);
+    const dead = this.place.name.endsWith(".dlq");
+    const state = JSON.stringify([some, nothing, inFlight]);
+    if (state === this.tooled) return;
+    this.tooled = state;
+    const doing = (action) => async () => {
+      const [what, which] = this.scope();
+      if (await action(this.place, what, which)) {
+        this.chosen.clear();
+        await this.look();
+      }
+    };
+    const tool = (label, action, why, tone = "") =>
+      button(`${label} ${some}…`, doing(action), { why: why || nothing || inFlight, tone });
+    put(this.bar, [
+      dead && tool("Send back", returnMessages, consume),
+      tool("Move", (place, ...rest) => transferMessages(place, "move", ...rest), consume),
+      tool("Copy", (place, ...rest) => transferMessages(place, "copy", ...rest), browse),
+      this.state !== "waiting" && tool("Redeliver", redeliverMessages, consume),
+      tool("Delete", deleteMessages, consume, "danger"),
+    ]);
+  }
+
+  none() {
+    if (this.selector) {
+      return empty(
+        this.answer.next ? "Nothing found so far" : "No message is like that",
+        h(
+          "p",
+          null,
+          this.answer.next
+            ? "The broker looks at so many messages at a time: go on with Next."
+            : "A selector is a condition on headers and properties, as in JMS: color = 'red' AND size > 10.",
+        ),
+      );
+    }
+    if (this.state !== "waiting") return empty("There are no such messages now");
+    const listeners = live.overview?.listeners;
+    const back = receiving(listeners, this.place.name);
+    if (this.place.kind === "topic") {
+      return empty(
+        "Nothing is waiting",
+        h(
+          "p",
+          null,
+          "A message that is published here waits in each subscription until it is consumed; without subscriptions nobody keeps it.",
+        ),
+      );
+    }
+    return empty(
+      "Nothing is waiting here",
+      h("p", null, "Send a message by the tab Publish, or in a terminal:"),
+      command(sending(listeners, this.place.name)),
+      back && command(back),
+    );
+  }
+}
+
+function pageButton(label, usable, onclick) {
+  return h("button", { type: "button", disabled: !usable, onclick }, label);
+}

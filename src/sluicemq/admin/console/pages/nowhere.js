@@ -1,0 +1,15 @@
+// An address that no page has.
+
+import { h } from "../dom.js";
+import { head } from "../parts.js";
+
+export const title = () => "Not found";
+
+export function show() {
+  return h(
+    "div",
+    { class: "page" },
+    head("There is no such page"),
+    h("p", null, "The address names none. ", h("a", { href: "#/" }, "Go to the overview"), "."),
+  );
+}

@@ -1,0 +1,318 @@
+// The overview: what flows, what is waiting, and how the broker is.
+
+import { get } from "../api.js";
+import { Chart } from "../chart.js";
+import { receiving, sending } from "../commands.js";
+import { h, put, say } from "../dom.js";
+import { bytes, compact, count, many, millis, rate, span } from "../format.js";
+import { gauge, standing } from "../gauge.js";
+import { every, live, take, watch } from "../live.js";
+import { Place } from "../names.js";
+import { command, empty, facts, head, loading, panel, reading, tag } from "../parts.js";
+import { Table } from "../table.js";
+
+export const title = () => "Overview";
+
+const MINUTES = [10, 30, 60];
+/** ms between two looks at what the stream does not tell. */
+const PACE = 5_000;
+const MOST = 8;
+
+export function show({ signal }) {
+  const shown = new Overview(signal);
+  watch((overview) => shown.update(overview), signal);
+  if (live.overview?.history) shown.draw(live.overview.history);
+  every(PACE, () => shown.look(), signal);
+  return shown.element;
+}
+
+class Overview {
+  constructor(signal) {
+    this.signal = signal;
+    this.minutes = MINUTES[0];
+    this.about = h("p", { class: "about" });
+    this.alarms = h("div", { class: "alarms" });
+    this.welcome = h("div");
+    this.level = gauge("Messages waiting");
+    this.readings = {
+      in: reading("In per second", "water"),
+      waiting: reading("Waiting"),
+      unacked: reading("Not acknowledged"),
+      out: reading("Out per second", "brass"),
+    };
+    this.charts = charts();
+    this.busiest = busiest();
+    this.journal = h("div");
+    this.protocols = protocols();
+    this.listeners = listeners();
+    this.idle = h("p", { class: "hint", hidden: true }, "There are no destinations yet.");
+    this.content = h("div", null, this.busiest.element, this.idle);
+    this.ranks = h("div", null, this.content);
+    this.look = loading(this.ranks, () => this.ask(), signal);
+    this.element = this.build();
+  }
+
+  build() {
+    return h(
+      "div",
+      { class: "page" },
+      head("Overview", { beside: this.about, actions: [this.choice()] }),
+      this.alarms,
+      this.welcome,
+      panel(
+        null,
+        h(
+          "div",
+          { class: "flow" },
+          h("div", { class: "flow-gauge" }, this.level.element),
+          h(
+            "div",
+            { class: "readings" },
+            Object.values(this.readings).map(({ element }) => element),
+          ),
+          this.charts.flow.element,
+        ),
+        { kind: "hero" },
+      ),
+      h(
+        "div",
+        { class: "trio" },
+        panel(null, this.charts.depth.element),
+        panel(null, this.charts.lag.element),
+        panel(null, this.charts.sync.element),
+      ),
+      h(
+        "div",
+        { class: "duo" },
+        panel("Most is waiting in", this.ranks, {
+          beside: h("a", { href: "#/destinations" }, "All destinations"),
+        }),
+        h(
+          "div",
+          null,
+          panel("Protocols", this.protocols.element),
+          panel("Listeners", this.listeners.element),
+          panel("Journal", this.journal),
+        ),
+      ),
+    );
+  }
+
+  choice() {
+    const select = h(
+      "select",
+      { "aria-label": "Time shown" },
+      MINUTES.map((minutes) => h("option", { value: minutes }, `${minutes} minutes`)),
+    );
+    select.addEventListener("change", () => {
+      this.minutes = Number(select.value);
+      this.look();
+    });
+    return select;
+  }
+
+  /** What the stream does not tell: the past, and where most is waiting. */
+  async ask() {
+    const [history, { items }] = await Promise.all([
+      get("history", { minutes: this.minutes }, this.signal),
+      get("destinations", { sort: "waiting", order: "desc", page_size: MOST }, this.signal),
+    ]);
+    this.draw(history);
+    this.busiest.update(items);
+    if (this.ranks.firstChild !== this.content) put(this.ranks, this.content);
+    this.busiest.element.hidden = items.length === 0;
+    this.idle.hidden = items.length > 0;
+    if (!live.overview) take(await get("overview", {}, this.signal));
+  }
+
+  draw(history) {
+    for (const one of Object.values(this.charts)) one.update(history, this.minutes);
+  }
+
+  update(overview) {
+    const { totals } = overview;
+    const up = span(overview.uptime_ms);
+    const made = overview.compiled ? ", compiled" : "";
+    say(
+      this.about,
+      `Version ${overview.version}${made}, up ${up}, ${bytes(overview.memory_bytes)} of memory`,
+    );
+    this.readings.in.set(rate(totals.rate_in), bytes(totals.bytes_in));
+    this.readings.waiting.set(compact(totals.waiting), many(totals.destinations, "destination"));
+    this.readings.unacked.set(compact(totals.unacked), many(totals.consumers, "consumer"));
+    this.readings.out.set(rate(totals.rate_out), bytes(totals.bytes_out));
+    this.level.update(totals.waiting);
+    this.warn(overview.alarms ?? []);
+    this.greet(overview);
+    const spoken = Object.entries(overview.protocols ?? {});
+    this.protocols.update(spoken.map(([name, figures]) => ({ name, ...figures })));
+    this.listeners.update(overview.listeners ?? []);
+    this.keep(overview);
+  }
+
+  warn(alarms) {
+    const told = JSON.stringify(alarms);
+    if (told === this.warned) return;
+    this.warned = told;
+    put(
+      this.alarms,
+      alarms.map(({ code, text }) =>
+        h("p", { class: "alarm", role: "alert" }, tag(code, "bad"), text),
+      ),
+    );
+  }
+
+  /** For those who have just begun. */
+  greet({ totals, listeners: open }) {
+    const fresh = totals.destinations === 0;
+    if (fresh === this.greeted) return;
+    this.greeted = fresh;
+    const back = receiving(open, "orders");
+    put(
+      this.welcome,
+      fresh &&
+        panel(
+          null,
+          empty(
+            "Nothing has been sent yet",
+            h("p", null, "A queue comes into being when it is first used. In a terminal:"),
+            command(sending(open, "orders")),
+            back && command(back),
+            h(
+              "p",
+              null,
+              "Or ",
+              h("a", { href: "#/destinations" }, "create a destination"),
+              " here.",
+            ),
+          ),
+        ),
+    );
+  }
+
+  keep({ journal, loop_lag_ms: lag, bodies_in_memory: bodies, identity }) {
+    const told = [
+      ["Identity", h("code", null, identity)],
+      ["Bodies in memory", bytes(bodies)],
+      ["Loop lag, half and 99 %", `${millis(lag?.p50)}, ${millis(lag?.p99)}`],
+    ];
+    const sync = journal.fdatasync_ms;
+    if (journal.kept) {
+      told.push(
+        ["Segments", `${count(journal.segments)}, ${bytes(journal.bytes)}`],
+        ["Live messages", count(journal.live)],
+        ["fdatasync, half and 99 %", `${millis(sync?.p50)}, ${millis(sync?.p99)}`],
+      );
+    } else told.push(["Journal", "none: everything is in memory"]);
+    put(this.journal, facts(told));
+  }
+}
+
+function charts() {
+  return {
+    flow: new Chart({
+      title: "Messages per second",
+      series: [
+        { key: "in", label: "in", tone: "water", area: true },
+        { key: "out", label: "out", tone: "brass", area: true, down: true },
+      ],
+      format: rate,
+      height: 224,
+    }),
+    depth: new Chart({
+      title: "Backlog",
+      series: [
+        { key: "waiting", label: "waiting", tone: "water", area: true },
+        { key: "unacked", label: "unacked", tone: "brass", dash: true },
+      ],
+      format: compact,
+      least: 10,
+    }),
+    lag: new Chart({
+      title: "Loop lag",
+      series: [{ key: "lag_ms", label: "99 % within", tone: "water" }],
+      format: millis,
+    }),
+    sync: new Chart({
+      title: "Disk sync",
+      series: [{ key: "fdatasync_ms", label: "99 % within", tone: "brass" }],
+      format: millis,
+    }),
+  };
+}
+
+function busiest() {
+  return new Table({
+    caption: "Destinations in which most messages are waiting",
+    key: (item) => `${item.kind}/${item.name}/${item.name_base64 ?? ""}`,
+    columns: [
+      {
+        key: "name",
+        label: "Name",
+        head: true,
+        wide: true,
+        same: (item) => `${item.kind} ${item.name}`,
+        show: (item) => [
+          h("a", { class: "name", href: Place.of(item).href() }, item.name),
+          item.kind === "topic" && tag("topic"),
+        ],
+      },
+      {
+        key: "waiting",
+        label: "Waiting",
+        number: true,
+        same: (item) => String(item.waiting),
+        show: (item) => standing(item.waiting),
+      },
+      { key: "rate_in", label: "In/s", number: true, show: (item) => rate(item.rate_in) },
+      { key: "rate_out", label: "Out/s", number: true, show: (item) => rate(item.rate_out) },
+      {
+        key: "consumers",
+        label: "Consumers",
+        number: true,
+        rank: 2,
+        show: (item) => count(item.consumers),
+      },
+    ],
+  });
+}
+
+function protocols() {
+  return new Table({
+    caption: "Protocols",
+    key: ({ name }) => name,
+    columns: [
+      { key: "name", label: "Protocol", head: true, show: ({ name }) => name },
+      {
+        key: "connections",
+        label: "Connections",
+        number: true,
+        show: (one) => count(one.connections),
+      },
+      { key: "rate_in", label: "In/s", number: true, show: (one) => rate(one.rate_in) },
+      { key: "rate_out", label: "Out/s", number: true, show: (one) => rate(one.rate_out) },
+    ],
+  });
+}
+
+function listeners() {
+  return new Table({
+    caption: "Listeners",
+    key: ({ url }) => url,
+    columns: [
+      {
+        key: "url",
+        label: "Address",
+        head: true,
+        same: ({ url }) => url,
+        show: ({ url, tls }) => [h("span", { class: "name" }, url), tls && tag("TLS", "good")],
+      },
+      {
+        key: "connections",
+        label: "Connections",
+        number: true,
+        show: (one) => count(one.connections),
+      },
+    ],
+  });
+}

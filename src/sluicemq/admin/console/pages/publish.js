@@ -1,0 +1,148 @@
+// A form that publishes a message.
+
+import { Refusal, post } from "../api.js";
+import { h, put } from "../dom.js";
+import { field, values } from "../fields.js";
+import { Place } from "../names.js";
+import { panel } from "../parts.js";
+import { session } from "../session.js";
+import { tell } from "../tell.js";
+
+const KINDS = [
+  ["text", "text"],
+  ["json", "JSON"],
+  ["bytes", "bytes, in base64"],
+  ["none", "no body"],
+];
+const TYPES = [
+  ["string", "text"],
+  ["int", "whole number"],
+  ["float", "number"],
+  ["boolean", "true or false"],
+];
+const DURABILITIES = [
+  ["sync", "on disk before it is answered"],
+  ["lazy", "on disk soon"],
+  ["none", "in memory only"],
+];
+
+const FIRST = [
+  { name: "kind", label: "The body is", kind: "choice", options: KINDS },
+  { name: "body", label: "Body", kind: "area", rows: 8 },
+];
+const MORE = [
+  { name: "priority", label: "Priority, 0 to 9", kind: "number", min: 0, max: 9, placeholder: "4" },
+  { name: "ttl_ms", label: "Life in ms", kind: "ms", min: 0 },
+  { name: "delay_ms", label: "Delivered after, in ms", kind: "ms", min: 0 },
+  { name: "durability", label: "Durability", kind: "choice", options: DURABILITIES },
+  { name: "correlation_id", label: "Correlation id" },
+  { name: "type", label: "Type" },
+  { name: "message_id", label: "Message id" },
+  { name: "reply_to", label: "Reply to the queue" },
+];
+
+export function show(place, signal, destination) {
+  const why = session.whyNot("produce", place.name);
+  if (why) return panel(null, h("p", null, `You cannot publish: ${why}.`));
+  const rows = h("div", { class: "properties" });
+  const alert = h("p", { class: "error", role: "alert" });
+  const done = h("button", { type: "submit", class: "primary" }, "Publish");
+  const add = h("button", { type: "button", class: "quiet" }, "Add a property");
+  add.addEventListener("click", () => {
+    const row = property();
+    rows.append(row);
+    row.querySelector("input").focus();
+  });
+  const form = h(
+    "form",
+    { class: "publish" },
+    FIRST.map(field),
+    h("fieldset", null, h("legend", null, "Properties"), rows, add),
+    h(
+      "details",
+      null,
+      h("summary", null, "Headers"),
+      h("div", { class: "fields" }, MORE.map(field)),
+    ),
+    alert,
+    h("div", { class: "buttons" }, done),
+  );
+  form.addEventListener("submit", async (event) => {
+    event.preventDefault();
+    alert.textContent = "";
+    done.disabled = true;
+    try {
+      const { id } = await post(place.full("/messages"), message(form));
+      tell(`Published as message ${id}`);
+      destination.look();
+      form.elements.body.select();
+    } catch (error) {
+      if (!(error instanceof Refusal)) throw error;
+      put(alert, error.message);
+    } finally {
+      done.disabled = false;
+    }
+  });
+  return panel(null, form);
+}
+
+function property() {
+  const row = h(
+    "div",
+    { class: "property" },
+    h("input", { "aria-label": "Name of the property", placeholder: "name", required: true }),
+    h(
+      "select",
+      { "aria-label": "Type of the property" },
+      TYPES.map(([value, label]) => h("option", { value }, label)),
+    ),
+    h("input", { "aria-label": "Value of the property", placeholder: "value" }),
+  );
+  const remove = h(
+    "button",
+    { type: "button", class: "quiet", "aria-label": "Remove the property" },
+    "Remove",
+  );
+  remove.addEventListener("click", () => row.remove());
+  row.append(remove);
+  return row;
+}
+
+function typed(type, text) {
+  if (type === "boolean") return { type, value: text.trim().toLowerCase() === "true" };
+  if (type === "int" || type === "float") {
+    const value = Number(text);
+    if (text.trim() === "" || !Number.isFinite(value))
+      throw new Refusal(0, "bad-value", `${text || "nothing"} is not a number`);
+    return { type, value };
+  }
+  return { type, value: text };
+}
+
+function bodyOf(kind, text) {
+  if (kind === "none") return { kind };
+  if (kind === "bytes") return { body_base64: text.replaceAll(/\s/g, ""), kind };
+  if (kind === "text") return { body: text, kind };
+  try {
+    return { body_json: JSON.parse(text), kind };
+  } catch (error) {
+    throw new Refusal(0, "bad-json", `The body is not JSON: ${error.message}`);
+  }
+}
+
+/** What the form says, as the API takes it. */
+function message(form) {
+  const { kind, body } = values(form, FIRST);
+  const wanted = bodyOf(kind, body);
+  const properties = [...form.querySelectorAll(".property")].map((row) => {
+    const [name, type, text] = row.querySelectorAll("input, select");
+    return [name.value, typed(type.value, text.value)];
+  });
+  if (properties.length) wanted.properties = Object.fromEntries(properties);
+  const { reply_to: reply, ...headers } = values(form, MORE);
+  for (const [name, content] of Object.entries(headers)) {
+    if (content !== null && content !== "") wanted[name] = content;
+  }
+  if (reply) wanted.reply_to = new Place("queue", reply).told();
+  return wanted;
+}

@@ -1,0 +1,108 @@
+// The subscriptions of a destination: each has a line of messages of its own.
+
+import { remove } from "../api.js";
+import { ask } from "../dialogs.js";
+import { h } from "../dom.js";
+import { count, many } from "../format.js";
+import { standing } from "../gauge.js";
+import { List } from "../list.js";
+import { button, empty, panel, tag } from "../parts.js";
+import { session } from "../session.js";
+import { tell } from "../tell.js";
+
+export function show(place, signal) {
+  const list = new List({
+    path: "subscriptions",
+    fixed: place.asked(),
+    table: {
+      caption: "Subscriptions",
+      stack: true,
+      key: ({ name }) => name,
+      columns: columns(place, (item) => drop(place, item, list)),
+    },
+    none,
+    signal,
+  });
+  return panel(null, list.element);
+}
+
+function columns(place, ondrop) {
+  return [
+    {
+      key: "name",
+      label: "Name",
+      head: true,
+      same: ({ name, durable, shared }) => `${name} ${durable} ${shared}`,
+      show: ({ name, label, client_id: client, durable, shared }) => [
+        h("span", { class: "name" }, label || name),
+        client && tag(`of ${client}`),
+        durable && tag("durable"),
+        shared && tag("shared"),
+      ],
+    },
+    {
+      key: "selector",
+      label: "Selector",
+      rank: 2,
+      same: ({ selector }) => selector ?? "",
+      show: ({ selector }) => (selector ? h("code", null, selector) : "–"),
+    },
+    {
+      key: "waiting",
+      label: "Waiting",
+      number: true,
+      same: (item) => String(item.waiting),
+      show: (item) => standing(item.waiting),
+    },
+    { key: "unacked", label: "Unacked", number: true, show: (item) => count(item.unacked) },
+    { key: "consumers", label: "Consumers", number: true, show: (item) => count(item.consumers) },
+    {
+      key: "drop",
+      label: "Actions",
+      hidden: true,
+      number: true,
+      same: ({ name, durable }) => `${name} ${durable}`,
+      show: (item) =>
+        item.durable &&
+        button("Delete…", () => ondrop(item), {
+          tone: "quiet small",
+          name: `Delete ${item.label || item.name}…`,
+          why: session.whyNot("manage", place.name),
+        }),
+    },
+  ];
+}
+
+async function drop(place, item, list) {
+  const done = await ask({
+    title: `Delete the subscription ${item.label || item.name}?`,
+    text: [
+      item.waiting + item.unacked > 0
+        ? `${many(item.waiting + item.unacked, "message")} that only it keeps are gone for ever.`
+        : "No message waits in it.",
+      "Its subscriber gets what is published only after it has subscribed again.",
+    ],
+    action: "Delete it",
+    tone: "danger",
+    submit: () =>
+      remove("subscriptions", {
+        ...place.asked(),
+        name: item.name,
+        force: item.consumers ? "true" : "",
+      }),
+  });
+  if (!done) return;
+  tell(`The subscription ${item.label || item.name} is deleted`);
+  list.look();
+}
+
+function none() {
+  return empty(
+    "Nobody has subscribed",
+    h(
+      "p",
+      null,
+      "What is published now is kept for nobody, unless the topic's settings say so. A JMS client subscribes with createDurableSubscriber, a VibeMQ client by subscribing.",
+    ),
+  );
+}

@@ -1,0 +1,126 @@
+// Users; one of them has a page of its own.
+
+import { put as send } from "../api.js";
+import { ask } from "../dialogs.js";
+import { h } from "../dom.js";
+import { List } from "../list.js";
+import { button, command, empty, head, panel, tag } from "../parts.js";
+import { go } from "../router.js";
+import { session } from "../session.js";
+import { show as showUser } from "./user.js";
+
+export const title = ({ steps }) => (steps[1] ? `User ${steps[1]}` : "Users");
+
+export function show(where) {
+  if (where.steps[1]) return showUser(where);
+  const list = new List({
+    path: "users",
+    pace: 10_000,
+    table: { caption: "Users", stack: true, key: ({ name }) => name, columns: COLUMNS },
+    none,
+    signal: where.signal,
+  });
+  return h(
+    "div",
+    { class: "page" },
+    head("Users", { actions: [button("Add a user…", add, { tone: "primary", why: whyNot() })] }),
+    panel(null, list.element),
+  );
+}
+
+/** Nobody in particular cannot say who may come in. */
+export function whyNot() {
+  return session.user ? "" : "the owner of the broker adds the first user, in a terminal";
+}
+
+export function userHref(name) {
+  return `#/users/${encodeURIComponent(name)}`;
+}
+
+/** A permission in words. */
+export function permissionText({ pattern, operations }) {
+  return `${pattern}: ${[...operations].sort().join(", ")}`;
+}
+
+const COLUMNS = [
+  {
+    key: "name",
+    label: "Name",
+    head: true,
+    same: ({ name, superuser }) => `${name} ${superuser}`,
+    show: ({ name, superuser }) => [
+      h("a", { class: "name", href: userHref(name) }, name),
+      superuser && tag("superuser", "brass"),
+    ],
+  },
+  {
+    key: "password",
+    label: "Password",
+    rank: 2,
+    show: ({ password }) => (password ? "yes" : "none"),
+  },
+  {
+    key: "tokens",
+    label: "Tokens",
+    number: true,
+    rank: 2,
+    show: ({ tokens = [] }) => String(tokens.length),
+  },
+  { key: "roles", label: "Roles", rank: 2, show: ({ roles = [] }) => roles.join(", ") || "–" },
+  {
+    key: "permissions",
+    label: "Permissions",
+    same: (item) => JSON.stringify([item.permissions, item.superuser]),
+    show: ({ permissions = [], superuser }) => {
+      if (superuser) return "everything";
+      if (!permissions.length) return "–";
+      return permissions.map((one) => h("div", null, h("code", null, permissionText(one))));
+    },
+  },
+];
+
+function none() {
+  return empty(
+    "There are no users: nobody is asked who they are",
+    h(
+      "p",
+      null,
+      "Whoever reaches the broker may do everything. From the first user on, everybody has to log in; make that one a superuser:",
+    ),
+    command("sluicemq users add anna --superuser"),
+  );
+}
+
+async function add() {
+  const made = await ask({
+    title: "Add a user",
+    fields: [
+      {
+        name: "name",
+        label: "Name",
+        required: true,
+        maxlength: 64,
+        hint: "Letters, digits and - _ . @",
+      },
+      {
+        name: "password",
+        label: "Password",
+        kind: "password",
+        autocomplete: "new-password",
+        hint: "Nothing: only tokens admit it.",
+      },
+      {
+        name: "superuser",
+        label: "A superuser: may do everything, and manage users",
+        kind: "check",
+      },
+    ],
+    action: "Add",
+    async submit({ name, password, superuser }) {
+      const body = { superuser, ...(password && { password }) };
+      await send(`users/${encodeURIComponent(name)}`, body, { query: { expect: "new" } });
+      return name;
+    },
+  });
+  if (made) go(userHref(made));
+}

@@ -1,0 +1,38 @@
+// Pages by the part of the address behind `#`: `#/queue/orders/messages?state=waiting`.
+//
+// A page is a module with `title(place)` and `show(place)`; `show` gives the page's element at once
+// and fills it as answers come, until `place.signal` says that the page has been left.
+
+/** Where one is: the steps of the path, decoded, and the query. */
+export function here() {
+  const [path, search = ""] = location.hash.replace(/^#\/?/, "").split("?", 2);
+  const steps = path.split("/").filter(Boolean).map(decode);
+  return { steps, query: new URLSearchParams(search) };
+}
+
+function decode(step) {
+  try {
+    return decodeURIComponent(step);
+  } catch {
+    return step;
+  }
+}
+
+/** Remember in the address what a list shows, without leaving the page. */
+export function remember(values) {
+  const [path] = location.hash.split("?", 1);
+  const query = new URLSearchParams();
+  const kept = here().query.get("name_base64");
+  if (kept) query.set("name_base64", kept);
+  for (const [name, value] of Object.entries(values)) {
+    if (value !== null && value !== undefined && value !== "") query.set(name, value);
+  }
+  const search = query.toString();
+  history.replaceState(null, "", `${path || "#/"}${search ? `?${search}` : ""}`);
+}
+
+/** Go to a page. */
+export function go(hash) {
+  if (location.hash === hash) dispatchEvent(new HashChangeEvent("hashchange"));
+  else location.hash = hash;
+}

@@ -1,0 +1,35 @@
+// Scales: where an axis ends, where its marks are, and how high a backlog stands on the gauge.
+
+const ROUND = [1, 1.5, 2, 3, 4, 5, 6, 8, 10];
+
+/** The next round number at or above `value`; its half is round, too. */
+export function ceiling(value, least) {
+  const wanted = Math.max(value, least);
+  const power = 10 ** Math.floor(Math.log10(wanted));
+  return (ROUND.find((step) => wanted <= step * power * 1.0001) ?? 10) * power;
+}
+
+const MINUTE = 60_000;
+const STEPS = [1, 2, 5, 10, 15, 30, 60].map((minutes) => minutes * MINUTE);
+
+/** Times (ms) for the marks of an axis from `start` to `end`: round ones, `most` at the most. */
+export function times(start, end, most) {
+  const step = STEPS.find((size) => (end - start) / size <= most) ?? STEPS.at(-1);
+  // round in the person's time zone, of which some are half an hour off
+  const shift = new Date(end).getTimezoneOffset() * MINUTE;
+  const marks = [];
+  for (let at = Math.ceil((start - shift) / step) * step + shift; at <= end; at += step) {
+    marks.push(at);
+  }
+  return marks;
+}
+
+/** Powers of ten of the gauge, which ends at a million. */
+export const DECADES = 6;
+
+/** Where a number of messages stands between 0 and 1. Each tenth of a backlog is a mark lower, so
+    that one message can be seen as well as a million. */
+export function level(messages) {
+  if (!(messages > 0)) return 0;
+  return Math.min(1, Math.log10(messages + 1) / DECADES);
+}

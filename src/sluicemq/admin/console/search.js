@@ -1,0 +1,171 @@
+// The search: pages and destinations by a part of their name. A combobox: what it finds is a list
+// below it, through which the arrow keys go while one types on.
+
+import { abandoned, get } from "./api.js";
+import { h, put, unique } from "./dom.js";
+import { compact } from "./format.js";
+import { Place } from "./names.js";
+import { visible } from "./places.js";
+import { go } from "./router.js";
+
+/** ms after the last key until the broker is asked. */
+const PAUSE = 120;
+const MOST = 8;
+
+export class Search {
+  constructor() {
+    this.found = [];
+    this.at = -1;
+    this.asking = null;
+    this.timer = 0;
+    const name = unique("found");
+    this.list = h("ul", {
+      id: name,
+      role: "listbox",
+      class: "found",
+      "aria-label": "Found",
+      hidden: true,
+    });
+    this.input = h("input", {
+      type: "search",
+      role: "combobox",
+      placeholder: "Search destinations and pages",
+      autocomplete: "off",
+      spellcheck: "false",
+      "aria-label": "Search destinations and pages",
+      "aria-expanded": "false",
+      "aria-controls": name,
+      "aria-autocomplete": "list",
+      "aria-keyshortcuts": "/",
+    });
+    this.element = h(
+      "div",
+      { class: "search", role: "search" },
+      this.input,
+      h("kbd", { "aria-hidden": "true" }, "/"),
+      this.list,
+    );
+    this.input.addEventListener("input", () => this.later());
+    this.input.addEventListener("focus", () => this.later());
+    this.input.addEventListener("keydown", (event) => this.press(event));
+    this.input.addEventListener("blur", () => this.close());
+  }
+
+  focus() {
+    this.input.focus();
+    this.input.select();
+  }
+
+  later() {
+    clearTimeout(this.timer);
+    this.timer = setTimeout(() => this.ask(), PAUSE);
+  }
+
+  async ask() {
+    this.asking?.abort();
+    const text = this.input.value.trim();
+    if (!text) {
+      this.close();
+      return;
+    }
+    const asking = new AbortController();
+    this.asking = asking;
+    const wanted = text.toLowerCase();
+    const pages = visible()
+      .filter(({ label }) => label.toLowerCase().includes(wanted))
+      .map(({ label, step }) => ({ label, note: "page", hash: `#/${step}` }));
+    let named = [];
+    try {
+      const query = { filter: text, page_size: MOST, sort: "name" };
+      const { items } = await get("destinations", query, asking.signal);
+      named = items.map((item) => ({
+        label: item.name,
+        note: `${item.kind}, ${compact(item.waiting)} waiting`,
+        hash: Place.of(item).href(),
+        name: true,
+      }));
+    } catch (error) {
+      if (abandoned(error)) return;
+    }
+    if (document.activeElement !== this.input) return;
+    const all = {
+      label: `All destinations with “${text}”`,
+      note: "list",
+      hash: `#/destinations?${new URLSearchParams({ filter: text })}`,
+    };
+    this.open([...named, ...pages, all]);
+  }
+
+  open(found) {
+    this.found = found;
+    this.at = -1;
+    put(
+      this.list,
+      found.map((one, index) =>
+        h(
+          "li",
+          {
+            id: `${this.list.id}-${index}`,
+            role: "option",
+            "aria-selected": "false",
+            // before the input loses the focus
+            onpointerdown: (event) => {
+              event.preventDefault();
+              this.take(index);
+            },
+          },
+          h("span", { class: one.name ? "name" : "" }, one.label),
+          h("small", null, one.note),
+        ),
+      ),
+    );
+    this.list.hidden = false;
+    this.input.setAttribute("aria-expanded", "true");
+  }
+
+  close() {
+    clearTimeout(this.timer);
+    this.asking?.abort();
+    this.found = [];
+    this.at = -1;
+    this.list.hidden = true;
+    put(this.list);
+    this.input.setAttribute("aria-expanded", "false");
+    this.input.removeAttribute("aria-activedescendant");
+  }
+
+  mark(index) {
+    const options = [...this.list.children];
+    options[this.at]?.setAttribute("aria-selected", "false");
+    this.at = (index + options.length) % options.length;
+    options[this.at].setAttribute("aria-selected", "true");
+    options[this.at].scrollIntoView({ block: "nearest" });
+    this.input.setAttribute("aria-activedescendant", options[this.at].id);
+  }
+
+  take(index) {
+    const { hash } = this.found[index];
+    this.input.value = "";
+    this.input.blur();
+    go(hash);
+  }
+
+  press(event) {
+    if (event.key === "Escape") {
+      this.input.value = "";
+      this.input.blur();
+    } else if (event.key === "Enter") {
+      const text = this.input.value.trim();
+      if (this.at >= 0) this.take(this.at);
+      else if (text) {
+        this.input.value = "";
+        this.input.blur();
+        go(`#/destinations?${new URLSearchParams({ filter: text })}`);
+      }
+    } else if (this.found.length && (event.key === "ArrowDown" || event.key === "ArrowUp")) {
+      event.preventDefault();
+      const down = event.key === "ArrowDown";
+      this.mark(this.at < 0 && !down ? this.found.length - 1 : this.at + (down ? 1 : -1));
+    }
+  }
+}

@@ -1,0 +1,65 @@
+// Who is logged in, and what that user may do.
+//
+// The broker decides; what is told here only saves people from trying what would be refused. A
+// pattern is read as the broker reads it (model/access.py): `*` is any run of characters.
+
+const listeners = new Set();
+
+function matches(pattern, name) {
+  const parts = pattern.split("*");
+  if (parts.length === 1) return pattern === name;
+  const first = parts.shift();
+  const last = parts.pop();
+  if (!name.startsWith(first)) return false;
+  let at = first.length;
+  for (const part of parts) {
+    const found = name.indexOf(part, at);
+    if (found < 0) return false;
+    at = found + part.length;
+  }
+  return name.length - last.length >= at && name.endsWith(last);
+}
+
+export const session = {
+  user: "",
+  superuser: false,
+  csrf: "",
+  permissions: [],
+  known: false,
+
+  /** Take over what the API says about the session. */
+  take({ user = "", superuser = false, csrf = "", permissions = [] }) {
+    Object.assign(this, { user, superuser, csrf, permissions, known: true });
+  },
+
+  /** Nobody is logged in any more; whoever listens shows the login. */
+  lost(refusal) {
+    this.known = false;
+    this.csrf = "";
+    for (const listener of listeners) listener(refusal);
+  },
+
+  /** Call back when a request was refused because nobody is logged in. */
+  onLost(listener) {
+    listeners.add(listener);
+  },
+
+  /** Whether the user may do that ("produce", "consume", …) with the destination of that name. */
+  may(operation, name) {
+    if (this.superuser) return true;
+    return this.permissions.some(
+      ({ pattern, operations }) => operations.includes(operation) && matches(pattern, name),
+    );
+  },
+
+  /** Whether there is any destination with which the user may do that. */
+  mayAnywhere(operation) {
+    return this.superuser || this.permissions.some((p) => p.operations.includes(operation));
+  },
+
+  /** Why not, for people; "" if the user may. */
+  whyNot(operation, name) {
+    if (this.may(operation, name)) return "";
+    return `${this.user} has no permission to ${operation} here`;
+  },
+};

@@ -1,0 +1,122 @@
+// The settings of a destination as fields: what each is called and does. Names and meanings are the
+// configuration file's (docs/configuration.md); 0 is no limit, or never.
+
+import { h } from "./dom.js";
+import { field, values } from "./fields.js";
+
+const OVERFLOW = [
+  ["reject-new", "refuse new messages"],
+  ["drop-oldest", "drop the oldest"],
+  ["drop-lowest-priority", "drop the least important"],
+  ["block-producer", "let producers wait"],
+  ["redirect-to-dead-letter", "move to the dead letters"],
+];
+
+const GROUPS = [
+  [
+    "Limits",
+    [
+      { name: "max_messages", label: "Messages waiting, at most", kind: "number" },
+      { name: "max_bytes", label: "Body bytes waiting, at most", kind: "bytes" },
+      { name: "max_message_bytes", label: "Bytes of one message, at most", kind: "bytes" },
+      {
+        name: "overflow",
+        label: "When it is full",
+        kind: "choice",
+        options: OVERFLOW,
+        usual: "reject-new",
+      },
+    ],
+  ],
+  [
+    "Life and delivery",
+    [
+      { name: "message_ttl", label: "Life of a message in ms", kind: "ms" },
+      {
+        name: "ack_timeout",
+        label: "Time to acknowledge in ms",
+        kind: "ms",
+        hint: "Then it is delivered again.",
+      },
+      { name: "max_attempts", label: "Deliveries of a message, at most", kind: "number" },
+      {
+        name: "retry_delay",
+        label: "Before the second delivery, in ms",
+        kind: "ms",
+        hint: "Doubles each time.",
+      },
+      { name: "retry_delay_max", label: "It doubles up to, in ms", kind: "ms", usual: 120_000 },
+      { name: "by_priority", label: "Higher priority goes first", kind: "check", usual: true },
+      { name: "settle_on_send", label: "VibeMQ subscribers need not acknowledge", kind: "check" },
+    ],
+  ],
+  [
+    "Dead letters",
+    [
+      { name: "dead_letter", label: "Keep what cannot be delivered", kind: "check" },
+      {
+        name: "dead_letter_queue",
+        label: "In which queue",
+        hint: "Nothing: its own name with .dlq",
+      },
+    ],
+  ],
+  [
+    "Consumers",
+    [
+      { name: "max_consumers", label: "Consumers, at most", kind: "number", hint: "1: exclusive" },
+      {
+        name: "active_consumers",
+        label: "Served at a time",
+        kind: "number",
+        hint: "The others stand by.",
+      },
+      { name: "max_subscriptions", label: "Subscriptions, at most", kind: "number", only: "topic" },
+      {
+        name: "hold",
+        label: "Keep messages for the first subscription",
+        kind: "check",
+        only: "topic",
+      },
+      {
+        name: "idle_timeout",
+        label: "Goes when unused for, in ms",
+        kind: "ms",
+        usual: null,
+        hint: "Nothing: as the broker says; 0: never.",
+      },
+    ],
+  ],
+];
+
+function usual(spec) {
+  if ("usual" in spec) return spec.usual;
+  if (spec.kind === "check") return false;
+  return spec.kind ? 0 : "";
+}
+
+function specsFor(kind, settings) {
+  return GROUPS.map(([name, specs]) => [
+    name,
+    specs
+      .filter((spec) => !spec.only || spec.only === kind)
+      .map((spec) => ({ ...spec, min: 0, value: settings[spec.name] ?? usual(spec) })),
+  ]);
+}
+
+/** The fields, in groups, for a destination of that kind with those settings. */
+export function settingFields(kind, settings = {}) {
+  return specsFor(kind, settings).map(([name, specs]) =>
+    h("fieldset", null, h("legend", null, name), h("div", { class: "fields" }, specs.map(field))),
+  );
+}
+
+/** What the form says otherwise than `before`; what was emptied is null: as usual again. */
+export function changedSettings(form, kind, before) {
+  const specs = specsFor(kind, before).flatMap(([, all]) => all);
+  const typed = values(form, specs);
+  const changed = specs.filter(
+    ({ name, value }) => String(typed[name] ?? "") !== String(value ?? ""),
+  );
+  return Object.fromEntries(changed.map(({ name }) => [name, typed[name]]));
+}

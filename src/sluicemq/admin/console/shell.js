@@ -1,0 +1,169 @@
+// What stays while pages change: the bar on top, the list of pages, and the state of the broker.
+
+import { abandoned, remove } from "./api.js";
+import { h, put, s, say } from "./dom.js";
+import { compact } from "./format.js";
+import { help, listen } from "./keys.js";
+import { live, reconnect, watch, watchState } from "./live.js";
+import { entry, visible } from "./places.js";
+import { Search } from "./search.js";
+import { session } from "./session.js";
+import { tell, tellers, whisper } from "./tell.js";
+
+const STATES = {
+  connecting: ["wait", "Connecting"],
+  live: ["good", "Live"],
+  gone: ["bad", "No answer"],
+};
+
+/** The sign: a gate in the water. */
+export function sign() {
+  return s(
+    "svg",
+    { class: "sign", viewBox: "0 0 24 24", "aria-hidden": "true" },
+    s("path", { d: "M3 2v20M21 2v20", class: "posts" }),
+    s("path", { d: "M6.5 4h11v8h-11zM6.5 8h11", class: "gate" }),
+    s("path", { d: "M6 16q1.5-1.6 3 0t3 0 3 0 3 0M6 20q1.5-1.6 3 0t3 0 3 0 3 0", class: "waves" }),
+  );
+}
+
+function flipTheme() {
+  const root = document.documentElement;
+  const dark =
+    root.dataset.theme === "dark" ||
+    (!root.dataset.theme && matchMedia("(prefers-color-scheme: dark)").matches);
+  const theme = dark ? "light" : "dark";
+  root.dataset.theme = theme;
+  try {
+    localStorage.setItem("sluicemq.theme", theme);
+  } catch {
+    // then it holds until the page is left
+  }
+  whisper(`The page is ${theme} now`);
+}
+
+export class Shell {
+  constructor(leave) {
+    this.search = new Search();
+    this.lamp = h("span", { class: "lamp" }, h("i", { "aria-hidden": "true" }), h("span"));
+    this.main = h("main", { id: "main", tabindex: "-1" });
+    this.pages = h("ul");
+    this.nav = h(
+      "nav",
+      { class: "rail", id: "pages", "aria-label": "Pages" },
+      this.pages,
+      this.foot(leave),
+    );
+    this.banner = h("div", { class: "banner", role: "alert" });
+    this.menu = h(
+      "button",
+      { type: "button", class: "menu", "aria-expanded": "false", "aria-controls": "pages" },
+      "Menu",
+    );
+    this.menu.addEventListener("click", () => this.fold(this.menu.ariaExpanded !== "true"));
+    const skip = h("a", { class: "skip", href: "#main" }, "Skip to the page");
+    skip.addEventListener("click", (event) => {
+      event.preventDefault();
+      this.main.focus();
+    });
+    this.element = h(
+      "div",
+      { class: "frame" },
+      skip,
+      h(
+        "header",
+        { class: "bar" },
+        this.menu,
+        h("a", { class: "brand", href: "#/" }, sign(), h("span", null, "SluiceMQ")),
+        this.search.element,
+        this.lamp,
+      ),
+      this.nav,
+      h("div", { class: "stage" }, this.banner, this.main),
+      tellers(),
+    );
+    listen({ search: () => this.search.focus(), theme: flipTheme });
+    watchState((state) => this.light(state));
+    watch((overview) => this.counts(overview));
+    this.light(live.state);
+  }
+
+  foot(leave) {
+    this.user = h("a", { class: "user", href: "#/account" });
+    this.leave = h("button", { type: "button", class: "quiet" }, "Log out");
+    this.leave.addEventListener("click", async () => {
+      try {
+        await remove("session");
+      } catch (error) {
+        if (!abandoned(error)) tell(error.message, "bad");
+      }
+      leave();
+    });
+    return h(
+      "div",
+      { class: "rail-foot" },
+      h("button", { type: "button", class: "quiet", onclick: flipTheme }, "Dark or light"),
+      h("button", { type: "button", class: "quiet", onclick: help }, "Keys ", h("kbd", null, "?")),
+      this.user,
+      this.leave,
+    );
+  }
+
+  /** Show the pages that the user may see. */
+  welcome() {
+    this.links = visible().map((place) => {
+      const figure = h("span", { class: "rail-figure" });
+      const link = h("a", { href: `#/${place.step}` }, h("span", null, place.label), figure);
+      return { place, link, figure };
+    });
+    put(
+      this.pages,
+      this.links.map(({ link }) => h("li", null, link)),
+    );
+    say(this.user, session.user);
+    this.user.hidden = this.leave.hidden = !session.user;
+  }
+
+  /** Mark the page one is on. */
+  mark(step) {
+    for (const { place, link } of this.links) {
+      if (place.step === entry(step)) link.setAttribute("aria-current", "page");
+      else link.removeAttribute("aria-current");
+    }
+    this.fold(false);
+  }
+
+  fold(open) {
+    this.menu.setAttribute("aria-expanded", String(open));
+    this.nav.classList.toggle("open", open);
+  }
+
+  counts(overview) {
+    const { totals } = overview;
+    const figures = { destinations: totals.destinations, connections: totals.connections };
+    for (const { place, figure } of this.links ?? []) {
+      if (place.step in figures) say(figure, compact(figures[place.step]));
+    }
+  }
+
+  light(state) {
+    const [tone, text] = STATES[state];
+    this.lamp.className = `lamp ${tone}`;
+    say(this.lamp.lastChild, text);
+    if (state === "gone") {
+      const again = h("button", { type: "button", onclick: reconnect }, "Try now");
+      put(
+        this.banner,
+        h(
+          "p",
+          null,
+          "The broker does not answer. What is shown here is what was last known; it is tried again every few seconds.",
+        ),
+        again,
+      );
+    } else if (this.banner.firstChild) {
+      put(this.banner);
+      if (state === "live") tell("The broker answers again");
+    }
+  }
+}

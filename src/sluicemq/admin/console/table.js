@@ -1,0 +1,135 @@
+// Tables that change while one looks at them: rows are kept by their key and cells are touched only
+// when what they show has changed, so that focus, selections and screen readers are left in peace.
+
+import { h, put, unseen } from "./dom.js";
+import { count } from "./format.js";
+
+/**
+ * columns: {key, label, show(item), same?(item), sort?: true, first?: "asc"|"desc", number?, wide?,
+ *           rank?: 2|3, head?: true, hidden?: true}
+ *
+ * `show` gives a text or a node; `same` a text that tells whether it would be another one (without
+ * it the text itself). `rank` 2 goes on narrow pages, 3 on middling ones too. `head` names the row.
+ * A `hidden` label is for screen readers only. A table that is to `stack` shows each row as a card on
+ * narrow pages; what its elements are is then said by roles, as styles may make browsers forget it.
+ */
+export class Table {
+  constructor({ caption, columns, key, onSort = null, stack = false }) {
+    this.columns = columns;
+    this.key = key;
+    this.rows = new Map();
+    this.onSort = onSort;
+    this.body = h("tbody", { role: "rowgroup" });
+    this.heads = columns.map((column) => this.header(column));
+    this.element = h(
+      "div",
+      { class: stack ? "table stack" : "table" },
+      h(
+        "table",
+        { role: "table" },
+        h("caption", { class: "unseen" }, caption),
+        h("thead", { role: "rowgroup" }, h("tr", { role: "row" }, this.heads)),
+        this.body,
+      ),
+    );
+  }
+
+  header(column) {
+    const attributes = { scope: "col", role: "columnheader", class: classes(column) };
+    if (!column.sort) {
+      return h("th", attributes, column.hidden ? unseen(column.label) : column.label);
+    }
+    const button = h(
+      "button",
+      { type: "button", class: "sort", onclick: () => this.onSort(column) },
+      column.label,
+    );
+    return h("th", attributes, button);
+  }
+
+  /** Show by what the rows are sorted. */
+  sorted(key, order) {
+    this.columns.forEach((column, index) => {
+      if (column.key === key) {
+        this.heads[index].setAttribute("aria-sort", order === "asc" ? "ascending" : "descending");
+      } else this.heads[index].removeAttribute("aria-sort");
+    });
+  }
+
+  /** Show these items, in that order. */
+  update(items) {
+    const before = this.rows;
+    this.rows = new Map();
+    const wanted = items.map((item) => {
+      const key = this.key(item);
+      const row = before.get(key) ?? this.row();
+      this.rows.set(key, row);
+      this.refresh(row, item);
+      return row.element;
+    });
+    const focused = document.activeElement;
+    const now = this.body.children;
+    wanted.forEach((element, index) => {
+      if (now[index] !== element) this.body.insertBefore(element, now[index] ?? null);
+    });
+    while (now.length > wanted.length) now[now.length - 1].remove();
+    // a row that has moved has lost the focus on the way
+    if (focused !== document.activeElement && this.body.contains(focused)) {
+      focused.focus({ preventScroll: true });
+    }
+  }
+
+  row() {
+    const cells = this.columns.map((column) => {
+      const shared = { class: classes(column), "data-label": column.hidden ? null : column.label };
+      return column.head
+        ? h("th", { ...shared, scope: "row", role: "rowheader" })
+        : h("td", { ...shared, role: "cell" });
+    });
+    return { element: h("tr", { role: "row" }, cells), cells, shown: [] };
+  }
+
+  refresh(row, item) {
+    this.columns.forEach((column, index) => {
+      const text = column.same ? column.same(item) : String(column.show(item));
+      if (row.shown[index] === text) return;
+      row.shown[index] = text;
+      put(row.cells[index], column.same ? column.show(item) : text);
+    });
+  }
+}
+
+function classes({ number, rank, wide, head }) {
+  const named = [number && "number", rank && `rank-${rank}`, wide && "wide", head && "row-name"];
+  return named.filter(Boolean).join(" ") || null;
+}
+
+/** Buttons for the pages of a list of that name; `go(page)` is called with the one that is wanted. */
+export class Pager {
+  constructor(name, go) {
+    this.text = h("span", { class: "pager-text" });
+    this.before = h("button", { type: "button", onclick: () => go(this.page - 1) }, "Previous");
+    this.after = h("button", { type: "button", onclick: () => go(this.page + 1) }, "Next");
+    this.element = h(
+      "nav",
+      { class: "pager", "aria-label": `Pages: ${name}` },
+      this.text,
+      this.before,
+      this.after,
+    );
+  }
+
+  /** Show where one is; the buttons go where all is on one page. */
+  update({ page, page_size: size, total }) {
+    this.page = page;
+    const last = Math.max(1, Math.ceil(total / size));
+    const first = (page - 1) * size + 1;
+    this.text.textContent = total
+      ? `${count(first)} to ${count(Math.min(total, page * size))} of ${count(total)}`
+      : "";
+    this.element.hidden = total === 0;
+    this.before.hidden = this.after.hidden = last === 1;
+    this.before.disabled = page <= 1;
+    this.after.disabled = page >= last;
+  }
+}

@@ -1,0 +1,115 @@
+"""Who receives from where. Shown are the consumers of those destinations that the caller sees."""
+
+from __future__ import annotations
+
+from operator import attrgetter
+from typing import Annotated, Literal
+
+import msgspec
+from msgspec import Meta
+
+from sluicemq.admin.context import Context
+from sluicemq.admin.naming import base64_of, shown
+from sluicemq.admin.pace import Pace
+from sluicemq.admin.paging import Page, PageQuery, page_of
+from sluicemq.admin.ports import Attached
+from sluicemq.admin.routing import KINDS, Call, Endpoint, from_base64
+from sluicemq.model.destination import Kind, decode_name
+
+
+class ConsumerQuery(PageQuery, kw_only=True, frozen=True):
+    """Which consumers, and in what order."""
+
+    destination: Annotated[str, Meta(description="Its name, exactly.")] = ""
+    destination_base64: Annotated[str, Meta(description="The same, for names of any bytes.")] = ""
+    kind: Annotated[Literal["", "queue", "topic"], Meta(description="Of the destination.")] = ""
+    connection: Annotated[int, Meta(ge=0, description="Its id; 0 = of all.")] = 0
+    sort: Literal["id", "destination", "connection", "credit", "unacked", "delivered"] = "id"
+
+
+class ConsumerItem(msgspec.Struct, kw_only=True, frozen=True, omit_defaults=True):
+    """A consumer.
+
+    subscription  of the topic; "" at a queue          credit    messages it may still be given
+    active        false while it stands by             unacked   messages it holds
+    delivered     messages it was given in all
+    """
+
+    id: int
+    destination: str
+    kind: str
+    subscription: str
+    connection: int
+    protocol: str
+    selector: str
+    credit: int
+    unacked: int
+    delivered: int
+    active: bool
+    destination_base64: str | None = None
+
+
+class ConsumerPages:
+    """`/consumers`."""
+
+    def __init__(self, context: Context) -> None:
+        self._connections = context.connections
+
+    async def list(self, call: Call) -> Page[ConsumerItem]:
+        """GET /consumers"""
+        query: ConsumerQuery = call.query
+        wanted = query.destination
+        if query.destination_base64:
+            wanted = decode_name(from_base64("destination_base64", query.destination_base64))
+        kind = KINDS.get(query.kind)
+        pace = Pace()
+        found: list[ConsumerItem] = []
+        for attached in self._connections.consumers():
+            address = attached.consumer.subscription.destination.address
+            if (
+                (not wanted or address.name == wanted)
+                and (kind is None or address.kind is kind)
+                and (not query.connection or attached.connection == query.connection)
+                and call.identity.sees(address.name)
+            ):
+                found.append(_item(attached))
+            if pace.due:
+                await pace.rest()
+        found.sort(key=attrgetter(query.sort, "id"), reverse=query.order == "desc")
+        return page_of(found, query)
+
+
+def _item(attached: Attached) -> ConsumerItem:
+    consumer = attached.consumer
+    subscription = consumer.subscription
+    destination = subscription.destination
+    selector = consumer.lane.selector or subscription.selector
+    return ConsumerItem(
+        id=consumer.number,
+        destination=shown(destination.name),
+        destination_base64=base64_of(destination.name),
+        kind="topic" if destination.address.kind is Kind.TOPIC else "queue",
+        subscription=shown(subscription.name),
+        connection=attached.connection,
+        protocol=attached.protocol,
+        selector="" if selector is None else shown(selector.text),
+        credit=max(0, consumer.window.credit),
+        unacked=len(consumer.unacked),
+        delivered=consumer.delivered,
+        active=consumer.active,
+    )
+
+
+def endpoints(context: Context) -> list[Endpoint]:
+    """What is at /consumers."""
+    pages = ConsumerPages(context)
+    return [
+        Endpoint(
+            "GET",
+            "/consumers",
+            pages.list,
+            "Who receives from where",
+            query=ConsumerQuery,
+            answer=Page[ConsumerItem],
+        )
+    ]

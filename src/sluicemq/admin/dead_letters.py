@@ -1,0 +1,190 @@
+"""All dead-letter queues: those that destinations name as theirs, and those that are called so.
+
+The reasons are counted over the first messages of each queue; what has been counted is remembered
+as long as nothing comes to the queue or leaves it.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from typing import Final, Literal, NamedTuple
+
+import msgspec
+
+from sluicemq.admin.context import Context
+from sluicemq.admin.destinations import DestinationPages
+from sluicemq.admin.naming import base64_of, shown
+from sluicemq.admin.pace import Pace
+from sluicemq.admin.paging import Page, PageQuery
+from sluicemq.admin.routing import Call, Endpoint
+from sluicemq.broker import Delivery, Destination
+from sluicemq.broker.deadletter import REASON
+from sluicemq.broker.walk import Walk
+from sluicemq.model.access import Identity
+from sluicemq.model.destination import Address, Kind
+from sluicemq.model.errors import JournalError
+
+FIRST: Final = 1000
+"""Messages of a queue whose reasons are counted."""
+TOGETHER: Final = 10_000
+"""Messages looked at for one page, shared out among its queues."""
+MOST_REASONS: Final = 20
+REMEMBERED: Final = 2000
+"""Queues whose reasons are remembered."""
+SUFFIX: Final = ".dlq"
+"""How the dead-letter queue of a destination is called that names none."""
+NO_END: Final = (1 << 62) - 1
+STEP: Final = 20
+OTHERS: Final = "(others)"
+
+
+class DeadLetterQuery(PageQuery, kw_only=True, frozen=True):
+    """In what order."""
+
+    sort: Literal["name", "waiting"] = "name"
+
+
+class DeadLetterItem(msgspec.Struct, kw_only=True, frozen=True, omit_defaults=True):
+    """A dead-letter queue.
+
+    reasons    how often each of them is told by the first thousand messages at most
+    counted    so many were looked at
+    oldest_ms  age of the oldest message; null if there is none
+    of         destinations that send their dead letters here, as far as the caller sees them
+    """
+
+    kind: str
+    name: str
+    name_base64: str | None = None
+    waiting: int
+    reasons: dict[str, int]
+    counted: int
+    oldest_ms: int | None
+    of: list[str]
+
+
+class Counted(NamedTuple):
+    """Reasons of a queue as it was: as long as `stamp` is the same, it still is."""
+
+    stamp: tuple[int, ...]
+    reasons: dict[str, int]
+    counted: int
+
+
+class DeadLetterPages:
+    """`/dead-letters`."""
+
+    def __init__(self, context: Context) -> None:
+        self._broker = context.broker
+        self._destinations = DestinationPages(context)
+        self._known: dict[Destination, Counted] = {}
+
+    async def index(self, call: Call) -> Page[DeadLetterItem]:
+        """GET /dead-letters"""
+        query: DeadLetterQuery = call.query
+        pace = Pace()
+        queues = await self._queues(call.identity, pace)
+        names = sorted(queues, key=lambda queue: queue.name)
+        if query.sort == "waiting":
+            names.sort(key=lambda queue: queue.waiting)
+        if query.order == "desc":
+            names.reverse()
+        part = names[query.part]
+        most = min(FIRST, TOGETHER // max(1, len(part)))
+        items = []
+        for queue in part:
+            counted = await self._count(queue, most, pace)
+            items.append(
+                DeadLetterItem(
+                    kind="queue",
+                    name=shown(queue.name),
+                    name_base64=base64_of(queue.name),
+                    waiting=queue.waiting,
+                    reasons=counted.reasons,
+                    counted=counted.counted,
+                    oldest_ms=self._destinations.oldest(queue),
+                    of=queues[queue],
+                )
+            )
+            if pace.due:
+                await pace.rest()
+        return Page(items=items, page=query.page, page_size=query.page_size, total=len(names))
+
+    async def _queues(self, identity: Identity, pace: Pace) -> dict[Destination, list[str]]:
+        """Those that the caller sees, with the destinations that use them."""
+        find = self._broker.find
+        found: dict[Destination, list[str]] = {}
+        for place, destination in enumerate(list(self._broker.destinations.values())):
+            called_so = destination.name.endswith(SUFFIX) and not destination.topic
+            if called_so and identity.sees(destination.name):
+                found.setdefault(destination, [])
+            settings = destination.settings
+            queue = find(
+                Address(Kind.QUEUE, settings.dead_letter_queue or f"{destination.name}{SUFFIX}")
+            )
+            if queue is not None and queue is not destination and identity.sees(queue.name):
+                users = found.setdefault(queue, [])
+                if identity.sees(destination.name) and len(users) < MOST_REASONS:
+                    users.append(shown(str(destination.address)))
+            if not place & 63 and pace.due:
+                await pace.rest()
+        return found
+
+    async def _count(self, queue: Destination, most: int, pace: Pace) -> Counted:
+        statistics = queue.statistics
+        stamp = (
+            most,
+            queue.waiting,
+            statistics.published,
+            statistics.settled,
+            queue.queue.everything.length,
+            queue.unacked,
+        )
+        known = self._known.get(queue)
+        if known is not None and known.stamp == stamp:
+            return known
+        reasons: Counter[str] = Counter()
+        counted = 0
+        walk = Walk(queue.queue.everything, NO_END)
+        while counted < most and walk.priority >= 0:
+            for delivery in walk.look(min(STEP, most - counted)):
+                counted += 1
+                reasons[self._reason_of(delivery)] += 1
+            if pace.due:
+                await pace.rest()
+        if len(self._known) >= REMEMBERED:
+            self._known.clear()
+        known = self._known[queue] = Counted(stamp, _first(reasons), counted)
+        return known
+
+    def _reason_of(self, delivery: Delivery) -> str:
+        try:
+            message = self._broker.core.glance(delivery)
+        except JournalError:
+            return "(damaged)"
+        reason = (message.properties or {}).get(REASON)
+        return "(none)" if reason is None else shown(str(reason))[:100]
+
+
+def _first(reasons: Counter[str]) -> dict[str, int]:
+    """The most frequent ones by name, the others together."""
+    found = dict(reasons.most_common(MOST_REASONS))
+    others = reasons.total() - sum(found.values())
+    if others:
+        found[OTHERS] = found.get(OTHERS, 0) + others
+    return found
+
+
+def endpoints(context: Context) -> list[Endpoint]:
+    """What is at /dead-letters."""
+    pages = DeadLetterPages(context)
+    return [
+        Endpoint(
+            "GET",
+            "/dead-letters",
+            pages.index,
+            "Dead-letter queues, and why messages are there",
+            query=DeadLetterQuery,
+            answer=Page[DeadLetterItem],
+        )
+    ]

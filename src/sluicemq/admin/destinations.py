@@ -1,0 +1,522 @@
+"""Queues and topics: listed, created, altered, emptied, paused, deleted.
+
+A list is made of what the caller sees, in slices: figures are asked of the destinations of one page
+only, or of all if they are to be sorted by them. What empties a destination does so in slices too;
+each of them is one record of the journal, and the answer comes when all are on disk.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Annotated, Any, Final, Literal
+
+import msgspec
+from msgspec import UNSET, Meta, UnsetType
+from msgspec.structs import asdict, replace
+
+from sluicemq.admin.context import Context
+from sluicemq.admin.emptying import empty
+from sluicemq.admin.errors import Problem
+from sluicemq.admin.naming import base64_of, shown
+from sluicemq.admin.pace import Pace
+from sluicemq.admin.paging import Page, PageQuery
+from sluicemq.admin.routing import Call, Endpoint
+from sluicemq.admin.waiting import durable
+from sluicemq.broker import Destination, Subscription
+from sluicemq.model.access import Identity, Operation, matcher
+from sluicemq.model.destination import (
+    Address,
+    DestinationSettings,
+    Kind,
+    Overflow,
+    encode_name,
+)
+from sluicemq.model.errors import JournalError
+
+MOST: Final = (1 << 53) - 1
+"""The largest number that all readers of JSON can hold."""
+MOST_SUBSCRIPTIONS: Final = 200
+"""Of a topic, in which its oldest message is looked for."""
+
+Count = Annotated[int, Meta(ge=0, le=MOST)] | UnsetType | None
+Flag = bool | UnsetType | None
+Sort = Literal[
+    "name",
+    "kind",
+    "waiting",
+    "unacked",
+    "delayed",
+    "bytes",
+    "consumers",
+    "subscriptions",
+    "published",
+    "delivered",
+    "dead_lettered",
+    "rate_in",
+    "rate_out",
+]
+
+
+class DestinationQuery(PageQuery, kw_only=True, frozen=True):
+    """Which destinations, and in what order."""
+
+    kind: Annotated[Literal["queue", "topic"] | None, Meta(description="Only these.")] = None
+    filter: Annotated[
+        str, Meta(description="Text anywhere in the name; with `*`, a pattern for all of it.")
+    ] = ""
+    temporary: Annotated[bool | None, Meta(description="Only those that are, or are not.")] = None
+    sort: Sort = "name"
+
+
+class DestinationItem(msgspec.Struct, kw_only=True, frozen=True, omit_defaults=True):
+    """A destination and its figures. Of a topic, `waiting` is that of its longest subscription.
+
+    automatic       created by use, and removed when it is not used any more
+    durable_config  its settings survive a restart
+    oldest_ms       age of the oldest message that waits; null if none does
+    """
+
+    kind: str
+    name: str
+    name_base64: str | None = None
+    temporary: bool
+    automatic: bool
+    durable_config: bool
+    paused: bool
+    waiting: int
+    unacked: int
+    delayed: int
+    bytes: int
+    consumers: int
+    subscriptions: int
+    oldest_ms: int | None
+    published: int
+    delivered: int
+    redelivered: int
+    settled: int
+    expired: int
+    dropped: int
+    rejected: int
+    dead_lettered: int
+    bytes_in: int
+    bytes_out: int
+    rate_in: float
+    rate_out: float
+
+
+class Policy(msgspec.Struct, kw_only=True, frozen=True):
+    """What the settings come to: the queue that dead letters go to, "" if there are none."""
+
+    dead_letter_queue: str
+
+
+class DestinationView(DestinationItem, kw_only=True, frozen=True, omit_defaults=True):
+    """A destination, with its settings. Times in ms, sizes in bytes; 0 = no limit, never.
+
+    configured   the configuration file declares it: its settings come back at the next start
+    created      ms since the epoch
+    parked       messages of producers that wait for room
+    """
+
+    settings: dict[str, int | bool | str | None]
+    policy: Policy
+    configured: bool
+    created: int
+    parked: int
+
+
+class Wanted(msgspec.Struct, kw_only=True, frozen=True, forbid_unknown_fields=True):
+    """Settings of a destination, named as in the configuration; times in ms, sizes in bytes. What
+    is left out stays as it is, `null` stands for the broker's default."""
+
+    max_messages: Count = UNSET
+    max_bytes: Count = UNSET
+    max_message_bytes: Count = UNSET
+    overflow: Overflow | UnsetType | None = UNSET
+    message_ttl: Count = UNSET
+    ack_timeout: Count = UNSET
+    max_attempts: Count = UNSET
+    retry_delay: Count = UNSET
+    retry_delay_max: Count = UNSET
+    dead_letter: Flag = UNSET
+    dead_letter_queue: str | UnsetType | None = UNSET
+    max_consumers: Count = UNSET
+    active_consumers: Count = UNSET
+    max_subscriptions: Count = UNSET
+    hold: Flag = UNSET
+    by_priority: Flag = UNSET
+    settle_on_send: Flag = UNSET
+    idle_timeout: Count = UNSET
+
+
+class PutQuery(msgspec.Struct, kw_only=True, frozen=True):
+    """What is expected."""
+
+    expect: Annotated[
+        Literal["new", "existing"] | None,
+        Meta(
+            description="Refuse it if that is not so: `new` never alters, `existing` never creates."
+        ),
+    ] = None
+
+
+class DeletionQuery(msgspec.Struct, kw_only=True, frozen=True):
+    """How."""
+
+    force: Annotated[bool, Meta(description="Even if it has consumers.")] = False
+
+
+class PurgeBody(msgspec.Struct, kw_only=True, frozen=True, forbid_unknown_fields=True):
+    """What is dropped: all that waits, and with `unacked` what is in flight."""
+
+    unacked: bool = False
+
+
+class Purged(msgspec.Struct, kw_only=True, frozen=True):
+    """How many messages were dropped."""
+
+    purged: int
+
+
+def _delayed(destination: Destination) -> int:
+    return sum(len(each.delayed) for each in every(destination))
+
+
+FIGURES: Final[dict[str, Callable[[Destination], Any]]] = {
+    "kind": lambda destination: destination.address.kind,
+    "waiting": lambda destination: destination.waiting,
+    "unacked": lambda destination: destination.unacked,
+    "delayed": _delayed,
+    "bytes": lambda destination: destination.bytes,
+    "consumers": lambda destination: destination.consumers,
+    "subscriptions": lambda destination: len(destination.subscriptions),
+    "published": lambda destination: destination.statistics.published,
+    "delivered": lambda destination: destination.statistics.delivered,
+    "dead_lettered": lambda destination: destination.statistics.dead_lettered,
+    "rate_in": lambda destination: destination.statistics.rate_in,
+    "rate_out": lambda destination: destination.statistics.rate_out,
+}
+"""What a list may be sorted by beside the name."""
+
+
+class DestinationPages:
+    """`/destinations`."""
+
+    def __init__(self, context: Context) -> None:
+        self._context = context
+        self._broker = context.broker
+
+    async def index(self, call: Call) -> Page[DestinationItem]:
+        """GET /destinations"""
+        return await self.page(call.identity, call.query)
+
+    async def page(self, identity: Identity, query: DestinationQuery) -> Page[DestinationItem]:
+        """What somebody sees of the destinations that are meant."""
+        pace = Pace()
+        chosen = await self._chosen(identity, query, pace)
+        items = []
+        for destination in chosen[query.part]:
+            if not destination.removed:
+                items.append(self.item(destination))
+            if pace.due:
+                await pace.rest()
+        return Page(items=items, page=query.page, page_size=query.page_size, total=len(chosen))
+
+    async def _chosen(
+        self, identity: Identity, query: DestinationQuery, pace: Pace
+    ) -> list[Destination]:
+        """All that are meant, in order."""
+        is_meant = _filter(query)
+        figure = FIGURES.get(query.sort)
+        keyed: list[tuple[Any, str, int, Destination]] = []
+        for place, destination in enumerate(list(self._broker.destinations.values())):
+            if is_meant(destination) and identity.sees(destination.name):
+                key = figure(destination) if figure is not None else None
+                keyed.append((key, destination.name, place, destination))
+            if not place & 63 and pace.due:
+                await pace.rest()
+        # no two have the same place, so that destinations are never compared
+        if figure is None:
+            keyed.sort(key=_by_name, reverse=query.order == "desc")
+        else:
+            keyed.sort(key=_by_figure, reverse=query.order == "desc")
+        return [each[3] for each in keyed]
+
+    def item(self, destination: Destination) -> DestinationItem:
+        """As lists show it."""
+        return DestinationItem(**self._figures(destination))
+
+    def _figures(self, destination: Destination) -> dict[str, Any]:
+        statistics = destination.statistics
+        name = destination.name
+        return {
+            "kind": kind_of(destination.address),
+            "name": shown(name),
+            "name_base64": base64_of(name),
+            "temporary": destination.temporary,
+            "automatic": destination.automatic,
+            "durable_config": not (destination.automatic or destination.temporary),
+            "paused": destination.paused,
+            "waiting": destination.waiting,
+            "unacked": destination.unacked,
+            "delayed": _delayed(destination),
+            "bytes": destination.bytes,
+            "consumers": destination.consumers,
+            "subscriptions": len(destination.subscriptions),
+            "oldest_ms": self.oldest(destination),
+            "published": statistics.published,
+            "delivered": statistics.delivered,
+            "redelivered": statistics.redelivered,
+            "settled": statistics.settled,
+            "expired": statistics.expired,
+            "dropped": statistics.dropped,
+            "rejected": statistics.rejected,
+            "dead_lettered": statistics.dead_lettered,
+            "bytes_in": statistics.bytes_in,
+            "bytes_out": statistics.bytes_out,
+            "rate_in": round(statistics.rate_in, 3),
+            "rate_out": round(statistics.rate_out, 3),
+        }
+
+    def oldest(self, destination: Destination) -> int | None:
+        """Age in ms of its oldest message that waits to be delivered; of a topic with very many
+        subscriptions, of those of the first."""
+        eldest = None
+        for subscription in every(destination)[:MOST_SUBSCRIPTIONS]:
+            if subscription.ready:
+                delivery = subscription.everything.eldest()
+                if delivery is not None and (eldest is None or delivery.order < eldest.order):
+                    eldest = delivery
+        if eldest is None:
+            return None
+        try:
+            message = self._broker.core.glance(eldest)
+        except JournalError:
+            return None
+        return max(0, self._context.clock.wall - message.timestamp)
+
+    async def show(self, call: Call) -> DestinationView:
+        """GET /destinations/{kind}/{name}"""
+        return self._view(found(self._context, call.address))
+
+    def _view(self, destination: Destination) -> DestinationView:
+        settings = destination.settings
+        queue = ""
+        if settings.dead_letter:
+            queue = settings.dead_letter_queue or f"{destination.name}.dlq"
+        return DestinationView(
+            **self._figures(destination),
+            settings=asdict(settings),
+            policy=Policy(dead_letter_queue=shown(queue)),
+            configured=self._context.configuration.declares(destination.address),
+            created=destination.created,
+            parked=len(destination.parked),
+        )
+
+    async def put(self, call: Call) -> DestinationView:
+        """PUT /destinations/{kind}/{name}"""
+        broker = self._broker
+        address = call.address
+        there = broker.find(address)
+        call.demand(Operation.CREATE if there is None else Operation.MANAGE, address.name)
+        query: PutQuery = call.query
+        if there is None:
+            if query.expect == "existing":
+                raise not_found(address)
+            self._check_name(address.name)
+        elif query.expect == "new":
+            raise Problem(409, "destination-exists", f"{shown(str(address))} exists already")
+        elif there.temporary:
+            raise Problem(
+                409,
+                "destination-temporary",
+                "it belongs to a connection and goes with it: its settings are not changed",
+            )
+        changed = self._changed(call.body)
+        if queue := changed.get("dead_letter_queue"):
+            # else whoever may create one could fill any other by letting messages expire
+            call.demand(Operation.PRODUCE, queue)
+        base = broker.settings.defaults if there is None else there.settings
+        broker.declare(address, replace(base, **changed))
+        call.note = " ".join(f"{name}={value}" for name, value in changed.items())
+        await durable(broker, broker.journal.next_sequence())
+        call.status = 201 if there is None else 200
+        return self._view(found(self._context, address))
+
+    def _changed(self, wanted: Wanted) -> dict[str, Any]:
+        defaults = self._broker.settings.defaults
+        changed: dict[str, Any] = {}
+        for name in DestinationSettings.__struct_fields__:
+            value = getattr(wanted, name)
+            if value is None:
+                changed[name] = getattr(defaults, name)
+            elif value is not UNSET:
+                changed[name] = value
+        queue = changed.get("dead_letter_queue")
+        if queue:
+            self._check_name(queue)
+        return changed
+
+    def _check_name(self, name: str) -> None:
+        most = self._context.limits.name
+        if not 0 < len(encode_name(name)) <= most:
+            raise Problem(400, "bad-name", f"the name of a destination has 1 to {most} bytes")
+
+    async def delete(self, call: Call) -> None:
+        """DELETE /destinations/{kind}/{name}"""
+        broker = self._broker
+        destination = found(self._context, call.address)
+        if destination.consumers and not call.query.force:
+            raise Problem(
+                409,
+                "destination-in-use",
+                f"it has {destination.consumers} consumers; with force=true it goes anyway",
+            )
+        dropped = await empty(broker, destination, False)
+        if not destination.removed:
+            broker.remove(destination, force=True)
+        call.note = f"with {dropped} messages"
+        await durable(broker, broker.journal.next_sequence())
+
+    async def purge(self, call: Call) -> Purged:
+        """POST /destinations/{kind}/{name}/purge"""
+        broker = self._broker
+        purged = await empty(broker, found(self._context, call.address), call.body.unacked)
+        call.note = f"purged {purged}"
+        await durable(broker, broker.journal.next_sequence())
+        return Purged(purged=purged)
+
+    async def pause(self, call: Call) -> DestinationItem:
+        """POST /destinations/{kind}/{name}/pause"""
+        return await self._set_paused(call, True)
+
+    async def resume(self, call: Call) -> DestinationItem:
+        """POST /destinations/{kind}/{name}/resume"""
+        return await self._set_paused(call, False)
+
+    async def _set_paused(self, call: Call, paused: bool) -> DestinationItem:
+        broker = self._broker
+        destination = found(self._context, call.address)
+        (broker.pause if paused else broker.unpause)(destination)
+        await durable(broker, broker.journal.next_sequence())
+        return self.item(destination)
+
+
+def found(context: Context, address: Address) -> Destination:
+    """The destination. Problem if there is none."""
+    destination = context.broker.find(address)
+    if destination is None:
+        raise not_found(address)
+    return destination
+
+
+def not_found(address: Address) -> Problem:
+    """There is no such destination."""
+    return Problem(
+        404, "destination-not-found", f"there is no {kind_of(address)} {shown(address.name)}"
+    )
+
+
+def kind_of(address: Address) -> str:
+    """`queue` or `topic`."""
+    return "topic" if address.kind is Kind.TOPIC else "queue"
+
+
+def every(destination: Destination) -> list[Subscription]:
+    """All its subscriptions: a queue's own, and a topic's."""
+    return [destination.queue, *destination.subscriptions.values()]
+
+
+def _by_name(entry: tuple[Any, str, int, Destination]) -> tuple[str, int]:
+    return entry[1], entry[2]
+
+
+def _by_figure(entry: tuple[Any, str, int, Destination]) -> tuple[Any, str, int]:
+    return entry[:3]
+
+
+def _filter(query: DestinationQuery) -> Callable[[Destination], bool]:
+    wanted = query.filter.lower()
+    pattern = matcher(wanted) if "*" in wanted else None
+    kind = query.kind
+    temporary = query.temporary
+
+    def is_meant(destination: Destination) -> bool:
+        if kind is not None and destination.topic != (kind == "topic"):
+            return False
+        if temporary is not None and destination.temporary != temporary:
+            return False
+        if not wanted:
+            return True
+        name = destination.name.lower()
+        return pattern.match(name) is not None if pattern is not None else wanted in name
+
+    return is_meant
+
+
+def endpoints(context: Context) -> list[Endpoint]:
+    """What is at /destinations, but for messages."""
+    pages = DestinationPages(context)
+    one = "/destinations/{kind}/{name}"
+    return [
+        Endpoint(
+            "GET",
+            "/destinations",
+            pages.index,
+            "Queues and topics",
+            query=DestinationQuery,
+            answer=Page[DestinationItem],
+        ),
+        Endpoint(
+            "GET",
+            one,
+            pages.show,
+            "One destination, with its settings",
+            Operation.BROWSE,
+            answer=DestinationView,
+        ),
+        Endpoint(
+            "PUT",
+            one,
+            pages.put,
+            "Create a destination, or alter its settings",
+            query=PutQuery,
+            body=Wanted,
+            answer=DestinationView,
+            created=True,
+        ),
+        Endpoint(
+            "DELETE",
+            one,
+            pages.delete,
+            "Delete a destination and its messages",
+            Operation.DELETE,
+            query=DeletionQuery,
+            status=204,
+        ),
+        Endpoint(
+            "POST",
+            f"{one}/purge",
+            pages.purge,
+            "Drop its messages",
+            Operation.MANAGE,
+            body=PurgeBody,
+            answer=Purged,
+        ),
+        Endpoint(
+            "POST",
+            f"{one}/pause",
+            pages.pause,
+            "Deliver nothing until it is resumed, also after a restart",
+            Operation.MANAGE,
+            answer=DestinationItem,
+        ),
+        Endpoint(
+            "POST",
+            f"{one}/resume",
+            pages.resume,
+            "Deliver again",
+            Operation.MANAGE,
+            answer=DestinationItem,
+        ),
+    ]

@@ -1,0 +1,78 @@
+"""A destination emptied in slices, so that nobody waits for it however long its lines are."""
+
+from __future__ import annotations
+
+from typing import Final
+
+from sluicemq.admin.pace import Pace
+from sluicemq.broker import Broker, Destination, Subscription
+from sluicemq.broker.delivery import DELAYED, Delivery
+from sluicemq.broker.handling import delete, is_held
+from sluicemq.broker.walk import Walk
+
+SLICE: Final = 200
+"""Messages dropped together, with one record of the journal."""
+
+
+async def empty(broker: Broker, destination: Destination, unacked: bool) -> int:
+    """Drop what waits there now, and with `unacked` what is in flight; not what comes meanwhile.
+    Returns how many."""
+    until = broker.journal.next_sequence()
+    pace = Pace()
+    count = 0
+    for subscription in (destination.queue, *destination.subscriptions.values()):
+        count += await _drop_waiting(broker, subscription, until, pace)
+        count += await _drop_delayed(broker, subscription, pace)
+        if unacked:
+            count += await _drop_held(broker, subscription, pace)
+    return count
+
+
+async def _drop_waiting(broker: Broker, subscription: Subscription, until: int, pace: Pace) -> int:
+    count = 0
+    walk = Walk(subscription.everything, until)
+    while walk.priority >= 0 and not subscription.closed:
+        found = walk.look(SLICE)
+        if found:
+            delete(broker, subscription, found)
+            count += len(found)
+        if pace.due:
+            await _rest(broker, pace)
+    return count
+
+
+async def _drop_delayed(broker: Broker, subscription: Subscription, pace: Pace) -> int:
+    count = 0
+    delayed = list(subscription.delayed.values())
+    for start in range(0, len(delayed), SLICE):
+        still = [each for each in delayed[start : start + SLICE] if each.state == DELAYED]
+        if still and not subscription.closed:
+            delete(broker, subscription, still)
+            count += len(still)
+        if pace.due:
+            await _rest(broker, pace)
+    return count
+
+
+async def _drop_held(broker: Broker, subscription: Subscription, pace: Pace) -> int:
+    count = 0
+    for consumer in subscription.holders:
+        held: list[Delivery] = list(consumer.unacked.values())
+        for start in range(0, len(held), SLICE):
+            still = [
+                each
+                for each in held[start : start + SLICE]
+                if each.consumer is consumer and is_held(each)
+            ]
+            if still and not subscription.closed:
+                delete(broker, subscription, still)
+                count += len(still)
+            if pace.due:
+                await _rest(broker, pace)
+    return count
+
+
+async def _rest(broker: Broker, pace: Pace) -> None:
+    broker.wake()
+    await pace.rest()
+    broker.wake()

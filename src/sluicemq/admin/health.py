@@ -1,0 +1,77 @@
+"""Whether the broker is there and well, for those that watch over it. Nobody has to log in."""
+
+from __future__ import annotations
+
+import os
+from dataclasses import replace
+from typing import Final
+
+import msgspec
+
+from sluicemq import __version__
+from sluicemq.admin.context import Context
+from sluicemq.admin.errors import RETRY_SECONDS, Problem
+from sluicemq.admin.ports import State
+from sluicemq.admin.routing import Call, Endpoint, Need
+
+_READY: Final = "serving"
+
+
+class StatusView(msgspec.Struct, frozen=True):
+    """Which broker this is: `identity` of its data directory, `pid` of its process."""
+
+    version: str
+    identity: str
+    pid: int
+
+
+class HealthView(msgspec.Struct, frozen=True):
+    """What the broker is about to do. Ready is one that is serving."""
+
+    state: State
+
+
+class HealthPages:
+    """`/health` and `/status`."""
+
+    def __init__(self, context: Context) -> None:
+        self._context = context
+
+    async def status(self, call: Call) -> StatusView:
+        """GET /status"""
+        return StatusView(__version__, self._context.broker.identity.hex(), os.getpid())
+
+    async def live(self, call: Call) -> HealthView:
+        """GET /health/live: the event loop turns."""
+        return HealthView(self._context.vitals.state())
+
+    async def ready(self, call: Call) -> HealthView:
+        """GET /health/ready: 503 for who would be sent away."""
+        state = self._context.vitals.state()
+        if state != _READY:
+            raise Problem(
+                503,
+                "not-ready",
+                f"the broker is not serving: {state}",
+                {"Retry-After": str(RETRY_SECONDS)},
+                {"state": state},
+            )
+        return HealthView(state)
+
+
+def endpoints(context: Context) -> list[Endpoint]:
+    """What is at /status and /health."""
+    pages = HealthPages(context)
+    live = Endpoint(
+        "GET", "/health/live", pages.live, "The process answers", Need.NOTHING, answer=HealthView
+    )
+    ready = Endpoint(
+        "GET", "/health/ready", pages.ready, "It can be used", Need.NOTHING, answer=HealthView
+    )
+    return [
+        Endpoint("GET", "/status", pages.status, "Try a connection", answer=StatusView),
+        live,
+        ready,
+        replace(live, prefix=""),
+        replace(ready, prefix=""),
+    ]

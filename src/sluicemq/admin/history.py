@@ -1,0 +1,177 @@
+"""Samples of the broker's figures over the last hour, and of each destination's over ten minutes.
+
+    each second   a round of the engine's survey, in slices
+    each STEP     of it all figures become a sample: the totals' in a ring of TOTAL_STEPS, each
+                  destination's in one of its own, of DESTINATION_STEPS
+
+A destination has a ring from its first message on until it has been idle for as long as the ring
+reaches back: ten thousand that are only there cost nothing. (A ring takes about 2 KB.)
+"""
+
+from __future__ import annotations
+
+from array import array
+from collections import deque
+from collections.abc import Iterator, Sequence
+from typing import TYPE_CHECKING, Final, NamedTuple
+
+from sluicemq.journal.port import JournalStats
+from sluicemq.model.histogram import Distribution, Histogram
+
+if TYPE_CHECKING:
+    from sluicemq.broker import Broker, Destination
+
+STEP: Final = 5
+"""Rounds, and so about as many seconds."""
+TOTAL_STEPS: Final = 720
+DESTINATION_STEPS: Final = 120
+RECENT_STEPS: Final = 12
+"""That quantiles are told of: a minute."""
+
+_MOST: Final = (1 << 32) - 1
+_TAIL: Final = 0.99
+
+
+class Sample(NamedTuple):
+    """Totals at the end of a step; rates in messages/s over the step, times in ms."""
+
+    rate_in: float
+    rate_out: float
+    waiting: int
+    unacked: int
+    lag: float
+    sync: float
+
+
+class Ring:
+    """What became of one destination, a place for each step; 0 before it was made.
+
+    rates   in messages/s: in and out in turn        depths  messages: waiting and unacked in turn
+    idle    steps since something was not 0
+    """
+
+    __slots__ = ("depths", "idle", "rates")
+
+    def __init__(self) -> None:
+        self.idle = 0
+        self.rates = array("f", bytes(8 * DESTINATION_STEPS))
+        self.depths = array("I", bytes(8 * DESTINATION_STEPS))
+
+
+class Series(NamedTuple):
+    """Samples of consecutive steps, the latest last."""
+
+    rates_in: Sequence[float]
+    rates_out: Sequence[float]
+    waiting: Sequence[int]
+    unacked: Sequence[int]
+
+
+class History:
+    """See the module. `lag` is how late the event loop is."""
+
+    def __init__(self, broker: Broker, lag: Histogram | None = None) -> None:
+        self._broker = broker
+        self._lag = lag or Histogram()
+        self._syncs = broker.journal.syncs
+        self._samples: deque[Sample] = deque(maxlen=TOTAL_STEPS)
+        self._rings: dict[Destination, Ring] = {}
+        self._step = 0
+        self._rounds = 0
+        self._seconds = 0.0
+        self._published = 0
+        self._delivered = 0
+        self._lags = deque([self._lag.read()], maxlen=RECENT_STEPS + 1)
+        self._sync_times = deque([self._syncs.read()], maxlen=RECENT_STEPS + 1)
+        self.end = broker.clock.wall
+        """Wall ms of the last sample, or of the beginning."""
+        self.journal: JournalStats = broker.journal.stats()
+        """As of the last sample: to count takes time that grows with the journal."""
+        broker.removals.append(self._removed)
+
+    def round(self, seconds: float) -> Iterator[None]:
+        """To be called each second, `seconds` (> 0) after the last time; and to be gone on with
+        after others have had their turn, in a turn of the broker."""
+        self._rounds += 1
+        self._seconds += seconds
+        last = self._rounds >= STEP
+        yield from self._broker.survey.round(seconds, self._look if last else None)
+        if last:
+            self._sample()
+
+    def _look(self, destination: Destination, waiting: int, unacked: int) -> None:
+        statistics = destination.statistics
+        rate_in, rate_out = statistics.rate_in, statistics.rate_out
+        ring = self._rings.get(destination)
+        idle = not (waiting or unacked or rate_in or rate_out)
+        if ring is None:
+            if idle or destination.removed:
+                return
+            ring = self._rings[destination] = Ring()
+        elif idle:
+            ring.idle += 1
+            if ring.idle >= DESTINATION_STEPS:
+                del self._rings[destination]
+                return
+        if not idle:
+            ring.idle = 0
+        place = 2 * (self._step % DESTINATION_STEPS)
+        ring.rates[place] = rate_in
+        ring.rates[place + 1] = rate_out
+        ring.depths[place] = min(waiting, _MOST)
+        ring.depths[place + 1] = min(unacked, _MOST)
+
+    def _sample(self) -> None:
+        totals = self._broker.survey.totals
+        counted = totals.statistics
+        arrived, self._published = counted.published - self._published, counted.published
+        left, self._delivered = counted.delivered - self._delivered, counted.delivered
+        self._lags.append(self._lag.read())
+        self._sync_times.append(self._syncs.read())
+        self._samples.append(
+            Sample(
+                arrived / self._seconds,
+                left / self._seconds,
+                totals.waiting,
+                totals.unacked,
+                1000 * self._lags[-1].since(self._lags[-2]).quantile(_TAIL),
+                1000 * self._sync_times[-1].since(self._sync_times[-2]).quantile(_TAIL),
+            )
+        )
+        self._step += 1
+        self._rounds = 0
+        self._seconds = 0.0
+        self.end = self._broker.clock.wall
+        self.journal = self._broker.journal.stats()
+
+    def _removed(self, destination: Destination) -> None:
+        self._rings.pop(destination, None)
+
+    # --- looking -----------------------------------------------------------------------------
+
+    def totals(self, steps: int) -> list[Sample]:
+        """Up to so many samples, the latest last."""
+        return list(self._samples)[-steps:] if steps > 0 else []
+
+    def of(self, destination: Destination, steps: int) -> Series:
+        """Up to so many samples of one destination; zeros where it was idle."""
+        steps = max(0, min(steps, self._step, DESTINATION_STEPS))
+        ring = self._rings.get(destination)
+        if ring is None:
+            return Series([0.0] * steps, [0.0] * steps, [0] * steps, [0] * steps)
+        taken = range(self._step - steps, self._step)
+        places = [2 * (step % DESTINATION_STEPS) for step in taken]
+        return Series(
+            [ring.rates[at] for at in places],
+            [ring.rates[at + 1] for at in places],
+            [ring.depths[at] for at in places],
+            [ring.depths[at + 1] for at in places],
+        )
+
+    def recent_lag(self) -> Distribution:
+        """How late the event loop was in the last minute, about."""
+        return self._lag.read().since(self._lags[0])
+
+    def recent_syncs(self) -> Distribution:
+        """How long the disk took in the last minute, about."""
+        return self._syncs.read().since(self._sync_times[0])

@@ -1,0 +1,137 @@
+"""Logging in and out with a browser, and one's own password."""
+
+from __future__ import annotations
+
+from typing import Annotated
+
+import msgspec
+from msgspec import Meta
+from starlette.responses import Response
+
+from sluicemq.admin.context import Context
+from sluicemq.admin.errors import Problem, answer
+from sluicemq.admin.ports import PermissionView
+from sluicemq.admin.routing import Call, Endpoint, Need
+from sluicemq.admin.sessions import Session, cookie
+from sluicemq.model.access import Identity
+from sluicemq.model.errors import AuthenticationFailed, AuthenticationMissing
+from sluicemq.protocols.access import TOKEN_PREFIX, Credentials
+
+
+class Login(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """User and password, or a token."""
+
+    user: str = ""
+    password: str = ""
+    token: str = ""
+
+
+class NewPassword(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """One's own: what it is, and what it is to be."""
+
+    old: str
+    new: Annotated[str, Meta(min_length=1, max_length=1024)]
+
+
+class SessionView(msgspec.Struct, frozen=True, kw_only=True):
+    """Who one is. `csrf` is shown with what changes something, in the header `X-CSRF-Token`; it is
+    empty without a session. `user` is empty where nobody is asked."""
+
+    user: str
+    superuser: bool
+    csrf: str
+    permissions: list[PermissionView]
+
+
+class LoginPages:
+    """`/session`."""
+
+    def __init__(self, context: Context) -> None:
+        self._sessions = context.sessions
+        self._users = context.users
+
+    async def login(self, call: Call) -> Response:
+        """POST /session. Who is known without a login is told so, and gets no session."""
+        wanted: Login = call.body
+        caller = call.caller
+        caller.access.renew()
+        guest = caller.access.guest
+        if guest is not None:
+            return answer(self._view(guest, None))
+        if not wanted.password and not wanted.token:
+            raise AuthenticationMissing("log in with a user name and a password, or with a token")
+        credentials = Credentials(wanted.user, wanted.password, wanted.token)
+        return self._begin(call, await caller.login(credentials), credentials)
+
+    async def show(self, call: Call) -> SessionView:
+        """GET /session"""
+        return self._view(call.identity, call.who.session)
+
+    async def logout(self, call: Call) -> Response:
+        """DELETE /session"""
+        if call.who.session is not None:
+            self._sessions.end(call.who.session)
+        response = Response(status_code=204)
+        response.headers["Set-Cookie"] = cookie("", secure=self._secure(call))
+        return response
+
+    async def change_password(self, call: Call) -> Response:
+        """POST /session/password. All sessions with the old one end; this one begins anew."""
+        wanted: NewPassword = call.body
+        name = call.identity.name
+        if self._users.user(name) is None or call.caller.access.guest is not None:
+            said = "who is known without a password has none to be changed here"
+            raise Problem(409, "no-password", said)
+        if wanted.old.startswith(TOKEN_PREFIX):
+            raise AuthenticationFailed("a token is no password")
+        if (await call.caller.login(Credentials(name, wanted.old))).name != name:
+            raise AuthenticationFailed("that is not the password")
+        await self._users.set_password(call.by, name, wanted.new)
+        if call.who.session is None:
+            return answer(self._view(call.identity, None))
+        self._sessions.end(call.who.session)
+        return self._begin(call, call.identity, Credentials(name, wanted.new))
+
+    def _begin(self, call: Call, identity: Identity, credentials: Credentials) -> Response:
+        secret, session = self._sessions.begin(call.caller.access.bond(credentials))
+        response = answer(self._view(identity, session))
+        response.headers["Set-Cookie"] = cookie(secret, secure=self._secure(call))
+        return response
+
+    def _secure(self, call: Call) -> bool:
+        return call.caller.tls or self._sessions.secure
+
+    def _view(self, identity: Identity, session: Session | None) -> SessionView:
+        return SessionView(
+            user=identity.name,
+            superuser=identity.superuser,
+            csrf="" if session is None else session.csrf,
+            permissions=self._users.rights(identity.name),
+        )
+
+
+def endpoints(context: Context) -> list[Endpoint]:
+    """What is at /session."""
+    pages = LoginPages(context)
+    return [
+        Endpoint(
+            "POST",
+            "/session",
+            pages.login,
+            "Log in: begin a session",
+            Need.NOTHING,
+            body=Login,
+            answer=SessionView,
+            audited=False,
+        ),
+        Endpoint("GET", "/session", pages.show, "Who one is", answer=SessionView),
+        Endpoint("DELETE", "/session", pages.logout, "Log out", status=204),
+        Endpoint(
+            "POST",
+            "/session/password",
+            pages.change_password,
+            "Change one's own password",
+            body=NewPassword,
+            answer=SessionView,
+        ),
+    ]

@@ -1,0 +1,468 @@
+"""What is in a queue, or in a subscription of a topic: a page at a time, and one message.
+
+A page is found by its offset, or by the cursor that the page before gave (`next`, to be sent as
+`after`): the place of its last message, which stays a place whatever comes and goes meanwhile. What
+is passed over is not looked at (broker/walk.py).
+
+With a selector every message has to be looked at. A request does so for as long, and with as many,
+as its limits allow, giving the loop back all the while; then it answers with what it has found, and
+`next` says where to go on.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import re
+from itertools import islice
+from time import perf_counter
+from typing import Annotated, Final, Literal
+
+import msgspec
+from msgspec import Meta
+from starlette.responses import Response
+
+from sluicemq.admin.context import Context
+from sluicemq.admin.destinations import MOST, found
+from sluicemq.admin.errors import Problem
+from sluicemq.admin.message_view import (
+    PROTOCOLS,
+    AddressView,
+    BodyView,
+    DeathView,
+    PropertyView,
+    address_view,
+    body_view,
+    death_view,
+    property_views,
+    raw_body,
+    view_of_body,
+)
+from sluicemq.admin.naming import shown
+from sluicemq.admin.pace import Pace
+from sluicemq.admin.routing import Call, Endpoint
+from sluicemq.broker import Broker, Delivery, Destination, Selector, Subscription, compile_selector
+from sluicemq.broker.delivery import DELAYED, READY
+from sluicemq.broker.handling import find, in_flight, is_held
+from sluicemq.broker.lane import Lane
+from sluicemq.broker.walk import Walk
+from sluicemq.model.access import Operation
+from sluicemq.model.errors import JournalError, SelectorError
+from sluicemq.model.message import Message
+
+NO_END: Final = (1 << 62) - 1
+STEP: Final = 20
+"""Messages looked at before the clock is."""
+SKIP_BUDGET: Final = 20_000
+"""What `Walk.skip` may look at in one go: some ms."""
+PREVIEW_BYTES: Final = 4096
+"""Of each body in a list."""
+LARGEST_VIEW: Final = 1 << 20
+
+_ID: Final = re.compile(r"(m?)([1-9][0-9]{0,18})")
+_CURSOR: Final = re.compile(r"([0-9])\.([0-9]{1,19})\.([0-9]{1,19})")
+
+State = Literal["waiting", "unacked", "delayed"]
+
+
+class MessageQuery(msgspec.Struct, kw_only=True, frozen=True):
+    """Which messages."""
+
+    subscription: Annotated[str, Meta(description="Of a topic: the name of its subscription.")] = ""
+    selector: Annotated[str, Meta(description="As in JMS; only what it selects.")] = ""
+    state: State = "waiting"
+    offset: Annotated[int, Meta(ge=0, le=MOST, description="Messages to pass over.")] = 0
+    after: Annotated[str, Meta(description="`next` of the page before; instead of offset.")] = ""
+    limit: Annotated[int, Meta(ge=1, le=500)] = 50
+    body: Annotated[bool, Meta(description="With the beginning of each body.")] = False
+
+
+class OneQuery(msgspec.Struct, kw_only=True, frozen=True):
+    """Of one message."""
+
+    subscription: Annotated[str, Meta(description="Of a topic: the name of its subscription.")] = ""
+    max_body: Annotated[int, Meta(ge=0, le=LARGEST_VIEW, description="Bytes of the body.")] = 65536
+
+
+class WhereQuery(msgspec.Struct, kw_only=True, frozen=True):
+    """Where the message is."""
+
+    subscription: Annotated[str, Meta(description="Of a topic: the name of its subscription.")] = ""
+
+
+class MessageItem(msgspec.Struct, kw_only=True, frozen=True, omit_defaults=True):
+    """A message as lists show it. Times in ms since the epoch, 0 = none; sizes in bytes.
+
+    id          number in the journal; with an `m` before it if it is in memory only
+    position    place among those of its state, from 0; null if that is not known
+    protocol    by which it came; `http` for this API and batches
+    kind        of the body: none, text, json, bytes, map, stream, object
+    deliver_at  no consumer gets it before; of a delayed one the end of the delay
+    attempts    deliveries so far
+    holder      who has an unacked one: a consumer, or a transaction that has not ended
+    """
+
+    id: str
+    position: int | None
+    state: State
+    subscription: str
+    holder: Literal["consumer", "transaction"] | None
+    protocol: str
+    kind: str
+    size: int
+    priority: int
+    timestamp: int
+    expiration: int
+    deliver_at: int
+    attempts: int
+    redelivered: bool
+    durability: str
+    message_id: str
+    correlation_id: str
+    reply_to: AddressView | None
+    type: str
+    properties_count: int
+    damaged: bool = False
+    body: BodyView | None = None
+
+
+class MessagePage(msgspec.Struct, kw_only=True, frozen=True):
+    """Some messages.
+
+    total    how many are in that state; null with a selector
+    next     to be sent as `after`; null when there are no more
+    scanned  how many were looked at
+    """
+
+    items: list[MessageItem]
+    total: int | None
+    next: str | None
+    scanned: int
+
+
+class MessageView(MessageItem, kw_only=True, frozen=True, omit_defaults=True):
+    """A whole message."""
+
+    properties: dict[str, PropertyView]
+    dead_letter: DeathView | None
+
+
+class Budget:
+    """How long, and how much, one request may look at messages."""
+
+    def __init__(self, context: Context) -> None:
+        limits = context.limits
+        self._until = perf_counter() + limits.scan_seconds
+        self._left = limits.scan
+        self.scanned = 0
+
+    def spend(self, count: int) -> None:
+        """So many have been looked at."""
+        self.scanned += count
+        self._left -= count
+
+    @property
+    def over(self) -> bool:
+        """It is used up."""
+        return self._left <= 0 or perf_counter() > self._until
+
+
+class MessagePages:
+    """`/destinations/{kind}/{name}/messages`."""
+
+    def __init__(self, context: Context) -> None:
+        self._context = context
+        self._broker = context.broker
+
+    async def index(self, call: Call) -> MessagePage:
+        """GET …/messages"""
+        query: MessageQuery = call.query
+        subscription = subscription_of(found(self._context, call.address), query.subscription)
+        selector = await compiled(query.selector)
+        if query.offset and (query.after or selector is not None):
+            raise Problem(
+                400,
+                "bad-parameter",
+                "with after or a selector there is no offset: pages follow from one to the next",
+            )
+        if query.state == "waiting":
+            return await self._waiting(subscription, query, selector)
+        return await self._others(subscription, query, selector)
+
+    async def _waiting(
+        self, subscription: Subscription, query: MessageQuery, selector: Selector | None
+    ) -> MessagePage:
+        line = subscription.everything
+        walk, place = Walk(line, NO_END), query.offset
+        pace = Pace()
+        if query.after:
+            priority, last, place = read_cursor(query.after)
+            walk = Walk(line, NO_END, priority, last)
+        else:
+            place -= await _skip(subscription, walk, place, pace)
+        budget = Budget(self._context)
+        items: list[MessageItem] = []
+        while len(items) < query.limit and walk.priority >= 0 and not budget.over:
+            deliveries = walk.look(min(STEP, query.limit - len(items)))
+            budget.spend(len(deliveries))
+            for delivery in deliveries:
+                if selector is None:
+                    items.append(self._item(delivery, "waiting", place, query.body))
+                elif selects(self._broker, selector, delivery):
+                    items.append(self._item(delivery, "waiting", None, query.body))
+                place += 1
+            if pace.due:
+                await pace.rest()
+        return MessagePage(
+            items=items,
+            total=subscription.ready if selector is None else None,
+            next=cursor(walk.priority, walk.last, place) if _goes_on(line, walk) else None,
+            scanned=budget.scanned,
+        )
+
+    async def _others(
+        self, subscription: Subscription, query: MessageQuery, selector: Selector | None
+    ) -> MessagePage:
+        """What is in flight, or delayed: by place, as there is no line."""
+        broker = self._broker
+        place = query.offset
+        if query.after:
+            _, _, place = read_cursor(query.after)
+        in_step = STEP if selector is not None else query.limit
+        pace = Pace()
+        budget = Budget(self._context)
+        items: list[MessageItem] = []
+        more = True
+        while more and len(items) < query.limit and not budget.over:
+            count = min(in_step, query.limit - len(items))
+            if query.state == "unacked":
+                deliveries = in_flight(broker, subscription, place, count)
+            else:
+                deliveries = delayed(subscription, place, count)
+            more = len(deliveries) == count
+            budget.spend(len(deliveries))
+            for delivery in deliveries:
+                if selector is None or selects(broker, selector, delivery):
+                    position = place if selector is None else None
+                    items.append(self._item(delivery, query.state, position, query.body))
+                place += 1
+            if pace.due:
+                await pace.rest()
+        there = subscription.unacked if query.state == "unacked" else len(subscription.delayed)
+        return MessagePage(
+            items=items,
+            total=there if selector is None else None,
+            next=cursor(0, 0, place) if place < there else None,
+            scanned=budget.scanned,
+        )
+
+    def _item(
+        self, delivery: Delivery, state: State, position: int | None, body: bool
+    ) -> MessageItem:
+        try:
+            core = self._broker.core
+            message = core.read(delivery) if body else core.glance(delivery)
+        except JournalError:
+            return damaged(self._broker, delivery, state, position)
+        preview = view_of_body(message, PREVIEW_BYTES) if body else None
+        return item(self._broker, delivery, message, state, position, preview)
+
+    async def show(self, call: Call) -> MessageView:
+        """GET …/messages/{id}"""
+        query: OneQuery = call.query
+        delivery, message = self._one(call, query.subscription)
+        summary = item(self._broker, delivery, message, state_of(delivery), None)
+        properties, dead = property_views(message), death_view(message)
+        fields = {name: getattr(summary, name) for name in MessageItem.__struct_fields__}
+        fields["body"] = await body_view(message, query.max_body)
+        return MessageView(**fields, properties=properties, dead_letter=dead)
+
+    async def body(self, call: Call) -> Response:
+        """GET …/messages/{id}/body: to be kept, never to be shown by a browser."""
+        delivery, message = self._one(call, call.query.subscription)
+        headers = {
+            "Content-Disposition": f'attachment; filename="message-{delivery.sequence}.bin"',
+            "Content-Security-Policy": "default-src 'none'; sandbox",
+        }
+        return Response(raw_body(message), 200, headers, "application/octet-stream")
+
+    def _one(self, call: Call, name: str) -> tuple[Delivery, Message]:
+        """Problem if it is not there."""
+        subscription = subscription_of(found(self._context, call.address), name)
+        delivery = by_id(self._broker, subscription, call.names["id"])
+        if delivery is None:
+            raise Problem(404, "message-not-found", "no such message is here, or it has gone")
+        return delivery, self._broker.core.read(delivery)
+
+
+# --- what actions need too -----------------------------------------------------------------------
+
+
+def subscription_of(destination: Destination, name: str) -> Subscription:
+    """The subscription of a topic with that name; without one a destination's own. Problem."""
+    if not name:
+        return destination.queue
+    subscription = destination.subscriptions.get(name)
+    if subscription is None:
+        raise Problem(404, "subscription-not-found", f"there is no subscription {shown(name)} here")
+    return subscription
+
+
+async def compiled(text: str) -> Selector | None:
+    """Problem for what is no selector. On another thread: the first one takes long, as the grammar
+    is read for it."""
+    if not text.strip():
+        return None
+    try:
+        return await asyncio.to_thread(compile_selector, text)
+    except SelectorError as error:
+        raise Problem(400, "bad-selector", str(error), more={"position": error.position}) from None
+
+
+def selects(broker: Broker, selector: Selector, delivery: Delivery) -> bool:
+    """Whether its message is selected; what cannot be read is not."""
+    try:
+        return selector(broker.core.glance(delivery))
+    except JournalError:
+        return False
+
+
+def by_id(broker: Broker, subscription: Subscription, text: str) -> Delivery | None:
+    """The delivery of the message with that id."""
+    read = _ID.fullmatch(text)
+    if read is None:
+        return None
+    delivery = find(broker, subscription, int(read[2]))
+    if delivery is None or bool(delivery.journaled) == bool(read[1]):
+        return None
+    return delivery
+
+
+def id_of(delivery: Delivery) -> str:
+    """What `by_id` finds it by."""
+    return f"{delivery.sequence}" if delivery.journaled else f"m{delivery.sequence}"
+
+
+def delayed(subscription: Subscription, offset: int, count: int) -> list[Delivery]:
+    """Some of the delayed ones, in the order in which they were delayed."""
+    return list(islice(subscription.delayed.values(), offset, offset + count))
+
+
+def cursor(priority: int, last: int, place: int) -> str:
+    """A place in a line, or among other messages: what `next` says."""
+    return f"{priority}.{last}.{place}"
+
+
+def read_cursor(text: str) -> tuple[int, int, int]:
+    """The inverse. Problem for anything else."""
+    read = _CURSOR.fullmatch(text)
+    numbers = [int(each) for each in read.groups()] if read is not None else []
+    if not numbers or max(numbers) > NO_END:
+        raise Problem(400, "bad-cursor", "that is no `next` of an earlier answer")
+    return numbers[0], numbers[1], numbers[2]
+
+
+def state_of(delivery: Delivery) -> State:
+    """As the API calls it."""
+    if delivery.state == READY:
+        return "waiting"
+    return "delayed" if delivery.state == DELAYED else "unacked"
+
+
+def _holder(delivery: Delivery, state: State) -> Literal["consumer", "transaction"] | None:
+    if state != "unacked":
+        return None
+    return "consumer" if is_held(delivery) else "transaction"
+
+
+def item(
+    broker: Broker,
+    delivery: Delivery,
+    message: Message,
+    state: State,
+    position: int | None,
+    body: BodyView | None = None,
+) -> MessageItem:
+    """As lists show it."""
+    epoch = broker.clock.epoch
+    due = delivery.delivered + epoch if state == "delayed" else message.deliver_at
+    return MessageItem(
+        id=id_of(delivery),
+        position=position,
+        state=state,
+        subscription=shown(delivery.subscription.name),
+        holder=_holder(delivery, state),
+        protocol=PROTOCOLS[message.origin],
+        kind=message.kind.name.lower(),
+        size=delivery.size,
+        priority=message.priority,
+        timestamp=message.timestamp,
+        expiration=delivery.expires + epoch if delivery.expires else 0,
+        deliver_at=due,
+        attempts=delivery.attempts,
+        redelivered=delivery.attempts > (state == "unacked"),
+        durability=message.durability.name.lower(),
+        message_id=shown(message.message_id),
+        correlation_id=shown(message.correlation_id),
+        reply_to=address_view(message.reply_to) if message.reply_to is not None else None,
+        type=shown(message.type),
+        properties_count=len(message.properties or ()),
+        body=body,
+    )
+
+
+def damaged(broker: Broker, delivery: Delivery, state: State, position: int | None) -> MessageItem:
+    """What is known of a message that the journal cannot give back."""
+    destination = delivery.subscription.destination.address
+    blank = Message(destination, b"", priority=delivery.priority)
+    view = item(broker, delivery, blank, state, position)
+    return msgspec.structs.replace(view, kind="none", damaged=True)
+
+
+async def _skip(subscription: Subscription, walk: Walk, count: int, pace: Pace) -> int:
+    """Pass over so many; returns how many were not there."""
+    while count and walk.priority >= 0:
+        count -= walk.skip(count, subscription.clean, SKIP_BUDGET)
+        if pace.due:
+            await pace.rest()
+    return count
+
+
+def _goes_on(line: Lane, walk: Walk) -> bool:
+    """Something waits behind the place of the walk."""
+    return walk.priority >= 0 and bool(Walk(line, NO_END, walk.priority, walk.last).step(1))
+
+
+def endpoints(context: Context) -> list[Endpoint]:
+    """What is at …/messages, to be looked at."""
+    pages = MessagePages(context)
+    messages = "/destinations/{kind}/{name}/messages"
+    need = Operation.BROWSE
+    return [
+        Endpoint(
+            "GET",
+            messages,
+            pages.index,
+            "Messages that wait, are in flight or delayed",
+            need,
+            query=MessageQuery,
+            answer=MessagePage,
+        ),
+        Endpoint(
+            "GET",
+            f"{messages}/{{id}}",
+            pages.show,
+            "One message, decoded",
+            need,
+            query=OneQuery,
+            answer=MessageView,
+        ),
+        Endpoint(
+            "GET",
+            f"{messages}/{{id}}/body",
+            pages.body,
+            "The body of one message, as it was sent",
+            need,
+            query=WhereQuery,
+            media="application/octet-stream",
+        ),
+    ]

@@ -1,0 +1,1 @@
+"""What Prometheus and its like are told: `GET /metrics`."""

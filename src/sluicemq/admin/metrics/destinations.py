@@ -1,0 +1,244 @@
+"""The figures of destinations and subscriptions: read in slices, written in slices.
+
+With thousands of destinations that is most of a scrape. First everything is read, so that the
+figures of one destination are of one moment; then it is written family by family, as the format
+wants it.
+"""
+
+from __future__ import annotations
+
+from time import perf_counter
+from typing import Final
+
+from sluicemq.admin.metrics.exposition import Exposition, Family, escape, text_of
+from sluicemq.admin.metrics.families import (
+    DEAD_LETTERS,
+    DESTINATION_COUNTERS,
+    DESTINATION_GAUGES,
+    DESTINATIONS,
+    LIMIT_BYTES,
+    LIMIT_MESSAGES,
+    OLDEST,
+    SUBSCRIPTION_GAUGES,
+)
+from sluicemq.admin.metrics.shown import LONGEST_NAME, Shown, counters_of
+from sluicemq.admin.pace import Pace
+from sluicemq.broker import Broker, Delivery, Destination, Subscription
+from sluicemq.model.destination import Address, Kind
+from sluicemq.model.errors import JournalDamaged, RecordNotFound
+
+SHARE: Final = 200
+"""Lines between two looks at the clock: some 100 µs."""
+DEAD_LETTERS_END: Final = ".dlq"
+"""Of the names of dead-letter queues, where settings say nothing else (see Intake)."""
+READING_SECONDS: Final = 0.05
+"""Of a round, for messages that are not in memory."""
+
+_FAMILIES: Final[tuple[Family, ...]] = (*DESTINATION_COUNTERS.values(), *DESTINATION_GAUGES)
+_AGE: Final = _FAMILIES.index(OLDEST)
+_KINDS: Final = ((False, False), (False, True), (True, False), (True, True))
+_TOPIC: Final = ("queue", "topic")
+_NOT_SUMMED: Final = (LIMIT_MESSAGES, LIMIT_BYTES)
+
+Values = tuple[float, ...]
+
+
+class Ages:
+    """How old the next message of each subscription is. When a message was sent stands in the
+    message, and that may have to be read from the disk: once, as long as it is the next one. A
+    round reads for READING_SECONDS at most; of what it does not get to it tells what was known."""
+
+    __slots__ = ("_journal", "_known", "_last", "_left", "_wall")
+
+    def __init__(self, broker: Broker) -> None:
+        self._journal = broker.journal
+        self._wall = 0
+        self._left = 0.0
+        self._known: dict[Subscription, tuple[int, int]] = {}
+        self._last: dict[Subscription, tuple[int, int]] = {}
+
+    def begin(self, wall: int) -> None:
+        """A new round, at `wall` ms. What was not asked for in the last one is forgotten."""
+        self._wall = wall
+        self._left = READING_SECONDS
+        self._last, self._known = self._known, {}
+
+    def of(self, subscription: Subscription) -> float:
+        """Seconds; 0 if nothing waits, or if what waits has not been read yet."""
+        head = subscription.everything.head()
+        if head is None:
+            return 0.0
+        if head.message is not None:
+            return max(0, self._wall - head.message.timestamp) / 1000
+        known = self._last.get(subscription)
+        if (known is None or known[0] != head.sequence) and self._left > 0:
+            known = head.sequence, self._read(head)
+        if known is None:
+            return 0.0
+        self._known[subscription] = known
+        return max(0, self._wall - known[1]) / 1000 if known[1] else 0.0
+
+    def _read(self, delivery: Delivery) -> int:
+        """Wall ms; 0 for what cannot be read. Who is to receive it will learn why."""
+        before = perf_counter()
+        try:
+            return self._journal.head(delivery.sequence).timestamp
+        except (JournalDamaged, RecordNotFound):
+            return 0
+        finally:
+            self._left -= perf_counter() - before
+
+
+class _Tally:
+    """Adds up rows, many at a time: one by one they would be most of the work."""
+
+    __slots__ = ("_rows", "totals")
+
+    def __init__(self) -> None:
+        self._rows: list[Values] = []
+        self.totals: Values = (0,) * len(_FAMILIES)
+
+    def add(self, row: Values) -> None:
+        self._rows.append(row)
+        if len(self._rows) >= SHARE:
+            self.close()
+
+    def close(self) -> None:
+        """Nothing more comes for now."""
+        columns = list(zip(self.totals, *self._rows, strict=True))
+        self.totals = (
+            *map(sum, columns[:_AGE]),
+            max(columns[_AGE]),
+            *map(sum, columns[_AGE + 1 :]),
+        )
+        self._rows = []
+
+
+class DestinationFigures:
+    """See the module. One for each broker."""
+
+    def __init__(self, broker: Broker, shown: Shown) -> None:
+        self._broker = broker
+        self._shown = shown
+        self._ages = Ages(broker)
+
+    async def collect(self, into: Exposition, wall: int) -> None:
+        """Add all families of destinations and subscriptions, as of `wall` ms."""
+        shown = self._shown
+        self._ages.begin(wall)
+        rows: list[tuple[str, Values]] = []
+        subscriptions: dict[str, Values] = {}
+        tallies = {each: _Tally() for each in shown.sums}
+        for each in tallies:
+            each.begin()
+        kinds = dict.fromkeys(_KINDS, 0)
+        dead = 0
+        graves: set[str] = set()
+        pace = Pace()
+        for destination in list(self._broker.destinations.values()):
+            if pace.due:
+                await pace.rest()
+            if destination.removed:
+                continue
+            kinds[destination.topic, destination.temporary] += 1
+            if destination.settings.dead_letter_queue:
+                graves.add(destination.settings.dead_letter_queue)
+            if destination.name.endswith(DEAD_LETTERS_END) and not destination.topic:
+                dead += destination.waiting
+            labels = shown.labels(destination)
+            row = counters_of(destination.statistics) + self._gauges(destination)
+            if labels is None:
+                tallies[shown.sum_of(destination)].add(row)
+                continue
+            rows.append((labels, row))
+            if destination.topic:
+                self._add_subscriptions(destination, subscriptions)
+        for name in graves:
+            grave = self._broker.find(Address(Kind.QUEUE, name))
+            if grave is not None and not name.endswith(DEAD_LETTERS_END):
+                dead += grave.waiting
+        into.add(DEAD_LETTERS, dead)
+        for (topic, temporary), count in kinds.items():
+            into.add(DESTINATIONS, count, _TOPIC[topic], "true" if temporary else "false")
+        await _write(into, _FAMILIES, rows, pace)
+        for each, tally in tallies.items():
+            tally.close()
+            gauges = tally.totals[len(DESTINATION_COUNTERS) :]
+            values = (*each.total(tally.totals), *gauges)
+            if any(values):
+                for family, value in zip(_FAMILIES, values, strict=True):
+                    if family not in _NOT_SUMMED:
+                        into.add_lines(family, f"{family.sample}{{{each.labels}}} {value}\n")
+        await _write(into, SUBSCRIPTION_GAUGES, list(subscriptions.items()), pace)
+
+    def _gauges(self, destination: Destination) -> Values:
+        """In the order of DESTINATION_GAUGES."""
+        queue = destination.queue
+        settings = destination.settings
+        delayed = len(queue.delayed)
+        oldest = self._ages.of(queue) if queue.waiting else 0.0
+        if not destination.subscriptions:
+            # the sums over none, which thousands of queues need not make
+            return (
+                queue.waiting + destination.staged,
+                queue.unacked,
+                delayed,
+                queue.waiting_bytes + destination.staged_bytes + queue.unacked_bytes,
+                len(queue.consumers),
+                0,
+                int(destination.paused),
+                len(destination.parked),
+                oldest,
+                settings.max_messages,
+                settings.max_bytes,
+            )
+        for subscription in destination.subscriptions.values():
+            delayed = max(delayed, len(subscription.delayed))
+            oldest = max(oldest, self._ages.of(subscription))
+        return (
+            destination.waiting,
+            destination.unacked,
+            delayed,
+            destination.bytes,
+            destination.consumers,
+            len(destination.subscriptions),
+            int(destination.paused),
+            len(destination.parked),
+            oldest,
+            settings.max_messages,
+            settings.max_bytes,
+        )
+
+    def _add_subscriptions(self, topic: Destination, rows: dict[str, Values]) -> None:
+        """Those that outlive a connection, or that several share: as many as there may be
+        destinations."""
+        name = escape(text_of(topic.name))
+        for subscription in topic.subscriptions.values():
+            if not subscription.number and not subscription.shared:
+                continue
+            own = text_of(subscription.name)
+            if len(rows) >= self._shown.limit or len(own) > LONGEST_NAME:
+                continue
+            rows[f'destination="{name}",subscription="{escape(own)}"'] = (
+                subscription.waiting,
+                subscription.unacked,
+                subscription.waiting_bytes + subscription.unacked_bytes,
+                len(subscription.consumers),
+                self._ages.of(subscription),
+            )
+
+
+async def _write(
+    into: Exposition, families: tuple[Family, ...], rows: list[tuple[str, Values]], pace: Pace
+) -> None:
+    """One line for each row and family, the values in the order of the families."""
+    for column, family in enumerate(families):
+        name = family.sample
+        for start in range(0, len(rows), SHARE):
+            lines = [
+                f"{name}{{{labels}}} {values[column]}\n"
+                for labels, values in rows[start : start + SHARE]
+            ]
+            into.add_lines(family, "".join(lines))
+            if pace.due:
+                await pace.rest()

@@ -1,0 +1,183 @@
+"""The OpenAPI document (3.1): made from the table that serves, so that neither can lack what the
+other has. Only the API proper is in it, not the console's files and not the metrics."""
+
+from __future__ import annotations
+
+import asyncio
+import re
+from collections.abc import Callable, Iterable, Iterator
+from typing import Any, Final
+
+import msgspec
+from msgspec.json import schema_components
+from starlette.responses import Response
+
+from sluicemq import __version__
+from sluicemq.admin.errors import MEDIA_TYPE
+from sluicemq.admin.routing import KINDS, PREFIX, Call, Endpoint, Need, Raw
+from sluicemq.admin.sessions import COOKIE
+from sluicemq.model.access import Operation
+
+PLACE: Final = "#/components/schemas/{name}"
+_WORD: Final = re.compile(r"[A-Za-z0-9]+")
+
+
+class ErrorView(msgspec.Struct, frozen=True):
+    """What is wrong. `code` is for programs, `message` for people; some have more."""
+
+    code: str
+    message: str
+
+
+class Refused(msgspec.Struct, frozen=True):
+    """A request that was not carried out."""
+
+    error: ErrorView
+
+
+def document(endpoints: Iterable[Endpoint]) -> dict[str, Any]:
+    """The document, as JSON values."""
+    shown = [endpoint for endpoint in endpoints if endpoint.prefix == PREFIX]
+    types = [Refused, *_types(shown)]
+    found, schemas = schema_components(types, ref_template=PLACE)
+    refs = {id(kind): schema for kind, schema in zip(types, found, strict=True)}
+    paths: dict[str, dict[str, Any]] = {}
+    for endpoint in shown:
+        paths.setdefault(endpoint.path, {})[endpoint.method.lower()] = _operation(endpoint, refs)
+    return {
+        "openapi": "3.1.0",
+        "info": {
+            "title": "SluiceMQ",
+            "version": __version__,
+            "description": "A message broker: its administration, and what pipelines need. Sizes "
+            "are in bytes, times in ms since the epoch, durations in ms, rates per second.",
+        },
+        "servers": [{"url": PREFIX}],
+        "paths": paths,
+        "components": {
+            "schemas": schemas,
+            "securitySchemes": {
+                "basic": {"type": "http", "scheme": "basic"},
+                "token": {"type": "http", "scheme": "bearer"},
+                "session": {
+                    "type": "apiKey",
+                    "in": "cookie",
+                    "name": COOKIE,
+                    "description": "Requests that change something show the session's own token "
+                    "in the header X-CSRF-Token, too.",
+                },
+            },
+        },
+        "security": [{"basic": []}, {"token": []}, {"session": []}],
+    }
+
+
+def _types(endpoints: Iterable[Endpoint]) -> Iterator[Any]:
+    for endpoint in endpoints:
+        if isinstance(endpoint.body, type) and not isinstance(endpoint.body, Raw):
+            yield endpoint.body
+        if endpoint.answer is not None:
+            yield endpoint.answer
+
+
+def _operation(endpoint: Endpoint, refs: dict[int, Any]) -> dict[str, Any]:
+    words = [endpoint.method.lower(), *_WORD.findall(endpoint.path)]
+    operation: dict[str, Any] = {
+        "operationId": words[0] + "".join(word.capitalize() for word in words[1:]),
+        "summary": endpoint.summary,
+        "description": _needs(endpoint),
+        "tags": [endpoint.path.split("/")[1]],
+        "parameters": [*_in_path(endpoint), *_in_query(endpoint)],
+        "responses": _responses(endpoint, refs),
+    }
+    if endpoint.needs is Need.NOTHING:
+        operation["security"] = []
+    if isinstance(endpoint.body, Raw):
+        operation["requestBody"] = {"required": True, "content": {endpoint.body.value: {}}}
+    elif endpoint.body is not None:
+        content = {MEDIA_TYPE: {"schema": refs[id(endpoint.body)]}}
+        required = any(field.required for field in msgspec.structs.fields(endpoint.body))
+        operation["requestBody"] = {"required": required, "content": content}
+    return operation
+
+
+def _needs(endpoint: Endpoint) -> str:
+    if isinstance(endpoint.needs, Operation):
+        return f"Takes the permission to {endpoint.needs} the destination."
+    return (
+        f"For {endpoint.needs.value}." if endpoint.needs is not Need.NOTHING else "For everybody."
+    )
+
+
+def _in_path(endpoint: Endpoint) -> Iterator[dict[str, Any]]:
+    for part in endpoint.path.split("/"):
+        if not part.startswith("{"):
+            continue
+        name = part[1:-1]
+        schema: dict[str, Any] = {"type": "string", "minLength": 1}
+        if name == "kind" and endpoint.of_path:
+            schema = {"enum": list(KINDS)}
+        yield {"name": name, "in": "path", "required": True, "schema": schema}
+
+
+def _in_query(endpoint: Endpoint) -> Iterator[dict[str, Any]]:
+    for name in endpoint.of_path:
+        yield {
+            "name": name,
+            "in": "query",
+            "description": "The name in base64, if it cannot stand in a path; the path has ~.",
+            "schema": {"type": "string"},
+        }
+    if endpoint.query is None:
+        return
+    _, schemas = schema_components([endpoint.query], ref_template=PLACE)
+    [schema] = schemas.values()
+    required = schema.get("required", ())
+    for name, said in schema["properties"].items():
+        parameter = {"name": name, "in": "query", "required": name in required}
+        if "description" in said:
+            parameter["description"] = said.pop("description")
+        yield {**parameter, "schema": said}
+
+
+def _responses(endpoint: Endpoint, refs: dict[int, Any]) -> dict[str, Any]:
+    refused = {
+        "description": "Not done.",
+        "content": {MEDIA_TYPE: {"schema": refs[id(Refused)]}},
+    }
+    done: dict[str, Any] = {"description": "Done."}
+    if endpoint.answer is not None:
+        done["content"] = {endpoint.media: {"schema": refs[id(endpoint.answer)]}}
+    elif endpoint.status != 204:
+        done["content"] = {endpoint.media: {}}
+    statuses = dict.fromkeys((endpoint.status, *endpoint.besides), done)
+    if endpoint.created:
+        statuses[201] = done
+    return {
+        **{str(status): said for status, said in statuses.items()},
+        "4XX": refused,
+        "503": refused,
+    }
+
+
+class OpenApiPages:
+    """`/openapi.json`."""
+
+    def __init__(self, endpoints: Callable[[], Iterable[Endpoint]]) -> None:
+        self._endpoints = endpoints
+        self._content = b""
+
+    async def show(self, call: Call) -> Response:
+        """GET /openapi.json; made when it is first asked for, which takes a while."""
+        if not self._content:
+            self._content = await asyncio.to_thread(self._make)
+        return Response(self._content, media_type=MEDIA_TYPE)
+
+    def _make(self) -> bytes:
+        return msgspec.json.encode(document(self._endpoints()))
+
+
+def endpoints(table: Callable[[], Iterable[Endpoint]]) -> list[Endpoint]:
+    """What is at /openapi.json; `table` gives all endpoints there are."""
+    pages = OpenApiPages(table)
+    return [Endpoint("GET", "/openapi.json", pages.show, "This document", Need.NOTHING)]

@@ -1,0 +1,357 @@
+"""The broker at a glance, now and over the last hour.
+
+Everybody who may log in sees the figures of the broker as a whole. Where it listens, and what ails
+it, is for superusers.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Annotated, Final, Literal
+
+import msgspec
+from msgspec import UNSET, Meta, UnsetType
+from msgspec.structs import replace
+
+from sluicemq.admin.alarms import AlarmView, alarms
+from sluicemq.admin.context import Context
+from sluicemq.admin.errors import Problem
+from sluicemq.admin.history import STEP, TOTAL_STEPS
+from sluicemq.admin.routing import KINDS, Call, Endpoint, from_base64
+from sluicemq.model.access import Identity, Operation
+from sluicemq.model.destination import Address, decode_name
+from sluicemq.model.histogram import Distribution
+
+FRESH_MS: Final = 900
+"""Figures that are younger are not made anew, however many ask."""
+STEPS_OF_A_MINUTE: Final = 60 // STEP
+MINUTES: Final = 10
+"""Of history in an overview."""
+_RATE_DIGITS: Final = 3
+_TIME_DIGITS: Final = 3
+
+
+class OverviewQuery(msgspec.Struct, kw_only=True, frozen=True):
+    """How old the figures may be."""
+
+    fresh: Annotated[
+        bool, Meta(description="Of this moment, not of the last second; for superusers.")
+    ] = False
+
+
+class HistoryQuery(msgspec.Struct, kw_only=True, frozen=True):
+    """Of what, and how far back."""
+
+    destination: Annotated[str, Meta(description="Its name; without one: all together.")] = ""
+    name_base64: Annotated[str, Meta(description="The same, for names of any bytes.")] = ""
+    kind: Literal["queue", "topic"] = "queue"
+    minutes: Annotated[
+        int, Meta(ge=1, le=60, description="There are 60 of the totals, 10 of a destination.")
+    ] = MINUTES
+
+
+class HistoryView(msgspec.Struct, kw_only=True, frozen=True, rename={"in_": "in"}):
+    """Samples, the latest last; the last one was taken at `end` (ms since the epoch). in, out:
+    messages/s; waiting, unacked: messages; lag_ms and fdatasync_ms: how late the event loop was and
+    how long the disk took, at worst but for one in a hundred (of a destination they are empty)."""
+
+    step_ms: int
+    end: int
+    in_: list[float]
+    out: list[float]
+    waiting: list[int]
+    unacked: list[int]
+    lag_ms: list[float]
+    fdatasync_ms: list[float]
+
+
+class QuantilesView(msgspec.Struct, frozen=True):
+    """Durations of about the last minute, in ms: of half of them at most p50."""
+
+    p50: float
+    p99: float
+    max: float
+
+
+class TotalsView(msgspec.Struct, kw_only=True, frozen=True):
+    """All destinations and connections; counters since the start, rates in messages/s, bytes of
+    bodies."""
+
+    destinations: int
+    queues: int
+    topics: int
+    temporary: int
+    connections: int
+    consumers: int
+    transactions: int
+    waiting: int
+    unacked: int
+    bytes: int
+    rate_in: float
+    rate_out: float
+    published: int
+    delivered: int
+    redelivered: int
+    settled: int
+    expired: int
+    dropped: int
+    rejected: int
+    dead_lettered: int
+    bytes_in: int
+    bytes_out: int
+
+
+class ProtocolView(msgspec.Struct, frozen=True):
+    """Clients of one protocol."""
+
+    connections: int
+    rate_in: float
+    rate_out: float
+    published: int
+    delivered: int
+
+
+class ListenerItem(msgspec.Struct, kw_only=True, frozen=True):
+    """An open listener; bytes of all its connections so far."""
+
+    url: str
+    protocol: str
+    tls: bool
+    connections: int
+    max_connections: int
+    accepted: int
+    refused: int
+    bytes_in: int
+    bytes_out: int
+
+
+class JournalView(msgspec.Struct, kw_only=True, frozen=True):
+    """The journal; `kept` is false of a broker without one. Of the last few seconds."""
+
+    kept: bool
+    segments: int
+    bytes: int
+    durable: int
+    live: int
+    carried: int
+    groups: int
+    records: int
+    written_bytes: int
+    fdatasync_ms: QuantilesView
+
+
+class OverviewView(msgspec.Struct, kw_only=True, frozen=True):
+    """The broker as a whole."""
+
+    version: str
+    compiled: bool
+    identity: str
+    state: str
+    time: int
+    uptime_ms: int
+    memory_bytes: int
+    bodies_in_memory: int
+    bodies_budget: int
+    bodies_limit: int
+    totals: TotalsView
+    protocols: dict[str, ProtocolView]
+    listeners: list[ListenerItem]
+    journal: JournalView
+    loop_lag_ms: QuantilesView
+    alarms: list[AlarmView]
+    history: HistoryView | UnsetType = UNSET
+
+
+class Overview:
+    """What `/overview` and the stream of events tell. One for each application."""
+
+    def __init__(self, context: Context) -> None:
+        self._context = context
+        self._made: OverviewView | None = None
+        self._made_at = 0
+
+    def forget(self) -> None:
+        """What is told next is of that moment."""
+        self._made = None
+
+    def now(self, identity: Identity) -> OverviewView:
+        """As that user may see it, without history."""
+        now = self._context.clock.steady
+        made = self._made
+        if made is None or now - self._made_at > FRESH_MS:
+            self._made = made = self._make()
+            self._made_at = now
+        return made if identity.superuser else replace(made, listeners=[], alarms=[])
+
+    def _make(self) -> OverviewView:
+        context = self._context
+        broker, vitals, history = context.broker, context.vitals, context.history
+        lag, syncs = history.recent_lag(), history.recent_syncs()
+        stats = history.journal
+        listeners = context.connections.listeners()
+        return OverviewView(
+            version=vitals.version,
+            compiled=vitals.compiled,
+            identity=broker.identity.hex(),
+            state=vitals.state(),
+            time=broker.clock.wall,
+            uptime_ms=round(vitals.uptime() * 1000),
+            memory_bytes=vitals.memory(),
+            bodies_in_memory=broker.core.memory,
+            bodies_budget=broker.core.memory_budget,
+            bodies_limit=broker.settings.memory_limit,
+            totals=self._totals(),
+            protocols=dict(self._protocols()),
+            listeners=[ListenerItem(**each._asdict()) for each in listeners],
+            journal=JournalView(
+                kept=stats.segments > 0,
+                segments=stats.segments,
+                bytes=stats.bytes,
+                durable=broker.journal.durable,
+                live=stats.live,
+                carried=stats.carried,
+                groups=stats.groups,
+                records=stats.records,
+                written_bytes=stats.written_bytes,
+                fdatasync_ms=_quantiles(syncs),
+            ),
+            loop_lag_ms=_quantiles(lag),
+            alarms=alarms(context, listeners, lag, syncs),
+        )
+
+    def _totals(self) -> TotalsView:
+        broker = self._context.broker
+        totals = broker.survey.totals
+        counted = totals.statistics
+        transactions = broker.transactions
+        return TotalsView(
+            destinations=totals.destinations,
+            queues=totals.queues,
+            topics=totals.topics,
+            temporary=totals.temporary,
+            connections=len(self._context.connections),
+            consumers=totals.consumers,
+            transactions=len(transactions.open) + len(transactions.prepared),
+            waiting=totals.waiting,
+            unacked=totals.unacked,
+            bytes=totals.bytes,
+            rate_in=round(counted.rate_in, _RATE_DIGITS),
+            rate_out=round(counted.rate_out, _RATE_DIGITS),
+            published=counted.published,
+            delivered=counted.delivered,
+            redelivered=counted.redelivered,
+            settled=counted.settled,
+            expired=counted.expired,
+            dropped=counted.dropped,
+            rejected=counted.rejected,
+            dead_lettered=counted.dead_lettered,
+            bytes_in=counted.bytes_in,
+            bytes_out=counted.bytes_out,
+        )
+
+    def _protocols(self) -> Iterator[tuple[str, ProtocolView]]:
+        connections = self._context.connections.by_protocol()
+        traffic = self._context.broker.traffic
+        for protocol in sorted({*connections, *traffic}):
+            seen = traffic.get(protocol)
+            count = connections.get(protocol, 0)
+            if seen is None:
+                yield protocol, ProtocolView(count, 0.0, 0.0, 0, 0)
+            else:
+                yield (
+                    protocol,
+                    ProtocolView(
+                        count,
+                        round(seen.rate_in, _RATE_DIGITS),
+                        round(seen.rate_out, _RATE_DIGITS),
+                        seen.published,
+                        seen.delivered,
+                    ),
+                )
+
+    def past(self, steps: int) -> HistoryView:
+        """Up to so many samples of the totals."""
+        history = self._context.history
+        samples = history.totals(steps)
+        return HistoryView(
+            step_ms=STEP * 1000,
+            end=history.end,
+            in_=[round(each.rate_in, _RATE_DIGITS) for each in samples],
+            out=[round(each.rate_out, _RATE_DIGITS) for each in samples],
+            waiting=[each.waiting for each in samples],
+            unacked=[each.unacked for each in samples],
+            lag_ms=[round(each.lag, _TIME_DIGITS) for each in samples],
+            fdatasync_ms=[round(each.sync, _TIME_DIGITS) for each in samples],
+        )
+
+
+class OverviewPages:
+    """`/overview` and `/history`."""
+
+    def __init__(self, context: Context) -> None:
+        self._context = context
+        self._overview = Overview(context)
+
+    async def show(self, call: Call) -> OverviewView:
+        """GET /overview"""
+        past = self._overview.past(MINUTES * STEPS_OF_A_MINUTE)
+        if call.query.fresh and call.identity.superuser:
+            self._overview.forget()
+        return replace(self._overview.now(call.identity), history=past)
+
+    async def history(self, call: Call) -> HistoryView:
+        """GET /history"""
+        query: HistoryQuery = call.query
+        steps = min(TOTAL_STEPS, query.minutes * STEPS_OF_A_MINUTE)
+        name = query.destination
+        if query.name_base64:
+            name = decode_name(from_base64("name_base64", query.name_base64))
+        if not name:
+            return self._overview.past(steps)
+        call.demand(Operation.BROWSE, name)
+        destination = self._context.broker.find(Address(KINDS[query.kind], name))
+        if destination is None:
+            raise Problem(404, "destination-not-found", f"there is no such {query.kind}")
+        history = self._context.history
+        series = history.of(destination, steps)
+        return HistoryView(
+            step_ms=STEP * 1000,
+            end=history.end,
+            in_=[round(each, _RATE_DIGITS) for each in series.rates_in],
+            out=[round(each, _RATE_DIGITS) for each in series.rates_out],
+            waiting=list(series.waiting),
+            unacked=list(series.unacked),
+            lag_ms=[],
+            fdatasync_ms=[],
+        )
+
+
+def _quantiles(found: Distribution) -> QuantilesView:
+    return QuantilesView(
+        round(1000 * found.quantile(0.5), _TIME_DIGITS),
+        round(1000 * found.quantile(0.99), _TIME_DIGITS),
+        round(1000 * found.longest, _TIME_DIGITS),
+    )
+
+
+def endpoints(context: Context) -> list[Endpoint]:
+    """What is at /overview and /history."""
+    pages = OverviewPages(context)
+    return [
+        Endpoint(
+            "GET",
+            "/overview",
+            pages.show,
+            "The broker at a glance",
+            query=OverviewQuery,
+            answer=OverviewView,
+        ),
+        Endpoint(
+            "GET",
+            "/history",
+            pages.history,
+            "Figures of the last hour",
+            query=HistoryQuery,
+            answer=HistoryView,
+        ),
+    ]

@@ -1,0 +1,254 @@
+"""Messages published over the API, one at a time: for tests, and for a person at the console.
+
+The answer comes when the message is as safe as its durability asks for. What it takes in time,
+`ttl_ms` and `delay_ms`, counts from now.
+"""
+
+from __future__ import annotations
+
+import base64
+import binascii
+from typing import Annotated, Any, Final, Literal
+
+import msgspec
+from msgspec import UNSET, Meta, UnsetType
+
+from sluicemq.admin.context import Context
+from sluicemq.admin.destinations import MOST, not_found
+from sluicemq.admin.errors import Problem
+from sluicemq.admin.routing import KINDS, Call, Endpoint, from_base64
+from sluicemq.admin.waiting import durable
+from sluicemq.model.access import Operation
+from sluicemq.model.destination import Address, decode_name, encode_name
+from sluicemq.model.errors import DestinationNotFound
+from sluicemq.model.message import BodyKind, Durability, Message, Origin, Property
+from sluicemq.protocols.crossing import is_temporary
+
+MOST_PROPERTIES: Final = 1000
+_BESIDES: Final = 256 * 1024
+"""Bytes of a request beside the body of its message."""
+
+Milliseconds = Annotated[int, Meta(ge=0, le=10 * 365 * 86_400_000)]
+Text = Annotated[str, Meta(max_length=65_535)]
+
+_DURABILITIES: Final = {each.name.lower(): each for each in Durability}
+_KINDS: Final = {
+    "text": BodyKind.TEXT,
+    "json": BodyKind.JSON,
+    "bytes": BodyKind.BYTES,
+    "none": BodyKind.NONE,
+}
+_PROPERTIES: Final[dict[str, type | tuple[type, ...]]] = {
+    "boolean": bool,
+    "int": int,
+    "float": (int, float),
+    "string": str,
+    "bytes": str,
+    "null": type(None),
+}
+"""What JSON has for each type of property."""
+
+
+class Target(msgspec.Struct, kw_only=True, frozen=True, forbid_unknown_fields=True):
+    """A destination, by its name or by the name's bytes in base64."""
+
+    kind: Literal["queue", "topic"]
+    name: str = ""
+    name_base64: str = ""
+
+    @property
+    def address(self) -> Address:
+        """Problem for one without a name."""
+        name = self.name
+        if self.name_base64:
+            name = decode_name(from_base64("name_base64", self.name_base64))
+        if not name:
+            raise Problem(400, "bad-body", "a destination has a name")
+        return Address(KINDS[self.kind], name)
+
+
+class Publication(msgspec.Struct, kw_only=True, frozen=True, forbid_unknown_fields=True):
+    """A message. At most one of the three bodies is given.
+
+    properties  by name: a value, or `{"type": …, "value": …}` as messages are shown
+    """
+
+    body: str | UnsetType = UNSET
+    body_base64: str | UnsetType = UNSET
+    body_json: msgspec.Raw | UnsetType = UNSET
+    kind: Literal["text", "json", "bytes", "none"] | UnsetType = UNSET
+    properties: dict[str, Any] = {}
+    priority: Annotated[int, Meta(ge=0, le=9)] = 4
+    ttl_ms: Milliseconds = 0
+    delay_ms: Milliseconds = 0
+    correlation_id: Text = ""
+    reply_to: Target | None = None
+    type: Text = ""
+    message_id: Text = ""
+    durability: Literal["none", "lazy", "sync"] = "sync"
+
+
+class Published(msgspec.Struct, kw_only=True, frozen=True):
+    """Its id, by which it is found as long as it waits."""
+
+    id: str
+
+
+class PublishingPages:
+    """POST /destinations/{kind}/{name}/messages"""
+
+    def __init__(self, context: Context) -> None:
+        self._context = context
+        self._broker = context.broker
+
+    async def post(self, call: Call) -> Published:
+        """Publish one message."""
+        broker = self._broker
+        address = call.address
+        if not 0 < len(encode_name(address.name)) <= self._context.limits.name:
+            raise not_found(address)
+        message = self._message(address, call.body)
+        if broker.find(address) is None and is_temporary(address.name):
+            raise not_found(address)
+        broker.wake()
+        try:
+            destination = broker.resolve(address)
+        except DestinationNotFound:
+            raise not_found(address) from None
+        destination.touch()
+        broker.publish(destination, message)
+        broker.traffic_of("http").published += 1
+        if message.durability is Durability.SYNC:
+            await durable(broker, message.sequence)
+        prefix = "" if message.durability else "m"
+        return Published(id=f"{prefix}{message.sequence}")
+
+    def _message(self, address: Address, wanted: Publication) -> Message:
+        """Problem for what cannot be one."""
+        kind, body = _body(wanted)
+        most = self._context.limits.publish
+        if len(body) > most:
+            raise Problem(
+                413, "too-large", f"the body has more than {most} bytes", more={"limit": most}
+            )
+        wall = self._context.clock.wall
+        return Message(
+            address,
+            body,
+            kind,
+            Origin.INTERNAL,
+            _DURABILITIES[wanted.durability],
+            wall,
+            wall + wanted.ttl_ms if wanted.ttl_ms else 0,
+            wanted.priority,
+            wall + wanted.delay_ms if wanted.delay_ms else 0,
+            wanted.message_id,
+            wanted.correlation_id,
+            wanted.reply_to.address if wanted.reply_to is not None else None,
+            wanted.type,
+            properties_of(wanted.properties) or None,
+        )
+
+
+def _body(wanted: Publication) -> tuple[BodyKind, bytes]:
+    given = [each for each in (wanted.body, wanted.body_base64, wanted.body_json) if each != UNSET]
+    if len(given) > 1:
+        raise Problem(400, "bad-body", "give one of body, body_base64 and body_json")
+    kind, body = BodyKind.NONE, b""
+    if isinstance(wanted.body, str):
+        kind, body = BodyKind.TEXT, wanted.body.encode()
+    elif isinstance(wanted.body_base64, str):
+        kind, body = BodyKind.BYTES, from_base64("body_base64", wanted.body_base64)
+    elif isinstance(wanted.body_json, msgspec.Raw):
+        kind, body = BodyKind.JSON, bytes(wanted.body_json)
+    if isinstance(wanted.kind, str):
+        kind = _KINDS[wanted.kind]
+        _expect(kind, body)
+    return kind, body
+
+
+def _expect(kind: BodyKind, body: bytes) -> None:
+    """Problem for a body that is not what it is said to be."""
+    try:
+        if kind is BodyKind.NONE and body:
+            raise Problem(400, "bad-body", "a message of the kind none has no body")
+        if kind is BodyKind.TEXT:
+            body.decode()
+        elif kind is BodyKind.JSON:
+            msgspec.json.decode(body)
+    except (UnicodeDecodeError, msgspec.DecodeError, RecursionError) as error:
+        raise Problem(400, "bad-body", f"the body is no {kind.name.lower()}: {error}") from None
+
+
+def properties_of(given: dict[str, Any]) -> dict[str, Property]:
+    """Properties as the model has them. Problem for what can be none."""
+    if len(given) > MOST_PROPERTIES:
+        raise Problem(400, "bad-body", f"a message has up to {MOST_PROPERTIES} properties here")
+    found: dict[str, Property] = {}
+    for name, value in given.items():
+        if not 0 < len(name) <= 255:
+            raise Problem(400, "bad-body", "the name of a property has 1 to 255 characters")
+        found[name] = _typed(name, value) if isinstance(value, dict) else _plain(name, value)
+    return found
+
+
+def _plain(name: str, value: object) -> Property:
+    if isinstance(value, list):
+        raise Problem(400, "bad-body", f"the property {name!r} cannot be a list")
+    assert value is None or isinstance(value, bool | int | float | str)
+    if isinstance(value, int) and not -(1 << 63) <= value < 1 << 64:
+        raise Problem(400, "bad-body", f"the property {name!r} has more than 64 bits")
+    return value
+
+
+def _typed(name: str, given: dict[str, Any]) -> Property:
+    kind: Any = given.get("type")
+    value: Any = given.get("value")
+    expected = _PROPERTIES.get(kind) if isinstance(kind, str) else None
+    if expected is None or set(given) - {"type", "value"}:
+        there = ", ".join(_PROPERTIES)
+        raise Problem(
+            400, "bad-body", f'the property {name!r} is {{"type", "value"}}; types are {there}'
+        )
+    if kind in ("int", "float") and isinstance(value, str):
+        value = _number(name, kind, value)
+    if not isinstance(value, expected) or (isinstance(value, bool) and kind != "boolean"):
+        raise Problem(400, "bad-body", f"the property {name!r} is no {kind}")
+    if kind == "bytes" and isinstance(value, str):
+        try:
+            return base64.b64decode(value, validate=True)
+        except (binascii.Error, ValueError):
+            raise Problem(400, "bad-body", f"the property {name!r} is not base64") from None
+    if kind == "float" and isinstance(value, int | float):
+        return float(value)
+    return _plain(name, value)
+
+
+def _number(name: str, kind: str, text: str) -> int | float:
+    """What JSON cannot hold for all readers is written as text."""
+    try:
+        if len(text) > 40:
+            raise ValueError
+        return int(text) if kind == "int" else float(text)
+    except ValueError:
+        raise Problem(400, "bad-body", f"the property {name!r} is no {kind}") from None
+
+
+def endpoints(context: Context) -> list[Endpoint]:
+    """What publishes."""
+    pages = PublishingPages(context)
+    most = min(context.limits.publish, MOST)
+    return [
+        Endpoint(
+            "POST",
+            "/destinations/{kind}/{name}/messages",
+            pages.post,
+            "Publish a message",
+            Operation.PRODUCE,
+            body=Publication,
+            answer=Published,
+            status=201,
+            limit=2 * most + _BESIDES,
+            audited=False,
+        )
+    ]

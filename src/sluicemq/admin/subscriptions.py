@@ -1,0 +1,187 @@
+"""Subscriptions of topics: of clients that are there, and durable ones of those that are not.
+
+Shown are those of the topics that the caller sees. To delete one is to drop its messages, which
+takes what it takes to empty the topic.
+"""
+
+from __future__ import annotations
+
+import re
+from operator import attrgetter
+from typing import Annotated, Final, Literal
+from urllib.parse import unquote
+
+import msgspec
+from msgspec import Meta
+
+from sluicemq.admin.context import Context
+from sluicemq.admin.errors import Problem
+from sluicemq.admin.naming import base64_of, shown
+from sluicemq.admin.pace import Pace
+from sluicemq.admin.paging import Page, PageQuery, page_of
+from sluicemq.admin.routing import Call, Endpoint, from_base64
+from sluicemq.admin.waiting import durable
+from sluicemq.broker import Destination, Subscription
+from sluicemq.model.access import Operation
+from sluicemq.model.destination import Address, Kind, decode_name
+
+_OF_JMS: Final = re.compile(r"(?:shared-)?(?:durable|group|shared|consumer):([^/ ]*)/([^ ]*)")
+"""How JMQ clients' subscriptions are called: client id and name, quoted as in URLs."""
+
+
+class SubscriptionQuery(PageQuery, kw_only=True, frozen=True):
+    """Which subscriptions, and in what order."""
+
+    destination: Annotated[str, Meta(description="Name of the topic, exactly.")] = ""
+    destination_base64: Annotated[str, Meta(description="The same, for names of any bytes.")] = ""
+    filter: Annotated[str, Meta(description="Text anywhere in its name or the topic's.")] = ""
+    durable: Annotated[bool | None, Meta(description="Only those that are, or are not.")] = None
+    sort: Literal["destination", "name", "waiting", "unacked", "consumers"] = "destination"
+
+
+class DeletionQuery(msgspec.Struct, kw_only=True, frozen=True):
+    """Which subscription is deleted."""
+
+    name: Annotated[str, Meta(description="As the list shows it.")]
+    destination: Annotated[str, Meta(description="Name of the topic.")] = ""
+    destination_base64: Annotated[str, Meta(description="The same, for names of any bytes.")] = ""
+    force: Annotated[bool, Meta(description="Even if it has consumers.")] = False
+
+
+class SubscriptionItem(msgspec.Struct, kw_only=True, frozen=True, omit_defaults=True):
+    """A subscription.
+
+    name              by which it is deleted
+    client_id, label  what its JMS client calls itself and it; of others "" and the name
+    """
+
+    destination: str
+    kind: str
+    name: str
+    client_id: str
+    label: str
+    durable: bool
+    shared: bool
+    selector: str
+    waiting: int
+    unacked: int
+    bytes: int
+    consumers: int
+    destination_base64: str | None = None
+
+
+class SubscriptionPages:
+    """`/subscriptions`."""
+
+    def __init__(self, context: Context) -> None:
+        self._broker = context.broker
+
+    async def list(self, call: Call) -> Page[SubscriptionItem]:
+        """GET /subscriptions"""
+        query: SubscriptionQuery = call.query
+        wanted = _topic_name(query)
+        if wanted:
+            topic = self._broker.find(Address(Kind.TOPIC, wanted))
+            topics = [] if topic is None else [topic]
+        else:
+            topics = list(self._broker.destinations.values())
+        pace = Pace()
+        found: list[SubscriptionItem] = []
+        for topic in topics:
+            if topic.subscriptions and call.identity.sees(topic.name):
+                for subscription in list(topic.subscriptions.values()):
+                    if _is_meant(query, topic, subscription):
+                        found.append(_item(topic, subscription))
+                    if pace.due:
+                        await pace.rest()
+            elif pace.due:
+                await pace.rest()
+        key = attrgetter(query.sort, "destination", "name")
+        found.sort(key=key, reverse=query.order == "desc")
+        return page_of(found, query)
+
+    async def delete(self, call: Call) -> None:
+        """DELETE /subscriptions"""
+        query: DeletionQuery = call.query
+        name = _topic_name(query)
+        call.note = f"{shown(query.name)} of {shown(name)}"
+        call.demand(Operation.MANAGE, name)
+        broker = self._broker
+        topic = broker.find(Address(Kind.TOPIC, name))
+        subscription = None if topic is None else topic.subscriptions.get(query.name)
+        if subscription is None:
+            raise Problem(404, "subscription-not-found", "there is no such subscription")
+        if subscription.consumers and not query.force:
+            raise Problem(
+                409,
+                "subscription-in-use",
+                f"it has {len(subscription.consumers)} consumers; with force=true it goes anyway",
+            )
+        kept = bool(subscription.number)
+        broker.unsubscribe(subscription)
+        if kept:
+            await durable(broker, broker.core.settled)
+
+
+def _topic_name(query: SubscriptionQuery | DeletionQuery) -> str:
+    if query.destination_base64:
+        return decode_name(from_base64("destination_base64", query.destination_base64))
+    return query.destination
+
+
+def _is_meant(query: SubscriptionQuery, topic: Destination, subscription: Subscription) -> bool:
+    if query.durable is not None and bool(subscription.number) != query.durable:
+        return False
+    wanted = query.filter
+    return (
+        not wanted
+        or wanted in topic.name
+        or wanted in subscription.name
+        or wanted in unquote(subscription.name)
+    )
+
+
+def _item(topic: Destination, subscription: Subscription) -> SubscriptionItem:
+    client_id, label = "", subscription.name
+    found = _OF_JMS.match(subscription.name)
+    if found is not None:
+        client_id, label = unquote(found[1]), unquote(found[2])
+    selector = subscription.selector
+    return SubscriptionItem(
+        destination=shown(topic.name),
+        destination_base64=base64_of(topic.name),
+        kind="topic",
+        name=shown(subscription.name),
+        client_id=shown(client_id),
+        label=shown(label),
+        durable=bool(subscription.number),
+        shared=subscription.shared,
+        selector="" if selector is None else shown(selector.text),
+        waiting=subscription.waiting,
+        unacked=subscription.unacked,
+        bytes=subscription.waiting_bytes + subscription.unacked_bytes,
+        consumers=len(subscription.consumers),
+    )
+
+
+def endpoints(context: Context) -> list[Endpoint]:
+    """What is at /subscriptions."""
+    pages = SubscriptionPages(context)
+    return [
+        Endpoint(
+            "GET",
+            "/subscriptions",
+            pages.list,
+            "Subscriptions of topics",
+            query=SubscriptionQuery,
+            answer=Page[SubscriptionItem],
+        ),
+        Endpoint(
+            "DELETE",
+            "/subscriptions",
+            pages.delete,
+            "Delete a subscription and its messages",
+            query=DeletionQuery,
+            status=204,
+        ),
+    ]

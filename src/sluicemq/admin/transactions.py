@@ -1,0 +1,168 @@
+"""Transactions that have not ended, and how somebody ends them by hand.
+
+A prepared transaction waits for the word of its transaction manager, over restarts if need be. If
+that never comes, its messages are kept back for ever unless somebody decides. The manager is told
+what was decided when it asks at last, if this broker is still the same process or it has asked
+before; else that there is no such transaction.
+
+An open one belongs to a client that is there: it may be rolled back, as if it had taken too long,
+but not committed.
+"""
+
+from __future__ import annotations
+
+from operator import attrgetter
+from typing import Annotated, Literal
+
+import msgspec
+from msgspec import Meta
+
+from sluicemq.admin.context import Context
+from sluicemq.admin.errors import Problem
+from sluicemq.admin.pace import Pace
+from sluicemq.admin.paging import Page, PageQuery, page_of
+from sluicemq.admin.routing import Call, Endpoint, Need
+from sluicemq.admin.waiting import durable
+from sluicemq.broker import Transaction, TransactionState
+from sluicemq.model.errors import ProtocolError
+from sluicemq.protocols.jmq.ids import decode_xid
+
+_PROTOCOL = "jmq"
+"""No other has transactions that outlive a request."""
+
+
+class TransactionQuery(PageQuery, kw_only=True, frozen=True):
+    """Which transactions, and in what order."""
+
+    state: Annotated[Literal["", "open", "prepared"], Meta(description='"" = both.')] = ""
+    sort: Literal["since", "state", "sends", "acks"] = "since"
+
+
+class XidView(msgspec.Struct, frozen=True):
+    """A global transaction's name: format, and the two parts in hex."""
+
+    format: int
+    branch: str
+    global_: str = msgspec.field(name="global")
+
+
+class TransactionItem(msgspec.Struct, kw_only=True, frozen=True, omit_defaults=True):
+    """A transaction. `sends` and `acks` are how many messages it has sent and taken; `since` is in
+    ms since the epoch: when it began, or of one from before a restart, when it was prepared."""
+
+    id: str
+    state: str
+    protocol: str
+    sends: int
+    acks: int
+    since: int
+    xid: XidView | None = None
+
+
+class TransactionPages:
+    """`/transactions`."""
+
+    def __init__(self, context: Context) -> None:
+        self._broker = context.broker
+
+    async def list(self, call: Call) -> Page[TransactionItem]:
+        """GET /transactions"""
+        query: TransactionQuery = call.query
+        transactions = self._broker.transactions
+        pace = Pace()
+        found: list[TransactionItem] = []
+        for each in (*transactions.prepared.values(), *transactions.open.values()):
+            if each.state is not TransactionState.ENDED and query.state in ("", each.state.value):
+                found.append(_item(each))
+            if pace.due:
+                await pace.rest()
+        found.sort(key=attrgetter(query.sort, "since", "id"), reverse=query.order == "desc")
+        return page_of(found, query)
+
+    async def commit(self, call: Call) -> None:
+        """POST /transactions/{id}/commit"""
+        transaction = self._find(call)
+        if transaction.state is not TransactionState.PREPARED:
+            raise Problem(
+                409,
+                "transaction-open",
+                "its client has not prepared it, and may not have sent everything yet; it can only "
+                "be rolled back",
+            )
+        await durable(self._broker, self._broker.transactions.commit(transaction))
+
+    async def roll_back(self, call: Call) -> None:
+        """POST /transactions/{id}/rollback"""
+        transaction = self._find(call)
+        await durable(self._broker, self._broker.transactions.rollback(transaction))
+
+    def _find(self, call: Call) -> Transaction:
+        wanted = call.names["id"]
+        transactions = self._broker.transactions
+        for each in (*transactions.prepared.values(), *transactions.open.values()):
+            if id_of(each) == wanted:
+                call.note = f"{len(each.sends)} sent, {len(each.acks)} taken"
+                if each.xid:
+                    xid = _xid(each.xid)
+                    call.note += f", xid {xid.format}:{xid.global_}:{xid.branch}"
+                return each
+        raise Problem(404, "transaction-not-found", "there is no such transaction, or not any more")
+
+
+def id_of(transaction: Transaction) -> str:
+    """A name for it that is never another's. Of a prepared one, the same after a restart."""
+    if transaction.state is TransactionState.PREPARED:
+        return f"p{transaction.record}"
+    return f"o{transaction.created}.{transaction.number}"
+
+
+def _item(transaction: Transaction) -> TransactionItem:
+    return TransactionItem(
+        id=id_of(transaction),
+        state=transaction.state.value,
+        protocol=_PROTOCOL,
+        xid=_xid(transaction.xid) if transaction.xid else None,
+        sends=len(transaction.sends),
+        acks=len(transaction.acks),
+        since=transaction.created,
+    )
+
+
+def _xid(raw: bytes) -> XidView:
+    try:
+        xid = decode_xid(raw)
+    except ProtocolError:
+        return XidView(0, "", raw.hex())
+    return XidView(xid.format_id, xid.bqual.hex(), xid.gtrid.hex())
+
+
+def endpoints(context: Context) -> list[Endpoint]:
+    """What is at /transactions."""
+    pages = TransactionPages(context)
+    return [
+        Endpoint(
+            "GET",
+            "/transactions",
+            pages.list,
+            "Transactions that have not ended",
+            Need.SUPERUSER,
+            query=TransactionQuery,
+            answer=Page[TransactionItem],
+        ),
+        Endpoint(
+            "POST",
+            "/transactions/{id}/commit",
+            pages.commit,
+            "Commit a prepared transaction by hand",
+            Need.SUPERUSER,
+            status=204,
+        ),
+        Endpoint(
+            "POST",
+            "/transactions/{id}/rollback",
+            pages.roll_back,
+            "Roll a transaction back by hand",
+            Need.SUPERUSER,
+            status=204,
+        ),
+    ]

@@ -1,0 +1,358 @@
+"""Users, their permissions, roles and tokens.
+
+Whoever changes users is one, or is the owner of the data, who has the admin socket: as long as
+there are no users, everybody else is told how the first one is added.
+"""
+
+from __future__ import annotations
+
+from typing import Annotated, Literal, TypeVar
+
+import msgspec
+from msgspec import UNSET, Meta, UnsetType
+
+from sluicemq.admin.context import Context
+from sluicemq.admin.errors import Problem
+from sluicemq.admin.paging import Page, PageQuery, page_of
+from sluicemq.admin.ports import RoleView, UserBook, UserChange, UserView
+from sluicemq.admin.routing import Call, Endpoint, Need
+from sluicemq.model.access import MAX_PATTERN, Operation, Permission
+from sluicemq.model.errors import UserExists, UserNotFound
+
+Given = TypeVar("Given")
+Password = Annotated[str, Meta(min_length=1, max_length=1024)]
+Pattern = Annotated[
+    str,
+    Meta(
+        min_length=1,
+        max_length=MAX_PATTERN,
+        description="Of names; `*` stands for any characters.",
+    ),
+]
+Expect = Annotated[
+    Literal["", "new", "existing"],
+    Meta(description="`new`: refuse to alter one; `existing`: refuse to create one."),
+]
+
+
+class ListQuery(PageQuery, kw_only=True, frozen=True):
+    """Which users or roles."""
+
+    filter: Annotated[str, Meta(description="Only names that have this in them.")] = ""
+    sort: Literal["name"] = "name"
+
+
+class ExpectQuery(msgspec.Struct, frozen=True, kw_only=True):
+    """What is to be there."""
+
+    expect: Expect = ""
+
+
+class ForceQuery(msgspec.Struct, frozen=True, kw_only=True):
+    """Whether to insist."""
+
+    force: Annotated[
+        bool, Meta(description="Even the last superuser, and the last user at all.")
+    ] = False
+
+
+class PatternQuery(msgspec.Struct, frozen=True, kw_only=True):
+    """Which permission."""
+
+    pattern: Pattern
+
+
+class WantedUser(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """What a user is to be; what is left out stays as it is. A password of null is none: such a
+    user has only tokens."""
+
+    password: Password | UnsetType | None = UNSET
+    superuser: bool | UnsetType = UNSET
+    roles: Annotated[list[str], Meta(max_length=100)] | UnsetType = UNSET
+    allow_digest: bool | UnsetType = UNSET
+
+
+class WantedPermission(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """Some operations on the destinations whose names match."""
+
+    pattern: Pattern
+    operations: Annotated[list[Operation], Meta(min_length=1, max_length=20)]
+
+
+class WantedToken(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """What a token is for, and until when; seconds since the epoch, 0 = for ever."""
+
+    label: Annotated[str, Meta(max_length=200)] = ""
+    expires: Annotated[int, Meta(ge=0, le=1 << 40)] = 0
+
+
+class NewToken(msgspec.Struct, frozen=True, kw_only=True):
+    """A token. It is told this once."""
+
+    id: str
+    token: str
+    expires: int
+
+
+class UserPages:
+    """`/users`."""
+
+    def __init__(self, book: UserBook) -> None:
+        self._book = book
+
+    async def list(self, call: Call) -> Page[UserView]:
+        """GET /users"""
+        query: ListQuery = call.query
+        page = _chosen(self._book.names(), query)
+        found = [user for name in page.items if (user := self._book.user(name)) is not None]
+        return Page(items=found, page=page.page, page_size=page.page_size, total=page.total)
+
+    async def show(self, call: Call) -> UserView:
+        """GET /users/{name}"""
+        return self._user(call.names["name"])
+
+    async def put(self, call: Call) -> UserView:
+        """PUT /users/{name}"""
+        by = _changer(call)
+        name, wanted = call.names["name"], call.body
+        expect = call.query.expect
+        change = UserChange(
+            password="" if wanted.password is None else _given(wanted.password),
+            superuser=_given(wanted.superuser),
+            roles=None if wanted.roles is UNSET else tuple(dict.fromkeys(wanted.roles)),
+            allow_digest=_given(wanted.allow_digest),
+        )
+        for role in change.roles or ():
+            self._role(role)
+        there = self._book.user(name) is not None
+        if there and expect == "new":
+            raise UserExists(f"there is a user {name} already")
+        if there or expect == "existing":
+            await self._book.alter(by, name, change)
+        else:
+            await self._book.add(by, name, change)
+            call.status = 201
+        return self._user(name)
+
+    async def delete(self, call: Call) -> None:
+        """DELETE /users/{name}"""
+        await self._book.remove(_changer(call), call.names["name"], call.query.force)
+
+    async def grant(self, call: Call) -> UserView:
+        """PUT /users/{name}/permissions"""
+        name = call.names["name"]
+        call.note = call.body.pattern
+        await self._book.grant(_changer(call), name, _permission(call.body))
+        return self._user(name)
+
+    async def revoke(self, call: Call) -> None:
+        """DELETE /users/{name}/permissions"""
+        call.note = call.query.pattern
+        await self._book.revoke(_changer(call), call.names["name"], call.query.pattern)
+
+    async def assign(self, call: Call) -> UserView:
+        """PUT /users/{name}/roles/{role}"""
+        name, role = call.names["name"], self._role(call.names["role"]).name
+        await self._book.assign(_changer(call), role, name)
+        return self._user(name)
+
+    async def withdraw(self, call: Call) -> None:
+        """DELETE /users/{name}/roles/{role}"""
+        role = self._role(call.names["role"]).name
+        await self._book.withdraw(_changer(call), role, call.names["name"])
+
+    async def add_token(self, call: Call) -> NewToken:
+        """POST /users/{name}/tokens"""
+        wanted: WantedToken = call.body
+        number, token = await self._book.add_token(
+            _changer(call), call.names["name"], wanted.label, wanted.expires
+        )
+        call.note = number
+        return NewToken(id=number, token=token, expires=wanted.expires)
+
+    async def remove_token(self, call: Call) -> None:
+        """DELETE /users/{name}/tokens/{id}"""
+        name, number = call.names["name"], call.names["id"]
+        if number not in [token.id for token in self._user(name).tokens]:
+            raise Problem(404, "token-not-found", f"{name} has no token {number[:100]!r}")
+        await self._book.remove_token(_changer(call), name, number)
+
+    async def list_roles(self, call: Call) -> Page[RoleView]:
+        """GET /roles"""
+        query: ListQuery = call.query
+        page = _chosen(self._book.role_names(), query)
+        found = self._book.roles(page.items)
+        return Page(
+            items=found[:: 1 if query.order == "asc" else -1],
+            page=page.page,
+            page_size=page.page_size,
+            total=page.total,
+        )
+
+    async def show_role(self, call: Call) -> RoleView:
+        """GET /roles/{name}"""
+        return self._role(call.names["name"])
+
+    async def put_role(self, call: Call) -> RoleView:
+        """PUT /roles/{name}"""
+        by = _changer(call)
+        name, expect = call.names["name"], call.query.expect
+        if not self._book.roles([name]) and expect != "existing":
+            await self._book.add_role(by, name)
+            call.status = 201
+        elif expect == "new":
+            raise Problem(409, "role-exists", f"there is a role {name} already")
+        return self._role(name)
+
+    async def delete_role(self, call: Call) -> None:
+        """DELETE /roles/{name}"""
+        await self._book.remove_role(_changer(call), self._role(call.names["name"]).name)
+
+    async def grant_role(self, call: Call) -> RoleView:
+        """PUT /roles/{name}/permissions"""
+        name = self._role(call.names["name"]).name
+        call.note = call.body.pattern
+        await self._book.grant_role(_changer(call), name, _permission(call.body))
+        return self._role(name)
+
+    async def revoke_role(self, call: Call) -> None:
+        """DELETE /roles/{name}/permissions"""
+        name = self._role(call.names["name"]).name
+        call.note = call.query.pattern
+        await self._book.revoke_role(_changer(call), name, call.query.pattern)
+
+    def _user(self, name: str) -> UserView:
+        found = self._book.user(name)
+        if found is None:
+            raise UserNotFound(f"there is no user {name[:100]!r}")
+        return found
+
+    def _role(self, name: str) -> RoleView:
+        found = self._book.roles([name])
+        if not found:
+            raise Problem(404, "role-not-found", f"there is no role {name[:100]!r}")
+        return found[0]
+
+
+def _chosen(names: list[str], query: ListQuery) -> Page[str]:
+    """The page of those names that was asked for: there may be thousands."""
+    found = [name for name in names if query.filter in name]
+    return page_of(found if query.order == "asc" else found[::-1], query)
+
+
+def _changer(call: Call) -> str:
+    """Who makes the change. Problem for nobody in particular."""
+    if not call.identity.name:
+        raise Problem(
+            409,
+            "no-users",
+            "this broker asks nobody who they are; its owner adds the first user, on its own "
+            "machine: sluicemq users add NAME --superuser",
+        )
+    return call.by
+
+
+def _given(value: Given | UnsetType) -> Given | None:
+    return None if isinstance(value, UnsetType) else value
+
+
+def _permission(wanted: WantedPermission) -> Permission:
+    return Permission(wanted.pattern, frozenset(wanted.operations))
+
+
+def endpoints(context: Context) -> list[Endpoint]:
+    """What is at /users and /roles."""
+    pages = UserPages(context.users)
+    need = Need.SUPERUSER
+    user, role = "/users/{name}", "/roles/{name}"
+    permission, tokens, assigned = f"{user}/permissions", f"{user}/tokens", f"{user}/roles/{{role}}"
+    return [
+        Endpoint(
+            "GET", "/users", pages.list, "All users", need, query=ListQuery, answer=Page[UserView]
+        ),
+        Endpoint("GET", user, pages.show, "A user", need, answer=UserView),
+        Endpoint(
+            "PUT",
+            user,
+            pages.put,
+            "Add or alter a user",
+            need,
+            query=ExpectQuery,
+            body=WantedUser,
+            answer=UserView,
+            created=True,
+        ),
+        Endpoint("DELETE", user, pages.delete, "Remove a user", need, query=ForceQuery, status=204),
+        Endpoint(
+            "PUT",
+            permission,
+            pages.grant,
+            "Grant a permission",
+            need,
+            body=WantedPermission,
+            answer=UserView,
+        ),
+        Endpoint(
+            "DELETE",
+            permission,
+            pages.revoke,
+            "Revoke a permission",
+            need,
+            query=PatternQuery,
+            status=204,
+        ),
+        Endpoint("PUT", assigned, pages.assign, "Assign a role", need, answer=UserView),
+        Endpoint("DELETE", assigned, pages.withdraw, "Withdraw a role", need, status=204),
+        Endpoint(
+            "POST",
+            tokens,
+            pages.add_token,
+            "Make a token",
+            need,
+            body=WantedToken,
+            answer=NewToken,
+            status=201,
+        ),
+        Endpoint(
+            "DELETE", f"{tokens}/{{id}}", pages.remove_token, "Make a token void", need, status=204
+        ),
+        Endpoint(
+            "GET",
+            "/roles",
+            pages.list_roles,
+            "All roles",
+            need,
+            query=ListQuery,
+            answer=Page[RoleView],
+        ),
+        Endpoint("GET", role, pages.show_role, "A role", need, answer=RoleView),
+        Endpoint(
+            "PUT",
+            role,
+            pages.put_role,
+            "Add a role",
+            need,
+            query=ExpectQuery,
+            answer=RoleView,
+            created=True,
+        ),
+        Endpoint("DELETE", role, pages.delete_role, "Remove a role", need, status=204),
+        Endpoint(
+            "PUT",
+            f"{role}/permissions",
+            pages.grant_role,
+            "Grant a role a permission",
+            need,
+            body=WantedPermission,
+            answer=RoleView,
+        ),
+        Endpoint(
+            "DELETE",
+            f"{role}/permissions",
+            pages.revoke_role,
+            "Revoke a role's permission",
+            need,
+            query=PatternQuery,
+            status=204,
+        ),
+    ]

@@ -1,0 +1,74 @@
+"""Who writes batches, and how far: what the broker remembers of each writer."""
+
+from __future__ import annotations
+
+from itertools import islice
+from typing import Annotated
+
+import msgspec
+from msgspec import Meta
+
+from sluicemq.admin.context import Context
+from sluicemq.admin.pace import Pace
+from sluicemq.admin.paging import Page, PageQuery
+from sluicemq.admin.routing import Call, Endpoint, Need
+
+
+class WritersQuery(PageQuery, kw_only=True, frozen=True):
+    """Whoever wrote last comes first; there is no other order."""
+
+
+class WriterView(msgspec.Struct, frozen=True):
+    """A writer and its latest batch."""
+
+    writer: str
+    batch: int
+    partitions_done: Annotated[int, Meta(description="Partitions that have come to their end.")]
+    parts_open: Annotated[int, Meta(description="Parts of partitions that have not.")]
+    rows: Annotated[int, Meta(description="Of the batch, so far.")]
+    seen: Annotated[int, Meta(description="When its last part was written, ms since the epoch.")]
+
+
+class WriterPages:
+    """GET /batches."""
+
+    def __init__(self, context: Context) -> None:
+        self._context = context
+
+    async def list(self, call: Call) -> Page[WriterView]:
+        """GET /batches"""
+        query: WritersQuery = call.query
+        writers = self._context.broker.batches.writers
+        chosen = list(islice(reversed(writers.items()), query.part.start, query.part.stop))
+        pace = Pace()
+        items = []
+        for name, writer in chosen:
+            parts = [rows for known in writer.partial.values() for _, rows in known]
+            view = WriterView(
+                writer=name,
+                batch=writer.batch,
+                partitions_done=len(writer.done),
+                parts_open=len(parts),
+                rows=sum(writer.rows) + sum(parts),
+                seen=writer.seen,
+            )
+            items.append(view)
+            if pace.due:
+                await pace.rest()
+        return Page(items=items, page=query.page, page_size=query.page_size, total=len(writers))
+
+
+def endpoints(context: Context) -> list[Endpoint]:
+    """What is told of writers; `batches` has what they send."""
+    pages = WriterPages(context)
+    return [
+        Endpoint(
+            "GET",
+            "/batches",
+            pages.list,
+            "Writers of batches",
+            Need.SUPERUSER,
+            query=WritersQuery,
+            answer=Page[WriterView],
+        )
+    ]

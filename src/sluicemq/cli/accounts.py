@@ -1,0 +1,285 @@
+"""Users and roles, as the commands see them: over the API of a running broker, or, where none runs,
+in the file of the user database. Both tell and refuse the same."""
+
+from __future__ import annotations
+
+import getpass
+import os
+import socket
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any, Protocol
+
+from sluicemq.cli.api import Api, below
+from sluicemq.cli.place import Place
+from sluicemq.cli.serve import load_flags
+from sluicemq.model.access import Operation, Permission
+from sluicemq.model.errors import AccessDenied
+from sluicemq.server.identity import changes
+from sluicemq.server.identity.passwords import digest_form, hash_password
+from sluicemq.server.identity.records import Database, UserRecord
+from sluicemq.server.identity.store import UserStore
+from sluicemq.server.identity.tokens import make_token
+
+Item = dict[str, Any]
+
+
+class Accounts(Protocol):
+    """What the commands need. Users and roles have the form that the API gives them. All raise
+    what the API raises, or AccessError."""
+
+    def users(self) -> list[Item]:
+        """Sorted by name; no secrets."""
+
+    def add(
+        self, name: str, password: str, superuser: bool, roles: list[str], allow_digest: bool
+    ) -> None:
+        """A new user; without a password if it is ""."""
+
+    def remove(self, name: str, force: bool) -> None:
+        """`force`: even the last superuser and the last user."""
+
+    def set_password(self, name: str, password: str, allow_digest: bool | None) -> None:
+        """`allow_digest` None = as it was."""
+
+    def add_token(self, name: str, label: str, expires: int) -> Item:
+        """`id`, `token` and `expires` (seconds since the epoch; 0 = never)."""
+
+    def remove_token(self, name: str, token: str) -> None:
+        """`token` is its id."""
+
+    def grant(self, name: str, permission: Permission) -> None:
+        """Replaces what the user had for exactly that pattern."""
+
+    def revoke(self, name: str, pattern: str) -> None:
+        """Take back what it had for exactly that pattern."""
+
+    def roles(self) -> list[Item]:
+        """Sorted by name."""
+
+    def add_role(self, role: str) -> None:
+        """Without permissions."""
+
+    def remove_role(self, role: str) -> None:
+        """One that nobody has."""
+
+    def grant_role(self, role: str, permission: Permission) -> None:
+        """As `grant`."""
+
+    def revoke_role(self, role: str, pattern: str) -> None:
+        """As `revoke`."""
+
+    def assign(self, role: str, name: str) -> None:
+        """Give a role to a user."""
+
+    def withdraw(self, role: str, name: str) -> None:
+        """Take it away."""
+
+
+@contextmanager
+def accounts_at(place: Place) -> Iterator[Accounts]:
+    """The users of the broker that is meant."""
+    if place.local and not _answers(place.socket()):
+        yield InFile(UserStore(load_flags(place.config, place.data_dir).config.users_file))
+        return
+    with Api(place.target()) as api:
+        yield OverApi(api)
+
+
+def _answers(path: Path) -> bool:
+    """Whether somebody listens there. One that may not be opened is somebody's, too."""
+    with socket.socket(socket.AF_UNIX) as probe:
+        try:
+            probe.connect(str(path))
+        except (FileNotFoundError, ConnectionRefusedError, NotADirectoryError):
+            return False
+        except OSError:
+            return True
+    return True
+
+
+class OverApi:
+    """See Accounts."""
+
+    def __init__(self, api: Api) -> None:
+        self._api = api
+
+    def users(self) -> list[Item]:
+        return list(self._api.items("/users"))
+
+    def add(
+        self, name: str, password: str, superuser: bool, roles: list[str], allow_digest: bool
+    ) -> None:
+        body: Item = {"superuser": superuser, "roles": roles}
+        if password:
+            body |= {"password": password, "allow_digest": allow_digest}
+        self._api.put(below("/users", name), body, expect="new")
+
+    def remove(self, name: str, force: bool) -> None:
+        self._api.delete(below("/users", name), force=force)
+
+    def set_password(self, name: str, password: str, allow_digest: bool | None) -> None:
+        body: Item = {"password": password}
+        if allow_digest is not None:
+            body["allow_digest"] = allow_digest
+        self._api.put(below("/users", name), body, expect="existing")
+
+    def add_token(self, name: str, label: str, expires: int) -> Item:
+        found: Item = self._api.post(
+            below("/users", name) / "tokens", {"label": label, "expires": expires}
+        )
+        return found
+
+    def remove_token(self, name: str, token: str) -> None:
+        self._api.delete(below("/users", name) / "tokens" / token)
+
+    def grant(self, name: str, permission: Permission) -> None:
+        self._api.put(below("/users", name) / "permissions", permission)
+
+    def revoke(self, name: str, pattern: str) -> None:
+        self._api.delete(below("/users", name) / "permissions", pattern=pattern)
+
+    def roles(self) -> list[Item]:
+        return list(self._api.items("/roles"))
+
+    def add_role(self, role: str) -> None:
+        self._api.put(below("/roles", role), expect="new")
+
+    def remove_role(self, role: str) -> None:
+        self._api.delete(below("/roles", role))
+
+    def grant_role(self, role: str, permission: Permission) -> None:
+        self._api.put(below("/roles", role) / "permissions", permission)
+
+    def revoke_role(self, role: str, pattern: str) -> None:
+        self._api.delete(below("/roles", role) / "permissions", pattern=pattern)
+
+    def assign(self, role: str, name: str) -> None:
+        self._api.put(below("/users", name) / "roles" / role)
+
+    def withdraw(self, role: str, name: str) -> None:
+        self._api.delete(below("/users", name) / "roles" / role)
+
+
+class InFile:
+    """See Accounts. Changes are made in the name of whoever runs the command."""
+
+    def __init__(self, store: UserStore) -> None:
+        self._store = store
+
+    def users(self) -> list[Item]:
+        return [_user(name, user) for name, user in sorted(self._store.read().users.items())]
+
+    def add(
+        self, name: str, password: str, superuser: bool, roles: list[str], allow_digest: bool
+    ) -> None:
+        now = int(time.time())
+        record = UserRecord(
+            password=hash_password(password) if password else "",
+            digest=digest_form(name, password) if allow_digest else "",
+            superuser=superuser,
+            roles=tuple(roles),
+            created=now,
+            updated=now,
+        )
+        self._change(lambda database: changes.add_user(database, name, record))
+
+    def remove(self, name: str, force: bool) -> None:
+        def without(database: Database) -> Database:
+            if force:
+                return changes.without_user(database, name)
+            if [*database.users] == [name]:
+                raise AccessDenied(
+                    f"{name} is the last user; a broker started without users asks nobody who they "
+                    "are"
+                )
+            return changes.remove_user(database, name)
+
+        self._change(without)
+
+    def set_password(self, name: str, password: str, allow_digest: bool | None) -> None:
+        now, hashed, digest = int(time.time()), hash_password(password), digest_form(name, password)
+        self._change(lambda db: changes.set_password(db, name, hashed, digest, now, allow_digest))
+
+    def add_token(self, name: str, label: str, expires: int) -> Item:
+        now = int(time.time())
+        token, record = make_token(label, now, expires)
+        self._change(lambda database: changes.add_token(database, name, record, now))
+        return {"id": record.id, "token": token, "expires": record.expires}
+
+    def remove_token(self, name: str, token: str) -> None:
+        now = int(time.time())
+        self._change(lambda database: changes.remove_token(database, name, token, now))
+
+    def grant(self, name: str, permission: Permission) -> None:
+        now = int(time.time())
+        self._change(lambda database: changes.grant(database, name, permission, now))
+
+    def revoke(self, name: str, pattern: str) -> None:
+        now = int(time.time())
+        self._change(lambda database: changes.revoke(database, name, pattern, now))
+
+    def roles(self) -> list[Item]:
+        database = self._store.read()
+        return [
+            {
+                "name": role,
+                "permissions": [_permission(each) for each in permissions],
+                "users": [
+                    name for name, user in sorted(database.users.items()) if role in user.roles
+                ],
+            }
+            for role, permissions in sorted(database.roles.items())
+        ]
+
+    def add_role(self, role: str) -> None:
+        self._change(lambda database: changes.add_role(database, role))
+
+    def remove_role(self, role: str) -> None:
+        self._change(lambda database: changes.remove_role(database, role))
+
+    def grant_role(self, role: str, permission: Permission) -> None:
+        self._change(lambda database: changes.grant_role(database, role, permission))
+
+    def revoke_role(self, role: str, pattern: str) -> None:
+        self._change(lambda database: changes.revoke_role(database, role, pattern))
+
+    def assign(self, role: str, name: str) -> None:
+        now = int(time.time())
+        self._change(lambda database: changes.assign(database, role, name, now))
+
+    def withdraw(self, role: str, name: str) -> None:
+        now = int(time.time())
+        self._change(lambda database: changes.withdraw(database, role, name, now))
+
+    def _change(self, what: changes.Change) -> None:
+        self._store.path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
+        try:
+            name = getpass.getuser()
+        except (KeyError, OSError):
+            name = str(os.getuid())
+        self._store.change(what, f"{name} on the command line")
+
+
+def _user(name: str, user: UserRecord) -> Item:
+    return {
+        "name": name,
+        "superuser": user.superuser,
+        "password": bool(user.password),
+        "digest": bool(user.digest),
+        "roles": list(user.roles),
+        "permissions": [_permission(each) for each in user.permissions],
+        "tokens": [
+            {key: getattr(token, key) for key in ("id", "label", "created", "expires")}
+            for token in user.tokens
+        ],
+        "created": user.created,
+        "updated": user.updated,
+    }
+
+
+def _permission(permission: Permission) -> Item:
+    operations = [str(each) for each in Operation if each in permission.operations]
+    return {"pattern": permission.pattern, "operations": operations}

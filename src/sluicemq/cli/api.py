@@ -1,0 +1,325 @@
+"""The broker's HTTP API, asked by a command: blocking, over TCP, TLS or a Unix socket.
+
+    with Api(place.target()) as api:
+        for queue in api.items("/destinations", kind="queue"):
+            ...
+
+It is made of the `Line` that the tasks of Spark use: what a command sends is small, and http.client
+is there, while an HTTP library would take longer to load than the request takes.
+"""
+
+from __future__ import annotations
+
+import base64
+import http.client
+import ssl
+from collections.abc import Iterator, Mapping
+from typing import Any, Final, NamedTuple, Self
+from urllib.parse import quote, urlencode
+
+import msgspec
+
+from sluicemq.cli.console import UsageError
+from sluicemq.model.destination import Address, Kind, encode_name
+from sluicemq.model.errors import (
+    AccessDenied,
+    AuthenticationFailed,
+    AuthenticationMissing,
+    ConnectionLost,
+    RequestRefused,
+    SluiceError,
+)
+from sluicemq.pipeline.remote import TIMEOUT, Answer, Line, Target, said_in
+
+PREFIX: Final = "/api/v1"
+PAGE_SIZE: Final = 500
+"""Items that are asked for at a time."""
+KINDS: Final = {Kind.QUEUE: "queue", Kind.TOPIC: "topic"}
+
+Query = Mapping[str, str | int | bool | None]
+"""Parameters; those that are None are left out."""
+
+
+class Refused(RequestRefused):
+    """The broker does not do what was asked for.
+
+    status    of HTTP
+    code      for programs: "destination-not-found", ...
+    document  the answer, if it is a JSON object
+    """
+
+    def __init__(self, said: str, status: int, code: str, document: dict[str, Any]) -> None:
+        super().__init__(said)
+        self.status = status
+        self.code = code
+        self.document = document
+
+
+class Resource(NamedTuple):
+    """A path within the API, and the parameters that belong to it."""
+
+    path: str
+    query: dict[str, str]
+
+    def __truediv__(self, part: str) -> Resource:
+        """One level further down; `part` is any text."""
+        return Resource(f"{self.path}/{_part(part)}", self.query)
+
+
+def destination(address: Address) -> Resource:
+    """The path of a destination, which any name has: one that is not UTF-8, or that would be taken
+    for a step within the path, goes beside it."""
+    kind, name = address
+    try:
+        name.encode()
+        plain = name not in ("", ".", "..")
+    except UnicodeEncodeError:
+        plain = False
+    if plain:
+        return Resource(f"/destinations/{KINDS[kind]}/{_part(name)}", {})
+    encoded = base64.b64encode(encode_name(name)).decode()
+    return Resource(f"/destinations/{KINDS[kind]}/~", {"name_base64": encoded})
+
+
+def below(path: str, part: str) -> Resource:
+    """The path of something that a list at `path` has; `part` is any text."""
+    return Resource(path, {}) / part
+
+
+def named(address: Address) -> dict[str, str]:
+    """A destination within a body."""
+    kind, name = address
+    try:
+        name.encode()
+    except UnicodeEncodeError:
+        return {
+            "kind": KINDS[kind],
+            "name_base64": base64.b64encode(encode_name(name)).decode(),
+        }
+    return {"kind": KINDS[kind], "name": name}
+
+
+def selected(name: str) -> dict[str, str]:
+    """A destination within the parameters of a list."""
+    try:
+        name.encode()
+    except UnicodeEncodeError:
+        return {"destination_base64": base64.b64encode(encode_name(name)).decode()}
+    return {"destination": name}
+
+
+class Api:
+    """One connection to the API; it belongs to one thread. Closed by `close` or `with`.
+
+    All requests raise ConnectionLost when nobody answers, AuthenticationMissing,
+    AuthenticationFailed, AccessDenied, and Refused for all other errors. What is to be done about
+    it is in the error's notes.
+    """
+
+    def __init__(self, target: Target, patience: float = TIMEOUT) -> None:
+        """`patience`: seconds for the next bytes of an answer to come."""
+        self._target = target
+        self._line = Line(target, patience)
+
+    @property
+    def where(self) -> str:
+        """The broker, for people."""
+        return str(self._target)
+
+    def get(self, path: str | Resource, **query: str | int | bool | None) -> Any:
+        """The document at a path."""
+        return self._document(self._exchange("GET", path, query))
+
+    def put(self, path: str | Resource, body: Any = None, **query: str | int | bool | None) -> Any:
+        """The answer, None if there is none."""
+        return self._document(self._exchange("PUT", path, query, body))
+
+    def post(self, path: str | Resource, body: Any = None, **query: str | int | bool | None) -> Any:
+        """The answer, None if there is none."""
+        return self._document(self._exchange("POST", path, query, body))
+
+    def delete(
+        self, path: str | Resource, body: Any = None, **query: str | int | bool | None
+    ) -> Any:
+        """The answer, None if there is none."""
+        return self._document(self._exchange("DELETE", path, query, body))
+
+    def lines(self, path: str | Resource, body: Any) -> Iterator[dict[str, Any]]:
+        """The answer to a POST that takes its time: a document in each line, as they come."""
+        try:
+            self._line.close()
+            self._line.send("POST", *_request(path, {}, body))
+            status, lines = self._line.receive_lines()
+            if status >= 400:
+                raise self._refused(Answer(status, {}, b"".join(lines)))
+            for line in lines:
+                yield self._decoded(line)
+        except (OSError, http.client.HTTPException) as fault:
+            raise self._lost(fault) from None
+        finally:
+            self._line.close()
+
+    def content(self, path: str | Resource, **query: str | int | bool | None) -> bytes:
+        """What is at a path, as it is."""
+        return self._exchange("GET", path, query).body
+
+    def items(
+        self, path: str | Resource, most: int = 0, /, **query: str | int | bool | None
+    ) -> Iterator[dict[str, Any]]:
+        """The items of a list, all its pages, or the first `most`."""
+        page = seen = 0
+        while True:
+            page += 1
+            size = min(most - seen, PAGE_SIZE) if most and page == 1 else PAGE_SIZE
+            document = self.get(path, page=page, page_size=size, **query)
+            found = document["items"]
+            for item in found:
+                if most and seen == most:
+                    return
+                seen += 1
+                yield item
+            if len(found) < size or seen >= document.get("total", seen + 1) or seen == most:
+                return
+
+    def close(self) -> None:
+        """Close the connection; the next request opens another."""
+        self._line.close()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+    def _exchange(
+        self, method: str, path: str | Resource, query: Query, body: Any = None
+    ) -> Answer:
+        request = (method, *_request(path, query, body))
+        # what was kept open may have been closed meanwhile; only what changes nothing is repeated
+        again = self._line.connected and method == "GET"
+        while True:
+            try:
+                self._line.send(*request)
+                answer = self._line.receive()
+            except (OSError, http.client.HTTPException) as fault:
+                self._line.close()
+                if again and not isinstance(fault, TimeoutError):
+                    again = False
+                    continue
+                raise self._lost(fault) from None
+            if answer.status >= 400:
+                raise self._refused(answer)
+            return answer
+
+    def _document(self, answer: Answer) -> Any:
+        return self._decoded(answer.body) if answer.body else None
+
+    def _decoded(self, text: bytes) -> Any:
+        try:
+            return msgspec.json.decode(text)
+        except (msgspec.DecodeError, UnicodeDecodeError):
+            raise self._stranger() from None
+
+    def _stranger(self) -> ConnectionLost:
+        return ConnectionLost(f"what answers at {self.where} is not a broker's API")
+
+    def _lost(self, fault: Exception) -> SluiceError:
+        if isinstance(fault, ssl.SSLCertVerificationError):
+            return noted(
+                ConnectionLost(
+                    f"the certificate of {self.where} is not trusted: {fault.verify_message}"
+                ),
+                "Name the file of the authority that made it with --ca FILE.",
+            )
+        reason = getattr(fault, "strerror", None) or str(fault) or type(fault).__name__
+        if isinstance(fault, TimeoutError):
+            return ConnectionLost(f"the broker at {self.where} does not answer: {reason}")
+        error = ConnectionLost(f"no broker answers at {self.where}: {reason}")
+        if isinstance(fault, PermissionError):
+            return noted(
+                error,
+                "Only the owner of the broker's data may open this socket: run the command as that "
+                "user, or log in with --url http://… and --user.",
+            )
+        if self._target.path:
+            return noted(
+                error,
+                "Does it run? sluicemq serve starts one; --data-dir DIR or --url http://HOST:7680 "
+                "mean another one.",
+            )
+        return noted(error, "Does it run, and has it a listener http:// there?")
+
+    def _refused(self, answer: Answer) -> SluiceError:
+        code, said = said_in(answer)
+        told = f"{self.where}: {said}"
+        if answer.status == 401:
+            kind = AuthenticationMissing if code == "authentication-missing" else None
+            return noted(
+                (kind or AuthenticationFailed)(told),
+                "Log in with --user NAME (and --password-file FILE), or with --token-file FILE.",
+            )
+        if answer.status == 403:
+            denied = AccessDenied(told)
+            return noted(denied, _PERMIT) if " may not " in said else denied
+        if not code:
+            return self._stranger()
+        try:
+            document = msgspec.json.decode(answer.body, type=dict[str, Any])
+        except (msgspec.MsgspecError, UnicodeDecodeError):
+            document = {}
+        error = Refused(told, answer.status, code, document)
+        return noted(error, _ADVICE[code]) if code in _ADVICE else error
+
+
+def noted(error: SluiceError, advice: str) -> SluiceError:
+    """An error that says on a second line what to do about it."""
+    error.add_note(advice)
+    return error
+
+
+_PERMIT: Final = "A superuser can permit it: sluicemq permissions grant USER PATTERN OPERATION..."
+_ADVICE: Final = {
+    "destination-exists": "alter changes its settings.",
+    "destination-in-use": "--force removes it all the same.",
+    "subscription-in-use": "--force removes it all the same.",
+    "destination-not-found": "sluicemq queues and sluicemq topics list those that there are.",
+    "message-not-found": "sluicemq messages list NAME lists those that there are.",
+    "subscription-not-found": "sluicemq subscriptions lists those that there are.",
+    "connection-not-found": "sluicemq connections lists those that there are.",
+    "transaction-not-found": "sluicemq transactions lists those that there are.",
+    "user-not-found": "sluicemq users lists those that there are.",
+    "role-not-found": "sluicemq permissions role lists those that there are.",
+    "not-found": "Is the broker older than this program? sluicemq status tells its version.",
+    "stopping": "The broker is stopping; ask again when it runs.",
+}
+
+
+def _request(
+    path: str | Resource, query: Query, body: Any
+) -> tuple[str, list[bytes], dict[str, str]]:
+    """Path and parameters, content and headers as they are sent."""
+    if isinstance(path, Resource):
+        query = {**path.query, **query}
+        path = path.path
+    given = {name: _text(value) for name, value in query.items() if value is not None}
+    url = PREFIX + path
+    if given:
+        url += f"?{urlencode(given, errors='surrogateescape')}"
+    if body is None:
+        return url, [], {"Accept": "application/json"}
+    return url, [_encoded(body)], {"Content-Type": "application/json"}
+
+
+def _encoded(body: Any) -> bytes:
+    try:
+        return msgspec.json.encode(body)
+    except UnicodeEncodeError as error:
+        raise UsageError(f"{error.object!a} is not UTF-8 text") from None
+
+
+def _part(text: str) -> str:
+    return quote(text, safe="", errors="surrogateescape")
+
+
+def _text(value: str | int | bool | None) -> str:
+    return str(value).lower() if isinstance(value, bool) else str(value)

@@ -1,0 +1,266 @@
+"""How a command that asks the broker is made: it is given an `Api`, and says what it has found or
+done; where the broker is, how that is printed, and how often, are the same for all.
+
+    @looks(app, "list")
+    def list_queues(api: Api, pattern: PatternArgument = "") -> Shown: ...
+
+    @acts(app, "purge")
+    def purge(api: Api, name: NameArgument, yes: YesFlag = False) -> Done: ...
+"""
+
+from __future__ import annotations
+
+import inspect
+import sys
+import time
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from contextlib import AbstractContextManager, contextmanager, suppress
+from typing import Annotated, Any, Final, NamedTuple, get_type_hints
+
+import typer
+from rich.console import Group, RenderableType
+from rich.live import Live
+from rich.text import Text
+from typer.core import TyperCommand
+
+from sluicemq.cli.api import Api
+from sluicemq.cli.console import Exit, JsonFlag, UsageError, err, out, print_json, printable
+from sluicemq.cli.place import PasswordFileOption, Place, place_of, place_options
+from sluicemq.cli.tables import show
+from sluicemq.model.errors import ConnectionLost
+
+USUAL_SECONDS: Final = 2.0
+"""Between two looks, where --watch does not say."""
+
+
+class Shown(NamedTuple):
+    """What a command has found.
+
+    document  for --json
+    table     for people
+    empty     said to them instead, when there is nothing to show
+    code      of the command
+    """
+
+    document: Any
+    table: RenderableType | None
+    empty: str = ""
+    code: Exit = Exit.OK
+
+
+class Done(NamedTuple):
+    """What a command has done.
+
+    document  for --json
+    text      for people: a sentence
+    code      of the command
+    output    what others may read from standard output, beside the sentence
+    """
+
+    document: Any
+    text: str
+    code: Exit = Exit.OK
+    output: str = ""
+
+
+WatchOption = Annotated[
+    float | None,
+    typer.Option(
+        "--watch",
+        metavar="[SECONDS]",
+        min=0.1,
+        help=f"Look again, every so often ({USUAL_SECONDS:g} s), until Ctrl-C.",
+    ),
+]
+YesFlag = Annotated[bool, typer.Option("--yes", "-y", help="Do it without asking.")]
+
+
+class Watching(TyperCommand):
+    """A command whose --watch need not say how often."""
+
+    def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
+        """Puts in the usual time where none is given."""
+        complete: list[str] = []
+        for at, argument in enumerate(args):
+            complete.append(argument)
+            if argument == "--":
+                complete += args[at + 1 :]
+                break
+            if argument == "--watch" and not _is_number(args[at + 1 : at + 2]):
+                complete.append(str(USUAL_SECONDS))
+        return super().parse_args(ctx, complete)
+
+
+@contextmanager
+def api_at(place: Place) -> Iterator[Api]:
+    """The API of the broker that is meant."""
+    with Api(place.target()) as api:
+        yield api
+
+
+def looks(
+    app: typer.Typer,
+    name: str,
+    *known: object,
+    opening: Callable[[Place], AbstractContextManager[Any]] = api_at,
+    about: str = "",
+) -> Callable[[Callable[..., Shown]], Callable[..., None]]:
+    """Make a command of a function that finds something out, and tells it as it is called: with
+    what `opening` opens, what is `known`, and the arguments and options that its other parameters
+    declare. Its help is `about`, else the function's own."""
+
+    def made(command: Callable[..., Shown]) -> Callable[..., None]:
+        def run(**given: Any) -> None:
+            as_json, every = given.pop("as_json"), given.pop("watch")
+            with opening(place_of(given)) as opened:
+                if every is None:
+                    _tell(command(opened, *known, **given), as_json)
+                else:
+                    _watch(lambda: command(opened, *known, **given), every, as_json)
+
+        more = {"watch": WatchOption, "as_json": JsonFlag, **place_options()}
+        signed = _signed(run, command, 1 + len(known), more)
+        app.command(name, cls=Watching, help=about or None)(signed)
+        return run
+
+    return made
+
+
+def acts(
+    app: typer.Typer,
+    name: str,
+    *known: object,
+    opening: Callable[[Place], AbstractContextManager[Any]] = api_at,
+    login: Any = PasswordFileOption,
+    about: str = "",
+) -> Callable[[Callable[..., Done]], Callable[..., None]]:
+    """Make a command of a function that does something, and says what it has done; see `looks`.
+    `login` is the option with the password of who runs the command, where --password-file means
+    another one."""
+
+    def made(command: Callable[..., Done]) -> Callable[..., None]:
+        def run(**given: Any) -> None:
+            as_json = given.pop("as_json")
+            with opening(place_of(given)) as opened:
+                _tell_done(command(opened, *known, **given), as_json)
+
+        more = {"as_json": JsonFlag, **place_options(login)}
+        app.command(name, help=about or None)(_signed(run, command, 1 + len(known), more))
+        return run
+
+    return made
+
+
+def placed(
+    app: typer.Typer,
+    name: str,
+    opening: Callable[[Place], AbstractContextManager[Any]] = api_at,
+) -> Callable[[Callable[..., None]], Callable[..., None]]:
+    """Make a command of a function that does all of its telling itself; see `looks`."""
+
+    def made(command: Callable[..., None]) -> Callable[..., None]:
+        def run(**given: Any) -> None:
+            with opening(place_of(given)) as opened:
+                command(opened, **given)
+
+        app.command(name)(_signed(run, command, 1, place_options()))
+        return run
+
+    return made
+
+
+def _tell_done(done: Done, as_json: bool) -> None:
+    if as_json:
+        print_json(done.document)
+    else:
+        if done.output:
+            sys.stdout.write(done.output + "\n")
+        if done.text:
+            err().print(printable(done.text), markup=False)
+    if done.code:
+        raise typer.Exit(done.code)
+
+
+def confirm(question: str, yes: bool) -> None:
+    """Ask before something that cannot be undone. Raises UsageError where nobody can be
+    asked, typer.Exit when the answer is no."""
+    if yes:
+        return
+    if not (sys.stdin.isatty() and sys.stderr.isatty()):
+        raise UsageError(f"{question} There is no terminal to answer that; say --yes to do it")
+    err().print(f"{printable(question)} [y/N] ", end="", markup=False)
+    if sys.stdin.readline().strip().lower() not in ("y", "yes"):
+        err().print("Nothing has been changed.")
+        raise typer.Exit(Exit.REFUSED)
+
+
+def _signed(
+    run: Callable[..., None], command: Callable[..., object], first: int, more: Mapping[str, Any]
+) -> Callable[..., None]:
+    """`run` with the parameters of `command`, beginning with `first`, and more of them."""
+    hints = get_type_hints(command, include_extras=True)
+    own = list(inspect.signature(command).parameters.values())[first:]
+    parameters = [
+        parameter.replace(annotation=hints[parameter.name], kind=inspect.Parameter.KEYWORD_ONLY)
+        for parameter in own
+    ]
+    parameters += [
+        inspect.Parameter(
+            name,
+            inspect.Parameter.KEYWORD_ONLY,
+            default=False if annotation is JsonFlag else None,
+            annotation=annotation,
+        )
+        for name, annotation in more.items()
+    ]
+    run.__signature__ = inspect.Signature(parameters)  # type: ignore[attr-defined]
+    run.__annotations__ = {each.name: each.annotation for each in parameters}
+    run.__doc__ = command.__doc__
+    run.__name__ = getattr(command, "__name__", "command")
+    return run
+
+
+def _tell(shown: Shown, as_json: bool) -> None:
+    if as_json:
+        print_json(shown.document)
+    elif shown.table is not None:
+        show(shown.table)
+    if shown.table is None and shown.empty and not as_json:
+        err().print(printable(shown.empty), markup=False)
+    if shown.code:
+        raise typer.Exit(shown.code)
+
+
+def _watch(look: Callable[[], Shown], every: float, as_json: bool) -> None:
+    console = out()
+    if as_json or not console.is_terminal:
+        with suppress(KeyboardInterrupt):
+            while True:
+                shown = look()
+                _tell(shown._replace(code=Exit.OK), as_json)
+                sys.stdout.flush()
+                time.sleep(every)
+        return
+    first = look()
+    with (
+        suppress(KeyboardInterrupt),
+        Live(console=console, screen=True, auto_refresh=False) as live,
+    ):
+        live.update(_screen(first.table or first.empty, every), refresh=True)
+        while True:
+            time.sleep(every)
+            try:
+                shown = look()
+                live.update(_screen(shown.table or shown.empty, every), refresh=True)
+            except ConnectionLost as lost:
+                # it may be restarting
+                live.update(_screen(printable(str(lost)), every), refresh=True)
+
+
+def _screen(what: RenderableType, every: float) -> Group:
+    now = time.strftime("%H:%M:%S")
+    return Group(Text(f"{now}, every {every:g} s; Ctrl-C ends", style="dim"), what)
+
+
+def _is_number(arguments: Iterable[str]) -> bool:
+    return any(argument.replace(".", "", 1).isdecimal() for argument in arguments)

@@ -1,0 +1,42 @@
+"""`sluicemq audit`: who has logged in, been refused, or changed something."""
+
+from __future__ import annotations
+
+from typing import Annotated, Final
+
+import typer
+
+from sluicemq.cli.api import Api
+from sluicemq.cli.asking import Shown, looks
+from sluicemq.cli.tables import Column, Item, moment, table
+
+app = typer.Typer(add_completion=False)
+
+_ELSEWHERE: Final = ("at", "event", "user", "peer")
+COLUMNS: Final = (
+    Column("when", lambda item: moment(item["at"])),
+    Column("event", lambda item: str(item["event"])),
+    Column("user", lambda item: str(item.get("user", ""))),
+    Column("peer", lambda item: str(item.get("peer", ""))),
+    Column("what", lambda item: _rest(item)),
+)
+
+
+@looks(app, "audit")
+def audit(
+    api: Api,
+    limit: Annotated[
+        int, typer.Option("--limit", "-n", min=1, max=1000, help="The last so many lines.")
+    ] = 50,
+) -> Shown:
+    """Show the last lines of the audit log: logins, refusals, changes; the latest is the last."""
+    found = api.get("/audit", limit=limit)["items"]
+    if not found:
+        return Shown([], None, "Nothing has been written down since the broker started.")
+    return Shown(found, table(COLUMNS, reversed(found)))
+
+
+def _rest(item: Item) -> str:
+    return ", ".join(
+        f"{name}: {value}" for name, value in item.items() if name not in _ELSEWHERE and value != ""
+    )

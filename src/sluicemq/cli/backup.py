@@ -1,0 +1,286 @@
+"""`sluicemq backup …` and `sluicemq restore`: copies of a broker's data, and data made of them.
+
+Without --url the files of a data directory are read, whether or not its broker runs; with it, the
+broker makes the backup itself, within the directory that it is configured for.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, nullcontext, suppress
+from pathlib import Path
+from typing import Annotated, Any, Final
+
+import msgspec
+import typer
+from rich.progress import BarColumn, DownloadColumn, Progress, TextColumn, TransferSpeedColumn
+
+from sluicemq.cli.api import Api
+from sluicemq.cli.asking import placed
+from sluicemq.cli.console import Exit, JsonFlag, complain, err, print_json
+from sluicemq.cli.place import Place
+from sluicemq.cli.serve import load_flags
+from sluicemq.cli.tables import Column, moment, number, show, size, table
+from sluicemq.journal.backup import create as create_backup
+from sluicemq.journal.catalogue import catalogue
+from sluicemq.journal.manifest import JOURNAL_NAME, Manifest, read_manifest
+from sluicemq.journal.manifest import verify as verify_backup
+from sluicemq.journal.restoring import restore as restore_backup
+from sluicemq.model.errors import ConfigurationError, ConnectionLost, JournalError, RequestRefused
+from sluicemq.server.backups import CONFIGURATION_NAME, USERS_NAME, sources
+from sluicemq.server.units import Unit, parse_quantity
+
+app = typer.Typer(
+    help="Back up a broker, running or stopped; see what backups there are, and whether they are "
+    "sound.",
+    no_args_is_help=True,
+    pretty_exceptions_enable=False,
+)
+
+COLUMNS: Final = (
+    Column("backup", lambda item: item["name"]),
+    Column("made", lambda item: moment(item["created"]) if item["complete"] else "unfinished"),
+    Column("size", lambda item: size(item["bytes"]), right=True),
+    Column("copied", lambda item: size(item["copied_bytes"]), right=True),
+    Column("last number", lambda item: number(item["last_sequence"]), right=True),
+    Column("journal", lambda item: item["identity"][:16]),
+)
+
+BackupArgument = Annotated[
+    Path, typer.Argument(metavar="DIR", help="The backup.", show_default=False)
+]
+
+
+@placed(app, "create", opening=nullcontext)
+def create(
+    place: Place,
+    directory: Annotated[
+        Path,
+        typer.Argument(
+            metavar="DIR",
+            help="Directory to be made; with --url a name within the broker's backup directory.",
+            show_default=False,
+        ),
+    ],
+    incremental_from: Annotated[
+        Path | None,
+        typer.Option(
+            "--incremental-from",
+            metavar="DIR",
+            help="An earlier backup: what it has is not copied again but shared with it.",
+        ),
+    ] = None,
+    link: Annotated[
+        bool,
+        typer.Option("--link", help="Share what does not change with the data directory, too."),
+    ] = False,
+    rate: Annotated[
+        str | None,
+        typer.Option("--limit-rate", metavar="SIZE", help="Copy so much in a second, as 50MB."),
+    ] = None,
+    as_json: JsonFlag = False,
+) -> None:
+    """Back up the journal, the users and the configuration, while the broker goes on or not."""
+    limit = _bytes(rate) if rate is not None else 0
+    if place.local:
+        manifest = _create(place, directory, incremental_from, link, limit)
+    else:
+        manifest = _ask(place, directory, incremental_from, link, limit)
+    if as_json:
+        print_json(manifest)
+    else:
+        print(
+            f"{directory}: {size(manifest.bytes)}, of which {size(manifest.copied_bytes)} were "
+            f"copied; everything up to number {manifest.last_sequence}"
+        )
+
+
+@app.command()
+def verify(
+    directory: BackupArgument,
+    quick: Annotated[
+        bool, typer.Option("--quick", help="Only compare checksums; look at no records.")
+    ] = False,
+    as_json: JsonFlag = False,
+) -> None:
+    """Compare a backup with its checksums, and see whether a broker could start from it.
+
+    Ends with exit code 1 if something is wrong.
+    """
+    manifest = read_manifest(directory)
+    with _progress("verifying", manifest.bytes) as advance:
+        verdict = verify_backup(directory, records=not quick, advance=advance)
+    if as_json:
+        print_json(verdict)
+    else:
+        for problem in verdict.problems:
+            complain(problem)
+        looked = f", {verdict.records} records, {verdict.live} live" if verdict.records else ""
+        if not verdict.problems:
+            print(f"{directory}: {verdict.files} files, {size(verdict.bytes)}{looked}. No damage.")
+    if verdict.problems:
+        raise typer.Exit(Exit.REFUSED)
+
+
+@placed(app, "list", opening=nullcontext)
+def list_backups(
+    place: Place,
+    directory: Annotated[
+        Path | None,
+        typer.Argument(metavar="[DIR]", help="Where the backups are; default: the configured."),
+    ] = None,
+    as_json: JsonFlag = False,
+) -> None:
+    """List the backups in a directory, or those that a broker has made in its own."""
+    if place.local:
+        where = directory or load_flags(place.config, place.data_dir).config.broker.backup_dir
+        if where is None:
+            raise ConfigurationError(
+                "say where the backups are: sluicemq backup list DIR; or set broker.backup_dir"
+            )
+        found = msgspec.to_builtins(catalogue(where))
+    else:
+        if directory is not None:
+            raise ConfigurationError("with --url the backups of that broker are listed, not DIR's")
+        with Api(place.target()) as api:
+            found = api.get("/backup")["backups"]
+    if as_json:
+        print_json(found)
+    elif found:
+        show(table(COLUMNS, found))
+    else:
+        err().print("There are no backups. sluicemq backup create DIR makes one.", markup=False)
+
+
+restore_app = typer.Typer(add_completion=False, pretty_exceptions_enable=False)
+
+
+@restore_app.command("restore")
+def restore(
+    directory: BackupArgument,
+    data_dir: Annotated[
+        Path,
+        typer.Option(
+            "--data-dir",
+            "-d",
+            metavar="NEW",
+            help="Data directory to be made: one that is empty or not there.",
+            show_default=False,
+        ),
+    ],
+    keep_identity: Annotated[
+        bool,
+        typer.Option(
+            "--keep-identity",
+            help="It is the same journal to its readers; only if no pipeline has read more of it "
+            "than the backup has.",
+        ),
+    ] = False,
+    as_json: JsonFlag = False,
+) -> None:
+    """Make a data directory of a backup, from which a broker can start."""
+    manifest = read_manifest(directory)
+    with _progress("restoring", manifest.bytes) as advance:
+        restored = restore_backup(directory, data_dir, keep_identity=keep_identity, advance=advance)
+    if as_json:
+        print_json(
+            {
+                "data_dir": str(data_dir),
+                "identity": restored.identity,
+                "last_sequence": manifest.last_sequence,
+                "next_sequence": restored.next_sequence,
+            }
+        )
+        return
+    print(f"{data_dir} has everything up to number {manifest.last_sequence}")
+    if not keep_identity:
+        err().print(
+            "It has an identity of its own: pipelines that read the old journal need new "
+            "checkpoints.",
+            markup=False,
+        )
+    configuration = data_dir / CONFIGURATION_NAME
+    if configuration.exists():
+        err().print(
+            f"Start it: sluicemq serve --config {configuration} --data-dir {data_dir}",
+            markup=False,
+        )
+
+
+# --- the two ways ---------------------------------------------------------------------------------
+
+
+def _create(
+    place: Place, directory: Path, previous: Path | None, link: bool, rate: int
+) -> Manifest:
+    """Of the files, without the broker's help."""
+    config = load_flags(place.config, place.data_dir).config
+    extras = sources(config)
+    with suppress(ConnectionLost, RequestRefused), Api(place.target()) as api:
+        # a broker that runs knows better how it was started
+        said = api.get("/backup")
+        extras[CONFIGURATION_NAME] = said["configuration"].encode()
+        users = Path(said["users_file"])
+        if users.exists():
+            extras[USERS_NAME] = users.read_bytes()
+    with _progress("copying", 0) as advance:
+        done = 0
+
+        def told(progress: tuple[int, int]) -> None:
+            nonlocal done
+            advance(progress[0] - done, progress[1])
+            done = progress[0]
+
+        return create_backup(
+            config.broker.data_dir / JOURNAL_NAME,
+            directory,
+            extras=extras,
+            previous=previous,
+            link=link,
+            rate=rate,
+            told=told,
+        )
+
+
+def _ask(place: Place, directory: Path, previous: Path | None, link: bool, rate: int) -> Manifest:
+    """The broker does it."""
+    body: dict[str, Any] = {"directory": str(directory), "link": link, "rate": rate}
+    if previous is not None:
+        body["incremental_from"] = str(previous)
+    with Api(place.target()) as api, _progress("copying", 0) as advance:
+        done = 0
+        for line in api.lines("/backup", body):
+            if line["state"] == "done":
+                return msgspec.convert(line["backup"], Manifest)
+            if line["state"] == "failed":
+                raise JournalError(line["error"]["message"])
+            advance(line["done"] - done, line["total"])
+            done = line["done"]
+    raise ConnectionLost("the broker broke off, and the backup with it")
+
+
+@contextmanager
+def _progress(what: str, total: int) -> Iterator[Callable[..., None]]:
+    """A bar on a terminal: call it with the bytes since the call before, and perhaps all there
+    are."""
+    console = err()
+    if not console.is_terminal:
+        yield lambda count, total=0: None
+        return
+    columns = (TextColumn(what), BarColumn(), DownloadColumn(), TransferSpeedColumn())
+    with Progress(*columns, console=console, transient=True) as bar:
+        task = bar.add_task(what, total=total or None)
+
+        def advance(count: int, total: int = 0) -> None:
+            if total:
+                bar.update(task, total=total)
+            bar.advance(task, count)
+
+        yield advance
+
+
+def _bytes(text: str) -> int:
+    try:
+        return int(parse_quantity(text, Unit.BYTES))
+    except ValueError as error:
+        raise ConfigurationError(f"--limit-rate: {error}") from None

@@ -1,0 +1,123 @@
+"""Which messages of a destination a command means, and what is done with them: by their ids, by a
+selector, or all."""
+
+from __future__ import annotations
+
+from typing import Annotated, Any, Final
+
+import typer
+
+from sluicemq.cli.api import Api, destination, named
+from sluicemq.cli.asking import Done
+from sluicemq.cli.console import Exit, UsageError, complain, err, no_such
+from sluicemq.cli.naming import shown
+from sluicemq.cli.tables import number
+from sluicemq.model.destination import Address
+
+STATES: Final = ("waiting", "unacked", "delayed")
+NAMED: Final = 10
+"""Messages whose failure is told one by one."""
+
+IdsArgument = Annotated[
+    list[str] | None, typer.Argument(metavar="[ID]...", help="As listed.", show_default=False)
+]
+SelectorOption = Annotated[
+    str | None,
+    typer.Option("--selector", metavar="TEXT", help="Those that it chooses: \"colour = 'red'\"."),
+]
+StateOption = Annotated[
+    str | None,
+    typer.Option("--state", metavar="STATE", help=f"Those {', '.join(STATES)}; else waiting."),
+]
+AllFlag = Annotated[bool, typer.Option("--all", help="All of them.")]
+LimitOption = Annotated[int, typer.Option("--limit", "-n", min=0, help="At most; 0 = all.")]
+SubscriptionOption = Annotated[
+    str | None,
+    typer.Option("--subscription", metavar="NAME", help="Of a topic: which subscription's."),
+]
+
+
+def chosen(ids: list[str] | None, selector: str | None, everything: bool) -> dict[str, Any]:
+    """The choice as the API wants it. Raises UsageError unless it is exactly one."""
+    if bool(ids) + (selector is not None) + everything != 1:
+        raise UsageError("say which messages: ids, or --selector, or --all")
+    if ids:
+        return {"ids": ids}
+    return {"all": True} if everything else {"selector": selector}
+
+
+def checked(state: str | None) -> str | None:
+    """UsageError if there is no such state."""
+    if state is not None and state not in STATES:
+        raise no_such("--state", "state", state, STATES)
+    return state
+
+
+def said(choice: dict[str, Any]) -> str:
+    """The choice in a sentence."""
+    if "ids" in choice:
+        count = len(choice["ids"])
+        return f"message {choice['ids'][0]}" if count == 1 else f"{count} messages"
+    return "all messages" if "all" in choice else f"the messages with {choice['selector']}"
+
+
+def carry_out(
+    api: Api,
+    address: Address,
+    action: str,
+    choice: dict[str, Any],
+    verb: str,
+    *,
+    target: Address | None = None,
+    subscription: str | None = None,
+    state: str | None = None,
+    limit: int = 0,
+) -> Done:
+    """Do it; exit code 1 if it could not be done for all. `verb` is like "moved".
+
+    The broker does a part at a time, so that its clients do not wait; it is asked until it is
+    through with what was there at the beginning.
+    """
+    body: dict[str, Any] = {"action": action, **choice}
+    if target is not None:
+        body["target"] = named(target)
+    if subscription is not None:
+        body["subscription"] = subscription
+    if state is not None:
+        body["state"] = state
+    done = 0
+    failed: list[dict[str, Any]] = []
+    at = destination(address) / "messages" / "actions"
+    with err().status(f"{number(done)} {verb}") as status:
+        while True:
+            if limit:
+                body["limit"] = limit - done
+            answer = api.post(at, body)
+            done += answer["done"]
+            failed += answer.get("failed") or []
+            status.update(f"{number(done)} {verb}")
+            body["after"] = answer.get("next")
+            if body["after"] is None or (limit and done >= limit):
+                break
+    for each in failed[:NAMED]:
+        complain(f"message {each['id']}: {_REASONS.get(each['reason'], each['reason'])}")
+    if len(failed) > NAMED:
+        err().print(f"… and {number(len(failed) - NAMED)} more")
+    text = f"{number(done)} {verb}"
+    if failed:
+        text += f", {number(len(failed))} not"
+    document = {"done": done, "failed": failed}
+    return Done(document, f"{text} ({shown(address)}).", Exit.REFUSED if failed else Exit.OK)
+
+
+_REASONS: Final = {
+    "not-found": "it is not there any more",
+    "in-flight": "a consumer has it; redeliver takes it back",
+    "in-transaction": "a transaction holds it; see sluicemq transactions",
+    "no-origin": "nobody knows where it came from; name a place with --to",
+    "origin-gone": "where it came from does not exist any more; name a place with --to",
+    "forbidden": "you may not send to where it came from",
+    "target-full": "the target is full",
+    "target-refused": "the target does not take it",
+    "too-large": "it is larger than the target permits",
+}

@@ -1,0 +1,74 @@
+"""`sluicemq connections …`: who is connected, and how to end that."""
+
+from __future__ import annotations
+
+from typing import Annotated, Final
+
+import typer
+
+from sluicemq.cli.api import Api, Refused, below
+from sluicemq.cli.asking import Done, Shown, YesFlag, acts, confirm, looks
+from sluicemq.cli.console import Exit, complain
+from sluicemq.cli.destinations import Listing
+from sluicemq.cli.tables import Column, moment, number, size, table
+
+app = typer.Typer(
+    cls=Listing,
+    help="Connections of clients: list them, close them. Alone: list.",
+    pretty_exceptions_enable=False,
+)
+
+COLUMNS: Final = (
+    Column("id", lambda item: str(item["id"]), right=True),
+    Column("protocol", lambda item: f"{item['protocol']}{'+tls' if item.get('tls') else ''}"),
+    Column("peer", lambda item: str(item["peer"])),
+    Column("user", lambda item: str(item.get("user") or "-")),
+    Column("client", lambda item: str(item.get("client_id") or "-")),
+    Column("since", lambda item: moment(item["since"])),
+    Column("state", lambda item: str(item["state"])),
+    Column("consumers", lambda item: number(item["consumers"]), right=True),
+    Column("received", lambda item: size(item["bytes_in"]), right=True),
+    Column("sent", lambda item: size(item["bytes_out"]), right=True),
+)
+
+
+@looks(app, "list")
+def list_connections(
+    api: Api,
+    text: Annotated[
+        str | None,
+        typer.Argument(metavar="[TEXT]", help="Only with this in peer, user or client."),
+    ] = None,
+    protocol: Annotated[
+        str | None, typer.Option("--protocol", metavar="NAME", help="Only phpmq, jmq, ...")
+    ] = None,
+) -> Shown:
+    """List the connections of clients."""
+    found = list(api.items("/connections", filter=text, protocol=protocol))
+    if not found:
+        return Shown([], None, "Nobody is connected." if text is None else f"None has {text}.")
+    return Shown(found, table(COLUMNS, found))
+
+
+@acts(app, "close")
+def close(
+    api: Api,
+    ids: Annotated[list[str], typer.Argument(metavar="ID...", help="As listed.")],
+    reason: Annotated[
+        str | None, typer.Option("--reason", metavar="TEXT", help="For the log.")
+    ] = None,
+    yes: YesFlag = False,
+) -> Done:
+    """Close connections. What their clients had not acknowledged is delivered again."""
+    what = f"connection {ids[0]}" if len(ids) == 1 else f"{len(ids)} connections"
+    confirm(f"Close {what}?", yes)
+    closed = []
+    for each in ids:
+        try:
+            api.delete(below("/connections", each), reason=reason)
+        except Refused as error:
+            complain(str(error))
+        else:
+            closed.append(each)
+    code = Exit.OK if len(closed) == len(ids) else Exit.REFUSED
+    return Done({"closed": closed}, f"Closed {len(closed)} of {len(ids)}.", code)

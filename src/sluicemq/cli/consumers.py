@@ -1,0 +1,61 @@
+"""`sluicemq consumers`: who receives from which destination, and how far it has come."""
+
+from __future__ import annotations
+
+from typing import Annotated, Final
+
+import typer
+
+from sluicemq.cli.api import KINDS, Api, selected
+from sluicemq.cli.asking import Shown, looks
+from sluicemq.cli.destinations import Listing
+from sluicemq.cli.naming import address_of, complete_destination
+from sluicemq.cli.tables import Column, Item, number, table
+
+app = typer.Typer(
+    cls=Listing,
+    help="Consumers: list them, of one destination or of all. Alone: list.",
+    pretty_exceptions_enable=False,
+)
+
+
+def _destination(item: Item) -> str:
+    return f"topic:{item['destination']}" if item["kind"] == "topic" else str(item["destination"])
+
+
+COLUMNS: Final = (
+    Column("id", lambda item: str(item["id"]), right=True),
+    Column("destination", _destination),
+    Column("subscription", lambda item: str(item.get("subscription") or "-")),
+    Column("protocol", lambda item: str(item["protocol"])),
+    Column("connection", lambda item: str(item.get("connection") or "-"), right=True),
+    Column("in flight", lambda item: number(item["unacked"]), right=True),
+    Column("credit", lambda item: _credit(item), right=True),
+    Column("delivered", lambda item: number(item["delivered"]), right=True),
+    Column("selector", lambda item: str(item.get("selector") or "")),
+)
+
+
+@looks(app, "list")
+def list_consumers(
+    api: Api,
+    name: Annotated[
+        str | None,
+        typer.Argument(
+            metavar="[NAME]",
+            help="Only of this queue, or topic:NAME.",
+            autocompletion=complete_destination,
+        ),
+    ] = None,
+) -> Shown:
+    """List the consumers."""
+    address = address_of(name) if name is not None else None
+    which = {**selected(address.name), "kind": KINDS[address.kind]} if address else {}
+    found = list(api.items("/consumers", **which))
+    if not found:
+        return Shown([], None, f"Nobody receives{f' from {name}' if name else ''}.")
+    return Shown(found, table(COLUMNS, found))
+
+
+def _credit(item: Item) -> str:
+    return number(item["credit"]) if item.get("active", True) else "stands by"

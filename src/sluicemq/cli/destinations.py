@@ -1,0 +1,340 @@
+"""`sluicemq queues …` and `sluicemq topics …`: what there is, and what is done with it."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated, Any, Final
+
+import typer
+from rich.console import Group, RenderableType
+from rich.text import Text
+from typer.core import TyperGroup
+
+from sluicemq.cli.api import KINDS, Api, destination
+from sluicemq.cli.asking import Done, Shown, YesFlag, acts, confirm, looks
+from sluicemq.cli.console import Exit, UsageError, no_such
+from sluicemq.cli.naming import (
+    NameArgument,
+    is_like,
+    narrowed,
+    shown,
+)
+from sluicemq.cli.tables import (
+    Column,
+    Item,
+    age,
+    cell,
+    number,
+    pairs,
+    rate,
+    size,
+    sparkline,
+    table,
+)
+from sluicemq.model.destination import Address, DestinationSettings, Kind
+from sluicemq.server.address import nearest
+from sluicemq.server.settings import choices, convert, settings_of
+from sluicemq.server.units import format_quantity
+
+_NOTHING_YET: Final = {
+    Kind.QUEUE: "There are no queues. One comes into being when somebody sends to it:\n"
+    "  sluicemq messages publish orders 'hello'",
+    Kind.TOPIC: "There are no topics. One comes into being when somebody subscribes to it, or:\n"
+    "  sluicemq topics create prices",
+}
+_SORTABLE: Final = (
+    *("name", "waiting", "unacked", "delayed", "bytes", "consumers", "subscriptions"),
+    *("rate_in", "rate_out", "oldest_ms", "published", "settled", "expired", "dead_lettered"),
+)
+_BARS: Final = 60
+"""Samples in a line of bars; one is 5 s."""
+
+
+class Listing(TyperGroup):
+    """A group of commands that lists when none of them is named: `sluicemq queues [PATTERN]`."""
+
+    def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
+        """Puts in `list`."""
+        if not ctx.resilient_parsing and (not args or self._is_no_command(args[0])):
+            args = ["list", *args]
+        return super().parse_args(ctx, args)
+
+    def _is_no_command(self, word: str) -> bool:
+        return word not in self.commands and word not in ("--help", "-h")
+
+
+SettingsArgument = Annotated[
+    list[str] | None,
+    typer.Argument(
+        metavar="[SETTING=VALUE]...",
+        help="As in the configuration file: max_messages=1000 message_ttl=1h; NAME= is as usual.",
+        show_default=False,
+    ),
+]
+SortOption = Annotated[
+    str,
+    typer.Option("--sort", metavar="COLUMN", help="Column to sort by, largest first."),
+]
+
+
+def _figure(name: str) -> Any:
+    return lambda item: number(item.get(name, 0))
+
+
+def oldest(item: Item) -> str:
+    """For how long the oldest message waits."""
+    return age(item.get("oldest_ms") or 0) if item.get("waiting") else "-"
+
+
+def marked(item: Item, name: str) -> Text | str:
+    """The name of a destination, and whether it delivers."""
+    if item.get("paused"):
+        return Text.assemble(cell(name), (" paused", "yellow"))
+    return name
+
+
+COLUMNS: Final = (
+    Column("waiting", _figure("waiting"), right=True),
+    Column("in flight", _figure("unacked"), right=True),
+    Column("size", lambda item: size(item.get("bytes", 0)), right=True),
+    Column("consumers", _figure("consumers"), right=True),
+    Column("in/s", lambda item: rate(item.get("rate_in", 0)), right=True),
+    Column("out/s", lambda item: rate(item.get("rate_out", 0)), right=True),
+    Column("oldest", oldest, right=True),
+)
+
+_COUNTERS: Final = (
+    ("published", "published"),
+    ("delivered", "delivered"),
+    ("redelivered", "redelivered"),
+    ("settled", "settled"),
+    ("expired", "expired"),
+    ("dropped", "dropped"),
+    ("rejected", "rejected"),
+    ("dead_lettered", "dead letters"),
+)
+
+queues = typer.Typer(
+    cls=Listing,
+    help="List queues, look at one, make, change, empty or remove them. Alone: list.",
+    pretty_exceptions_enable=False,
+)
+topics = typer.Typer(
+    cls=Listing,
+    help="List topics, look at one, make, change, empty or remove them. Alone: list.",
+    pretty_exceptions_enable=False,
+)
+
+
+def list_destinations(
+    api: Api,
+    kind: Kind,
+    pattern: Annotated[
+        str, typer.Argument(metavar="[PATTERN]", help="Only names like this: orders.*")
+    ] = "",
+    sort: SortOption = "name",
+    limit: Annotated[
+        int, typer.Option("--limit", "-n", min=0, help="Only the first so many; 0 = all.")
+    ] = 0,
+    temporary: Annotated[
+        bool | None,
+        typer.Option("--temporary/--no-temporary", help="Only those of clients, or without them."),
+    ] = None,
+) -> Shown:
+    """List them, with their figures."""
+    if sort not in _SORTABLE:
+        raise no_such("--sort", "column", sort, _SORTABLE)
+    found = [
+        item
+        for item in api.items(
+            "/destinations",
+            kind=kind.name.lower(),
+            filter=narrowed(pattern),
+            temporary=temporary,
+            sort="name",
+        )
+        if is_like(item["name"], pattern)
+    ]
+    if sort != "name":
+        found.sort(key=lambda item: item.get(sort) or 0, reverse=True)
+    found = found[: limit or None]
+    if not found and pattern:
+        word = kind.name.lower()
+        guess = nearest(pattern, _COMMANDS)
+        hint = f" Did you mean sluicemq {word}s {guess}?" if guess else ""
+        return Shown([], None, f"No {word} is like {pattern}.{hint}", Exit.REFUSED)
+    columns = (Column("name", lambda item: marked(item, item["name"])), *COLUMNS)
+    return Shown(found, table(columns, found) if found else None, _NOTHING_YET[kind])
+
+
+def show_destination(api: Api, kind: Kind, name: NameArgument) -> Shown:
+    """Show one: its figures, its settings, and how it went lately."""
+    at = destination(Address(kind, name))
+    item = api.get(at)
+    which = at.query or {"destination": name}
+    history = api.get("/history", kind=KINDS[kind], minutes=5, **which)
+    return Shown(item, _portrait(item, history))
+
+
+def create(api: Api, kind: Kind, name: NameArgument, settings: SettingsArgument = None) -> Done:
+    """Make one, with settings; refused if it is there already."""
+    address = Address(kind, name)
+    item = api.put(destination(address), _settings(settings), expect="new")
+    return Done(item, f"Made {shown(address)}.")
+
+
+def alter(api: Api, kind: Kind, name: NameArgument, settings: SettingsArgument = None) -> Done:
+    """Change settings of one; those that are not named stay as they are."""
+    if not settings:
+        raise UsageError("say what to change, as in max_messages=1000")
+    address = Address(kind, name)
+    item = api.put(destination(address), _settings(settings), expect="existing")
+    return Done(item, f"Changed {shown(address)}.")
+
+
+def delete(
+    api: Api,
+    kind: Kind,
+    name: NameArgument,
+    force: Annotated[
+        bool, typer.Option("--force", help="Even if it has messages, consumers or subscriptions.")
+    ] = False,
+    yes: YesFlag = False,
+) -> Done:
+    """Remove one."""
+    address = Address(kind, name)
+    at = destination(address)
+    if not yes:
+        waiting = api.get(at).get("waiting", 0)
+        confirm(f"Remove {shown(address)} with {number(waiting)} messages?", yes)
+    api.delete(at, force=force)
+    return Done({"deleted": name}, f"Removed {shown(address)}.")
+
+
+def purge(
+    api: Api,
+    kind: Kind,
+    name: NameArgument,
+    unacked: Annotated[
+        bool, typer.Option("--unacked", help="Also what consumers have been given.")
+    ] = False,
+    yes: YesFlag = False,
+) -> Done:
+    """Throw away the messages that wait in one."""
+    address = Address(kind, name)
+    at = destination(address)
+    if not yes:
+        item = api.get(at)
+        count = item.get("waiting", 0) + item.get("delayed", 0) + unacked * item.get("unacked", 0)
+        confirm(f"Throw away {number(count)} messages of {shown(address)}?", yes)
+    answer = api.post(at / "purge", {"unacked": unacked})
+    return Done(answer, f"{number(answer['purged'])} messages of {shown(address)} are gone.")
+
+
+def pause(api: Api, kind: Kind, name: NameArgument) -> Done:
+    """Deliver nothing for a while; what is sent goes on being accepted."""
+    address = Address(kind, name)
+    answer = api.post(destination(address) / "pause")
+    return Done(answer, f"Nothing is delivered from {shown(address)} until it is resumed.")
+
+
+def resume(api: Api, kind: Kind, name: NameArgument) -> Done:
+    """Deliver again."""
+    address = Address(kind, name)
+    answer = api.post(destination(address) / "resume")
+    return Done(answer, f"{shown(address)[0].upper()}{shown(address)[1:]} delivers again.")
+
+
+_COMMANDS: Final = ("list", "show", "create", "alter", "delete", "purge", "pause", "resume")
+
+for _app, _kind in ((queues, Kind.QUEUE), (topics, Kind.TOPIC)):
+    _word = _kind.name.lower()
+    looks(_app, "list", _kind, about=f"List the {_word}s, with their figures.")(list_destinations)
+    looks(
+        _app,
+        "show",
+        _kind,
+        about=f"Show one {_word}: its figures, its settings, and how it went lately.",
+    )(show_destination)
+    acts(_app, "create", _kind, about=f"Make a {_word}, with settings; refused if it is there.")(
+        create
+    )
+    acts(
+        _app,
+        "alter",
+        _kind,
+        about=f"Change settings of a {_word}; those that are not named stay as they are.",
+    )(alter)
+    acts(_app, "delete", _kind, about=f"Remove a {_word}.")(delete)
+    acts(_app, "purge", _kind, about=f"Throw away the messages that wait in a {_word}.")(purge)
+    acts(
+        _app,
+        "pause",
+        _kind,
+        about=f"Deliver nothing from a {_word} for a while; what is sent is still accepted.",
+    )(pause)
+    acts(_app, "resume", _kind, about=f"Deliver from a {_word} again.")(resume)
+
+
+def _portrait(item: Item, history: Item) -> RenderableType:
+    waiting = f"{number(item['waiting'])}, {size(item['bytes'])}"
+    if item["waiting"]:
+        waiting += f", the oldest for {age(item['oldest_ms'] or 0)}"
+    state = [
+        *(["paused"] if item.get("paused") else []),
+        *(["temporary"] if item.get("temporary") else []),
+        *(["made by use"] if item.get("automatic") else []),
+        *(["in the configuration"] if item.get("configured") else []),
+    ]
+    rows: list[tuple[str, RenderableType]] = [
+        (item["kind"], item["name"]),
+        *([("state", ", ".join(state))] if state else []),
+        ("waiting", waiting),
+        ("in flight", number(item["unacked"])),
+        ("delayed", number(item.get("delayed", 0))),
+        ("consumers", number(item["consumers"])),
+        *([("subscriptions", number(item["subscriptions"]))] if item["kind"] == "topic" else []),
+        ("in", f"{rate(item['rate_in'])}/s  {sparkline(history.get('in', []), _BARS)}"),
+        ("out", f"{rate(item['rate_out'])}/s  {sparkline(history.get('out', []), _BARS)}"),
+        ("depth", sparkline(history.get("waiting", []), _BARS)),
+    ]
+    rows += [(title, number(item.get(name, 0))) for name, title in _COUNTERS if item.get(name)]
+    policy = item.get("policy") or {}
+    if policy.get("dead_letter_queue"):
+        rows.append(("dead letters to", str(policy["dead_letter_queue"])))
+    return Group(pairs(rows), Text(), Text("settings", style="bold"), _settings_table(item))
+
+
+def _settings_table(item: Item) -> RenderableType:
+    known = settings_of(DestinationSettings)
+    rows = []
+    for name, value in (item.get("settings") or {}).items():
+        if name not in known or value == known[name].default:
+            continue
+        written = value
+        if known[name].unit is not None and value:
+            written = format_quantity(value, known[name].unit)
+        rows.append(
+            (f"  {name}", f"{written}".lower() if isinstance(value, bool) else f"{written}")
+        )
+    return pairs(rows) if rows else Text("  as usual", style="dim")
+
+
+def _settings(given: list[str] | None) -> dict[str, Any]:
+    """Settings as they are written in the configuration file. Raises UsageError."""
+    known = settings_of(DestinationSettings)
+    found: dict[str, Any] = {}
+    for text in given or ():
+        name, equals, value = text.partition("=")
+        name = name.strip().replace("-", "_")
+        if not equals:
+            raise UsageError(f"{text!r}: write a setting as NAME=VALUE")
+        if name not in known:
+            raise no_such(text, "setting", name, known)
+        setting = known[name]
+        if not value.strip():
+            found[name] = None
+            continue
+        converted = convert(value.strip(), setting, text, text=True, base=Path())
+        found[name] = str(converted) if choices(setting) else converted
+    return found

@@ -1,0 +1,202 @@
+"""`sluicemq send` and `sluicemq receive`: messages from and to the shell, by URL."""
+
+from __future__ import annotations
+
+import base64
+import sys
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Annotated, Any
+
+import msgspec
+import typer
+from rich.progress import BarColumn, Progress, SpinnerColumn, TextColumn, TimeElapsedColumn
+
+from sluicemq.cli.clients import Connection, Received, connect
+from sluicemq.cli.console import Exit, JsonFlag, complain, err, print_json
+from sluicemq.model.errors import ConfigurationError
+from sluicemq.server.address import Url
+from sluicemq.server.units import Unit, parse_quantity
+
+PROGRESS_STEP = 64
+"""Messages between two updates of the progress bar."""
+
+UrlArgument = Annotated[
+    str, typer.Argument(metavar="URL", help="Broker and queue: phpmq://127.0.0.1:9100/orders")
+]
+ConnectTimeout = Annotated[
+    float, typer.Option("--connect-timeout", min=0.01, help="Seconds to connect, and to write.")
+]
+
+
+def send(
+    url: UrlArgument,
+    bodies: Annotated[
+        list[str] | None, typer.Argument(metavar="[BODY]...", help="Messages, one each.")
+    ] = None,
+    file: Annotated[
+        list[Path] | None, typer.Option("--file", "-f", help="A file that is one message; repeat.")
+    ] = None,
+    lines: Annotated[
+        bool, typer.Option("--lines", help="Each line of standard input is a message.")
+    ] = False,
+    count: Annotated[int, typer.Option("--count", "-n", min=1, help="Send each so often.")] = 1,
+    ttl: Annotated[str, typer.Option("--ttl", help="Life of a message: 30s, 1h; 0 = for ever.")] = (
+        "0"
+    ),
+    connect_timeout: ConnectTimeout = 10.0,
+    as_json: JsonFlag = False,
+) -> None:
+    """Send messages: the arguments, files, or standard input (one message, or --lines)."""
+    target = Url.parse(url)
+    life = _seconds(ttl)
+    if (bodies or file) and lines:
+        raise ConfigurationError("--lines reads standard input; give no bodies or files with it")
+    given = len(bodies or ()) + len(file or ())
+    total = None if lines else max(1, given) * count
+    sent = size = 0
+    started = time.monotonic()
+    connection = connect(target, connect_timeout)
+    try:
+        with _progress("sending", total) as progress:
+            task = progress.tasks[0].id
+            for body in _bodies(bodies or [], file or [], lines):
+                for _ in range(count):
+                    connection.send(body, life)
+                    sent += 1
+                    size += len(body)
+                    if sent % PROGRESS_STEP == 0:
+                        progress.update(task, completed=sent)
+    except BaseException:
+        _abandon(connection)
+        raise
+    connection.close()
+    if as_json:
+        elapsed = time.monotonic() - started
+        print_json({"queue": target.queue, "sent": sent, "bytes": size, "seconds": elapsed})
+    elif sys.stderr.isatty():
+        err().print(f"{sent} sent", markup=False)
+
+
+def receive(
+    url: UrlArgument,
+    count: Annotated[
+        int, typer.Option("--count", "-n", min=0, help="Stop after so many; 0 = never.")
+    ] = 1,
+    timeout: Annotated[
+        str | None,
+        typer.Option("--timeout", "-t", help="Stop when nothing came for so long: 5s, 0 = now."),
+    ] = None,
+    raw: Annotated[
+        bool, typer.Option("--raw", help="Write bodies as they are, without a line end after each.")
+    ] = False,
+    connect_timeout: ConnectTimeout = 10.0,
+    as_json: JsonFlag = False,
+) -> None:
+    """Receive messages and write their bodies to standard output, a line each.
+
+    A message is acknowledged after it has been written. Ends with exit code 1 if none came.
+    """
+    patience = None if timeout is None else _duration(timeout)
+    received = 0
+    connection = connect(Url.parse(url), connect_timeout, count)
+    try:
+        with _progress("receiving", count or None, quiet=sys.stdout.isatty()) as progress:
+            task = progress.tasks[0].id
+            while not count or received < count:
+                message = connection.receive(patience)
+                if message is None:
+                    break
+                _write(message, raw, as_json)
+                message.settle()
+                received += 1
+                if received % PROGRESS_STEP == 0:
+                    progress.update(task, completed=received)
+    except BaseException:
+        _abandon(connection)
+        raise
+    connection.close()
+    if not received:
+        complain(f"nothing came from {url} in {timeout} s")
+        raise typer.Exit(Exit.REFUSED)
+
+
+def as_record(message: Received) -> dict[str, Any]:
+    """A message for JSON: `body` if it is text, else `body_base64`; nothing that is not known."""
+    record: dict[str, Any] = {"queue": message.queue.encode("utf-8", "backslashreplace").decode()}
+    try:
+        record["body"] = message.body.decode()
+    except UnicodeDecodeError:
+        record["body_base64"] = base64.b64encode(message.body).decode()
+    if message.id:
+        record["id"] = message.id
+    if message.ttl:
+        record["ttl"] = message.ttl
+    if message.reply_to:
+        record["reply_to"] = message.reply_to
+    return record
+
+
+def _write(message: Received, raw: bool, as_json: bool) -> None:
+    stream = sys.stdout.buffer
+    stream.write(msgspec.json.encode(as_record(message)) if as_json else message.body)
+    if as_json or not raw:
+        stream.write(b"\n")
+    # Acknowledged next: it must have left by then.
+    stream.flush()
+
+
+def _bodies(arguments: list[str], files: list[Path], lines: bool) -> Iterator[bytes]:
+    for text in arguments:
+        yield text.encode("utf-8", "surrogateescape")
+    for file in files:
+        yield file.read_bytes()
+    if arguments or files:
+        return
+    if sys.stdin.isatty():
+        err().print("[dim]Type the message; Ctrl-D ends it.[/]")
+    if lines:
+        for line in sys.stdin.buffer:
+            yield line.removesuffix(b"\n")
+    else:
+        yield sys.stdin.buffer.read()
+
+
+def _progress(what: str, total: int | None, *, quiet: bool = False) -> Progress:
+    """A bar on standard error, if that is a terminal and there is something to wait for."""
+    console = err()
+    progress = Progress(
+        SpinnerColumn(),
+        TextColumn(what),
+        BarColumn(),
+        TextColumn("{task.completed}"),
+        TimeElapsedColumn(),
+        console=console,
+        transient=True,
+        disable=quiet or not console.is_terminal or (total is not None and total < PROGRESS_STEP),
+    )
+    progress.add_task(what, total=total)
+    return progress
+
+
+def _abandon(connection: Connection) -> None:
+    """Close after an error; the error is what the user has to hear of, not this."""
+    try:
+        connection.close()
+    except Exception:
+        return
+
+
+def _seconds(text: str) -> int:
+    value = _duration(text)
+    if value != int(value):
+        raise ConfigurationError(f"--ttl: {text} is not a whole number of seconds")
+    return int(value)
+
+
+def _duration(text: str) -> float:
+    try:
+        return parse_quantity(text, Unit.SECONDS)
+    except ValueError as error:
+        raise ConfigurationError(str(error)) from None

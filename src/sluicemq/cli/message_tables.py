@@ -1,0 +1,105 @@
+"""Messages as tables: a line for each, and one of them with all that it says about itself."""
+
+from __future__ import annotations
+
+from typing import Final
+
+import msgspec
+from rich.console import Group, RenderableType
+from rich.text import Text
+
+from sluicemq.cli.console import printable
+from sluicemq.cli.naming import address_in
+from sluicemq.cli.tables import Column, Item, moment, pairs, size
+
+SHOWN: Final = 60
+"""Characters of a body on one line."""
+
+COLUMNS: Final = (
+    Column("id", lambda item: str(item["id"]), right=True),
+    Column("state", lambda item: _state(item)),
+    Column("since", lambda item: moment(item.get("timestamp", 0))),
+    Column("protocol", lambda item: str(item.get("protocol", ""))),
+    Column("kind", lambda item: str(item.get("kind", ""))),
+    Column("size", lambda item: size(item.get("size", 0)), right=True),
+    Column("priority", lambda item: str(item.get("priority", "")), right=True),
+    Column("attempts", lambda item: str(item.get("attempts", 0)), right=True),
+    Column("correlation id", lambda item: str(item.get("correlation_id") or "")),
+    Column("properties", lambda item: str(item.get("properties_count") or ""), right=True),
+)
+
+
+def _state(item: Item) -> str:
+    words = [
+        str(item.get("state", "")),
+        *(["again"] if item.get("redelivered") else []),
+        *(["damaged"] if item.get("damaged") else []),
+        *([f"held by a {item['holder']}"] if item.get("holder") == "transaction" else []),
+    ]
+    return ", ".join(words)
+
+
+def beginning(item: Item) -> str:
+    """Of its body, on one line."""
+    body = item.get("body")
+    if body is None:
+        return ""
+    value = body["value"]
+    text = value if isinstance(value, str) else msgspec.json.encode(value).decode()
+    return text[:SHOWN] + "…" * (len(text) > SHOWN or bool(body.get("truncated")))
+
+
+def portrait(item: Item) -> RenderableType:
+    """A message with its properties and its body."""
+    rows: list[tuple[str, RenderableType]] = [
+        ("message", str(item["id"])),
+        ("state", _state(item)),
+        ("protocol", str(item.get("protocol", ""))),
+        ("kind", f"{item.get('kind', '')}, {size(item.get('size', 0))}"),
+        ("priority", str(item.get("priority", ""))),
+        ("sent", moment(item.get("timestamp", 0))),
+        ("expires", moment(item.get("expiration", 0)) if item.get("expiration") else "never"),
+    ]
+    if item.get("deliver_at"):
+        rows.append(("not before", moment(item["deliver_at"])))
+    rows.append(("attempts", str(item.get("attempts", 0))))
+    if item.get("reply_to"):
+        rows.append(("reply to", address_in(item["reply_to"])))
+    for name in ("durability", "message_id", "correlation_id", "type"):
+        if item.get(name):
+            rows.append((name.replace("_", " "), str(item[name])))
+    if dead := item.get("dead_letter"):
+        rows.append(("dead letter", _death(dead)))
+    parts: list[RenderableType] = [pairs(rows)]
+    if properties := item.get("properties"):
+        parts += [Text(), Text("properties", style="bold"), _properties(properties)]
+    parts += [Text(), *_body_of(item)]
+    return Group(*parts)
+
+
+def _death(dead: Item) -> str:
+    origin = f", of {address_in(dead['origin'])}" if dead["origin"] else ""
+    attempts = f", after {dead['attempts']} attempts" if dead["attempts"] is not None else ""
+    return f"{dead['reason']}{origin}{attempts}, at {dead['at']}"
+
+
+def _properties(properties: Item) -> RenderableType:
+    rows = []
+    for name, each in properties.items():
+        value = each["value"]
+        text = value if isinstance(value, str) else msgspec.json.encode(value).decode()
+        rows.append((f"  {printable(name)}", f"{text}  ({each['type']})"))
+    return pairs(rows)
+
+
+def _body_of(item: Item) -> list[RenderableType]:
+    body = item.get("body") or {}
+    value, encoding = body.get("value"), body.get("encoding", "")
+    cut = ", cut off" if body.get("truncated") else ""
+    head = Text(f"body ({encoding}{cut})", style="bold")
+    if value is None:
+        return [Text("no body", style="dim")]
+    if isinstance(value, str):
+        return [head, Text(printable(value))]
+    data = msgspec.json.format(msgspec.json.encode(value)).decode()
+    return [head, Text(printable(data))]

@@ -1,0 +1,287 @@
+"""Carrying a plan out: into the journal and the user database of a broker that is not running.
+
+Nothing is published through the engine: it only says which destinations and subscriptions there are
+and which numbers they have, so that a million messages need no memory. They are appended to the
+journal as the engine would, and it finds them when it starts.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterable
+from pathlib import Path
+from typing import Final
+
+import msgspec
+
+from sluicemq.broker import Broker, BrokerSettings, Destination, Subscription, compile_selector
+from sluicemq.broker.records import BatchPart, Prepared, StoredMessage, encode, encode_attempts
+from sluicemq.broker.restore import restore
+from sluicemq.cli.migrate.ledger import NAME, Ledger
+from sluicemq.cli.migrate.plan import Key, Plan, Waiting, key_of
+from sluicemq.cli.migrate.sources import SourceError
+from sluicemq.cli.migrate.users import add_users
+from sluicemq.journal import FileJournal
+from sluicemq.journal.format import RecordType
+from sluicemq.model.destination import Address, DestinationSettings, Kind
+from sluicemq.model.errors import SelectorError
+from sluicemq.model.message import Message
+from sluicemq.server.clock import SystemClock
+
+WRITER: Final = "sluicemq migrate"
+"""Of the BATCH records, see ledger.py."""
+PART_MESSAGES: Final = 256
+PART_BYTES: Final = 4 * 1024**2
+"""A part ends with the message that reaches one of these."""
+
+JOURNAL: Final = "journal"
+"""Of the journal within the data directory."""
+
+
+class Outcome(msgspec.Struct, kw_only=True):
+    """What has been done.
+
+    declared, kept  destinations that are new, and that were there already and stay as they are
+    imported        messages by destination; before: those that an earlier run had imported
+    unwanted        messages of topics that no subscription here would have got
+    users           that have been added; known: that were there already
+    transactions    prepared ones that have been taken over
+    """
+
+    declared: list[Address] = []
+    kept: list[Address] = []
+    subscriptions: list[str] = []
+    imported: dict[Address, int] = {}
+    before: int = 0
+    unwanted: int = 0
+    users: list[str] = []
+    known: list[str] = []
+    transactions: int = 0
+
+
+def carry(plan: Plan, data_dir: Path) -> Outcome:
+    """Raises SourceError, and what opening a journal raises: JournalLocked if a broker runs there.
+
+    What has been imported when it raises stays, and is not imported again by the next run.
+    """
+    data_dir.mkdir(mode=0o700, parents=True, exist_ok=True)
+    ledger = Ledger(data_dir / NAME)
+    journal = FileJournal.open(data_dir / JOURNAL)
+    try:
+        settings = BrokerSettings(defaults=plan.defaults or DestinationSettings())
+        broker = Broker(journal, SystemClock(), settings)
+        restore(broker, journal.recovery)
+        writer = broker.batches.writers.get(WRITER)
+        ledger.settle(journal.identity, writer.batch if writer else 0)
+        ledger.begin(journal.identity)
+        outcome = _Carrier(plan, broker, journal, ledger).carry()
+    finally:
+        journal.close()
+    outcome.users, outcome.known = add_users(plan.users, data_dir)
+    if changed := plan.witness.changed():
+        raise SourceError(
+            f"{changed[0]} has changed while it was read: is its broker running? Stop it and run "
+            "this again: what has been imported by now is not imported twice"
+        )
+    messages = sum(outcome.imported.values())
+    ledger.done(plan.kind, plan.place, messages, time.time_ns() // 1_000_000)
+    return outcome
+
+
+def imported_before(data_dir: Path) -> set[Key]:
+    """What earlier runs have imported, as far as can be told without the journal. Changes nothing.
+    Raises SourceError."""
+    ledger = Ledger(data_dir / NAME)
+    ledger.settle(b"", None)
+    return ledger.keys
+
+
+class _Carrier:
+    """One run. `_numbers` are the journal's, of destinations."""
+
+    def __init__(self, plan: Plan, broker: Broker, journal: FileJournal, ledger: Ledger) -> None:
+        self._plan = plan
+        self._broker = broker
+        self._journal = journal
+        self._ledger = ledger
+        self._numbers: dict[Address, int] = {}
+        self._subscriptions: dict[tuple[str, str], Subscription] = {}
+        self._outcome = Outcome()
+
+    def carry(self) -> Outcome:
+        for address, settings in self._plan.destinations.items():
+            self._declare(address, settings)
+        self._subscribe()
+        self._journal.sync()
+        self._take_over_branches()
+        part: list[Waiting] = []
+        size = 0
+        for waiting in self._plan.waiting():
+            if waiting.key in self._ledger.keys:
+                self._outcome.before += 1
+                continue
+            part.append(waiting)
+            size += len(waiting.message.body) + len(waiting.message.native)
+            if len(part) >= PART_MESSAGES or size >= PART_BYTES:
+                self._write(part)
+                part = []
+                size = 0
+        if part:
+            self._write(part)
+        return self._outcome
+
+    def _declare(self, address: Address, settings: DestinationSettings) -> None:
+        found = self._broker.find(address)
+        if found is not None and not found.automatic:
+            self._outcome.kept.append(address)
+        else:
+            self._broker.declare(address, settings)
+            self._outcome.declared.append(address)
+
+    def _subscribe(self) -> None:
+        broker = self._broker
+        for wanted in self._plan.subscriptions:
+            topic = broker.topic(wanted.topic)
+            existing = topic.subscriptions.get(wanted.name)
+            if existing is not None:
+                # one with other terms would be replaced, and what waits in it would be gone
+                self._subscriptions[wanted.topic, wanted.name] = existing
+                continue
+            try:
+                selector = compile_selector(wanted.selector) if wanted.selector else None
+            except SelectorError as fault:
+                self._plan.leave(
+                    "subscription",
+                    f"{wanted.name} of topic {wanted.topic}",
+                    f"its selector {wanted.selector!r} is not understood: {fault}",
+                )
+                continue
+            self._subscriptions[wanted.topic, wanted.name] = broker.subscribe(
+                topic,
+                wanted.name,
+                durable=True,
+                shared=True,
+                selector=selector,
+                exclude=wanted.exclude or None,
+            )
+            self._outcome.subscriptions.append(wanted.name)
+
+    # --- messages ------------------------------------------------------------------------------
+
+    def _number(self, address: Address) -> int:
+        """The journal's, made before a unit is begun: it may append a record of its own."""
+        number = self._numbers.get(address)
+        if number is None:
+            found = self._broker.find(address)
+            if found is not None:
+                number = self._broker.number(found)
+            else:
+                number = self._journal.destination(address)
+            self._numbers[address] = number
+        return number
+
+    def _write(self, part: list[Waiting]) -> None:
+        """One unit."""
+        for waiting in part:
+            self._number(waiting.message.destination)
+        number = self._ledger.intend([waiting.key for waiting in part])
+        for waiting in part:
+            self._append(waiting)
+        self._end_unit(number, len(part))
+
+    def _append(self, waiting: Waiting) -> int:
+        """Append a message and what is known of its deliveries. Returns its sequence number, or 0
+        if it has nowhere to go."""
+        message = waiting.message
+        address = message.destination
+        attempts: dict[int, int] = {}
+        references = 1
+        if address.kind is Kind.TOPIC:
+            topic = self._broker.find(address)
+            hold = topic is not None and topic.settings.hold
+            if not hold:
+                message.routes, attempts = self._routes(topic, waiting)
+                references = len(message.routes)
+                if not references:
+                    self._outcome.unwanted += 1
+                    return 0
+        elif waiting.takers:
+            attempts = {self._numbers[address]: waiting.takers.get("", 0)}
+        journal = self._journal
+        sequence = journal.append_message(message, self._numbers[address], references, False)
+        for subscription, count in attempts.items():
+            if count:
+                journal.append_entry(
+                    RecordType.ATTEMPTED,
+                    encode_attempts(subscription, [(sequence, count)]),
+                    self._broker.clock.wall,
+                    last=False,
+                )
+        imported = self._outcome.imported
+        imported[address] = imported.get(address, 0) + 1
+        return sequence
+
+    def _routes(
+        self, topic: Destination | None, waiting: Waiting
+    ) -> tuple[tuple[int, ...], dict[int, int]]:
+        """Subscriptions of a topic that get the message, and attempts of each."""
+        if topic is None:
+            return (), {}
+        if waiting.takers is None:
+            targets = topic.targets(waiting.message)
+            return tuple(target.number for target in targets), {}
+        attempts = {}
+        for name, count in waiting.takers.items():
+            subscription = self._subscriptions.get((topic.name, name))
+            if subscription is not None:
+                attempts[subscription.number] = count
+        return tuple(attempts), attempts
+
+    def _end_unit(self, number: int, messages: int) -> None:
+        part = BatchPart(WRITER, number, 0, 0, True, 0, messages)
+        self._journal.append_entry(RecordType.BATCH, encode(part), self._broker.clock.wall)
+        self._journal.sync()
+
+    # --- prepared transactions -----------------------------------------------------------------
+
+    def _take_over_branches(self) -> None:
+        """All in one unit, with the messages that they have acknowledged: who looks for a Xid after
+        a crash finds it with all that belongs to it, or not at all."""
+        keys = self._ledger.keys
+        branches = [b for b in self._plan.branches if _branch_key(b.xid) not in keys]
+        held = [waiting for waiting in self._plan.held if waiting.key not in keys]
+        self._outcome.before += len(self._plan.held) - len(held)
+        if not branches and not held:
+            return
+        for waiting in held:
+            self._number(waiting.message.destination)
+        begun = [waiting.key for waiting in held] + [_branch_key(b.xid) for b in branches]
+        number = self._ledger.intend(begun)
+        places: dict[Key, tuple[Address, int]] = {}
+        for waiting in held:
+            places[waiting.key] = (waiting.message.destination, self._append(waiting))
+        for branch in branches:
+            acks: dict[int, list[int]] = {}
+            for key, name in branch.acks:
+                address, sequence = places.get(key, (None, 0))
+                if address is not None and sequence:
+                    acks.setdefault(self._subscription(address, name), []).append(sequence)
+            payload = encode(Prepared(branch.xid, _stored(branch.sends), list(acks.items())))
+            self._journal.append_entry(
+                RecordType.PREPARED, payload, self._broker.clock.wall, references=1, last=False
+            )
+        self._end_unit(number, len(held))
+        self._outcome.transactions = len(branches)
+
+    def _subscription(self, address: Address, name: str) -> int:
+        if address.kind is Kind.QUEUE:
+            return self._numbers[address]
+        return self._subscriptions[address.name, name].number
+
+
+def _branch_key(xid: bytes) -> Key:
+    return key_of("xid", Address(Kind.QUEUE, ""), xid)
+
+
+def _stored(messages: Iterable[Message]) -> list[StoredMessage]:
+    return [StoredMessage.of(message) for message in messages]

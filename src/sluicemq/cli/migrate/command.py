@@ -1,0 +1,148 @@
+"""`sluicemq migrate openmq|vibemq|phpmq`: move in, or say what moving in would do."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import Annotated, Final
+
+import typer
+
+from sluicemq.cli.console import JsonFlag, err, out, print_json, printable
+from sluicemq.cli.migrate import configuration
+from sluicemq.cli.migrate.carry import carry, imported_before
+from sluicemq.cli.migrate.plan import Plan
+from sluicemq.cli.migrate.telling import Report, as_data, as_text
+from sluicemq.journal.writer import write_whole
+
+CONFIG_NAME: Final = "sluicemq.toml"
+
+app = typer.Typer(
+    help="Move in from Open MQ, VibeMQ or PHPMQ: configuration, users and waiting messages.",
+    no_args_is_help=True,
+    pretty_exceptions_enable=False,
+)
+
+DataDirOption = Annotated[
+    Path, typer.Option("--to", metavar="DATA_DIR", help="Data directory of the (stopped) broker.")
+]
+ConfigOption = Annotated[
+    Path | None,
+    typer.Option(
+        "--config",
+        "-c",
+        metavar="FILE",
+        help="Where to write the configuration; default: sluicemq.toml in DATA_DIR. A file that is "
+        "there is never changed.",
+    ),
+]
+DryRunFlag = Annotated[
+    bool, typer.Option("--dry-run", help="Say what would be done, and change nothing.")
+]
+StoreOption = Annotated[
+    Path | None,
+    typer.Option(
+        "--store", metavar="FILE", help="The SQLite file, if it is not where SOURCE says."
+    ),
+]
+
+
+@app.command()
+def openmq(
+    source: Annotated[
+        Path,
+        typer.Argument(
+            help="Directory of the instance (…/instances/imqbroker), or its config.properties."
+        ),
+    ],
+    to: DataDirOption,
+    config: ConfigOption = None,
+    dry_run: DryRunFlag = False,
+    as_json: JsonFlag = False,
+    killed: Annotated[
+        bool,
+        typer.Option("--killed", help="Its lock file is left over: the broker does not run."),
+    ] = False,
+    skip_damaged: Annotated[
+        bool,
+        typer.Option("--skip-damaged", help="List what is damaged in its store, and go on."),
+    ] = False,
+) -> None:
+    """Move in from Open MQ (Message Queue 4.0 to 6.x with a file store)."""
+    from sluicemq.cli.migrate.openmq.instance import survey
+
+    _migrate(lambda: survey(source, killed, skip_damaged), to, config, dry_run, as_json)
+
+
+@app.command()
+def vibemq(
+    source: Annotated[
+        Path, typer.Argument(help="appsettings.json, vibemq.db, or the directory they are in.")
+    ],
+    to: DataDirOption,
+    config: ConfigOption = None,
+    store: StoreOption = None,
+    dry_run: DryRunFlag = False,
+    as_json: JsonFlag = False,
+) -> None:
+    """Move in from VibeMQ (1.4 to 1.8 with SQLite storage)."""
+    from sluicemq.cli.migrate.vibemq import survey
+
+    _migrate(lambda: survey(source, store), to, config, dry_run, as_json)
+
+
+@app.command()
+def phpmq(
+    source: Annotated[Path, typer.Argument(help="The XML configuration, or the SQLite file.")],
+    to: DataDirOption,
+    config: ConfigOption = None,
+    store: StoreOption = None,
+    dry_run: DryRunFlag = False,
+    as_json: JsonFlag = False,
+) -> None:
+    """Move in from PHPMQ (with SQLite storage in a file)."""
+    from sluicemq.cli.migrate.phpmq import survey
+
+    _migrate(lambda: survey(source, store), to, config, dry_run, as_json)
+
+
+def _migrate(
+    survey: Callable[[], Plan], to: Path, config: Path | None, dry_run: bool, as_json: bool
+) -> None:
+    data_dir = to.resolve()
+    file = (config or data_dir / CONFIG_NAME).resolve()
+    with err().status("reading the source"):
+        plan = survey()
+    text = configuration.render(plan, data_dir)
+    outcome = None
+    written = False
+    before = 0
+    if dry_run:
+        before = len(imported_before(data_dir))
+    else:
+        with err().status("importing"):
+            outcome = carry(plan, data_dir)
+        # once more: some things show only when they are carried out
+        text = configuration.render(plan, data_dir)
+        if not file.exists():
+            file.parent.mkdir(parents=True, exist_ok=True)
+            write_whole(file, text.encode(), mode=0o640)
+            written = True
+    report = Report(
+        plan=plan,
+        data_dir=data_dir,
+        config=file,
+        text=text,
+        written=written,
+        problems=configuration.problems(plan),
+        outcome=outcome,
+        before=before,
+    )
+    if as_json:
+        print_json(as_data(report))
+    else:
+        console = out()
+        for line in as_text(report):
+            console.print(printable(line), markup=False)
+        if outcome is not None:
+            err().print(f"Next: sluicemq serve --config {file}", markup=False)

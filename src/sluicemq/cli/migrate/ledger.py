@@ -1,0 +1,111 @@
+"""What has been imported into a data directory, so that a second run does not do it twice.
+
+    migrations.log    {"journal": "<identity, hex>"}                       one JSON object a line
+                      {"part": 1, "keys": "<keys of its messages, base64>"}
+                      {"part": 2, …}
+                      {"done": "openmq", "place": "/var/imq/…", "messages": 512, "at": …}
+
+A part is a unit of the journal. Its line is on disk before the unit is begun, and the unit ends
+with a BATCH record that has the part's number: so after a crash the journal tells whether the last
+line came true. All lines before it did.
+"""
+
+from __future__ import annotations
+
+import base64
+import os
+from pathlib import Path
+from typing import Any, Final
+
+import msgspec
+
+from sluicemq.cli.migrate.plan import KEY_BYTES, Key
+from sluicemq.cli.migrate.sources import SourceError
+
+NAME: Final = "migrations.log"
+"""In the data directory."""
+
+
+class Ledger:
+    """The file, and the keys in it. `part` is the last one that has been begun."""
+
+    def __init__(self, path: Path) -> None:
+        """Reads it; no file = nothing was imported. Raises SourceError if it is damaged."""
+        self.path = path
+        self.journal = ""
+        self.part = 0
+        self.keys: set[Key] = set()
+        self._doubtful: list[Key] = []
+        """Of the last line, if that is a part: only the journal knows whether it came true."""
+        self._good = 0
+        """Bytes up to the end of the last line that is whole."""
+        try:
+            content = path.read_bytes()
+        except FileNotFoundError:
+            return
+        for line in content.splitlines(keepends=True):
+            if not line.endswith(b"\n"):
+                break  # a crash came while it was written, and so before its unit
+            self._take(line)
+            self._good += len(line)
+
+    def _take(self, line: bytes) -> None:
+        try:
+            entry: Any = msgspec.json.decode(line)
+            if "journal" in entry:
+                self.journal = entry["journal"]
+            elif "part" in entry:
+                packed = base64.b64decode(entry["keys"], validate=True)
+                found = [packed[at : at + KEY_BYTES] for at in range(0, len(packed), KEY_BYTES)]
+                self.keys.update(self._doubtful)
+                self._doubtful = found
+                self.part = int(entry["part"])
+            else:
+                self.keys.update(self._doubtful)
+                self._doubtful = []
+        except (msgspec.DecodeError, TypeError, ValueError, LookupError) as fault:
+            raise SourceError(
+                f"{self.path}, byte {self._good}: the list of what has been imported is damaged "
+                f"({fault}). Without it messages could come twice: restore it from a backup."
+            ) from None
+
+    def settle(self, journal: bytes, written: int | None) -> None:
+        """Decide about the last part. `written` is the number of the last one that the journal has;
+        None = it cannot be asked now, and then nothing may be written.
+
+        A list that belongs to another journal, which is not there any more, counts for nothing.
+        """
+        if written is None or (self.journal == journal.hex() and self.part <= written):
+            self.keys.update(self._doubtful)
+        elif self.journal != journal.hex():
+            self.keys.clear()
+            self.part = 0
+            self._good = 0
+        self._doubtful = []
+        self.part = max(self.part, written or 0)
+
+    def begin(self, journal: bytes) -> None:
+        """Make it ready to be written: cut off what a crash has left."""
+        with self.path.open("ab") as file:
+            os.fchmod(file.fileno(), 0o600)
+            file.truncate(self._good)
+        if not self._good:
+            self._write({"journal": journal.hex()})
+
+    def intend(self, keys: list[Key]) -> int:
+        """The next part is about to be written. Returns its number, on disk."""
+        self.part += 1
+        self._write({"part": self.part, "keys": base64.b64encode(b"".join(keys)).decode()})
+        return self.part
+
+    def done(self, kind: str, place: Path, messages: int, at: int) -> None:
+        """A migration is complete. `at` is ms since the epoch."""
+        self._write({"done": kind, "place": str(place), "messages": messages, "at": at})
+
+    def _write(self, entry: dict[str, object]) -> None:
+        line = msgspec.json.encode(entry) + b"\n"
+        with self.path.open("ab") as file:
+            file.write(line)
+            file.flush()
+            os.fsync(file.fileno())
+        self._good += len(line)

@@ -1,0 +1,13 @@
+"""Open MQ: the directory of a broker's instance.
+
+<instance>/props/config.properties      settings.py
+           etc/passwd                   access.py
+           etc/accesscontrol.properties access.py
+           lock                         there while the broker runs
+           fs370/destination            store.py     over records.py and serial.py
+                 interest
+                 message/<destination>/vrfile, 0, 1, …
+                 txnlog                 transactions.py
+                 incompleteTxnStore/vrfile, 0, 1, …
+                 txn, txnack            (without the new transaction log)
+"""

@@ -1,0 +1,214 @@
+"""Users and access control: `passwd` and `accesscontrol.properties`.
+
+    passwd                     name:hash:group:1     hash: MD5 of name:password, a signed number
+    accesscontrol.properties   queue|topic.NAME|*.produce|consume|browse.allow|deny.user|group=a,b
+                               queue|topic.create.allow|deny.user|group=a,b
+                               connection.NORMAL|ADMIN.allow|deny.user|group=a,b
+
+The hash is what a digest login is checked with, so that users keep their passwords.
+
+A right is computed rule by rule, from the general ones to the named one, each overriding the one
+before; within a rule: all groups, the user's group, all users, the user. Here rights add up and
+none takes another away. So a user who may do something with all destinations is permitted that; for
+one who may not, each destination that is known is looked at by itself. More than Open MQ permits is
+never permitted.
+"""
+
+from __future__ import annotations
+
+import re
+import time
+from collections.abc import Iterable
+from pathlib import Path
+from typing import Final, NamedTuple
+
+from sluicemq.cli.migrate.openmq.properties import Value, parse
+from sluicemq.cli.migrate.plan import NewUser, Plan
+from sluicemq.cli.migrate.sources import Damage, read_settings
+from sluicemq.model.access import Operation, Permission, is_pattern, is_user_name
+from sluicemq.model.destination import Address, Kind
+from sluicemq.server.identity.records import UserRecord
+
+VERSION: Final = "JMQFileAccessControlModel/100"
+ADMIN: Final = "admin"
+"""Whoever is in that group may use the admin service, whatever the rules say."""
+ALL: Final = "*"
+MOST_NAMED: Final = 500
+"""Permissions of a user that name a destination each."""
+
+_HASH: Final = re.compile(r"-?[0-9a-f]{1,32}\Z")
+_OPERATIONS: Final = {
+    "produce": Operation.PRODUCE,
+    "consume": Operation.CONSUME,
+    "browse": Operation.BROWSE,
+}
+_KINDS: Final = {Kind.QUEUE: "queue", Kind.TOPIC: "topic"}
+
+
+class Account(NamedTuple):
+    """A line of passwd. `group` may be ""."""
+
+    name: str
+    digest: str
+    group: str
+    active: bool
+
+
+def read_accounts(file: Path, plan: Plan) -> list[Account]:
+    """The lines of passwd. Raises SourceError."""
+    plan.witness.look(file)
+    accounts = []
+    content = read_settings(file).decode("utf-8", "replace")
+    for number, line in enumerate(content.splitlines(), 1):
+        if not line.strip():
+            continue
+        parts = line.split(":")
+        if len(parts) < 2 or not parts[0] or not _HASH.match(parts[1]):
+            raise Damage(f"{file}, line {number}: this is no account: name:hash:group:active")
+        name, digest, group, active = (*parts, "", "")[:4]
+        accounts.append(Account(name, digest, group.strip(), active == "1"))
+    return accounts
+
+
+class Rules:
+    """accesscontrol.properties."""
+
+    def __init__(self, values: dict[str, Value]) -> None:
+        self._values = {
+            key: {part.strip() for part in value.text.split(",")} for key, value in values.items()
+        }
+
+    def allows(self, account: Account, rules: Iterable[str]) -> bool:
+        """Whether the last word of these rules is yes; the general ones first."""
+        verdict = False
+        for rule in rules:
+            said = None
+            for sort, name in (
+                ("group", ALL),
+                ("group", account.group),
+                ("user", ALL),
+                ("user", account.name),
+            ):
+                said = self._says(rule, sort, name, said)
+            if said is not None:
+                verdict = said
+        return verdict
+
+    def _says(self, rule: str, sort: str, name: str, before: bool | None) -> bool | None:
+        if not name:
+            return before
+        allowed = name in self._values.get(f"{rule}.allow.{sort}", ())
+        denied = name in self._values.get(f"{rule}.deny.{sort}", ())
+        return before if allowed == denied else allowed
+
+    def may(self, account: Account, kind: Kind, name: str, operation: str) -> bool:
+        """Whether the user may do that with the destination; ALL = with one no rule names."""
+        sort = _KINDS[kind]
+        rules = [f"{sort}.*.{operation}"]
+        if name != ALL:
+            rules.append(f"{sort}.{name}.{operation}")
+        return self.allows(account, rules)
+
+    def named(self) -> set[Address]:
+        """Destinations that rules name. Wildcards of topics are not among them."""
+        found = set()
+        for key in self._values:
+            for kind, sort in _KINDS.items():
+                match = re.match(
+                    rf"{sort}\.(.+)\.(?:produce|consume|browse)\.(?:allow|deny)\.", key
+                )
+                if match and not set(match[1]) & set("*>"):
+                    found.add(Address(kind, match[1]))
+        return found
+
+    def wildcards(self) -> list[str]:
+        """Rules for topics by wildcard."""
+        pattern = re.compile(r"topic\.(.*[*>].*)\.(?:produce|consume|browse)\.(?:allow|deny)\.")
+        return sorted(k for k in self._values if (m := pattern.match(k)) and m[1] != ALL)
+
+
+def read_rules(file: Path, plan: Plan) -> Rules:
+    """Raises SourceError."""
+    plan.witness.look(file)
+    values = parse(read_settings(file), str(file))
+    version = values.get("version")
+    if version is None or version.text != VERSION:
+        raise Damage(f"{file}: its version is not {VERSION}")
+    return Rules(values)
+
+
+def add_accounts(plan: Plan, accounts: list[Account], rules: Rules | None) -> None:
+    """Add users to the plan. Without rules everybody may do everything but administer."""
+    now = int(time.time())
+    known = {*plan.destinations, *plan.counts} | (rules.named() if rules else set())
+    for rule in rules.wildcards() if rules else ():
+        plan.leave("permission", rule, "a rule for topics by wildcard; see `sluicemq permissions`")
+    for account in accounts:
+        if not account.active:
+            plan.leave("user", account.name, "it is not active")
+        elif not is_user_name(account.name):
+            plan.leave("user", account.name, "a name has 1 to 64 letters, digits and - _ . @")
+        else:
+            record = UserRecord(
+                digest=account.digest,
+                superuser=_administers(account, rules),
+                permissions=tuple(_permissions(plan, account, rules, known)),
+                created=now,
+                updated=now,
+            )
+            plan.users.append(NewUser(account.name, record))
+
+
+def _administers(account: Account, rules: Rules | None) -> bool:
+    if rules is None:
+        return account.group == ADMIN
+    return rules.allows(account, ("connection.*", "connection.ADMIN"))
+
+
+def _permissions(
+    plan: Plan, account: Account, rules: Rules | None, known: set[Address]
+) -> list[Permission]:
+    if rules is None:
+        return [Permission(ALL, frozenset({*_OPERATIONS.values(), Operation.CREATE}))]
+    if not rules.allows(account, ("connection.*", "connection.NORMAL")):
+        plan.leave(
+            "permission",
+            f"connection.NORMAL of {account.name}",
+            "this user may not connect as a client; here it has no permission instead",
+        )
+        return []
+    everywhere = set()
+    if all(rules.allows(account, (f"{sort}.create",)) for sort in _KINDS.values()):
+        everywhere.add(Operation.CREATE)
+    named: dict[str, set[Operation]] = {}
+    for word, operation in _OPERATIONS.items():
+        if _everywhere(rules, account, word, known):
+            everywhere.add(operation)
+            continue
+        for name in sorted({address.name for address in known}):
+            kinds = [address.kind for address in known if address.name == name]
+            if all(rules.may(account, kind, name, word) for kind in kinds) and is_pattern(name):
+                named.setdefault(name, set()).add(operation)
+    if named:
+        plan.notes.append(
+            f"{account.name} may not do everything everywhere: each destination known by now is "
+            "permitted by itself, and one that comes later is not (`sluicemq permissions grant`)"
+        )
+    for name in list(named)[MOST_NAMED:]:
+        plan.leave("permission", f"{account.name} on {name}", "there are too many")
+        del named[name]
+    found = [Permission(name, frozenset(operations)) for name, operations in named.items()]
+    return [Permission(ALL, frozenset(everywhere)), *found] if everywhere else found
+
+
+def _everywhere(rules: Rules, account: Account, word: str, known: set[Address]) -> bool:
+    """Whether the user may do it with all destinations, known or not. Topics are never browsed, so
+    that only queues have a say about it."""
+    kinds = [Kind.QUEUE] if word == "browse" else list(_KINDS)
+    return (
+        all(rules.may(account, kind, ALL, word) for kind in kinds)
+        and all(
+            rules.may(account, each.kind, each.name, word) for each in known if each.kind in kinds
+        )
+        and not any(f".{word}.deny." in rule for rule in rules.wildcards())
+    )

@@ -1,0 +1,194 @@
+"""Open MQ's destinations and durable subscriptions, as its store has them and as they are here.
+
+| attribute of a destination    | here                                                             |
+|-------------------------------|------------------------------------------------------------------|
+| countLimit, memoryLimit       | max_messages, max_bytes                                          |
+| msgSizeLimit                  | max_message_bytes                                                |
+| limit (behaviour)             | overflow                                                         |
+| maxActiveCount,               | active_consumers; max_consumers, if there may not be any number  |
+| maxFailoverCount              | that stand by                                                    |
+| useDMQ                        | dead letters go to mq.sys.dmq                                    |
+| maxPrefetch                   | how much a consumer asks for is the listener's `prefetch`        |
+"""
+
+from __future__ import annotations
+
+from struct import Struct
+from typing import Any, Final, NamedTuple
+
+from sluicemq.cli.migrate.openmq.records import Entry
+from sluicemq.cli.migrate.openmq.serial import JavaObject
+from sluicemq.cli.migrate.plan import Plan, Subscription
+from sluicemq.cli.migrate.sources import Damage
+from sluicemq.model.destination import Address, DestinationSettings, Kind, Overflow
+from sluicemq.protocols.jmq.destinations import DEAD_MESSAGES
+from sluicemq.protocols.jmq.interests import (
+    DURABLE,
+    SHARED_DURABLE,
+    pattern_name,
+    subscription_name,
+)
+from sluicemq.protocols.jmq.wildcards import Pattern, is_wildcard
+
+TEMPORARY: Final = 0x10
+AUTOMATIC: Final = 0x20
+INTERNAL: Final = 0x40
+
+OVERFLOW: Final = {
+    0: Overflow.BLOCK,
+    1: Overflow.DROP_OLDEST,
+    2: Overflow.REJECT,
+    3: Overflow.DROP_LOWEST,
+}
+"""FLOW_CONTROL, REMOVE_OLDEST, REJECT_NEWEST, REMOVE_LOW_PRIORITY."""
+USUAL_PRODUCERS: Final = (100, -1, 0)
+USUAL_PREFETCH: Final = (1000, -1, 0)
+
+_i64: Final = Struct(">q")
+
+
+class Destination(NamedTuple):
+    """`unique` is how its store calls it: Q: or T:, and the name without slashes."""
+
+    address: Address
+    unique: str
+    type: int
+    settings: DestinationSettings
+
+    @property
+    def directory(self) -> str:
+        """Of its messages."""
+        return self.unique.replace(":", "")
+
+
+def unique_name(queue: bool, name: str) -> str:
+    """See Destination."""
+    return ("Q:" if queue else "T:") + name.replace("/", "_")
+
+
+def destination_of(plan: Plan, entry: Entry) -> Destination:
+    """What an entry of the list of destinations says. Raises Damage."""
+    value = entry.value
+    if not isinstance(value, JavaObject) or "uid" not in value.fields:
+        raise Damage(f"{entry.where}: this is no destination")
+    fields = value.fields
+    queue, name = _identity(fields["uid"], entry.where)
+    address = Address(Kind.QUEUE if queue else Kind.TOPIC, name)
+    kind = _number(fields.get("type"))
+    if not kind & (TEMPORARY | INTERNAL):
+        _tell(plan, address, fields)
+    return Destination(address, unique_name(queue, name), kind, _settings(fields))
+
+
+def _identity(uid: object, where: str) -> tuple[bool, str]:
+    """A DestinationUID: whether it is a queue, and its name."""
+    if isinstance(uid, JavaObject):
+        queue, name = uid.fields.get("isQueue"), uid.fields.get("name")
+        if isinstance(queue, bool) and isinstance(name, str) and name:
+            return queue, name
+    raise Damage(f"{where}: a destination has no name")
+
+
+def _settings(fields: dict[str, Any]) -> DestinationSettings:
+    active = max(0, _number(fields.get("maxActiveCount")))
+    standing_by = _number(fields.get("maxFailoverCount"))
+    dead_letter = fields.get("useDMQ") is True
+    return DestinationSettings(
+        max_messages=max(0, _number(fields.get("countLimit"))),
+        max_bytes=_size(fields.get("memoryLimit")),
+        max_message_bytes=_size(fields.get("msgSizeLimit")),
+        overflow=OVERFLOW.get(_number(fields.get("limit")), Overflow.REJECT),
+        active_consumers=active,
+        max_consumers=active + standing_by if active and standing_by >= 0 else 0,
+        dead_letter=dead_letter,
+        dead_letter_queue=DEAD_MESSAGES.name if dead_letter else "",
+    )
+
+
+def _number(value: object) -> int:
+    return value if isinstance(value, int) and not isinstance(value, bool) else 0
+
+
+def _size(value: object) -> int:
+    return max(0, _number(value.fields.get("bytes"))) if isinstance(value, JavaObject) else 0
+
+
+def _tell(plan: Plan, address: Address, fields: dict[str, Any]) -> None:
+    """What of a destination has no place here."""
+    name = str(address)
+    if _number(fields.get("maxProducerLimit")) not in USUAL_PRODUCERS:
+        limit = fields["maxProducerLimit"]
+        plan.leave("setting", f"{name}: maxNumProducers={limit}", "producers are not limited")
+    if _number(fields.get("maxPrefetch")) not in USUAL_PREFETCH:
+        limit = fields["maxPrefetch"]
+        plan.leave("setting", f"{name}: consumerFlowLimit={limit}", "see `prefetch` of a listener")
+    if fields.get("validateXMLSchemaEnabled") is True:
+        plan.leave("setting", f"{name}: validateXMLSchemaEnabled", "bodies are not validated")
+    if fields.get("overrideTTL") is True or fields.get("overrideP") is True:
+        plan.leave("setting", f"{name}: overriding of headers", "see message_ttl")
+
+
+class Interest(NamedTuple):
+    """A durable subscription of the store. `number` is how messages refer to it; `topic` may be a
+    wildcard."""
+
+    number: int
+    topic: str
+    sort: str
+    client_id: str
+    durable: str
+    selector: str
+    no_local: bool
+
+    def name(self) -> str:
+        """As our JMQ clients will say it."""
+        return subscription_name(self.sort, self.client_id, self.durable)
+
+
+def consumer_number(value: object) -> int | None:
+    """Of a ConsumerUID."""
+    if not isinstance(value, JavaObject):
+        return None
+    if len(value.written) >= _i64.size:
+        return int(_i64.unpack_from(value.written)[0])
+    number = value.fields.get("id")  # as versions before 3.5 have it
+    return number if isinstance(number, int) else None
+
+
+def interest_of(entry: Entry) -> Interest:
+    """What an entry of the list of interests says. Raises Damage."""
+    value = entry.value
+    number = consumer_number(entry.key)
+    if number is None or not isinstance(value, JavaObject):
+        raise Damage(f"{entry.where}: this is no durable subscription")
+    fields = value.fields
+    queue, topic = _identity(fields.get("dest"), entry.where)
+    durable = fields.get("durableName")
+    if queue or not isinstance(durable, str) or not durable:
+        raise Damage(f"{entry.where}: a durable subscription has no name")
+    client = fields.get("clientID")
+    selector = fields.get("selstr")
+    return Interest(
+        number,
+        topic,
+        SHARED_DURABLE if fields.get("jmsshared") is True else DURABLE,
+        client if isinstance(client, str) else "",
+        durable,
+        selector if isinstance(selector, str) else "",
+        fields.get("noLocal") is True,
+    )
+
+
+def subscriptions_of(interest: Interest, topics: list[str]) -> list[Subscription]:
+    """What a subscription is here: one for each topic that a wildcard stands for. Raises ValueError
+    for a wildcard that none can be."""
+    name = interest.name()
+    exclude = interest.client_id if interest.no_local else ""
+    if not is_wildcard(interest.topic):
+        return [Subscription(interest.topic, name, interest.selector, exclude)]
+    pattern = Pattern(interest.topic)
+    return [
+        Subscription(topic, pattern_name(name, interest.topic), interest.selector, exclude)
+        for topic in topics
+        if pattern.matches(topic)
+    ]

@@ -1,0 +1,197 @@
+"""Which messages the store has, where they are, and who has had them.
+
+The index holds places, not messages: a packet is read when it is imported. A packet in a record:
+
+    size:i32 packet  count:i32 (consumer:i64 state:i32) *
+
+In a file of its own the packet is the data, and the rest the attachment. The states are 0 to be
+delivered, 1 delivered, 2 acknowledged; a queue's consumer is number 0.
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+from struct import Struct
+from typing import Final
+
+from sluicemq.cli.migrate.openmq.destinations import AUTOMATIC, Destination, unique_name
+from sluicemq.cli.migrate.openmq.messages import message_of_packet
+from sluicemq.cli.migrate.openmq.records import Faults, large_files, read_large, records
+from sluicemq.cli.migrate.openmq.transactions import SYSID_SIZE, VRFILE, Ack
+from sluicemq.cli.migrate.sources import Damage, Data, Witness
+from sluicemq.model.destination import Address, DestinationSettings, Kind
+from sluicemq.model.message import Message
+from sluicemq.protocols.jmq.packets import MAGIC
+from sluicemq.protocols.jmq.wire import FIXED_SIZE, MAX_PACKET, Packet
+
+MESSAGES: Final = "message"
+"""The directory with one for each destination."""
+DELIVERED: Final = 1
+ACKNOWLEDGED: Final = 2
+QUEUE: Final = 0
+"""A queue's consumer."""
+
+_MOST_INTERESTS: Final = 1_000_000
+_i32: Final = Struct(">i")
+_interest: Final = Struct(">qi")
+_fixed: Final = Struct(">Ihhiq32s")
+"""Magic, version, type, size, expiration, SysMessageID, of versions but the oldest."""
+_OLDEST: Final = 103
+_OLDEST_SYSID: Final = 24
+
+_INTERRUPTED: Final = (
+    "the broker was ended while it wrote this, so its sender was told nothing of it"
+)
+
+Id = tuple[str, bytes]
+"""A message within the store: its destination's unique name and its SysMessageID."""
+
+
+class Stored:
+    """A message of the index.
+
+    states  by consumer number
+    raw     the packet, or None while it is in a file: there at `position`
+    """
+
+    __slots__ = ("destination", "path", "position", "raw", "size", "states", "sysid")
+
+    def __init__(self, destination: Destination, sysid: bytes, states: dict[int, int]) -> None:
+        self.destination = destination
+        self.sysid = sysid
+        self.states = states
+        self.raw: bytes | None = None
+        self.path = Path()
+        self.position = 0
+        self.size = 0
+
+    @property
+    def address(self) -> Address:
+        """Where it waits."""
+        return self.destination.address
+
+    def bytes(self) -> bytes:
+        """The packet. Raises SourceError."""
+        if self.raw is not None:
+            return self.raw
+        with Data.open(self.path) as data:
+            return data.read(self.position, self.size)
+
+    def message(self) -> tuple[Message, Packet]:
+        """What it is. Raises SourceError."""
+        where = "transaction log" if self.raw else f"{self.path}, byte {self.position}"
+        return message_of_packet(self.bytes(), where, self.address)
+
+
+class Index:
+    """See the module. `destinations` by unique name; more come with the transaction log."""
+
+    def __init__(self, directory: Path, faults: Faults, witness: Witness) -> None:
+        self._directory = directory / MESSAGES
+        self._faults = faults
+        self._witness = witness
+        self.destinations: dict[str, Destination] = {}
+        self.messages: dict[Id, Stored] = {}
+
+    def read(self, destination: Destination) -> None:
+        """Add a destination and its messages."""
+        self.destinations[destination.unique] = destination
+        directory = self._directory / destination.directory
+        if not directory.is_dir():
+            return
+        vrfile = directory / VRFILE
+        if vrfile.exists():
+            self._witness.look(vrfile)
+            with Data.open(vrfile) as data:
+                for span in records(data, self._faults):
+                    try:
+                        if not span.complete:
+                            raise data.damage(span.position, _INTERRUPTED)
+                        self._take_record(destination, data, span.position, span.size)
+                    except Damage as fault:
+                        self._faults(fault)
+        for path in large_files(directory):
+            self._witness.look(path)
+            with Data.open(path) as data:
+                try:
+                    self._take_large(destination, data)
+                except Damage as fault:
+                    self._faults(fault)
+
+    def orphans(self) -> list[Path]:
+        """Directories of messages that belong to no destination."""
+        if not self._directory.is_dir():
+            return []
+        known = {destination.directory for destination in self.destinations.values()}
+        found = [each for each in self._directory.iterdir() if each.name not in known]
+        return sorted(each for each in found if each.is_dir())
+
+    def _take_record(self, destination: Destination, data: Data, position: int, size: int) -> None:
+        packet_size = data.unpack(_i32, position)[0]
+        start = position + _i32.size
+        behind = start + packet_size
+        end = position + size
+        if not FIXED_SIZE <= packet_size <= end - start - _i32.size:
+            raise data.damage(position, f"a packet of {packet_size} bytes is announced")
+        self._take(destination, data, start, packet_size, _states(data, behind, end))
+
+    def _take_large(self, destination: Destination, data: Data) -> None:
+        large = read_large(data)
+        if large is None:
+            return
+        if not large.data.complete:
+            raise data.damage(0, _INTERRUPTED)
+        attached = large.attachment
+        states = {}
+        if attached.size:
+            states = _states(data, attached.position, attached.position + attached.size)
+        self._take(destination, data, large.data.position, large.data.size, states)
+
+    def _take(
+        self,
+        destination: Destination,
+        data: Data,
+        position: int,
+        size: int,
+        states: dict[int, int],
+    ) -> None:
+        magic, version, _, said, _, sysid = data.unpack(_fixed, position)
+        if magic != MAGIC or said != size or size > MAX_PACKET:
+            raise data.damage(position, "there is no packet of that size")
+        if version == _OLDEST:
+            sysid = data.read(position + _OLDEST_SYSID, SYSID_SIZE)
+        stored = Stored(destination, sysid, states)
+        stored.path, stored.position, stored.size = data.path, position, size
+        self.messages[destination.unique, sysid] = stored
+
+    # --- what the transaction log changes ------------------------------------------------------
+
+    def sent(self, raw: bytes) -> None:
+        """A message that the store may have by now, or not. Raises Damage."""
+        message, packet = message_of_packet(raw, "transaction log")
+        address = message.destination
+        unique = unique_name(address.kind is Kind.QUEUE, address.name)
+        destination = self.destinations.get(unique)
+        if destination is None:
+            destination = Destination(address, unique, AUTOMATIC, DestinationSettings())
+            self.destinations[unique] = destination
+        identity = (unique, packet.sysid)
+        if identity not in self.messages:
+            stored = Stored(destination, packet.sysid, {})  # to be routed anew, as Open MQ does
+            stored.raw = raw
+            self.messages[identity] = stored
+
+    def acknowledged(self, ack: Ack) -> None:
+        """A consumer has acknowledged; the message may have gone by now."""
+        stored = self.messages.get((ack.destination, ack.sysid))
+        if stored is not None:
+            consumer = QUEUE if ack.destination.startswith("Q:") else ack.consumer
+            stored.states[consumer] = ACKNOWLEDGED
+
+
+def _states(data: Data, position: int, end: int) -> dict[int, int]:
+    count = data.unpack(_i32, position)[0]
+    size = count * _interest.size
+    if not (0 <= count <= _MOST_INTERESTS and size <= end - position - _i32.size):
+        raise data.damage(position, f"{count} consumers are announced")
+    return dict(_interest.iter_unpack(data.read(position + _i32.size, size)))

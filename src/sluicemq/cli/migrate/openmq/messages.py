@@ -1,0 +1,77 @@
+"""Packets of the store -> messages.
+
+They are what our JMQ clients send, so they are read by the same code. Dead letters have their story
+in properties; it is told in the words of this broker, too, so that its dead-letter commands and
+pages know them. The end of a dead letter's life stays in the packet and is of no effect, here as
+there.
+"""
+
+from __future__ import annotations
+
+from datetime import UTC, datetime
+from typing import Final
+
+from sluicemq.broker.deadletter import ATTEMPTS, ORIGIN, REASON, TIME
+from sluicemq.cli.migrate.plan import Key, key_of
+from sluicemq.cli.migrate.sources import Damage
+from sluicemq.model.destination import Address
+from sluicemq.model.errors import ProtocolError
+from sluicemq.model.message import Durability, Message, Property
+from sluicemq.protocols.jmq.destinations import DEAD_MESSAGES
+from sluicemq.protocols.jmq.mapping import DMQ_PREFIX, message_of
+from sluicemq.protocols.jmq.wire import Decoder, Limits, Packet
+
+KIND: Final = "openmq"
+_REASONS: Final = {
+    "EXPIRED": "expired",
+    "OLDEST": "overflow",
+    "LOW_PRIORITY": "overflow",
+    "UNDELIVERABLE": "max-attempts",
+}
+
+
+def key_of_packet(address: Address, sysid: bytes) -> Key:
+    """What tells the message from all others."""
+    return key_of(KIND, address, sysid)
+
+
+def message_of_packet(
+    raw: bytes, where: str, destination: Address | None = None
+) -> tuple[Message, Packet]:
+    """The message, in `destination` if it is not where it was sent. Raises Damage."""
+    decoder = Decoder(Limits(packet=len(raw), header=len(raw), properties=len(raw)))
+    packets = decoder.feed(raw)
+    if decoder.error is not None or len(packets) != 1 or not isinstance(packets[0], Packet):
+        raise Damage(f"{where}: this is no packet: {decoder.error or 'it is not whole'}")
+    packet = packets[0]
+    if not packet.is_message:
+        raise Damage(f"{where}: the packet is no message, but of type {packet.type}")
+    try:
+        message = message_of(packet, None, Durability.SYNC, Durability.SYNC)
+    except ProtocolError as fault:
+        raise Damage(f"{where}: {fault}") from None
+    if destination is not None and destination != message.destination:
+        if destination == DEAD_MESSAGES:
+            _tell_story(message)
+        message.destination = destination
+    return message, packet
+
+
+def _tell_story(message: Message) -> None:
+    properties: dict[str, Property] = dict(message.properties or {})
+    said = properties.get(f"{DMQ_PREFIX}UNDELIVERED_REASON")
+    attempts = properties.get(f"{DMQ_PREFIX}DELIVERY_COUNT")
+    properties[REASON] = _REASONS.get(str(said), "client")
+    properties[ORIGIN] = message.destination.name
+    properties[ATTEMPTS] = attempts if isinstance(attempts, int) else 0
+    properties[TIME] = _iso(properties.get(f"{DMQ_PREFIX}UNDELIVERED_TIMESTAMP"))
+    message.properties = properties
+    message.expiration = 0
+
+
+def _iso(instant: Property) -> str:
+    try:
+        seconds = instant / 1000 if isinstance(instant, int) else 0
+        return datetime.fromtimestamp(seconds, UTC).isoformat(timespec="milliseconds")
+    except (ValueError, OverflowError, OSError):
+        return datetime.fromtimestamp(0, UTC).isoformat(timespec="milliseconds")

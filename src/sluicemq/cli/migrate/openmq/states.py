@@ -1,0 +1,91 @@
+"""Transactions of stores without the new transaction log: `txn` and `txnack`.
+
+    txn     number of the transaction -> TransactionInfo; in versions before 4.1 TransactionState.
+            Behind the objects may be "%CD" and the state as it is now:u8
+    txnack  number of the transaction -> set of TransactionAcknowledgement
+
+A TransactionState begins with xid:136 state:i32, an acknowledgement with SysMessageID:32.
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+from struct import Struct
+from typing import Final, NamedTuple
+
+from sluicemq.cli.migrate.openmq.destinations import consumer_number
+from sluicemq.cli.migrate.openmq.records import Entry, Faults, entries
+from sluicemq.cli.migrate.openmq.serial import JavaObject
+from sluicemq.cli.migrate.openmq.transactions import SYSID_SIZE, XID_SIZE
+from sluicemq.cli.migrate.sources import Damage
+
+_MARK: Final = b"%CD"
+_i32: Final = Struct(">i")
+_NO_XID: Final = _i32.pack(-1)
+"""A Xid begins with its format, which is -1 where there is none."""
+
+
+class State(NamedTuple):
+    """`xid` is b"" if there is none."""
+
+    state: int
+    xid: bytes
+
+
+class States(NamedTuple):
+    """By number of the transaction; acknowledgements are SysMessageID and consumer."""
+
+    states: dict[int, State]
+    acks: dict[int, list[tuple[bytes, int]]]
+
+
+def read_states(directory: Path, faults: Faults) -> States:
+    """What the two files say; nothing if they are not there."""
+    states: dict[int, State] = {}
+    acks: dict[int, list[tuple[bytes, int]]] = {}
+    for entry in entries(directory / "txn", faults):
+        try:
+            number, state = _state(entry)
+        except Damage as fault:
+            faults(fault)
+        else:
+            states[number] = state
+    for entry in entries(directory / "txnack", faults):
+        try:
+            acks[_number(entry)] = _acks(entry)
+        except Damage as fault:
+            faults(fault)
+    return States(states, acks)
+
+
+def _number(entry: Entry) -> int:
+    number = consumer_number(entry.key)  # both are numbers of the same sort
+    if number is None:
+        raise Damage(f"{entry.where}: a transaction has no number")
+    return number
+
+
+def _state(entry: Entry) -> tuple[int, State]:
+    value = entry.value
+    if isinstance(value, JavaObject) and value.simple_name == "TransactionInfo":
+        value = next((each for each in value.more if isinstance(each, JavaObject)), None)
+    if not isinstance(value, JavaObject) or len(value.written) < XID_SIZE + _i32.size:
+        raise Damage(f"{entry.where}: this is no state of a transaction")
+    xid = value.written[:XID_SIZE]
+    state = _i32.unpack_from(value.written, XID_SIZE)[0]
+    if entry.behind.startswith(_MARK) and len(entry.behind) > len(_MARK):
+        state = entry.behind[len(_MARK)]
+    return _number(entry), State(state, b"" if xid.startswith(_NO_XID) else xid)
+
+
+def _acks(entry: Entry) -> list[tuple[bytes, int]]:
+    found = []
+    for each in entry.value.more if isinstance(entry.value, JavaObject) else ():
+        if not isinstance(each, JavaObject):
+            continue  # the size of the set
+        consumers = [consumer_number(one) for one in each.more if isinstance(one, JavaObject)]
+        if len(each.written) < SYSID_SIZE or not consumers or consumers[-1] is None:
+            raise Damage(f"{entry.where}: this is no acknowledgement")
+        # the last one is the number that the store goes by
+        found.append((each.written[:SYSID_SIZE], consumers[-1]))
+    return found

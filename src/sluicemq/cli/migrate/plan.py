@@ -1,0 +1,144 @@
+"""What a source holds, in our terms: everything a migration is going to do, before it does it."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Callable, Iterator
+from hashlib import blake2b
+from pathlib import Path
+from typing import Final, NamedTuple
+
+import msgspec
+
+from sluicemq.cli.migrate.sources import Witness
+from sluicemq.model.destination import Address, DestinationSettings, encode_name
+from sluicemq.model.message import Message
+from sluicemq.server.identity.records import UserRecord
+
+KEY_BYTES: Final = 16
+Key = bytes
+"""KEY_BYTES that tell a source's message from all others, in whatever place the source lies."""
+
+
+def key_of(kind: str, address: Address, identity: bytes) -> Key:
+    """`identity` is what the source itself calls the message."""
+    name = encode_name(str(address))
+    digest = blake2b(digest_size=KEY_BYTES, person=kind.encode())
+    digest.update(len(name).to_bytes(4, "big") + name + identity)
+    return digest.digest()
+
+
+class Left(NamedTuple):
+    """Something that is not carried over.
+
+    what    its sort: setting, listener, user, messages, subscription ...
+    name    what its source calls it
+    reason  and what to do instead
+    """
+
+    what: str
+    name: str
+    reason: str
+
+
+class Waiting(NamedTuple):
+    """A message that waits in the source.
+
+    takers  of a topic, the subscriptions it still has to be delivered to, by name, with the number
+            of deliveries there were before; of a queue "" alone. None: who is there now takes it
+    """
+
+    message: Message
+    key: Key
+    takers: dict[str, int] | None
+
+
+class Branch(NamedTuple):
+    """A prepared transaction.
+
+    xid    136 bytes, as our JMQ clients say it
+    sends  messages that it will publish
+    acks   messages that it will settle, by key, with the name of the subscription as in `Waiting`
+    """
+
+    xid: bytes
+    sends: list[Message]
+    acks: list[tuple[Key, str]]
+
+
+class Subscription(NamedTuple):
+    """A durable subscription of a topic, named as our JMQ clients will ask for it."""
+
+    topic: str
+    name: str
+    selector: str = ""
+    exclude: str = ""
+
+
+class NewListener(msgspec.Struct):
+    """Where clients will connect. `options` as in the configuration file."""
+
+    url: str
+    options: dict[str, str | int | bool] = {}
+
+
+class NewUser(NamedTuple):
+    """A user, to be added if there is none of that name."""
+
+    name: str
+    record: UserRecord
+
+
+def _no_messages() -> Iterator[Waiting]:
+    return iter(())
+
+
+class Plan(msgspec.Struct, kw_only=True):
+    """See the module.
+
+    kind           openmq, vibemq or phpmq
+    place          of the source
+    settings       values by section and name of the configuration file, in its units
+    comments       for settings and listeners (by their URL): where they come from
+    defaults       of destinations that come into being by use; None = ours
+    destinations   to be declared
+    counts         of waiting messages by destination
+    waiting        the messages, read when they are asked for; those of a destination in order
+    branches       prepared transactions; `held` are the messages that they have acknowledged
+    left           what is not carried over
+    notes          what the person should know besides
+    witness        sees changes of the source
+    """
+
+    kind: str
+    place: Path
+    settings: dict[tuple[str, ...], object] = msgspec.field(default_factory=dict)
+    listeners: list[NewListener] = msgspec.field(default_factory=list)
+    comments: dict[str, str] = msgspec.field(default_factory=dict)
+    defaults: DestinationSettings | None = None
+    destinations: dict[Address, DestinationSettings] = msgspec.field(default_factory=dict)
+    subscriptions: list[Subscription] = msgspec.field(default_factory=list)
+    users: list[NewUser] = msgspec.field(default_factory=list)
+    counts: Counter[Address] = msgspec.field(default_factory=Counter)
+    waiting: Callable[[], Iterator[Waiting]] = _no_messages
+    branches: list[Branch] = msgspec.field(default_factory=list)
+    held: list[Waiting] = msgspec.field(default_factory=list)
+    left: list[Left] = msgspec.field(default_factory=list)
+    notes: list[str] = msgspec.field(default_factory=list)
+    witness: Witness = msgspec.field(default_factory=Witness)
+
+    def leave(self, what: str, name: str, reason: str) -> None:
+        """See `left`."""
+        self.left.append(Left(what, name, reason))
+
+    def set(self, path: str, value: object, comment: str = "") -> None:
+        """A value for the configuration file; `path` is dotted."""
+        self.settings[tuple(path.split("."))] = value
+        if comment:
+            self.comments[path] = comment
+
+    def listen(self, url: str, comment: str = "", **options: str | int | bool) -> None:
+        """Another listener."""
+        self.listeners.append(NewListener(url, options))
+        if comment:
+            self.comments[url] = comment

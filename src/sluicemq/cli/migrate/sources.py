@@ -1,0 +1,144 @@
+"""Reading what belongs to somebody else: sizes are looked at first, nothing is ever written, and a
+fault names the file and the place in it."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from struct import Struct, error
+from typing import Any, Final, Self
+
+from sluicemq.model.errors import SluiceError
+
+MAX_SETTINGS: Final = 4 * 1024**2
+"""Bytes of a configuration file; far above any sensible one."""
+
+
+class SourceError(SluiceError):
+    """What is to be migrated is not there, is damaged, or is in use."""
+
+
+class Damage(SourceError):
+    """A place in a file does not hold what belongs there; what is in other places may be whole."""
+
+
+def read_settings(path: Path) -> bytes:
+    """A file that people write. Raises SourceError."""
+    try:
+        with path.open("rb") as file:
+            content = file.read(MAX_SETTINGS + 1)
+    except OSError as fault:
+        raise SourceError(f"{path}: {fault.strerror or fault}") from None
+    if len(content) > MAX_SETTINGS:
+        raise SourceError(f"{path}: the file is larger than {MAX_SETTINGS} bytes")
+    return content
+
+
+class Data:
+    """A file, read by position. Raises Damage where it ends too early."""
+
+    __slots__ = ("_fd", "path", "size")
+
+    def __init__(self, path: Path, fd: int) -> None:
+        self.path = path
+        self._fd = fd
+        self.size = os.fstat(fd).st_size
+
+    @classmethod
+    @contextmanager
+    def open(cls, path: Path) -> Iterator[Self]:
+        """For reading only. Raises SourceError."""
+        try:
+            fd = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
+        except OSError as fault:
+            raise SourceError(f"{path}: {fault.strerror or fault}") from None
+        try:
+            yield cls(path, fd)
+        finally:
+            os.close(fd)
+
+    def damage(self, position: int, what: str) -> Damage:
+        """The error that says what is wrong there."""
+        return Damage(f"{self.path}, byte {position}: {what}")
+
+    def read(self, position: int, size: int) -> bytes:
+        """So many bytes from there on."""
+        if not (position >= 0 and 0 <= size <= self.size - position):
+            raise self.damage(position, f"{size} bytes should follow, and the file ends before")
+        parts = []
+        while size > 0:
+            part = os.pread(self._fd, size, position)
+            if not part:
+                raise self.damage(position, "the file has become shorter while it was read")
+            parts.append(part)
+            position += len(part)
+            size -= len(part)
+        return parts[0] if len(parts) == 1 else b"".join(parts)
+
+    def unpack(self, layout: Struct, position: int) -> tuple[Any, ...]:
+        """Numbers from there on."""
+        return layout.unpack(self.read(position, layout.size))
+
+
+class Cursor:
+    """Bytes that are read from the front. `where` begins what its errors say."""
+
+    __slots__ = ("data", "position", "where")
+
+    def __init__(self, data: bytes, where: str, position: int = 0) -> None:
+        self.data = data
+        self.where = where
+        self.position = position
+
+    def damage(self, what: str) -> Damage:
+        """The error that says what is wrong here."""
+        return Damage(f"{self.where}, at {self.position} of {len(self.data)} bytes: {what}")
+
+    def take(self, size: int) -> bytes:
+        """So many bytes."""
+        start = self.position
+        if not 0 <= size <= len(self.data) - start:
+            raise self.damage(f"{size} bytes should follow")
+        self.position = start + size
+        return self.data[start : self.position]
+
+    def unpack(self, layout: Struct) -> tuple[Any, ...]:
+        """Numbers."""
+        try:
+            found = layout.unpack_from(self.data, self.position)
+        except error:
+            raise self.damage(f"{layout.size} bytes should follow") from None
+        self.position += layout.size
+        return found
+
+    @property
+    def left(self) -> int:
+        """Bytes that have not been read."""
+        return len(self.data) - self.position
+
+
+class Witness:
+    """Sees whether somebody writes to files while they are read."""
+
+    def __init__(self) -> None:
+        self._seen: dict[Path, tuple[int, int]] = {}
+
+    def look(self, path: Path) -> None:
+        """Remember how the file is now, if it is there."""
+        stamp = _stamp(path)
+        if stamp is not None:
+            self._seen.setdefault(path, stamp)
+
+    def changed(self) -> list[Path]:
+        """Files that are not as they were."""
+        return [path for path, stamp in self._seen.items() if _stamp(path) != stamp]
+
+
+def _stamp(path: Path) -> tuple[int, int] | None:
+    try:
+        status = os.stat(path)
+    except OSError:
+        return None
+    return status.st_size, status.st_mtime_ns

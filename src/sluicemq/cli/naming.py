@@ -1,0 +1,109 @@
+"""How destinations are named on the command line, and completed by the shell.
+
+`orders` is a queue and `topic:prices` a topic; a queue that is called `topic:prices` is written
+`queue:topic:prices`. Where a command is of one kind only, a name is a name.
+"""
+
+from __future__ import annotations
+
+import fnmatch
+import re
+from collections.abc import Iterator
+from contextlib import suppress
+from typing import Annotated, Any, Final
+
+import typer
+
+from sluicemq.cli.api import Api
+from sluicemq.cli.console import UsageError, printable
+from sluicemq.cli.place import Place
+from sluicemq.model.destination import Address, Kind
+from sluicemq.model.errors import SluiceError
+
+_PREFIXES: Final = {"queue:": Kind.QUEUE, "topic:": Kind.TOPIC}
+_HARMLESS: Final = re.compile(r"[\w.:@%+=,/][\w.:@%+=,/-]*\Z")
+"""Names that a shell takes for nothing else when it has put them into the command line."""
+_OFFERED: Final = 100
+"""Names that a shell is offered."""
+
+
+def address_of(text: str) -> Address:
+    """The destination that is meant. Raises UsageError."""
+    for prefix, kind in _PREFIXES.items():
+        if text.startswith(prefix):
+            return _checked(Address(kind, text.removeprefix(prefix)))
+    return _checked(Address(Kind.QUEUE, text))
+
+
+def address_in(item: dict[str, Any]) -> str:
+    """How the destination that an item of the API names is written here."""
+    name = str(item["name"])
+    if item["kind"] == "topic":
+        return f"topic:{name}"
+    return f"queue:{name}" if name.startswith(tuple(_PREFIXES)) else name
+
+
+def shown(address: Address) -> str:
+    """A destination in a sentence."""
+    return f"the {address.kind.name.lower()} {printable(address.name)}"
+
+
+def is_like(name: str, pattern: str) -> bool:
+    """Whether a name matches what is in a shell's notation; "" matches all."""
+    return not pattern or fnmatch.fnmatchcase(name, pattern)
+
+
+def narrowed(pattern: str) -> str | None:
+    """What the broker can leave out already of what does not match; None = it cannot help."""
+    if not pattern or pattern == "*" or set("?[") & set(pattern):
+        return None
+    try:
+        pattern.encode()
+    except UnicodeEncodeError:
+        return None
+    return pattern
+
+
+def complete_name(ctx: typer.Context, incomplete: str) -> list[str]:
+    """Names for the shell: of the kind that the group of commands is for."""
+    group = ctx.parent.info_name if ctx.parent is not None else ""
+    return list(_complete(ctx, incomplete, "topic" if group == "topics" else "queue"))
+
+
+def complete_destination(ctx: typer.Context, incomplete: str) -> list[str]:
+    """Names of queues and topics for the shell."""
+    return list(_complete(ctx, incomplete, None))
+
+
+NameArgument = Annotated[
+    str, typer.Argument(metavar="NAME", show_default=False, autocompletion=complete_name)
+]
+DestinationArgument = Annotated[
+    str,
+    typer.Argument(
+        metavar="NAME",
+        help="A queue, or topic:NAME.",
+        show_default=False,
+        autocompletion=complete_destination,
+    ),
+]
+
+
+def _checked(address: Address) -> Address:
+    if not address.name:
+        raise UsageError("a destination has a name")
+    return address
+
+
+def _complete(ctx: typer.Context, incomplete: str, kind: str | None) -> Iterator[str]:
+    """Nothing where the broker does not tell, or would have to be told a password."""
+    given = {name: ctx.params.get(name) for name in Place._fields if name != "user"}
+    place = Place(user=ctx.params.get("user_name"), **given)
+    if place.user is not None and place.password_file is None:
+        return
+    wanted = incomplete.removeprefix("topic:")
+    with suppress(SluiceError, OSError), Api(place.target(), patience=1.0) as api:
+        for item in api.items("/destinations", _OFFERED, kind=kind, filter=f"{wanted}*"):
+            name = str(item["name"]) if kind else address_in(item)
+            if "name_base64" not in item and _HARMLESS.match(name):
+                yield name

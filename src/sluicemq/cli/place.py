@@ -1,0 +1,231 @@
+"""Where the broker is that a command asks, and who asks.
+
+    --url, else --data-dir or --config, else $SLUICEMQ_URL, else the configured data directory
+
+By a URL (http://, https://, http+unix://) one logs in as at every listener, with a password or a
+token. Without one the command opens the socket `admin.sock` in the broker's data directory: whoever
+may do that, the owner of the data, may do everything, and is asked for nothing.
+"""
+
+from __future__ import annotations
+
+import getpass
+import ipaddress
+import os
+import sys
+from pathlib import Path
+from typing import Annotated, Any, Final, NamedTuple
+
+import typer
+
+from sluicemq.cli.console import UsageError, err
+from sluicemq.cli.serve import load_flags
+from sluicemq.model.errors import ConfigurationError
+from sluicemq.pipeline.remote import Target, authorization, target
+from sluicemq.server.loading import CONFIG_VARIABLE
+
+PANEL: Final = "Which broker, and as whom"
+
+UrlOption = Annotated[
+    str | None,
+    typer.Option(
+        "--url",
+        metavar="URL",
+        help="Its HTTP listener: http://host:7680 or https://… (or $SLUICEMQ_URL)",
+        rich_help_panel=PANEL,
+    ),
+]
+UserOption = Annotated[
+    str | None,
+    typer.Option(
+        "--user",
+        metavar="NAME",
+        help="Log in as; the password is asked for. (or $SLUICEMQ_USER)",
+        rich_help_panel=PANEL,
+    ),
+]
+PasswordFileOption = Annotated[
+    Path | None,
+    typer.Option(
+        "--password-file",
+        metavar="FILE",
+        help="The password for --user is its first line. (or $SLUICEMQ_PASSWORD)",
+        rich_help_panel=PANEL,
+    ),
+]
+LoginPasswordFileOption = Annotated[
+    Path | None,
+    typer.Option(
+        "--login-password-file",
+        metavar="FILE",
+        help="The password for --user is its first line. (or $SLUICEMQ_PASSWORD)",
+        rich_help_panel=PANEL,
+    ),
+]
+TokenFileOption = Annotated[
+    Path | None,
+    typer.Option(
+        "--token-file",
+        metavar="FILE",
+        help="Log in with the token in its first line. (or $SLUICEMQ_TOKEN)",
+        rich_help_panel=PANEL,
+    ),
+]
+AuthorityOption = Annotated[
+    Path | None,
+    typer.Option(
+        "--ca",
+        metavar="FILE",
+        help="Whose certificates to trust, for https. (or $SLUICEMQ_CA)",
+        rich_help_panel=PANEL,
+    ),
+]
+_DATA_DIR = Annotated[
+    Path | None,
+    typer.Option(
+        "--data-dir",
+        "-d",
+        metavar="DIR",
+        help="The broker of this machine whose data is there; without --url.",
+        rich_help_panel=PANEL,
+    ),
+]
+_CONFIG = Annotated[
+    Path | None,
+    typer.Option(
+        "--config",
+        "-c",
+        metavar="FILE",
+        envvar=CONFIG_VARIABLE,
+        help="The broker of this machine that runs with this configuration.",
+        rich_help_panel=PANEL,
+    ),
+]
+
+
+class Place(NamedTuple):
+    """What the options of a command say; those not given are None."""
+
+    url: str | None = None
+    user: str | None = None
+    password_file: Path | None = None
+    token_file: Path | None = None
+    ca: Path | None = None
+    config: Path | None = None
+    data_dir: Path | None = None
+
+    def target(self) -> Target:
+        """Which broker, and as whom; asks for a password where one is missing. Raises
+        UsageError."""
+        url = self.url
+        if url is not None and self.data_dir is not None:
+            raise UsageError("give either --url or --data-dir, not both")
+        if url is None and self.data_dir is None and self.config is None:
+            url = os.environ.get("SLUICEMQ_URL") or None
+        if url is not None:
+            return self._by_url(url)
+        for option in ("user", "password_file", "token_file", "ca"):
+            if getattr(self, option) is not None:
+                raise UsageError(
+                    f"--{option.replace('_', '-')} goes with --url; the socket in the data "
+                    "directory asks nobody who they are"
+                )
+        return Target("localhost", 0, path=str(self.socket()))
+
+    @property
+    def local(self) -> bool:
+        """The broker is the one of a data directory, which may not be running."""
+        named = self.data_dir is not None or self.config is not None
+        return self.url is None and (named or not os.environ.get("SLUICEMQ_URL"))
+
+    def socket(self) -> Path:
+        """Of the broker of the data directory that is meant."""
+        return load_flags(self.config, self.data_dir).config.admin_socket
+
+    def _by_url(self, url: str) -> Target:
+        try:
+            found = target({"url": url})
+        except ConfigurationError as error:
+            raise UsageError(f"--url: {error}") from None
+        if ca := self.ca or os.environ.get("SLUICEMQ_CA"):
+            if not found.secure:
+                raise UsageError("--ca has a meaning only with https://")
+            found = found._replace(ca=str(ca))
+        if not found.authorization:
+            found = found._replace(authorization=self._authorization(str(found)))
+        elif self.user is not None or self.token_file is not None:
+            raise UsageError("the URL says who logs in; leave out --user and --token-file")
+        if found.authorization and not found.secure and not found.path and _is_far(found.host):
+            err().print(
+                f"warning: the password goes to {found.host} as everybody on the way can read it; "
+                "use https://",
+                style="yellow",
+                markup=False,
+            )
+        return found
+
+    def _authorization(self, where: str) -> str:
+        environ = os.environ
+        user, token_file = self.user, self.token_file
+        if user is not None and token_file is not None:
+            raise UsageError("a token says who it is for: leave out --user")
+        if user is None and token_file is None:
+            user = environ.get("SLUICEMQ_USER") or None
+            if token := environ.get("SLUICEMQ_TOKEN"):
+                return authorization("", "", token)
+            if named := environ.get("SLUICEMQ_TOKEN_FILE"):
+                token_file = Path(named)
+        if token_file is not None:
+            return authorization("", "", _secret(token_file))
+        if user is None:
+            if self.password_file is not None:
+                raise UsageError("--password-file goes with --user")
+            return ""
+        return authorization(user, self._password(user, where), "")
+
+    def _password(self, user: str, where: str) -> str:
+        if self.password_file is not None:
+            return _secret(self.password_file)
+        if password := os.environ.get("SLUICEMQ_PASSWORD"):
+            return password
+        if named := os.environ.get("SLUICEMQ_PASSWORD_FILE"):
+            return _secret(Path(named))
+        if sys.stdin.isatty():
+            return getpass.getpass(f"Password of {user} at {where}: ", sys.stderr)
+        raise UsageError(
+            f"there is no terminal to ask for the password of {user}; give --password-file, or set "
+            "SLUICEMQ_PASSWORD"
+        )
+
+
+def _secret(path: Path) -> str:
+    # here, because the hashes of passwords that come along take time to load
+    from sluicemq.server.identity.passwords import read_secret_file
+
+    return read_secret_file(path)
+
+
+def _is_far(host: str) -> bool:
+    try:
+        return not ipaddress.ip_address(host).is_loopback
+    except ValueError:
+        return host != "localhost"
+
+
+def place_options(login: Any = PasswordFileOption) -> dict[str, Any]:
+    """The options by their parameters; `login` is that of the password."""
+    return {
+        "url": UrlOption,
+        "user_name": UserOption,
+        "password_file": login,
+        "token_file": TokenFileOption,
+        "ca": AuthorityOption,
+        "data_dir": _DATA_DIR,
+        "config": _CONFIG,
+    }
+
+
+def place_of(given: dict[str, Any]) -> Place:
+    """Take what `place_options` are set to out of the arguments of a command."""
+    found = {name: given.pop(name) for name in place_options()}
+    return Place(user=found.pop("user_name"), **found)

@@ -1,0 +1,43 @@
+"""Properties and times of a message, as they are written on the command line."""
+
+from __future__ import annotations
+
+from typing import Any, Final
+
+from sluicemq.cli.console import UsageError
+from sluicemq.server.units import Unit, parse_quantity
+
+TYPES: Final = {"string": str, "boolean": bool, "int": int, "float": float}
+_TRUTH: Final = {"true": True, "false": False}
+
+
+def properties_of(given: list[str]) -> dict[str, Any]:
+    """`NAME=VALUE` is a text, `NAME:TYPE=VALUE` of that type. Raises UsageError."""
+    found: dict[str, Any] = {}
+    for text in given:
+        name, equals, value = text.partition("=")
+        name, colon, kind = name.partition(":")
+        if not equals or not name:
+            raise UsageError(f"--property {text!r}: write NAME=VALUE or NAME:TYPE=VALUE")
+        if colon and kind not in TYPES:
+            raise UsageError(
+                f"--property {text!r}: there is no type {kind!r}; there are {', '.join(TYPES)}"
+            )
+        kind = kind or "string"
+        try:
+            read: Any = _TRUTH[value.lower()] if kind == "boolean" else TYPES[kind](value)
+        except (ValueError, KeyError):
+            raise UsageError(f"--property {text!r}: {value!r} is no {kind}") from None
+        found[name] = {"type": kind, "value": read}
+    return found
+
+
+def whole_milliseconds(option: str, text: str | None) -> int | None:
+    """A time such as 30s. Raises UsageError."""
+    if text is None:
+        return None
+    try:
+        value = parse_quantity(text if not text.isdecimal() else f"{text}s", Unit.MILLISECONDS)
+    except ValueError as error:
+        raise UsageError(f"{option}: {error}") from None
+    return round(value)

@@ -1,0 +1,99 @@
+"""`sluicemq slots …`: the retention slots of a running broker: which readers hold segments back.
+
+`sluicemq journal slots` does the same to the journal of a broker that is stopped.
+"""
+
+from __future__ import annotations
+
+from typing import Annotated, Final
+
+import typer
+
+from sluicemq.cli.api import Api, below
+from sluicemq.cli.asking import Done, Shown, YesFlag, acts, confirm, looks
+from sluicemq.cli.console import UsageError
+from sluicemq.cli.destinations import Listing
+from sluicemq.cli.tables import Column, moment, number, pairs, size, table
+from sluicemq.server.units import Unit, parse_quantity
+
+app = typer.Typer(
+    cls=Listing,
+    help="Retention slots: list them, make, move and remove them. Alone: list.",
+    pretty_exceptions_enable=False,
+)
+
+COLUMNS: Final = (
+    Column("slot", lambda item: str(item["name"])),
+    Column("position", lambda item: str(item["position"]), right=True),
+    Column("limit", lambda item: size(item["limit_bytes"]), right=True),
+    Column("created", lambda item: moment(item["created"])),
+    Column("state", lambda item: "lost" if item.get("lost") else "held"),
+)
+NameArgument = Annotated[str, typer.Argument(metavar="NAME", show_default=False)]
+PositionOption = Annotated[
+    int, typer.Option("--position", min=0, help="Up to here everything has been done.")
+]
+
+
+@looks(app, "list")
+def list_slots(api: Api) -> Shown:
+    """List the slots."""
+    found = api.get("/journal/slots")["slots"]
+    if not found:
+        return Shown([], None, "There are no slots. A pipeline's first run makes one.")
+    return Shown(found, table(COLUMNS, found))
+
+
+@looks(app, "show")
+def show(api: Api, name: NameArgument) -> Shown:
+    """Show one slot, and how far behind the journal's end it is."""
+    slot = api.get(below("/journal/slots", name))
+    end = api.get("/journal")["durable"]["sequence"]
+    behind = max(0, end - slot["position"])
+    rows = [(column.title, str(column.of(slot))) for column in COLUMNS]
+    return Shown({**slot, "behind": behind}, pairs([*rows, ("behind", number(behind))]))
+
+
+@acts(app, "create")
+def create(
+    api: Api,
+    name: NameArgument,
+    position: PositionOption = 0,
+    limit: Annotated[
+        str | None,
+        typer.Option("--limit", metavar="SIZE", help="What may be kept for it, as 5GiB."),
+    ] = None,
+) -> Done:
+    """Make a slot: from its position on, nothing of the journal is given up."""
+    body: dict[str, int] = {"position": position}
+    if limit is not None:
+        body["limit_bytes"] = _bytes(limit)
+    slot = api.put(below("/journal/slots", name), body)
+    return Done(slot, f"The slot {name} is at {slot['position']}.")
+
+
+@acts(app, "advance")
+def advance(api: Api, name: NameArgument, position: PositionOption) -> Done:
+    """Move a slot forward: what is behind it may go."""
+    slot = api.get(below("/journal/slots", name))
+    if position < slot["position"]:
+        raise UsageError(
+            f"the slot {name} is at {slot['position']} and cannot go back to {position}"
+        )
+    slot = api.put(below("/journal/slots", name), {"position": position})
+    return Done(slot, f"The slot {name} is at {slot['position']}.")
+
+
+@acts(app, "delete")
+def delete(api: Api, name: NameArgument, yes: YesFlag = False) -> Done:
+    """Remove a slot; its reader will have to begin anew."""
+    confirm(f"Remove the slot {name}?", yes)
+    api.delete(below("/journal/slots", name))
+    return Done({"deleted": name}, f"Removed the slot {name}.")
+
+
+def _bytes(text: str) -> int:
+    try:
+        return int(parse_quantity(text, Unit.BYTES))
+    except ValueError as error:
+        raise UsageError(f"--limit: {error}") from None

@@ -1,0 +1,94 @@
+"""`sluicemq subscriptions …`: of topics, who gets a copy of what is published."""
+
+from __future__ import annotations
+
+from typing import Annotated, Final
+
+import typer
+
+from sluicemq.cli.api import Api, selected
+from sluicemq.cli.asking import Done, Shown, YesFlag, acts, confirm, looks
+from sluicemq.cli.console import UsageError
+from sluicemq.cli.destinations import Listing
+from sluicemq.cli.naming import address_of
+from sluicemq.cli.tables import Column, Item, number, table
+from sluicemq.model.destination import Kind
+
+app = typer.Typer(
+    cls=Listing,
+    help="Subscriptions of topics: list them, remove durable ones. Alone: list.",
+    pretty_exceptions_enable=False,
+)
+
+COLUMNS: Final = (
+    Column("topic", lambda item: str(item["destination"])),
+    Column("subscription", lambda item: str(item["label"])),
+    Column("client", lambda item: str(item["client_id"] or "-")),
+    Column("kind", lambda item: _kind(item)),
+    Column("waiting", lambda item: number(item["waiting"]), right=True),
+    Column("in flight", lambda item: number(item["unacked"]), right=True),
+    Column("consumers", lambda item: number(item["consumers"]), right=True),
+    Column("selector", lambda item: str(item.get("selector") or "")),
+)
+TopicOption = Annotated[
+    str | None, typer.Option("--topic", metavar="NAME", help="Only of this topic.")
+]
+
+
+@looks(app, "list")
+def list_subscriptions(
+    api: Api,
+    text: Annotated[
+        str | None, typer.Argument(metavar="[TEXT]", help="Only with this in the name.")
+    ] = None,
+    topic: TopicOption = None,
+) -> Shown:
+    """List the subscriptions of topics."""
+    which = selected(_topic(topic)) if topic is not None else {}
+    found = list(api.items("/subscriptions", filter=text, **which))
+    if not found:
+        return Shown([], None, "There are no such subscriptions.")
+    return Shown(found, table(COLUMNS, found))
+
+
+@acts(app, "delete")
+def delete(
+    api: Api,
+    topic: Annotated[str, typer.Argument(metavar="TOPIC", show_default=False)],
+    name: Annotated[str, typer.Argument(metavar="NAME", help="As listed.", show_default=False)],
+    client: Annotated[
+        str | None, typer.Option("--client", metavar="ID", help="Of several, that client's.")
+    ] = None,
+    force: Annotated[bool, typer.Option("--force", help="Even if it has consumers.")] = False,
+    yes: YesFlag = False,
+) -> Done:
+    """Remove a durable subscription, with what waits for it."""
+    destination = _topic(topic)
+    confirm(f"Remove the subscription {name} of the topic {destination}, with its messages?", yes)
+    which = selected(destination)
+    found = [
+        item["name"]
+        for item in api.items("/subscriptions", **which)
+        if name in (item["label"], item["name"]) and client in (None, item["client_id"])
+    ]
+    if len(found) > 1:
+        raise UsageError(f"several clients have a subscription {name}: say which with --client")
+    # one that is not listed is the broker's to refuse: it knows who may see what
+    api.delete("/subscriptions", name=found[0] if found else name, force=force, **which)
+    return Done(
+        {"deleted": name, "destination": destination},
+        f"Removed the subscription {name} of the topic {destination}.",
+    )
+
+
+def _topic(text: str) -> str:
+    """Both `prices` and `topic:prices` are the topic prices."""
+    address = address_of(text if text.startswith(("topic:", "queue:")) else f"topic:{text}")
+    if address.kind is not Kind.TOPIC:
+        raise UsageError(f"{text}: only topics have subscriptions")
+    return address.name
+
+
+def _kind(item: Item) -> str:
+    words = ["durable"] if item.get("durable") else ["while connected"]
+    return ", ".join([*words, *(["shared"] if item.get("shared") else [])])

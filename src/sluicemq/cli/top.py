@@ -1,0 +1,275 @@
+"""`sluicemq top`: the broker, live: what its destinations do, and who is connected.
+
+The broker sorts and counts; asked for is what fits on the screen, so that many destinations cost no
+more than few.
+"""
+
+from __future__ import annotations
+
+import sys
+import time
+from collections.abc import Iterator
+from contextlib import suppress
+from dataclasses import dataclass
+from typing import Annotated, Any, Final, NamedTuple
+
+import typer
+from rich.console import Console, Group, RenderableType
+from rich.live import Live
+from rich.text import Text
+
+from sluicemq.cli import connections, consumers, destinations
+from sluicemq.cli.api import Api
+from sluicemq.cli.asking import placed
+from sluicemq.cli.console import no_such, out, printable
+from sluicemq.cli.keyboard import Keyboard
+from sluicemq.cli.naming import address_in
+from sluicemq.cli.tables import Column, Item, age, number, rate, show, size, sparkline, table
+from sluicemq.model.errors import ConnectionLost
+
+app = typer.Typer(add_completion=False)
+
+AROUND: Final = 6
+"""Lines that are not rows of the table."""
+MOST_ROWS: Final = 500
+_BARS: Final = 40
+_HELP: Final = (
+    "q quit  1 destinations  2 connections  3 consumers  s sort  r reverse  / filter  ↑↓ page  "
+    "space freeze  + - interval"
+)
+_FASTEST: Final = 0.25
+_SLOWEST: Final = 60.0
+
+
+class View(NamedTuple):
+    """One of the lists that can be looked at.
+
+    path   of the API
+    sorts  columns by which the broker sorts; the first is the usual one
+    """
+
+    title: str
+    path: str
+    columns: tuple[Column, ...]
+    sorts: tuple[str, ...]
+
+
+VIEWS: Final = {
+    "1": View(
+        "destinations",
+        "/destinations",
+        (
+            Column("name", lambda item: destinations.marked(item, address_in(item))),
+            *destinations.COLUMNS,
+        ),
+        ("rate_in", "name", "waiting", "unacked", "bytes", "consumers", "rate_out"),
+    ),
+    "2": View("connections", "/connections", connections.COLUMNS, ()),
+    "3": View("consumers", "/consumers", consumers.COLUMNS, ()),
+}
+
+
+@dataclass
+class Choice:
+    """What is looked at; the keys change it."""
+
+    view: View = VIEWS["1"]
+    sort: str = "rate_in"
+    ascending: bool = False
+    filter: str = ""
+    page: int = 1
+    interval: float = 1.0
+    frozen: bool = False
+    typing: bool = False
+    """What is pressed goes into the filter."""
+    over: bool = False
+
+    def press(self, key: str) -> bool:
+        """Change what a key changes. Whether the broker is to be asked anew."""
+        if self.typing:
+            return self._type(key)
+        if key in VIEWS:
+            self.view, self.page, self.ascending = VIEWS[key], 1, False
+            self.sort = self.view.sorts[0] if self.view.sorts else ""
+        elif key in ("s", "S", "left", "right") and self.view.sorts:
+            step = 1 if key in ("s", "right") else -1
+            at = self.view.sorts.index(self.sort) + step
+            self.sort = self.view.sorts[at % len(self.view.sorts)]
+            self.ascending, self.page = self.sort == "name", 1
+        elif key == "r" and self.view.sorts:
+            self.ascending, self.page = not self.ascending, 1
+        elif key == "/":
+            self.typing, self.filter, self.page = True, "", 1
+        elif key == "escape":
+            self.filter, self.page = "", 1
+        elif key in ("down", "page down"):
+            self.page += 1
+        elif key in ("up", "page up"):
+            self.page = max(1, self.page - 1)
+        elif key == "home":
+            self.page = 1
+        elif key == " ":
+            self.frozen = not self.frozen
+        elif key in ("+", "="):
+            self.interval = max(_FASTEST, self.interval / 2)
+        elif key == "-":
+            self.interval = min(_SLOWEST, self.interval * 2)
+        elif key in ("q", "Q", "\x04"):
+            self.over = True
+        else:
+            return False
+        return True
+
+    def _type(self, key: str) -> bool:
+        if key in ("enter", "escape"):
+            self.typing = False
+            if key == "escape":
+                self.filter = ""
+        elif key == "backspace":
+            self.filter = self.filter[:-1]
+        elif len(key) == 1 and key.isprintable():
+            self.filter += key
+        else:
+            return False
+        return True
+
+
+class Look(NamedTuple):
+    """What the broker has told: the overview, and a page of the list that is looked at."""
+
+    overview: Item
+    items: list[Item]
+    total: int
+    page: int
+
+
+def take(api: Api, choice: Choice, rows: int) -> Look:
+    """Ask the broker."""
+    overview = api.get("/overview")
+    query: dict[str, Any] = {"page_size": rows, "filter": choice.filter or None}
+    if choice.view.path == "/consumers":
+        # which knows no texts
+        query.pop("filter")
+    if choice.sort:
+        query |= {"sort": choice.sort, "order": "asc" if choice.ascending else "desc"}
+    found = api.get(choice.view.path, page=choice.page, **query)
+    last = max(1, -(-found["total"] // rows))
+    if choice.page > last:
+        choice.page = last
+        found = api.get(choice.view.path, page=choice.page, **query)
+    return Look(overview, found["items"], found["total"], choice.page)
+
+
+@placed(app, "top")
+def top(
+    api: Api,
+    pattern: Annotated[
+        str,
+        typer.Argument(metavar="[PATTERN]", help="Only names like orders.*, or with this text."),
+    ] = "",
+    sort: Annotated[
+        str, typer.Option("--sort", metavar="COLUMN", help="Column to sort by, largest first.")
+    ] = "rate_in",
+    interval: Annotated[
+        float, typer.Option("--interval", "-n", min=0.1, help="Seconds between two looks.")
+    ] = 1.0,
+    count: Annotated[
+        int, typer.Option("--count", min=0, help="Stop after so many looks; 0 = never.")
+    ] = 0,
+) -> None:
+    """Watch the broker's queues and topics, connections and consumers. `q` or Ctrl-C ends it."""
+    view = VIEWS["1"]
+    if sort not in view.sorts:
+        raise no_such("--sort", "column", sort, view.sorts)
+    choice = Choice(view, sort, sort == "name", "" if pattern == "*" else pattern, 1, interval)
+    console = out()
+    if not console.is_terminal:
+        for done in _times(count):
+            if done:
+                time.sleep(interval)
+            look = take(api, choice, MOST_ROWS)
+            show(Group(_head(look.overview), _list(look, choice)))
+            sys.stdout.flush()
+        return
+    with (
+        suppress(KeyboardInterrupt),
+        Keyboard() as keyboard,
+        Live(console=console, screen=True, auto_refresh=False) as live,
+    ):
+        _run(api, choice, count, keyboard, live)
+
+
+def _run(api: Api, choice: Choice, count: int, keyboard: Keyboard, live: Live) -> None:
+    console = live.console
+    look = take(api, choice, _rows(console))
+    for done in _times(count):
+        trouble = ""
+        if done and not choice.frozen:
+            try:
+                look = take(api, choice, _rows(console))
+            except ConnectionLost as lost:
+                # it may be restarting
+                trouble = str(lost)
+        live.update(_screen(look, choice, trouble), refresh=True)
+        until = time.monotonic() + choice.interval
+        while (left := until - time.monotonic()) > 0 or choice.frozen:
+            pressed = [choice.press(key) for key in keyboard.keys(max(0.05, left))]
+            if choice.over:
+                return
+            if any(pressed):
+                break
+
+
+def _times(count: int) -> Iterator[int]:
+    done = 0
+    while not count or done < count:
+        yield done
+        done += 1
+
+
+def _rows(console: Console) -> int:
+    return min(MOST_ROWS, max(1, console.height - AROUND))
+
+
+def _screen(look: Look, choice: Choice, trouble: str) -> RenderableType:
+    last = Text(_HELP, style="dim", no_wrap=True, overflow="ellipsis")
+    if choice.typing:
+        last = Text(f"filter: {choice.filter}▏  Enter keeps it, Escape drops it", style="bold")
+    elif trouble:
+        last = Text(printable(trouble), style="bold red")
+    return Group(_head(look.overview), _about(look, choice), _list(look, choice, cut=True), last)
+
+
+def _head(overview: Item) -> RenderableType:
+    totals = overview["totals"]
+    history = overview.get("history") or {}
+    first = Text(
+        f"sluicemq {printable(overview['version'])}  up {age(overview['uptime_ms'])}  "
+        f"{size(overview['memory_bytes'])} memory  {number(totals['connections'])} connections  "
+        f"{number(totals['waiting'])} waiting"
+    )
+    second = Text(
+        f"in {rate(totals['rate_in'])}/s {sparkline(history.get('in', []), _BARS)}  "
+        f"out {rate(totals['rate_out'])}/s {sparkline(history.get('out', []), _BARS)}",
+        no_wrap=True,
+    )
+    alarms = [Text(f"! {each['text']}", style="bold red") for each in overview.get("alarms") or []]
+    return Group(first, second, *alarms)
+
+
+def _about(look: Look, choice: Choice) -> Text:
+    parts = [f"{number(look.total)} {choice.view.title}"]
+    if choice.sort:
+        parts.append(f"by {choice.sort}{' ↑' if choice.ascending else ' ↓'}")
+    if choice.filter:
+        parts.append(f"like {printable(choice.filter)}")
+    if look.page > 1 or look.total > len(look.items):
+        parts.append(f"page {look.page}")
+    parts.append(f"every {choice.interval:g} s{', frozen' if choice.frozen else ''}")
+    return Text("  ".join(parts), style="dim")
+
+
+def _list(look: Look, choice: Choice, *, cut: bool = False) -> RenderableType:
+    if not look.items:
+        return Text(f"no {choice.view.title}{' like that' if choice.filter else ' yet'}")
+    return table(choice.view.columns, look.items, cut=cut)

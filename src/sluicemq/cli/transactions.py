@@ -1,0 +1,71 @@
+"""`sluicemq transactions …`: what is open or prepared, and a decision by hand for those whose
+coordinator does not come back."""
+
+from __future__ import annotations
+
+from typing import Annotated, Final
+
+import typer
+
+from sluicemq.cli.api import Api, below
+from sluicemq.cli.asking import Done, Shown, YesFlag, acts, confirm, looks
+from sluicemq.cli.destinations import Listing
+from sluicemq.cli.tables import Column, Item, moment, number, table
+
+app = typer.Typer(
+    cls=Listing,
+    help="Transactions: list them, commit or roll back prepared ones by hand. Alone: list.",
+    pretty_exceptions_enable=False,
+)
+
+COLUMNS: Final = (
+    Column("id", lambda item: str(item["id"]), right=True),
+    Column("state", lambda item: str(item["state"])),
+    Column("protocol", lambda item: str(item.get("protocol") or "-")),
+    Column("sends", lambda item: number(item["sends"]), right=True),
+    Column("acknowledges", lambda item: number(item["acks"]), right=True),
+    Column("since", lambda item: moment(item.get("since") or 0)),
+    Column("xid", lambda item: _xid(item)),
+)
+IdArgument = Annotated[str, typer.Argument(metavar="ID", help="As listed.", show_default=False)]
+
+
+@looks(app, "list")
+def list_transactions(
+    api: Api,
+    prepared: Annotated[
+        bool, typer.Option("--prepared", help="Only those that wait for their coordinator.")
+    ] = False,
+) -> Shown:
+    """List the transactions."""
+    found = list(api.items("/transactions", state="prepared" if prepared else None))
+    if not found:
+        return Shown([], None, f"There are no {'prepared' if prepared else 'open'} transactions.")
+    return Shown(found, table(COLUMNS, found))
+
+
+@acts(app, "commit")
+def commit(api: Api, transaction: IdArgument, yes: YesFlag = False) -> Done:
+    """Carry a prepared transaction out, in place of its coordinator."""
+    return _decide(api, transaction, "commit", "Committed", yes)
+
+
+@acts(app, "rollback")
+def rollback(api: Api, transaction: IdArgument, yes: YesFlag = False) -> Done:
+    """Undo a prepared transaction, in place of its coordinator."""
+    return _decide(api, transaction, "rollback", "Rolled back", yes)
+
+
+def _decide(api: Api, transaction: str, verdict: str, done: str, yes: bool) -> Done:
+    confirm(
+        f"Decide transaction {transaction} by hand ({verdict})? Its coordinator may have decided "
+        "otherwise elsewhere.",
+        yes,
+    )
+    answer = api.post(below("/transactions", transaction) / verdict)
+    return Done(answer or {"id": transaction, "state": verdict}, f"{done} {transaction}.")
+
+
+def _xid(item: Item) -> str:
+    xid = item.get("xid")
+    return f"{xid['format']} {xid['global']} {xid['branch']}" if xid else "-"

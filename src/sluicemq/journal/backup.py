@@ -1,0 +1,352 @@
+"""A copy of a journal from which a broker can start, made while another process writes it.
+
+A journal is its newest snapshot and the segments from then on, so a copy is one if
+
+- the snapshot is no later than the end of the segments that are copied;
+- whatever the snapshot calls live, and everything behind it, is in them.
+
+The order of reading sees to that. First a slot (with a lease, should this process be killed): from
+now on no segment goes. Then the snapshot: what was removed before, was so by one that is not newer
+than this. Then the durable end, which is never behind a snapshot that has its name. What lies
+before that end never changes: it is copied in peace, while the broker goes on behind it.
+
+The result is a prefix of what the broker has confirmed, and every unit in it is whole.
+"""
+
+from __future__ import annotations
+
+import os
+import time
+from collections.abc import Callable, Mapping
+from contextlib import contextmanager, suppress
+from itertools import zip_longest
+from pathlib import Path
+from secrets import token_hex
+from typing import TYPE_CHECKING, Final, NamedTuple
+from zlib import decompressobj
+
+from sluicemq import __version__
+from sluicemq.journal.copying import LEASE_MS, Copy, Pace, Progress
+from sluicemq.journal.directory import IDENTITY_NAME, read_identity, take_lock
+from sluicemq.journal.format import HEADER_BYTES, RecordType
+from sluicemq.journal.index import TRAILER_BYTES, decode_trailer
+from sluicemq.journal.manifest import (
+    CHUNK_BYTES,
+    JOURNAL_NAME,
+    File,
+    Manifest,
+    read_manifest,
+    write_manifest,
+)
+from sluicemq.journal.segment import (
+    SEGMENT_HEADER_BYTES,
+    SegmentView,
+    damaged,
+    decode_segment_header,
+    list_segments,
+    records_end,
+    segment_path,
+)
+from sluicemq.journal.slots import Slots, wall
+from sluicemq.journal.snapshot import (
+    Snapshot,
+    decode_snapshot,
+    list_snapshots,
+    snapshot_path,
+)
+from sluicemq.journal.tail import find_tail
+from sluicemq.journal.writer import (
+    DURABLE_NAME,
+    DurableEnd,
+    encode_durable,
+    read_durable,
+    sync_directory,
+)
+from sluicemq.model.errors import JournalDamaged, JournalError, JournalLocked, RecordNotFound
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+SLOT_PREFIX: Final = "backup-"
+NO_LIMIT: Final = 1 << 62
+"""Bytes that the slot may hold back: a backup that is lost half-way helps nobody."""
+START_SECONDS: Final = 30.0
+"""How long to wait for a broker that is just starting to say how far its journal is on disk."""
+
+
+class _Plan(NamedTuple):
+    """What will be copied: of each segment its first number, bytes, and whether all of it."""
+
+    identity: bytes
+    snapshot: tuple[int, bytes] | None
+    end: DurableEnd
+    segments: list[tuple[int, int, bool]]
+
+    @property
+    def total(self) -> int:
+        return sum(size for _, size, _ in self.segments)
+
+
+def create(
+    journal: Path,
+    target: Path,
+    *,
+    extras: Mapping[str, bytes] | None = None,
+    previous: Path | None = None,
+    link: bool = False,
+    rate: int = 0,
+    told: Callable[[Progress], None] = lambda progress: None,
+    cancelled: Callable[[], bool] = lambda: False,
+) -> Manifest:
+    """Back up the journal in that directory, whether or not a broker has it open.
+
+    target    becomes the backup: a directory that does not exist yet, or is empty
+    extras    further files, by name
+    previous  an earlier backup of the same journal: segments that it has are shared with it (hard
+              links), and either can be removed without the other
+    link      share sealed segments with the data directory, where that is on the same file system
+    rate      bytes in a second to copy at most, 0 = as fast as it goes
+    told      is called now and then
+    cancelled asked now and then; True ends it with Cancelled
+
+    What is there after an error has no manifest. Raises JournalError, JournalDamaged for a source
+    that is, OSError.
+    """
+    identity = read_identity(journal) if journal.is_dir() else None
+    if identity is None:
+        raise JournalError(f"there is no journal in {journal}")
+    earlier = _earlier(identity, previous) if previous is not None else {}
+    slots = Slots(journal, NO_LIMIT)
+    name = f"{SLOT_PREFIX}{os.getpid()}-{token_hex(4)}"
+    _drop_expired(slots)
+    _prepare(target)
+    slots.create(name, 0, NO_LIMIT, LEASE_MS)
+    try:
+        plan = _plan(journal, identity)
+        pace = Pace(plan.total, rate, slots, name, told, cancelled)
+        inner = target / JOURNAL_NAME
+        inner.mkdir(mode=0o700)
+        copy = Copy(journal, target, previous, earlier, link, pace)
+        files = [
+            copy.store(f"{JOURNAL_NAME}/{IDENTITY_NAME}", plan.identity.hex().encode() + b"\n"),
+            copy.store(f"{JOURNAL_NAME}/{DURABLE_NAME}", encode_durable(plan.end)),
+        ]
+        if plan.snapshot is not None:
+            position, data = plan.snapshot
+            path = snapshot_path(inner, position)
+            files.append(copy.store(str(path.relative_to(target)), data))
+        for first, size, sealed in plan.segments:
+            files.append(copy.segment(first, size, sealed))
+        for extra, data in (extras or {}).items():
+            files.append(copy.store(extra, data))
+        slots.renew(name, LEASE_MS)  # nothing has been removed if the slot has held until now
+    except RecordNotFound:
+        raise JournalError(
+            f"the slot {name} that kept the segments is gone: somebody has dropped it, or the "
+            "clock was set. Nothing is lost but this backup; begin again"
+        ) from None
+    finally:
+        with suppress(RecordNotFound):
+            slots.drop(name)
+    manifest = Manifest(
+        release=__version__,
+        created=wall(),
+        identity=plan.identity.hex(),
+        first_sequence=plan.segments[0][0] if plan.segments else plan.end.sequence,
+        last_sequence=plan.end.sequence,
+        segment=plan.end.segment,
+        offset=plan.end.offset,
+        copied_bytes=copy.copied,
+        incremental_from=str(previous) if previous is not None else "",
+        files=files,
+    )
+    for directory in (inner, target, target.parent):
+        sync_directory(directory)
+    write_manifest(target, manifest)
+    return manifest
+
+
+def _earlier(identity: bytes, previous: Path) -> dict[str, File]:
+    """The segments of an earlier backup, by path. JournalError if it is of another journal."""
+    manifest = read_manifest(previous)
+    if manifest.identity != identity.hex():
+        raise JournalError(
+            f"{previous} is a backup of another journal ({manifest.identity[:16]}): make a full "
+            "one first"
+        )
+    return {file.path: file for file in manifest.files}
+
+
+def _drop_expired(slots: Slots) -> None:
+    """What killed backups have left, when no broker runs that would remove it."""
+    now = wall()
+    for name, slot in slots.list().items():
+        if name.startswith(SLOT_PREFIX) and slot.expired(now):
+            with suppress(RecordNotFound):
+                slots.drop(name)
+
+
+def _prepare(target: Path) -> None:
+    """JournalError if something is there already."""
+    target.mkdir(mode=0o700, parents=True, exist_ok=True)
+    if any(target.iterdir()):
+        raise JournalError(
+            f"{target} is not empty: a backup is made in a directory of its own. What an "
+            "interrupted one has left can be removed"
+        )
+
+
+# --- what to copy --------------------------------------------------------------------------------
+
+
+def _plan(journal: Path, identity: bytes) -> _Plan:
+    found = _newest_snapshot(journal)
+    end = _end(journal, found[2].position if found is not None else 0)
+    firsts = [first for first in list_segments(journal) if first <= end.segment]
+    segments: list[tuple[int, int, bool]] = []
+    before: int | None = None
+    for first, following in zip_longest(firsts, firsts[1:]):
+        try:
+            size, sealed, previous = _extent(journal, identity, first, following, end)
+        except FileNotFoundError:
+            before = None
+            continue  # removed by a snapshot that came before ours
+        if before is not None and previous != before and first > _state_position(found):
+            path = segment_path(journal, first)
+            raise damaged(path, 16, f"the segment before it, {previous:020d}, is missing")
+        before = first
+        segments.append((first, size, sealed))
+    there = {first for first, _, _ in segments}
+    for state in found[2].segments if found is not None else ():
+        if state.first <= end.segment and state.first not in there and _has_live(state.live):
+            raise damaged(
+                segment_path(journal, state.first),
+                0,
+                "the segment is missing, and messages in it are live",
+            )
+    return _Plan(identity, found[:2] if found is not None else None, end, segments)
+
+
+def _newest_snapshot(journal: Path) -> tuple[int, bytes, Snapshot] | None:
+    """Position, bytes and content. One that is damaged is a matter for recovery, not for a copy."""
+    while True:
+        vanished = False
+        failure: JournalDamaged | None = None
+        for position, path in list_snapshots(journal):
+            try:
+                data = path.read_bytes()
+            except FileNotFoundError:
+                vanished = True  # there is a newer one
+                continue
+            try:
+                return position, data, decode_snapshot(data, path)
+            except JournalDamaged as error:
+                failure = failure or error
+        if failure is not None:
+            raise failure
+        if not vanished:
+            return None
+
+
+def _state_position(found: tuple[int, bytes, Snapshot] | None) -> int:
+    return found[2].state_position if found is not None else 0
+
+
+def _has_live(packed: bytes) -> bool:
+    unpacker = decompressobj()
+    data = packed
+    while data:
+        if unpacker.decompress(data, CHUNK_BYTES).strip(b"\0"):
+            return True
+        data = unpacker.unconsumed_tail
+    return False
+
+
+def _end(journal: Path, position: int) -> DurableEnd:
+    """How far the journal may be copied: at least as far as a snapshot of that position."""
+    deadline = time.monotonic() + START_SECONDS
+    while True:
+        with _stopped(journal) as stopped:
+            end = _last_unit(journal) if stopped else read_durable(journal)
+        if end is not None and end.sequence >= position:
+            return end
+        if stopped:
+            raise damaged(journal, 0, "the journal ends before its snapshot")
+        if time.monotonic() > deadline:
+            raise JournalError(
+                f"the broker that has {journal} open does not say how far its journal is on disk: "
+                "it may be starting still; try again later"
+            )
+        time.sleep(0.05)
+
+
+@contextmanager
+def _stopped(journal: Path) -> Iterator[bool]:
+    """Whether no broker has the journal open; then none can open it inside."""
+    try:
+        fd = take_lock(journal, create=False)
+    except JournalLocked:
+        yield False
+        return
+    try:
+        yield True
+    finally:
+        if fd >= 0:
+            os.close(fd)
+
+
+def _last_unit(journal: Path) -> DurableEnd | None:
+    """Where recovery would end the journal: `durable` may be behind after a loss of power."""
+    durable = read_durable(journal)
+    limit: int | None = None
+    for first in reversed(list_segments(journal)):
+        path = segment_path(journal, first)
+        if path.stat().st_size < SEGMENT_HEADER_BYTES:
+            continue
+        view = SegmentView(path)
+        try:
+            if view.index is not None:
+                last = int(view.index.sequences[-1]) if view.index.count else first
+                return DurableEnd(first, view.size, last)
+            tail = find_tail(view, durable, limit)
+            limit = view.header.previous_end or None
+        finally:
+            view.close()
+        if tail.heads:
+            return DurableEnd(first, tail.end, int.from_bytes(tail.heads[-48:-40], "little"))
+    return None
+
+
+def _extent(
+    journal: Path, identity: bytes, first: int, following: int | None, end: DurableEnd
+) -> tuple[int, bool, int]:
+    """Bytes of a segment to copy, whether that is a sealed one whole, and the segment before it."""
+    full = records_end(journal, first, following)
+    path = segment_path(journal, first)
+    fd = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
+    try:
+        header = decode_segment_header(os.pread(fd, SEGMENT_HEADER_BYTES, 0), path)
+        if header.identity != identity:
+            raise damaged(path, 40, "the segment belongs to another data directory")
+        size = os.fstat(fd).st_size
+        index = _index_offset(fd, size)
+    finally:
+        os.close(fd)
+    if index and (first < end.segment or end.offset > index):
+        return size, True, header.previous
+    if first == end.segment:
+        return end.offset, False, header.previous
+    if not full:
+        raise damaged(path, size, "the segment is not the last and has no intact end")
+    return full, False, header.previous
+
+
+def _index_offset(fd: int, size: int) -> int:
+    """Where the index of a segment of that size begins; 0 = it is not sealed."""
+    trailer = decode_trailer(os.pread(fd, TRAILER_BYTES, max(0, size - TRAILER_BYTES)))
+    if trailer is None:
+        return 0
+    head = os.pread(fd, HEADER_BYTES, trailer[0])
+    length = int.from_bytes(head[:4], "little")
+    whole = trailer[0] + length + (-length & 7) + TRAILER_BYTES == size
+    return trailer[0] if whole and head[44] == RecordType.INDEX else 0

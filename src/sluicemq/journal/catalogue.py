@@ -1,0 +1,60 @@
+"""Which backups there are in a directory."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import msgspec
+
+from sluicemq.journal.directory import LOCK_NAME
+from sluicemq.journal.manifest import JOURNAL_NAME, read_manifest
+from sluicemq.model.errors import JournalError
+
+
+class BackupView(msgspec.Struct, frozen=True, kw_only=True):
+    """A backup as lists show it; one that was never finished has only its name.
+
+    created       ms since the epoch
+    bytes         of all its files; `copied_bytes` of them are shared with no earlier one
+    identity      of the journal, 32 hex digits
+    """
+
+    name: str
+    complete: bool
+    created: int = 0
+    release: str = ""
+    identity: str = ""
+    bytes: int = 0
+    copied_bytes: int = 0
+    last_sequence: int = 0
+    incremental_from: str = ""
+
+
+def catalogue(directory: Path) -> list[BackupView]:
+    """What is there, by name. Raises OSError."""
+    found = []
+    for path in sorted(directory.iterdir()):
+        if not path.is_dir():
+            continue
+        try:
+            manifest = read_manifest(path)
+        except JournalError:
+            journal = path / JOURNAL_NAME
+            # what a broker has had open is its data directory
+            if journal.is_dir() and not (journal / LOCK_NAME).exists():
+                found.append(BackupView(name=path.name, complete=False))
+            continue
+        found.append(
+            BackupView(
+                name=path.name,
+                complete=True,
+                created=manifest.created,
+                release=manifest.release,
+                identity=manifest.identity,
+                bytes=manifest.bytes,
+                copied_bytes=manifest.copied_bytes,
+                last_sequence=manifest.last_sequence,
+                incremental_from=Path(manifest.incremental_from).name,
+            )
+        )
+    return found

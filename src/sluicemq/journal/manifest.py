@@ -1,0 +1,184 @@
+"""What a backup holds, and whether it still does.
+
+DIR/
+  manifest.json        a `Manifest`; written last, so that without it there is no backup
+  journal/             a journal as a data directory has it, which ends at the manifest's
+    identity           `last_sequence`
+    durable
+    NNN.snapshot
+    NNN.segment …
+  users.json           whatever else was asked for
+  configuration.toml
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Iterator
+from hashlib import sha256
+from pathlib import Path
+from typing import Final
+
+import msgspec
+
+from sluicemq.journal.inspect import check
+from sluicemq.journal.writer import write_whole
+from sluicemq.model.errors import JournalError
+
+MANIFEST_NAME: Final = "manifest.json"
+JOURNAL_NAME: Final = "journal"
+VERSION: Final = 1
+CHUNK_BYTES: Final = 1 << 20
+
+Advance = Callable[[int], None]
+"""Called with the number of bytes that have been dealt with since the call before."""
+
+
+class File(msgspec.Struct, frozen=True, kw_only=True):
+    """One file of a backup; `path` is relative to it, `sha256` in hex digits. `sealed`: a segment
+    with index and trailer."""
+
+    path: str
+    bytes: int
+    sha256: str
+    sealed: bool = False
+
+
+class Manifest(msgspec.Struct, frozen=True, kw_only=True):
+    """See the module.
+
+    version         of this format
+    release         of SluiceMQ
+    created         ms since the epoch
+    identity        of the data directory, 32 hex digits
+    first_sequence  the first segment may begin with that number
+    last_sequence   the journal ends with that record
+    segment, offset where that record ends
+    copied_bytes    written for this backup; the others are shared with an earlier one, or with
+                    the data directory
+    incremental_from  directory of that earlier one, or ""
+    """
+
+    version: int = VERSION
+    release: str
+    created: int
+    identity: str
+    first_sequence: int
+    last_sequence: int
+    segment: int
+    offset: int
+    copied_bytes: int
+    incremental_from: str = ""
+    files: list[File]
+
+    @property
+    def bytes(self) -> int:
+        """Of all files."""
+        return sum(file.bytes for file in self.files)
+
+
+def read_manifest(backup: Path) -> Manifest:
+    """Raises JournalError where there is no backup, or one that was never finished."""
+    path = backup / MANIFEST_NAME
+    try:
+        data = path.read_bytes()
+    except (FileNotFoundError, NotADirectoryError):
+        what = "an unfinished backup" if (backup / JOURNAL_NAME).is_dir() else "no backup"
+        raise JournalError(f"{backup} is {what}: it has no {MANIFEST_NAME}") from None
+    try:
+        manifest = _decoder.decode(data)
+    except msgspec.MsgspecError as error:
+        raise JournalError(f"{path} cannot be read: {error}") from None
+    if manifest.version > VERSION:
+        raise JournalError(
+            f"{path} has version {manifest.version}; this release reads up to {VERSION}. Use the "
+            "release that wrote it, or a newer one."
+        )
+    for file in manifest.files:
+        parts = Path(file.path).parts
+        if file.path.startswith("/") or ".." in parts or not parts:
+            raise JournalError(f"{path} names a file that is not in the backup: {file.path!r}")
+    return manifest
+
+
+def write_manifest(backup: Path, manifest: Manifest) -> None:
+    """The backup is complete with that, whatever happens next."""
+    data = msgspec.json.format(msgspec.json.encode(manifest)) + b"\n"
+    write_whole(backup / MANIFEST_NAME, data, mode=0o600)
+
+
+class Verdict(msgspec.Struct, kw_only=True):
+    """What `verify` has found. `records` and `live` are None if nobody looked at them."""
+
+    problems: list[str]
+    files: int
+    bytes: int
+    last_sequence: int
+    records: int | None = None
+    live: int | None = None
+
+
+def _nothing(count: int) -> None:
+    """Nobody wants to know how far it is."""
+
+
+def verify(backup: Path, *, records: bool = True, advance: Advance = _nothing) -> Verdict:
+    """Compare every file with its checksum; with `records` also look at every record, index and
+    snapshot, as a broker that starts from it would find them.
+
+    Raises JournalError where there is no backup; what is wrong with one is reported.
+    """
+    manifest = read_manifest(backup)
+    problems = list(_compare(backup, manifest, advance))
+    verdict = Verdict(
+        problems=problems,
+        files=len(manifest.files),
+        bytes=manifest.bytes,
+        last_sequence=manifest.last_sequence,
+    )
+    if records and not problems:
+        report = check(backup / JOURNAL_NAME)
+        problems += map(str, report.problems)
+        verdict.records = report.records
+        verdict.live = report.live
+    return verdict
+
+
+def _compare(backup: Path, manifest: Manifest, advance: Advance) -> Iterator[str]:
+    known = {MANIFEST_NAME}
+    for file in manifest.files:
+        known.add(file.path)
+        digest = sha256()
+        size = 0
+        try:
+            for data in pieces(backup / file.path):
+                digest.update(data)
+                size += len(data)
+                advance(len(data))
+        except FileNotFoundError:
+            yield f"{file.path}: the file is missing"
+            continue
+        except OSError as error:
+            yield f"{file.path}: {error.strerror}"
+            continue
+        if size != file.bytes:
+            yield f"{file.path}: the file has {size} bytes, not {file.bytes}"
+        elif digest.hexdigest() != file.sha256:
+            yield f"{file.path}: the file is not what was backed up: its checksum differs"
+    for path in sorted(backup.rglob("*")):
+        name = str(path.relative_to(backup))
+        if name not in known and not path.is_dir():
+            yield f"{name}: the file is not part of the backup"
+
+
+def pieces(path: Path) -> Iterator[bytes]:
+    """The content of a file. Raises OSError."""
+    fd = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
+    try:
+        while data := os.read(fd, CHUNK_BYTES):
+            yield data
+    finally:
+        os.close(fd)
+
+
+_decoder: Final = msgspec.json.Decoder(Manifest)

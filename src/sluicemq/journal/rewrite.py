@@ -1,0 +1,100 @@
+"""Segments written anew with another header: of another data directory, or of another version.
+
+A header is 64 bytes, but the trailer of a sealed segment has the CRC of the whole file. What is
+changed gets a name of its own first and the segment's last, so that a crash leaves one of the two.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Iterable
+from pathlib import Path
+from zlib import crc32
+
+from sluicemq.journal.format import FORMAT_VERSION
+from sluicemq.journal.index import TRAILER_BYTES, decode_trailer, encode_trailer
+from sluicemq.journal.manifest import pieces
+from sluicemq.journal.segment import (
+    SEGMENT_HEADER_BYTES,
+    SegmentHeader,
+    decode_segment_header,
+    encode_segment_header,
+    segment_version,
+)
+from sluicemq.journal.writer import sync_directory, write_at
+
+Change = Callable[[SegmentHeader], SegmentHeader]
+
+
+def unchanged(header: SegmentHeader) -> SegmentHeader:
+    """Only the version is to be another."""
+    return header
+
+
+def recast(
+    source: Path,
+    target: Path,
+    change: Change = unchanged,
+    version: int | None = None,
+    content: Iterable[bytes] | None = None,
+    sealed: bool = True,
+) -> None:
+    """Write `source` to the new file `target`, synced, with its header changed.
+
+    `version` None = as it was; `content` is what `source` holds, if the caller reads it for a
+    purpose of its own; `sealed`: it has a trailer. What looks like one at the end of another may be
+    a message's. JournalDamaged, OSError.
+    """
+    fd = os.open(target, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o640)
+    try:
+        _recast(fd, source, change, version, content, sealed)
+        os.fsync(fd)
+    finally:
+        os.close(fd)
+
+
+def _recast(
+    fd: int,
+    source: Path,
+    change: Change,
+    version: int | None,
+    content: Iterable[bytes] | None,
+    sealed: bool,
+) -> None:
+    kept = b""
+    """The last bytes so far, which may be the trailer."""
+    place = 0
+    crc = 0
+    for data in pieces(source) if content is None else content:
+        if place == 0 and not kept:
+            header = decode_segment_header(data, source)
+            data = (
+                encode_segment_header(change(header), version or segment_version(data))
+                + data[SEGMENT_HEADER_BYTES:]
+            )
+        data = kept + data
+        data, kept = data[:-TRAILER_BYTES], data[-TRAILER_BYTES:]
+        crc = crc32(data, crc)
+        place = write_at(fd, data, place)
+    trailer = decode_trailer(kept) if sealed else None
+    if trailer is not None:
+        offset, records, _ = trailer
+        kept = encode_trailer(offset, records, crc)
+    write_at(fd, kept, place)
+
+
+def replace_header(path: Path, change: Change = unchanged, version: int = FORMAT_VERSION) -> None:
+    """The same in place: after a crash the segment is the old one or the new one."""
+    temporary = path.with_name(path.name + ".tmp")
+    temporary.unlink(missing_ok=True)
+    recast(path, temporary, change, version)
+    put_in_place(temporary, path)
+
+
+def put_in_place(temporary: Path, path: Path) -> None:
+    """Let the synced file take the place of a segment, and belong to whom that belonged."""
+    status = path.stat()
+    if os.geteuid() == 0:
+        os.chown(temporary, status.st_uid, status.st_gid)
+    os.rename(temporary, path)
+    sync_directory(path.parent)

@@ -1,0 +1,101 @@
+"""The connections of all listeners, as the administration sees them."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+
+from sluicemq.admin.ports import Attached, ConnectionView, ListenerView
+from sluicemq.server.connection import Connection
+from sluicemq.server.listener import OpenListener
+
+
+class Census:
+    """See `sluicemq.admin.ports.Connections`."""
+
+    def __init__(self, listeners: Sequence[OpenListener]) -> None:
+        """`listeners` are those in service, now or later."""
+        self._listeners = listeners
+
+    def __len__(self) -> int:
+        return sum(len(listener.connections) for listener in self._listeners)
+
+    def __iter__(self) -> Iterator[ConnectionView]:
+        for listener in list(self._listeners):
+            for connection in list(listener.connections):
+                yield _view(listener, connection)
+
+    def consumers(self) -> Iterator[Attached]:
+        """See Connections."""
+        for listener in list(self._listeners):
+            for connection in list(listener.connections):
+                found = connection.consumers()
+                if found:
+                    portrait = connection.portrait()
+                    for consumer in found:
+                        yield Attached(
+                            connection.number, portrait.protocol, portrait.user, consumer
+                        )
+
+    def by_protocol(self) -> dict[str, int]:
+        """See Connections."""
+        counts: dict[str, int] = {}
+        for listener in self._listeners:
+            for connection in listener.connections:
+                protocol = connection.portrait().protocol
+                counts[protocol] = counts.get(protocol, 0) + 1
+        return counts
+
+    def listeners(self) -> list[ListenerView]:
+        """See Connections."""
+        return [
+            ListenerView(
+                str(each.url),
+                each.url.protocol,
+                each.url.tls,
+                len(each.connections),
+                each.options.max_connections,
+                each.accepted,
+                each.refused,
+                each.bytes_in + sum(connection.bytes_in for connection in each.connections),
+                each.bytes_out + sum(connection.bytes_out for connection in each.connections),
+            )
+            for each in self._listeners
+        ]
+
+    def get(self, number: int) -> ConnectionView | None:
+        """See Connections."""
+        found = self._find(number)
+        return None if found is None else _view(*found)
+
+    def close(self, number: int, reason: str) -> bool:
+        """See Connections."""
+        found = self._find(number)
+        if found is None:
+            return False
+        found[1].dismiss(reason)
+        return True
+
+    def _find(self, number: int) -> tuple[OpenListener, Connection] | None:
+        for listener in self._listeners:
+            for connection in listener.connections:
+                if connection.number == number:
+                    return listener, connection
+        return None
+
+
+def _view(listener: OpenListener, connection: Connection) -> ConnectionView:
+    portrait = connection.portrait()
+    return ConnectionView(
+        id=connection.number,
+        protocol=portrait.protocol,
+        peer=connection.peer,
+        user=portrait.user,
+        client_id=portrait.client_id,
+        listener=str(listener.url),
+        since=connection.since,
+        state=connection.state,
+        consumers=sum(1 for _ in connection.consumers()),
+        bytes_in=connection.bytes_in,
+        bytes_out=connection.bytes_out,
+        tls=listener.url.tls,
+    )

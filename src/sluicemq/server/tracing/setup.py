@@ -1,0 +1,68 @@
+"""Tracing as the configuration wants it. The only module here that others need to know, and the one
+that loads OpenTelemetry, if it is there and wanted."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, NamedTuple, Protocol
+
+from sluicemq.model.errors import ConfigurationError
+from sluicemq.model.message import Origin
+from sluicemq.protocols.jmq.mapping import with_properties
+from sluicemq.protocols.vibemq.mapping import with_headers
+from sluicemq.server.tracing.ways import Ways
+
+if TYPE_CHECKING:
+    from opentelemetry.sdk.trace.export import SpanExporter
+
+    from sluicemq.server.tracing.export import Export
+
+NATIVES = {Origin.JMQ: with_properties, Origin.VIBEMQ: with_headers}
+"""How properties get into what goes out as it came in."""
+
+
+class Wanted(Protocol):
+    """The settings, see config.TracingSettings."""
+
+    @property
+    def endpoint(self) -> str: ...
+
+    @property
+    def ratio(self) -> float: ...
+
+    @property
+    def limit(self) -> int: ...
+
+    @property
+    def service(self) -> str: ...
+
+
+class Tracing(NamedTuple):
+    """What observes the engine, and what sends what it sees."""
+
+    ways: Ways
+    export: Export
+
+    def close(self) -> None:
+        """Send what is left."""
+        self.export.close()
+
+
+def begin(wanted: Wanted, identity: bytes, exporter: SpanExporter | None = None) -> Tracing | None:
+    """None if nothing is to be traced. `identity` is the journal's; `exporter` takes the place of
+    the one for the endpoint. Raises ConfigurationError if OpenTelemetry is not installed."""
+    if not wanted.endpoint:
+        return None
+    try:
+        from opentelemetry.exporter.otlp.proto.http.trace_exporter import OTLPSpanExporter
+
+        from sluicemq.server.tracing.export import Export
+        from sluicemq.server.tracing.spans import maker
+    except ImportError as error:
+        raise ConfigurationError(
+            "tracing.endpoint is set, but OpenTelemetry is not installed "
+            f"({error}); install it with `pip install 'sluicemq[tracing]'`"
+        ) from error
+    if exporter is None:
+        exporter = OTLPSpanExporter(wanted.endpoint)
+    export = Export(exporter, maker(wanted.service, identity.hex()))
+    return Tracing(Ways(export.put, wanted.ratio, wanted.limit, NATIVES), export)

@@ -1,0 +1,202 @@
+"""The application with real users and no network: requests are handed to it, time is the test's."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+from collections.abc import Callable, Coroutine
+from contextlib import suppress
+from functools import wraps
+from pathlib import Path
+from typing import Any
+from urllib.parse import unquote
+
+from sluicemq.admin.app import Application
+from sluicemq.admin.identity import Caller
+from sluicemq.admin.sessions import COOKIE, Sessions
+from sluicemq.broker import Broker, ManualClock
+from sluicemq.journal import MemoryJournal
+from sluicemq.model.access import Operation, Permission
+from sluicemq.server.address import Url
+from sluicemq.server.config import BrokerSettings, Config, IdentitySettings
+from sluicemq.server.identity import changes
+from sluicemq.server.identity.book import Book
+from sluicemq.server.identity.gate import Gate
+from sluicemq.server.identity.passwords import hash_password
+from sluicemq.server.identity.records import UserRecord
+from sluicemq.server.identity.store import UserStore
+from sluicemq.server.identity.tokens import make_token
+from sluicemq.server.listening import Listener
+from sluicemq.server.turns import Turns
+from tests.admin.client import Answer
+from tests.admin.world import context
+
+PASSWORD = "correct horse"
+HASH = hash_password(PASSWORD)
+LISTENER = Listener(url=Url("http"))
+
+
+class Line:
+    """As much of a link as is needed."""
+
+    peer_user = ""
+
+    def __init__(self, peer: str) -> None:
+        self.peer = peer
+
+    def call_later(self, delay: float, callback: Callable[[], None]) -> asyncio.TimerHandle:
+        return asyncio.get_running_loop().call_later(delay, callback)
+
+
+class Inside:
+    """A broker in memory, its users in a directory, and the application. Within an event loop."""
+
+    def __init__(self, directory: Path, *, now: float = 1_000_000.0, **settings: Any) -> None:
+        """`settings` are those of IdentitySettings."""
+        loop = asyncio.get_running_loop()
+        self.now = now
+        self.clock = ManualClock()
+        self.broker = Broker(MemoryJournal(), self.clock)
+        self.turns = Turns(loop, self.broker, self._failed)
+        self.directory = directory
+        self.store = UserStore(directory / "users.json")
+        config = Config(
+            broker=BrokerSettings(data_dir=directory), identity=IdentitySettings(**settings)
+        )
+        self.gate = Gate(
+            config, loop.call_soon_threadsafe, clock=lambda: self.now, wall=lambda: self.now
+        )
+        self.context = context(
+            self.broker,
+            users=Book(self.gate),
+            sessions=Sessions(self.clock),
+            audit=self.gate.audit,
+        )
+        self.application = Application(self.context)
+        self.endpoints = self.application.table.endpoints
+
+    def _failed(self, error: Exception) -> None:
+        raise error
+
+    def add(self, name: str, *permissions: str, superuser: bool = False) -> None:
+        """A user; permissions are like "jobs.*: produce consume"."""
+        granted = []
+        for text in permissions:
+            pattern, _, words = text.partition(": ")
+            operations = frozenset(Operation(word) for word in words.split())
+            granted.append(Permission(pattern, operations))
+        user = UserRecord(
+            password=HASH,
+            superuser=superuser,
+            permissions=tuple(granted),
+            created=1,
+            updated=1,
+        )
+        self.store.change(lambda db: changes.add_user(db, name, user), "a test")
+
+    def token(self, name: str, expires: int = 0) -> str:
+        token, record = make_token("", 1, expires)
+        self.store.change(lambda db: changes.add_token(db, name, record, 1), "a test")
+        return token
+
+    def visitor(self, peer: str = "127.0.0.1:1", *, local: bool = False) -> Visitor:
+        """A new connection; `local`: to the admin socket."""
+        link: Any = Line(peer)
+        access = (
+            self.gate.open_local(link) if local else self.gate.open(link, LISTENER, logs_in=True)
+        )
+        return Visitor(self, Caller(link, access, ""))
+
+    def said(self) -> list[str]:
+        """Events of the audit log, in their order, with whose and what."""
+        lines = reversed(self.gate.audit.recent(1000))
+        return [f"{each.event}: {each.user} {each.what} {each.result}".strip() for each in lines]
+
+
+class Visitor:
+    """One connection. `headers` go with every request, as do `cookie` and `csrf` if there are."""
+
+    def __init__(self, inside: Inside, caller: Caller) -> None:
+        self._inside = inside
+        self.caller = caller
+        self.headers: dict[str, str] = {}
+        self.cookie = ""
+        self.csrf = ""
+
+    async def ask(
+        self, method: str, path: str, body: Any = None, prefix: str = "/api/v1", **headers: str
+    ) -> Answer:
+        """`body` is sent as JSON, or as it is if it is bytes."""
+        data = body if isinstance(body, bytes) else b"" if body is None else _json(body)
+        shown = {"Host": "localhost", **self.headers, **headers}
+        if body is not None:
+            shown["Content-Length"] = str(len(data))
+        if self.cookie:
+            shown.setdefault("Cookie", f"{COOKIE}={self.cookie}")
+        if self.csrf:
+            shown.setdefault("X-CSRF-Token", self.csrf)
+        target, _, query = f"{prefix}{path}".partition("?")
+        scope = {
+            "type": "http",
+            "http_version": "1.1",
+            "method": method,
+            "scheme": "http",
+            "path": unquote(target),
+            "raw_path": target.encode(),
+            "query_string": query.encode(),
+            "root_path": "",
+            "headers": [(n.lower().encode(), v.encode("latin-1")) for n, v in shown.items()],
+            "state": {"caller": self.caller},
+        }
+        events: list[Any] = []
+        rest = [{"type": "http.request", "body": data, "more_body": False}]
+
+        async def receive() -> Any:
+            return rest.pop() if rest else {"type": "http.disconnect"}
+
+        async def send(event: Any) -> None:
+            events.append(event)
+
+        await self._inside.application(scope, receive, send)
+        found = {name.decode(): value.decode("latin-1") for name, value in events[0]["headers"]}
+        content = b"".join(event.get("body", b"") for event in events[1:])
+        return Answer(events[0]["status"], found, content)
+
+    async def login(self, user: str, password: str = PASSWORD) -> Answer:
+        """With a session, as a page does it."""
+        answer = await self.ask("POST", "/session", {"user": user, "password": password})
+        if answer.status == 200:
+            self.keep(answer)
+        return answer
+
+    def keep(self, answer: Answer) -> None:
+        """What a browser and its page keep of the answer to a login."""
+        self.cookie = answer.headers["set-cookie"].partition(";")[0].partition("=")[2]
+        self.csrf = answer.json()["csrf"]
+
+
+def _json(value: Any) -> bytes:
+    return json.dumps(value).encode()
+
+
+Scenario = Callable[..., Coroutine[Any, Any, None]]
+
+
+def looped(scenario: Scenario) -> Callable[..., None]:
+    """A test that is called with an `Inside` of its own, in an event loop."""
+
+    @wraps(scenario)
+    def run(tmp_path: Path, **arguments: Any) -> None:
+        async def within() -> None:
+            inside = Inside(tmp_path, login_failures=3)
+            try:
+                await scenario(inside, **arguments)
+            finally:
+                inside.gate.close()
+                with suppress(asyncio.CancelledError):
+                    await asyncio.sleep(0)
+
+        asyncio.run(within())
+
+    del run.__wrapped__  # type: ignore[attr-defined]  # pytest would ask for its parameters
+    return run

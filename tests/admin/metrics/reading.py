@@ -1,0 +1,71 @@
+"""What a scrape says, read with the library that Prometheus' own clients use."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Iterable
+from typing import NamedTuple
+
+from prometheus_client import Metric
+from prometheus_client.openmetrics.parser import text_string_to_metric_families as openmetrics
+from prometheus_client.parser import text_string_to_metric_families
+
+from sluicemq.admin.metrics.destinations import DestinationFigures
+from sluicemq.admin.metrics.exposition import Exposition
+from sluicemq.admin.metrics.shown import Shown
+from tests.broker.support import Rig
+
+Labels = frozenset[tuple[str, str]]
+
+
+class Scrape(NamedTuple):
+    """Families by the name that the format gives them, and all samples."""
+
+    families: dict[str, Metric]
+    samples: dict[tuple[str, Labels], float]
+
+    def value(self, name: str, **labels: str) -> float | None:
+        """Of that one sample; None if there is none."""
+        return self.samples.get((name, frozenset(labels.items())))
+
+    def names(self, name: str, label: str = "destination") -> set[str]:
+        """The values of a label in all samples of that name."""
+        return {
+            value
+            for sample, labels in self.samples
+            for key, value in labels
+            if sample == name and key == label
+        }
+
+
+def parse(text: bytes, *, as_openmetrics: bool = False) -> Scrape:
+    """Fails for what no client could read, and for a sample that is there twice."""
+    reader = openmetrics if as_openmetrics else text_string_to_metric_families
+    return scrape_of(reader(text.decode()))
+
+
+def scrape_of(families: Iterable[Metric]) -> Scrape:
+    found = Scrape({}, {})
+    for family in families:
+        assert family.name not in found.families
+        found.families[family.name] = family
+        for sample in family.samples:
+            key = sample.name, frozenset(sample.labels.items())
+            assert key not in found.samples, key
+            found.samples[key] = sample.value
+    return found
+
+
+class Figures:
+    """The figures of a broker's destinations, scraped as often as wanted."""
+
+    def __init__(self, rig: Rig, limit: int = 1000) -> None:
+        self.rig = rig
+        self.shown = Shown(rig.broker, limit)
+        self._figures = DestinationFigures(rig.broker, self.shown)
+
+    def scrape(self) -> Scrape:
+        into = Exposition()
+        asyncio.run(self._figures.collect(into, self.rig.clock.wall))
+        parse(into.text(True), as_openmetrics=True)
+        return parse(into.text(False))

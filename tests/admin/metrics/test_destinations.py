@@ -1,0 +1,290 @@
+"""Figures of destinations and subscriptions, and which have some of their own."""
+
+from __future__ import annotations
+
+import asyncio
+from pathlib import Path
+
+import pytest
+
+from sluicemq.admin.metrics.destinations import Ages
+from sluicemq.admin.metrics.shown import LONGEST_NAME
+from sluicemq.admin.pace import SLICE_SECONDS
+from sluicemq.broker import Broker, BrokerSettings, ManualClock
+from sluicemq.journal import FileJournal
+from sluicemq.model.destination import Address, DestinationSettings, Kind
+from sluicemq.model.message import Message
+from tests.admin.metrics.reading import Figures, Scrape
+from tests.broker.support import Rig
+
+PUBLISHED = "sluicemq_destination_published_messages_total"
+WAITING = "sluicemq_destination_waiting_messages"
+
+
+def of(scrape: Scrape, name: str, destination: str, kind: str = "queue") -> float | None:
+    return scrape.value(f"sluicemq_destination_{name}", destination=destination, kind=kind)
+
+
+def test_what_happens_to_messages_is_counted() -> None:
+    rig = Rig()
+    queue = rig.queue("q", max_messages=3, dead_letter=True, max_attempts=1)
+    figures = Figures(rig)
+    reader = rig.read(queue, credit=3)
+    rig.send(queue, "one", "two", "three")
+    reader.settle("one")
+    reader.release("two")
+    rig.send(queue, "four", deliver_at=rig.clock.wall + 1000)
+    rig.clock.advance(500)
+    scrape = figures.scrape()
+    assert of(scrape, "published_messages_total", "q") == 4
+    assert of(scrape, "delivered_messages_total", "q") == 3
+    assert of(scrape, "acknowledged_messages_total", "q") == 1
+    assert of(scrape, "dead_lettered_messages_total", "q") == 1
+    assert of(scrape, "received_bytes_total", "q") == len("onetwothreefour")
+    assert of(scrape, "sent_bytes_total", "q") == len("onetwothree")
+    assert of(scrape, "unacknowledged_messages", "q") == 1
+    assert of(scrape, "waiting_messages", "q") == 1
+    assert of(scrape, "delayed_messages", "q") == 1
+    assert of(scrape, "bytes", "q") == len("threefour")
+    assert of(scrape, "consumers", "q") == 1
+    assert of(scrape, "limit_messages", "q") == 3
+    assert of(scrape, "waiting_messages", "q.dlq") == 1
+    assert of(scrape, "oldest_message_seconds", "q.dlq") == 0.5
+    assert of(scrape, "paused", "q") == 0
+    rig.broker.pause(queue)
+    assert of(figures.scrape(), "paused", "q") == 1
+
+
+def test_what_is_not_on_disk_yet_waits_too() -> None:
+    rig = Rig()
+    queue = rig.queue("q")
+    rig.broker.publish(queue, rig.message(queue, "four"))
+    assert queue.staged == 1
+    scrape = Figures(rig).scrape()
+    assert of(scrape, "waiting_messages", "q") == 1
+    assert of(scrape, "bytes", "q") == 4
+
+
+def test_of_a_topic_the_longest_subscription_counts_and_the_durable_ones_are_shown() -> None:
+    rig = Rig()
+    topic = rig.topic("t")
+    rig.broker.subscribe(topic, "archive", durable=True)
+    rig.broker.subscribe(topic, "someone")
+    shared = rig.broker.subscribe(topic, "workers", shared=True)
+    reader = rig.read(shared, credit=1)
+    rig.send(topic, "a", "b")
+    rig.clock.advance(2000)
+    figures = Figures(rig)
+    scrape = figures.scrape()
+    assert of(scrape, "waiting_messages", "t", "topic") == 2
+    assert of(scrape, "unacknowledged_messages", "t", "topic") == 1
+    assert of(scrape, "subscriptions", "t", "topic") == 3
+    assert of(scrape, "consumers", "t", "topic") == 1
+    assert of(scrape, "oldest_message_seconds", "t", "topic") == 2
+    name = "sluicemq_subscription_waiting_messages"
+    assert scrape.names(name, "subscription") == {"archive", "workers"}
+    assert scrape.value(name, destination="t", subscription="archive") == 2
+    assert scrape.value(name, destination="t", subscription="workers") == 1
+    reader.settle()
+
+
+def test_subscriptions_are_bounded_too() -> None:
+    rig = Rig()
+    topic = rig.topic("t")
+    for number in range(5):
+        rig.broker.subscribe(topic, f"s{number}", durable=True)
+    scrape = Figures(rig, limit=3).scrape()
+    assert len(scrape.names("sluicemq_subscription_waiting_messages", "subscription")) == 3
+
+
+def test_beyond_the_limit_destinations_are_summed() -> None:
+    rig = Rig()
+    for number in range(5):
+        rig.send(rig.broker.queue(f"q{number}"), "a", "bb")
+    figures = Figures(rig, limit=2)
+    scrape = figures.scrape()
+    assert scrape.names(PUBLISHED) == {"q0", "q1", "~others"}
+    assert of(scrape, "published_messages_total", "~others") == 6
+    assert of(scrape, "waiting_messages", "~others") == 6
+    assert of(scrape, "bytes", "~others") == 9
+    assert of(scrape, "limit_messages", "~others") is None
+    rig.clock.advance(3000)
+    rig.send(rig.broker.queue("q4"), "c")
+    assert of(figures.scrape(), "oldest_message_seconds", "~others") == 3
+
+
+def test_with_no_room_at_all_everything_is_summed() -> None:
+    rig = Rig()
+    rig.send(rig.queue("q"), "a")
+    assert Figures(rig, limit=0).scrape().names(PUBLISHED) == {"~others"}
+
+
+def test_declared_destinations_come_before_those_that_came_by_use() -> None:
+    rig = Rig()
+    rig.broker.queue("automatic")
+    rig.queue("declared")
+    assert Figures(rig, limit=1).scrape().names(WAITING) == {"declared"}
+
+
+def test_temporary_destinations_never_have_figures_of_their_own() -> None:
+    rig = Rig()
+    figures = Figures(rig)
+    owner = object()
+    for number in range(3):
+        reply = rig.broker.declare(Address(Kind.QUEUE, f"reply-{number}"), owner=owner)
+        rig.send(reply, "a")
+    scrape = figures.scrape()
+    assert scrape.names(PUBLISHED) == {"~temporary"}
+    assert of(scrape, "published_messages_total", "~temporary") == 3
+    assert scrape.value("sluicemq_destinations", kind="queue", temporary="true") == 3
+    rig.broker.disown(owner)
+    rig.broker.flush()
+    scrape = figures.scrape()
+    assert of(scrape, "published_messages_total", "~temporary") == 3
+    assert of(scrape, "waiting_messages", "~temporary") == 0
+
+
+def test_sums_never_go_back() -> None:
+    rig = Rig()
+    for number in range(4):
+        rig.send(rig.broker.queue(f"q{number}"), *["a"] * (number + 1))
+    figures = Figures(rig, limit=1)
+    assert of(figures.scrape(), "published_messages_total", "~others") == 9
+    # one of the others goes
+    rig.broker.remove(rig.broker.queue("q3"))
+    scrape = figures.scrape()
+    assert of(scrape, "published_messages_total", "~others") == 9
+    assert of(scrape, "waiting_messages", "~others") == 5
+    # another one gets the room of the first
+    rig.broker.remove(rig.broker.queue("q0"))
+    scrape = figures.scrape()
+    assert scrape.names(PUBLISHED) == {"q1", "~others"}
+    assert of(scrape, "published_messages_total", "q1") == 2
+    assert of(scrape, "published_messages_total", "~others") == 9
+    assert of(scrape, "waiting_messages", "~others") == 3
+    rig.send(rig.broker.queue("q2"), "more")
+    assert of(figures.scrape(), "published_messages_total", "~others") == 10
+
+
+def test_a_destination_that_comes_again_begins_anew() -> None:
+    rig = Rig()
+    figures = Figures(rig)
+    rig.send(rig.broker.queue("q"), "a", "b")
+    rig.broker.remove(rig.broker.queue("q"))
+    assert PUBLISHED not in figures.scrape().families
+    rig.send(rig.broker.queue("q"), "c")
+    assert of(figures.scrape(), "published_messages_total", "q") == 1
+
+
+@pytest.mark.parametrize("name", ["~others", "~temporary", "~x", "n" * (LONGEST_NAME + 1)])
+def test_names_that_could_be_taken_for_a_sum_or_are_too_long_have_none(name: str) -> None:
+    rig = Rig()
+    rig.send(rig.broker.queue(name), "a")
+    rig.send(rig.broker.queue("plain"), "a")
+    scrape = Figures(rig).scrape()
+    assert scrape.names(PUBLISHED) == {"plain", "~others"}
+    assert of(scrape, "published_messages_total", "~others") == 1
+
+
+def test_two_names_that_look_alike_are_not_one() -> None:
+    rig = Rig()
+    rig.send(rig.broker.queue("a\udcff"), "a")
+    rig.send(rig.broker.queue("a\\udcff"), "a", "b")
+    rig.send(rig.broker.topic("a\\udcff"), "a")
+    scrape = Figures(rig).scrape()
+    assert of(scrape, "published_messages_total", "a\\udcff") == 1
+    assert of(scrape, "published_messages_total", "~others") == 2
+    assert of(scrape, "published_messages_total", "a\\udcff", "topic") == 1
+
+
+@pytest.mark.parametrize("when", [1, 2, 3])
+def test_a_destination_that_goes_while_figures_are_read_is_no_trouble(
+    monkeypatch: pytest.MonkeyPatch, when: int
+) -> None:
+    """Before it is read, or after: it counts once, and the sum does not go back."""
+    rig = Rig()
+    for number in range(3):
+        rig.send(rig.broker.queue(f"q{number}"), *["a"] * (number + 1))
+    figures = Figures(rig, limit=1)
+    assert of(figures.scrape(), "published_messages_total", "~others") == 5
+    last = rig.broker.queue("q1")
+    rests = 0
+
+    async def rest(pace: object) -> None:
+        nonlocal rests
+        rests += 1
+        if rests == when:
+            rig.broker.remove(last)
+
+    monkeypatch.setattr("sluicemq.admin.pace.Pace.due", True)
+    monkeypatch.setattr("sluicemq.admin.pace.Pace.rest", rest)
+    for _ in range(3):
+        assert of(figures.scrape(), "published_messages_total", "~others") == 5
+    assert last.removed
+    rig.send(rig.broker.queue("q2"), "more")
+    assert of(figures.scrape(), "published_messages_total", "~others") == 6
+
+
+def test_thousands_of_destinations_are_read_in_slices(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Each step of the clock is a slice of its own."""
+    rig = Rig()
+    for number in range(50):
+        rig.broker.queue(f"q{number}")
+    time = iter(range(1_000_000))
+    monkeypatch.setattr("sluicemq.admin.pace.perf_counter", lambda: next(time) * SLICE_SECONDS * 2)
+    rests = 0
+    sleep = asyncio.sleep
+
+    async def sleeping(delay: float) -> None:
+        nonlocal rests
+        rests += 1
+        await sleep(delay)
+
+    monkeypatch.setattr("sluicemq.admin.pace.asyncio.sleep", sleeping)
+    assert len(Figures(rig).scrape().names(WAITING)) == 50
+    assert rests >= 50
+
+
+def test_a_message_that_is_on_disk_is_read_once_for_its_age(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    clock = ManualClock()
+    journal = FileJournal.open(tmp_path / "journal")
+    broker = Broker(journal, clock, BrokerSettings(memory_budget=1))
+    queue = broker.declare(Address(Kind.QUEUE, "q"), DestinationSettings())
+    sent = clock.wall
+    for _ in range(2):
+        broker.publish(queue, Message(queue.address, b"x" * 100, timestamp=clock.wall))
+        broker.flush()
+        journal.sync()
+        clock.advance(1000)
+    head = queue.queue.everything.head()
+    assert head is not None
+    assert head.message is None
+    reads = 0
+    look = journal.head
+
+    def counted(sequence: int) -> Message:
+        nonlocal reads
+        reads += 1
+        return look(sequence)
+
+    monkeypatch.setattr(FileJournal, "head", lambda self, sequence: counted(sequence))
+    ages = Ages(broker)
+    for later in (5000, 6000):
+        ages.begin(sent + later)
+        assert ages.of(queue.queue) == later / 1000
+    assert reads == 1
+    # another one is next now
+    broker.purge(queue)
+    broker.publish(queue, Message(queue.address, b"y" * 100, timestamp=sent + 6500))
+    broker.flush()
+    journal.sync()
+    ages.begin(sent + 7000)
+    assert ages.of(queue.queue) == 0.5
+    # without time to read, what is not known is not told
+    fresh = Ages(broker)
+    fresh.begin(sent + 7000)
+    monkeypatch.setattr(fresh, "_left", 0.0, raising=False)
+    assert fresh.of(queue.queue) == 0
+    journal.close()

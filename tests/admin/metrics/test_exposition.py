@@ -1,0 +1,129 @@
+"""Both formats, read back; and which one is wanted."""
+
+from __future__ import annotations
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from sluicemq.admin.metrics.exposition import (
+    Exposition,
+    Family,
+    Shape,
+    text_of,
+    wants_openmetrics,
+)
+from sluicemq.model.histogram import Histogram
+from tests.admin.metrics.reading import parse
+
+SENT = Family("x_sent_bytes", Shape.COUNTER, "bytes", ("destination",), "What\nwas \\ sent.")
+DEPTH = Family("x_depth", Shape.GAUGE, "", (), "How many.")
+BUILD = Family("x_build", Shape.INFO, "", ("version",), "Which.")
+TIME = Family("x_time_seconds", Shape.HISTOGRAM, "seconds", ("route",), "How long.")
+TAKEN = Family("x_taken_seconds", Shape.SUMMARY, "seconds", (), "How long.")
+
+
+def exposed() -> Exposition:
+    into = Exposition()
+    into.add(SENT, 17, "orders")
+    into.add(DEPTH, 0.25)
+    into.add_info(BUILD, "1.0")
+    histogram = Histogram()
+    for seconds in (1e-6, 0.001, 0.001, 1000.0):
+        histogram.record(seconds)
+    into.add_histogram(TIME, histogram.read(), "/a")
+    into.add_summary(TAKEN, 2, 0.5)
+    return into
+
+
+@pytest.mark.parametrize("as_openmetrics", [False, True])
+def test_a_client_reads_what_was_written(as_openmetrics: bool) -> None:
+    scrape = parse(exposed().text(as_openmetrics), as_openmetrics=as_openmetrics)
+    assert scrape.value("x_sent_bytes_total", destination="orders") == 17
+    assert scrape.value("x_depth") == 0.25
+    assert scrape.value("x_build_info", version="1.0") == 1
+    assert scrape.value("x_taken_seconds_count") == 2
+    assert scrape.value("x_taken_seconds_sum") == 0.5
+    assert scrape.families["x_sent_bytes"].documentation == "What\nwas \\ sent."
+    assert scrape.families["x_sent_bytes"].type == "counter"
+    assert scrape.families["x_time_seconds"].type == "histogram"
+
+
+def test_openmetrics_knows_units_and_says_that_it_is_complete() -> None:
+    text = exposed().text(True)
+    assert text.endswith(b"# EOF\n")
+    assert b"# UNIT x_sent_bytes bytes\n" in text
+    assert b"# TYPE x_build info\n" in text
+
+
+def test_buckets_are_cumulative_and_the_last_has_everything() -> None:
+    scrape = parse(exposed().text(False))
+    buckets = sorted(
+        (float(dict(labels)["le"]), value)
+        for (name, labels), value in scrape.samples.items()
+        if name == "x_time_seconds_bucket"
+    )
+    assert buckets[0][1] == 1  # below the first bound
+    assert buckets[-1] == (float("inf"), 4)
+    assert buckets[-2][1] == 3  # 1000 s is beyond all bounds
+    assert [value for _, value in buckets] == sorted(value for _, value in buckets)
+    assert scrape.value("x_time_seconds_count", route="/a") == 4
+    assert scrape.value("x_time_seconds_sum", route="/a") == pytest.approx(1000.002001)
+
+
+@given(st.text())
+def test_whatever_a_name_contains_it_is_one_label(name: str) -> None:
+    into = Exposition()
+    into.add(SENT, 1, text_of(name))
+    for as_openmetrics in (False, True):
+        scrape = parse(into.text(as_openmetrics), as_openmetrics=as_openmetrics)
+        assert list(scrape.samples) == [
+            ("x_sent_bytes_total", frozenset({("destination", text_of(name))}))
+        ]
+
+
+@pytest.mark.parametrize(
+    "name",
+    ['a"} 1\nx_fake{destination="b', "a\nb", "a\\", 'a"', "{}", "a\rb\0", "é\u2028漢"],
+)
+def test_hostile_names_change_nothing_but_their_label(name: str) -> None:
+    into = Exposition()
+    into.add(SENT, 1, name)
+    scrape = parse(into.text(False))
+    assert scrape.value("x_sent_bytes_total", destination=name) == 1
+    assert len(scrape.samples) == 1
+
+
+def test_what_is_no_utf8_is_shown_as_its_bytes() -> None:
+    assert text_of("a\udcff") == "a\\udcff"
+    into = Exposition()
+    into.add(SENT, 1, text_of("a\udcff"))
+    assert parse(into.text(False)).names("x_sent_bytes_total") == {"a\\udcff"}
+
+
+@pytest.mark.parametrize(
+    ("accept", "wanted"),
+    [
+        ("", False),
+        ("*/*", False),
+        ("text/plain", False),
+        ("application/openmetrics-text", True),
+        # Prometheus 2 and 3
+        (
+            "application/openmetrics-text;version=1.0.0,"
+            "application/openmetrics-text;version=0.0.1;q=0.75,text/plain;version=0.0.4;q=0.5,*/*;q=0.1",
+            True,
+        ),
+        (
+            "application/openmetrics-text;version=1.0.0;escaping=allow-utf-8;q=0.5,"
+            "text/plain;version=1.0.0;escaping=allow-utf-8;q=0.6",
+            False,
+        ),
+        ("application/openmetrics-text,text/plain", True),
+        ("application/openmetrics-text;q=0", False),
+        ("application/openmetrics-text;q=many", False),
+        ("Application/OpenMetrics-Text ; Q=0.9 , text/plain;q=0.1", True),
+    ],
+)
+def test_the_format_is_what_the_client_prefers(accept: str, wanted: bool) -> None:
+    assert wants_openmetrics(accept) is wanted

@@ -1,0 +1,231 @@
+"""`GET /metrics` of an application, and of a whole broker."""
+
+from __future__ import annotations
+
+import asyncio
+import base64
+import gc
+import http.client
+from pathlib import Path
+
+from sluicemq.admin.app import Application
+from sluicemq.admin.metrics.exposition import OPENMETRICS, TEXT, Exposition
+from sluicemq.admin.metrics.families import ALL
+from sluicemq.admin.metrics.figures import FRESH_SECONDS, Figures
+from sluicemq.admin.metrics.process import Pauses, open_files, usage
+from sluicemq.admin.metrics.requests import Requests
+from sluicemq.admin.session import Http
+from sluicemq.cli.local import LocalBroker
+from sluicemq.cli.main import main
+from sluicemq.model.destination import Address, DestinationSettings, Kind
+from sluicemq.model.rows import row
+from tests.admin.client import HTTP, PHPMQ, TIMEOUT, Client
+from tests.admin.metrics.reading import Scrape, parse
+from tests.admin.test_session import HEAD, House, answers, looped
+from tests.admin.world import context
+from tests.server.conftest import Start
+
+ASK = b"GET /metrics HTTP/1.1\r\nHost: 127.0.0.1\r\n\r\n"
+
+
+def ask(port: int, accept: str = "", **headers: str) -> tuple[int, str, bytes]:
+    """Status, media type, body."""
+    connection = http.client.HTTPConnection("127.0.0.1", port, timeout=TIMEOUT)
+    connection.request("GET", "/metrics", headers={"Accept": accept, **headers})
+    answer = connection.getresponse()
+    found = answer.status, answer.getheader("Content-Type", ""), answer.read()
+    connection.close()
+    return found
+
+
+def scrape(broker: LocalBroker) -> Scrape:
+    status, media, body = ask(broker.port("http"))
+    assert (status, media) == (200, TEXT)
+    return parse(body)
+
+
+def basic(user: str, password: str) -> str:
+    return "Basic " + base64.b64encode(f"{user}:{password}".encode()).decode()
+
+
+def test_a_broker_that_has_something_of_everything_exports_all_families(start: Start) -> None:
+    broker = start(HTTP, PHPMQ)
+    port = broker.port("http")
+    with Client(port) as client:
+        client.write([row("orders", b"one"), row("orders", b"two")])
+        client.write([row("topic:news", b"x")], writer="other")
+        assert client.ask("PUT", "/journal/slots/reader", b'{"position": 1}').status == 200
+        client.ask("DELETE", "/journal/slots/nobodys")
+        found = scrape(broker)
+    assert found.value("sluicemq_journal_slot_position_sequence", slot="reader") == 1
+    lag = found.value("sluicemq_journal_slot_lag_records", slot="reader")
+    durable = found.value("sluicemq_journal_durable_sequence")
+    assert lag is not None
+    assert durable is not None
+    assert lag == durable - 1
+    assert found.value("sluicemq_journal_slot_lost", slot="reader") == 0
+    size = found.value("sluicemq_journal_size_bytes")
+    assert found.value("sluicemq_journal_slot_lag_bytes", slot="reader") == size
+    orders = {"destination": "orders", "kind": "queue"}
+    assert found.value("sluicemq_destination_published_messages_total", **orders) == 2
+    assert found.value("sluicemq_protocol_published_messages_total", protocol="http") == 3
+    assert found.value("sluicemq_protocol_connections", protocol="http") == 2
+    listener = {"listener": f"http://127.0.0.1:{port}", "protocol": "http"}
+    assert found.value("sluicemq_listener_connections", **listener) == 2
+    assert (
+        found.value(
+            "sluicemq_http_requests_total",
+            method="PUT",
+            route="/api/v1/journal/slots/{name}",
+            status="200",
+        )
+        == 1
+    )
+    assert found.value("sluicemq_audit_events_total", event="change") == 2
+    assert found.value("sluicemq_journal_fdatasync_seconds_count")
+    resident = found.value("process_resident_memory_bytes")
+    assert resident is not None
+    assert resident > 1 << 20
+    free = found.value("sluicemq_journal_disk_free_bytes")
+    whole = found.value("sluicemq_journal_disk_size_bytes")
+    assert free is not None
+    assert whole is not None
+    assert 0 < free <= whole
+    exported = set(found.families)
+    # what is not there: traces, which are off, and subscriptions, which nobody has made
+    missing = {family.name for family in ALL} - {name.removesuffix("_info") for name in exported}
+    assert missing == {
+        "sluicemq_tracing_spans",
+        *(family.name for family in ALL if family.name.startswith("sluicemq_subscription_")),
+    }
+
+
+def test_both_formats_are_offered(start: Start) -> None:
+    port = start(HTTP).port("http")
+    status, media, body = ask(port, "application/openmetrics-text;version=1.0.0,text/plain;q=0.5")
+    assert (status, media) == (200, OPENMETRICS)
+    parse(body, as_openmetrics=True)
+    status, media, body = ask(port, "text/plain")
+    assert (status, media) == (200, TEXT)
+
+
+def test_a_broker_with_users_asks_who_wants_to_know(start: Start, tmp_path: Path) -> None:
+    directory = ["--data-dir", str(tmp_path / "broker")]
+    (tmp_path / "secret").write_text("correct horse battery\n")
+    for user, *rights in (("monitor", "*", "browse"), ("anna", "a*", "browse", "consume")):
+        secret = str(tmp_path / "secret")
+        assert main(["users", "add", user, "--password-file", secret, *directory]) == 0
+        assert main(["permissions", "grant", user, *rights, *directory]) == 0
+    broker = start(HTTP)
+    port = broker.port("http")
+    assert ask(port)[0] == 401
+    assert ask(port, Authorization=basic("anna", "correct horse battery"))[0] == 403
+    assert ask(port, Authorization=basic("monitor", "correct horse battery"))[0] == 200
+    broker.stop()
+    # unless the owner says that anybody may see them
+    environment = {"SLUICEMQ_HTTP__OPEN_METRICS": "true"}
+    assert ask(start(HTTP, environment=environment).port("http"))[0] == 200
+
+
+@looped
+async def test_who_asks_meanwhile_gets_the_same_answer() -> None:
+    house = House()
+    told = Figures(house.broker)
+    house.http = Http(Application(context(house.broker, figures=told)), HEAD)
+    links = [house.connect() for _ in range(3)]
+    for link in links:
+        link.session.receive(ASK)
+    await house.rest()
+    [first], *others = [answers(link) for link in links]
+    assert first[0] == 200
+    assert all(other == [first] for other in others)
+    # and who asks later another
+    told.made_at -= FRESH_SECONDS
+    link = house.connect()
+    link.session.receive(ASK)
+    await house.rest()
+    [(_, later)] = answers(link)
+    route = {"method": "GET", "route": "/metrics", "status": "200"}
+    assert parse(later).value("sluicemq_http_requests_total", **route) == 3
+
+
+@looped
+async def test_ten_thousand_destinations_are_told_of_at_once_and_hold_up_nobody() -> None:
+    """The loop is given back all the time, and what is told is bounded."""
+    house = House()
+    for number in range(10_000):
+        house.broker.declare(Address(Kind.QUEUE, f"q{number}"), DestinationSettings())
+    told = Figures(house.broker, limit=100)
+    house.http = Http(Application(context(house.broker, figures=told)), HEAD)
+    link = house.connect()
+    link.session.receive(ASK)
+    turns = 0
+    while not link.written:
+        turns += 1
+        await asyncio.sleep(0)
+        house.turn()
+    [(status, body)] = answers(link)
+    assert status == 200
+    names = parse(body).names("sluicemq_destination_waiting_messages")
+    assert len(names) == 100  # nothing has come to the others, and so there is nothing to tell
+    assert turns > 5
+
+
+def test_what_matches_no_endpoint_is_counted_as_one() -> None:
+    async def requests() -> Scrape:
+        house = House()
+        for line in (b"GET /a", b"GET /b", b"FOO /c", b"POST /metrics"):
+            link = house.connect()
+            link.session.receive(
+                line + b" HTTP/1.1\r\nHost: 127.0.0.1\r\nContent-Length: 0\r\n\r\n"
+            )
+            await house.rest()
+        link = house.connect()
+        link.session.receive(ASK)
+        await house.rest()
+        [(_, body)] = answers(link)
+        return parse(body)
+
+    found = asyncio.run(requests())
+    name = "sluicemq_http_requests_total"
+    assert found.value(name, method="", route="", status="404") == 3
+    assert found.value(name, method="", route="", status="405") == 1
+    assert found.names(name, "method") == {""}
+
+
+def test_requests_are_counted_and_timed() -> None:
+    requests = Requests()
+    requests.record("GET", "/a", 200, 0.5)
+    requests.record("GET", "/a", 404, 0.25)
+    into = Exposition()
+    requests.add_to(into)
+    found = parse(into.text(False))
+    route = {"method": "GET", "route": "/a"}
+    assert found.value("sluicemq_http_requests_total", **route, status="404") == 1
+    assert found.value("sluicemq_http_request_seconds_count", **route) == 2
+    assert found.value("sluicemq_http_request_seconds_sum", **route) == 0.75
+
+
+def test_pauses_of_the_collector_are_measured_from_the_first_scrape_on() -> None:
+    pauses = Pauses()
+    gc.collect()
+    assert pauses.seen.read().count == 0
+    pauses.begin()
+    pauses.begin()
+    try:
+        gc.collect()
+        assert pauses.seen.read().count == 1
+    finally:
+        gc.callbacks.pop()
+    assert not any(getattr(each, "__self__", None) is pauses for each in gc.callbacks)
+
+
+def test_what_the_system_says_of_the_process() -> None:
+    now = usage()
+    assert now.cpu > 0
+    assert now.started > 0
+    assert now.threads >= 1
+    assert now.resident > 1 << 20
+    with Path("/dev/null").open() as first:
+        assert open_files() >= 4
+        assert first.fileno() >= 0

@@ -1,0 +1,68 @@
+"""Destinations with something in them, and consumers, for tests of what the API does to them."""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Callable
+from typing import Any
+
+from sluicemq.broker import Broker, Consumer, Destination, Window
+from sluicemq.model.destination import Address, DestinationSettings, Kind
+from sluicemq.model.message import BodyKind, Durability, Message
+from tests.admin import inside
+from tests.broker.support import Reader
+
+
+def looped(scenario: inside.Scenario) -> Callable[..., None]:
+    """As `inside.looped`, of tests with parameters of their own too."""
+    run = inside.looped(scenario)
+    own = list(inspect.signature(scenario).parameters.values())[1:]
+    directory = inspect.Parameter("tmp_path", inspect.Parameter.POSITIONAL_OR_KEYWORD)
+    run.__signature__ = inspect.Signature([directory, *own])  # type: ignore[attr-defined]
+    return run
+
+
+def queue(broker: Broker, name: str = "q", **settings: Any) -> Destination:
+    """Declare a queue."""
+    return broker.declare(Address(Kind.QUEUE, name), DestinationSettings(**settings))
+
+
+def topic(broker: Broker, name: str = "t", **settings: Any) -> Destination:
+    """Declare a topic."""
+    return broker.declare(Address(Kind.TOPIC, name), DestinationSettings(**settings))
+
+
+def send(destination: Destination, *bodies: str, **fields: Any) -> list[int]:
+    """Publish; numbers of the messages. `broker` is the destination's."""
+    broker = fields.pop("broker")
+    fields.setdefault("durability", Durability.LAZY)
+    fields.setdefault("kind", BodyKind.TEXT)
+    fields.setdefault("timestamp", broker.clock.wall)
+    sent = []
+    for body in bodies:
+        message = Message(destination.address, body.encode(), **fields)
+        assert broker.publish(destination, message)
+        sent.append(message.sequence)
+    broker.flush()
+    return sent
+
+
+def read(broker: Broker, destination: Destination, credit: int = 100) -> Reader:
+    """Attach a consumer; it has been given what waits."""
+    reader = Reader(broker)
+    reader.consumer = broker.attach(destination.queue, reader, Window(credit, True))
+    broker.flush()
+    return reader
+
+
+def held(consumer: Consumer) -> list[int]:
+    """Numbers of what it holds."""
+    return list(consumer.unacked)
+
+
+def waiting(broker: Broker, name: str = "q", kind: Kind = Kind.QUEUE) -> list[str]:
+    """Bodies of what waits in a destination, in order; delayed ones last."""
+    destination = broker.destinations[Address(kind, name)]
+    return [
+        broker.core.read(each).body.decode() for each in destination.queue.browse(unacked=False)
+    ]

@@ -1,0 +1,129 @@
+"""Requests made from the OpenAPI document, sensible ones and others: the real broker answers each,
+never with a fault of its own, and as the document says.
+
+`FUZZ=1` looks for longer.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator
+from contextlib import ExitStack
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import hypothesis
+import pytest
+import requests
+import schemathesis
+from hypothesis import strategies as st
+from schemathesis.checks import not_a_server_error
+from schemathesis.specs.openapi.checks import (
+    content_type_conformance,
+    response_headers_conformance,
+    response_schema_conformance,
+    status_code_conformance,
+)
+
+from sluicemq.cli.local import LocalBroker
+from sluicemq.cli.main import main
+from sluicemq.model.rows import row
+from tests.admin.client import HTTP, PHPMQ, Client
+
+SECONDS = 10.0
+"""An answer that takes longer has got stuck."""
+EXAMPLES = 300 if os.environ.get("FUZZ") else 8
+STREAM = "/events"
+"""Goes on for as long as somebody listens; tests/admin/test_events.py has it."""
+PATIENT = {
+    "SLUICEMQ_IDENTITY__LOGIN_FAILURES": "1000",
+    "SLUICEMQ_IDENTITY__LOGIN_DELAY": "0",
+    "SLUICEMQ_IDENTITY__LOGIN_DELAY_MAX": "0",
+}
+"""Made-up passwords are among the requests, and are not to lock out those who make them up."""
+QUEUE = "orders0"
+"""Has messages, so that there is something to be found."""
+CHECKS = [
+    not_a_server_error,
+    status_code_conformance,
+    content_type_conformance,
+    response_headers_conformance,
+    response_schema_conformance,
+]
+
+
+class Place(NamedTuple):
+    """A broker, and what a request to it shows."""
+
+    url: str
+    headers: dict[str, str]
+    broker: LocalBroker
+
+
+@pytest.fixture(scope="module")
+def places(tmp_path_factory: pytest.TempPathFactory) -> Iterator[dict[str, Place]]:
+    """One that asks nobody, one seen by a superuser, and the same by somebody with few rights."""
+    with ExitStack() as stack:
+
+        def start(name: str) -> tuple[Path, LocalBroker]:
+            directory = tmp_path_factory.mktemp(name)
+            broker = LocalBroker(directory / "broker", [HTTP, PHPMQ], environment=PATIENT)
+            return directory, stack.enter_context(broker)
+
+        _, alone = start("open")
+        directory, asking = start("users")
+        (directory / "secret").write_text("correct horse\n")
+        for user, more in (("root", ["--superuser"]), ("anna", [])):
+            command = ["users", "add", user, "--password-file", str(directory / "secret"), *more]
+            assert main([*command, "--data-dir", str(asking.directory)]) == 0
+        grant = ["permissions", "grant", "anna", "*0*", "browse", "produce"]
+        assert main([*grant, "--data-dir", str(asking.directory)]) == 0
+        rows = [row(QUEUE, b"%d" % number) for number in range(100)]
+        with Client(alone.port("http")) as client:
+            assert client.write(rows).status == 200
+        found = {"open": Place(f"http://127.0.0.1:{alone.port('http')}", {}, alone)}
+        for user in ("root", "anna"):
+            address = f"http://127.0.0.1:{asking.port('http')}"
+            basic = requests.Request(auth=(user, "correct horse"), url=address).prepare()
+            found[user] = Place(address, dict(basic.headers), asking)
+        with Client(asking.port("http"), **found["root"].headers) as client:
+            assert client.write(rows).status == 200
+        yield found
+
+
+@pytest.mark.parametrize("who", ["open", "root", "anna"])
+def test_every_endpoint(places: dict[str, Place], who: str) -> None:
+    place = places[who]
+    schema = schemathesis.openapi.from_url(f"{place.url}/api/v1/openapi.json")
+    tried = set()
+    with requests.Session() as session:
+        for result in schema.get_all_operations():
+            operation = result.ok()
+            if operation.path == STREAM:
+                continue
+
+            @hypothesis.settings(
+                max_examples=EXAMPLES,
+                deadline=None,
+                database=None,
+                derandomize=not os.environ.get("FUZZ"),
+                suppress_health_check=list(hypothesis.HealthCheck),
+                phases=[hypothesis.Phase.generate],
+            )
+            @hypothesis.given(case=operation.as_strategy(), known=st.booleans())
+            def attempt(case: Any, known: bool) -> None:
+                if known and "kind" in case.path_parameters:
+                    case.path_parameters |= {"kind": "queue", "name": QUEUE}
+                    if "id" in case.path_parameters:
+                        case.path_parameters["id"] = "2"
+                    case.query.pop("name_base64", None)
+                response = case.call(session=session, headers=place.headers, timeout=SECONDS)
+                case.validate_response(response, checks=CHECKS)
+                tried.add((case.operation.method, case.operation.path, response.status_code))
+
+            attempt()
+    with Client(int(place.url.rpartition(":")[2]), **place.headers) as client:
+        assert client.get("/status").json()["pid"] == place.broker.pid
+    assert "internal error" not in place.broker.log.read_text()
+    done = {(method, path) for method, path, status in tried if status < 300}
+    assert len(done) > (5 if who == "anna" else 10), "most of it has been refused"

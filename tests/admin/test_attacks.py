@@ -1,0 +1,441 @@
+"""What an attacker would try: a test for each."""
+
+from __future__ import annotations
+
+import asyncio
+import itertools
+import json
+import re
+import socket
+import time
+from collections.abc import Iterator
+from contextlib import closing
+from pathlib import Path
+from typing import Any
+from urllib.parse import quote
+
+import pytest
+
+from sluicemq.admin.app import HEADERS
+from sluicemq.admin.bodies import SMALL_BYTES
+from sluicemq.admin.identity import CSRF_HEADER
+from sluicemq.admin.routing import Endpoint, Need
+from sluicemq.admin.sessions import COOKIE
+from sluicemq.model.access import Operation
+from sluicemq.model.destination import Address, Kind
+from tests.admin.client import HTTP, PHPMQ, TIMEOUT, Client, talk
+from tests.admin.inside import PASSWORD, Inside, Visitor, looped
+from tests.server.conftest import Start
+
+OTHERS = "of-others.secret"
+OWN = "own.jobs"
+SCRIPT = "<script>alert(1)</script>\"'><img src=x onerror=alert(1)>"
+
+
+def target(endpoint: Endpoint, name: str) -> str:
+    """A path of that endpoint, with the parameters that it cannot do without."""
+    path = endpoint.path
+    for part in re.findall(r"{\*?[a-z_]+}", path):
+        value = {"{kind}": "queue", "{name}": quote(name, safe=""), "{*rest}": "x"}.get(part, "1")
+        path = path.replace(part, value)
+    return path
+
+
+async def attempt(visitor: Visitor, endpoint: Endpoint, name: str, **headers: str) -> Any:
+    body = {} if endpoint.body is not None else None
+    return await visitor.ask(
+        endpoint.method, target(endpoint, name), body, prefix=endpoint.prefix, **headers
+    )
+
+
+def protected(inside: Inside) -> Iterator[Endpoint]:
+    for endpoint in inside.endpoints:
+        if endpoint.needs is not Need.NOTHING:
+            yield endpoint
+
+
+# --- permission escalation -------------------------------------------------------------------
+
+
+@looped
+async def test_nothing_without_a_login(inside: Inside) -> None:
+    inside.add("root", superuser=True)
+    nobody = inside.visitor()
+    for endpoint in protected(inside):
+        answer = await attempt(nobody, endpoint, OTHERS)
+        assert answer.status == 401, endpoint
+    stale = inside.visitor()
+    stale.cookie, stale.csrf = "made up", "made up"
+    for endpoint in protected(inside):
+        assert (await attempt(stale, endpoint, OTHERS)).status == 401, endpoint
+
+
+@looped
+async def test_no_endpoint_gives_a_user_what_it_has_no_right_to(inside: Inside) -> None:
+    """Every endpoint there is, with every right but the one that it takes."""
+    inside.add("root", superuser=True)
+    for name in (OTHERS, OWN):
+        inside.broker.declare(Address(Kind.QUEUE, name))
+        inside.broker.declare(Address(Kind.TOPIC, name))
+    checked = 0
+    for operation in Operation:
+        rest = " ".join(each for each in Operation if each is not operation)
+        inside.add(f"no-{operation}", f"own.*: {rest}")
+        few = inside.visitor()
+        await few.login(f"no-{operation}")
+        for endpoint in protected(inside):
+            if endpoint.needs is Need.SUPERUSER:
+                assert (await attempt(few, endpoint, OWN)).status == 403, endpoint
+            elif isinstance(endpoint.needs, Operation):
+                assert (await attempt(few, endpoint, OTHERS)).status == 403, endpoint
+                if endpoint.needs is operation:
+                    checked += 1
+                    assert (await attempt(few, endpoint, OWN)).status == 403, endpoint
+    # the destinations are still there, and nobody new
+    assert {address.name for address in inside.broker.destinations} >= {OTHERS, OWN}
+    assert set(inside.store.read().users) == {"root", *(f"no-{each}" for each in Operation)}
+    assert checked > 5
+
+
+@looped
+async def test_what_takes_a_right_by_what_is_asked(inside: Inside) -> None:
+    """Endpoints that find out themselves what they take; each with every right but that one."""
+    inside.add("root", superuser=True)
+    for name in (OTHERS, OWN):
+        inside.broker.declare(Address(Kind.QUEUE, name))
+    own = f"/destinations/queue/{OWN}"
+    actions = f"{own}/messages/actions"
+    to = {"target": {"kind": "queue", "name": OWN + ".copy"}}
+    attempts: list[tuple[str, str, str, Any]] = [
+        ("create", "PUT", "/destinations/queue/own.new", {}),
+        ("manage", "PUT", own, {"max_messages": 1}),
+        ("consume", "POST", actions, {"action": "delete", "ids": ["1"]}),
+        ("consume", "POST", actions, {"action": "redeliver", "ids": ["1"]}),
+        ("consume", "POST", actions, {"action": "origin", "ids": ["1"]}),
+        ("consume", "POST", actions, {"action": "move", "ids": ["1"], **to}),
+        ("produce", "POST", actions, {"action": "move", "ids": ["1"], **to}),
+        ("browse", "POST", actions, {"action": "copy", "ids": ["1"], **to}),
+        ("produce", "POST", actions, {"action": "copy", "ids": ["1"], **to}),
+        ("manage", "POST", actions, {"action": "delete", "all": True}),
+        ("manage", "DELETE", f"/subscriptions?destination={OWN}&name=x", None),
+    ]
+    # with all rights to one's own, what is others' stays theirs
+    theirs = {"target": {"kind": "queue", "name": OTHERS}}
+    attempts += [
+        ("", "POST", actions, {"action": action, "all": True, **theirs})
+        for action in ("move", "copy")
+    ]
+    attempts += [("", "PUT", own, {"dead_letter": True, "dead_letter_queue": OTHERS})]
+    for lacking, method, path, body in attempts:
+        name = f"no-{lacking or 'others'}"
+        few = inside.visitor()
+        if name not in inside.store.read().users:
+            rest = " ".join(each for each in Operation if each != lacking)
+            inside.add(name, f"own.*: {rest}")
+        await few.login(name)
+        answer = await few.ask(method, path, body)
+        assert (answer.status, answer.code) == (403, "forbidden"), (lacking, method, path, body)
+    assert inside.broker.destinations[Address(Kind.QUEUE, OWN)].settings.max_messages == 0
+
+
+@looped
+async def test_lists_do_not_tell_of_what_one_may_not_see(inside: Inside) -> None:
+    inside.add("root", superuser=True)
+    inside.add("few", "own.*: browse")
+    inside.broker.declare(Address(Kind.QUEUE, OTHERS))
+    inside.broker.declare(Address(Kind.QUEUE, OWN))
+    few, root = inside.visitor(), inside.visitor()
+    await few.login("few")
+    await root.login("root")
+    told = 0
+    for endpoint in protected(inside):
+        stream = endpoint.media == "text/event-stream"
+        if endpoint.needs is Need.USER and endpoint.method == "GET" and not stream:
+            answer = await attempt(few, endpoint, OWN)
+            assert OTHERS.encode() not in answer.body, endpoint
+            told += OTHERS.encode() in (await attempt(root, endpoint, OWN)).body
+    assert told, "to somebody it must be told"
+
+
+@looped
+async def test_who_is_known_by_nothing_is_not_named_so(inside: Inside) -> None:
+    """Names that stand for somebody special cannot be those of users."""
+    inside.add("root", superuser=True)
+    root = inside.visitor()
+    await root.login("root")
+    for name in ("(local)", "(admin token)", "(everybody)", ""):
+        answer = await root.ask("PUT", f"/users/{quote(name)}", {"password": PASSWORD})
+        assert answer.status in (404, 409), name
+    assert [*inside.store.read().users] == ["root"]
+
+
+# --- login -----------------------------------------------------------------------------------
+
+
+@looped
+async def test_brute_force(inside: Inside) -> None:
+    """By whatever way passwords are tried, the same few are looked at."""
+    inside.add("root", superuser=True)
+    thief = inside.visitor("10.6.6.6:1")
+    refused = 0
+    for guess in range(12):
+        if guess % 2:
+            answer = await thief.login("root", f"guess {guess}")
+        else:
+            answer = await thief.ask("GET", "/status", Authorization=f"Bearer guess{guess}")
+        assert (answer.status, answer.code) == (401, "authentication-failed")
+        refused += "too many attempts" in answer.json()["error"]["message"]
+    assert refused == 12 - 4  # three are free, the fourth costs
+    # even the right one is not looked at; from elsewhere the owner gets in
+    assert (await thief.login("root")).status == 401
+    inside.now += 61
+    assert (await thief.login("root")).status == 200
+    assert "login failed: root" in inside.said()
+    assert [line for line in inside.said() if line.startswith("login refused")]
+
+
+@looped
+async def test_brute_force_of_ones_own_password(inside: Inside) -> None:
+    """Who has found an open page must not find out the password with it."""
+    inside.add("root", superuser=True)
+    page = inside.visitor("10.6.6.6:1")
+    await page.login("root")
+    answers = [
+        await page.ask("POST", "/session/password", {"old": f"guess {n}", "new": "mine now"})
+        for n in range(6)
+    ]
+    assert {answer.status for answer in answers} == {401}
+    assert "too many attempts" in answers[-1].json()["error"]["message"]
+
+
+@looped
+async def test_session_fixation(inside: Inside) -> None:
+    """What the browser brings along never becomes the session."""
+    inside.add("anna")
+    page = inside.visitor()
+    planted = page.cookie = "planted"
+    await page.login("anna")
+    assert page.cookie != planted
+    first = page.cookie
+    await page.login("anna")
+    assert page.cookie != first
+    thief = inside.visitor("10.6.6.6:1")
+    thief.cookie = planted
+    assert (await thief.ask("GET", "/session")).status == 401
+    assert len({first, page.cookie, planted}) == 3
+    assert len(page.cookie) >= 43  # 256 bits
+
+
+# --- pages of others -------------------------------------------------------------------------
+
+
+@looped
+async def test_csrf(inside: Inside) -> None:
+    """Whatever changes something asks for more than the cookie."""
+    inside.add("root", superuser=True)
+    victim, other = inside.visitor(), inside.visitor()
+    await victim.login("root")
+    await other.login("root")
+    right, of_another = victim.csrf, other.csrf
+    for endpoint in protected(inside):
+        if endpoint.changes:
+            for shown in ("", "x", of_another):
+                victim.csrf = shown
+                answer = await attempt(victim, endpoint, OWN)
+                assert (answer.status, answer.code) == (403, "csrf"), endpoint
+    assert (await victim.ask("GET", "/session")).status == 200  # nor has it been logged out
+    victim.csrf = right
+    assert (await victim.ask("PUT", "/roles/r")).status == 201
+    victim.csrf = ""
+    # a token in a header cannot be sent by a page of others
+    victim.cookie = ""
+    victim.headers["Authorization"] = f"Bearer {inside.token('root')}"
+    assert (await victim.ask("PUT", "/roles/s")).status == 201
+
+
+@looped
+async def test_requests_of_other_pages(inside: Inside) -> None:
+    """With a session, and where there is none: a login, and a broker that asks nobody."""
+    guest = inside.visitor()
+    tricks: list[dict[str, str]] = [
+        {"Origin": "http://evil.example"},
+        {"Origin": "null"},
+        {"Origin": "http://localhost:3000"},
+        {"Sec-Fetch-Site": "cross-site", "Sec-Fetch-Mode": "no-cors"},
+        {"Sec-Fetch-Site": "same-site", "Sec-Fetch-Mode": "cors"},
+    ]
+    for trick in tricks:
+        for method, path in (("GET", "/status"), ("POST", "/session"), ("PUT", "/roles/x")):
+            answer = await guest.ask(method, path, {} if method != "GET" else None, **trick)
+            assert (answer.status, answer.code) == (403, "cross-origin"), trick
+    inside.add("root", superuser=True)
+    victim = inside.visitor()
+    await victim.login("root")
+    for trick in tricks:
+        assert (await victim.ask("PUT", "/roles/x", **trick)).code == "cross-origin"
+    # one's own page, and a link that somebody follows
+    for fine in (
+        {"Origin": "http://localhost", "Sec-Fetch-Site": "same-origin"},
+        {"Sec-Fetch-Site": "cross-site", "Sec-Fetch-Mode": "navigate"},
+        {"Sec-Fetch-Site": "none"},
+    ):
+        assert (await victim.ask("GET", "/session", **fine)).status == 200
+    # nothing of it may be read by others
+    answer = await victim.ask("GET", "/session")
+    assert not [name for name in answer.headers if name.startswith("access-control-")]
+
+
+# --- scripts in names ------------------------------------------------------------------------
+
+
+@looped
+async def test_scripts_in_names_and_parameters(inside: Inside) -> None:
+    """Stored or reflected: no answer of the API is anything that a browser would run."""
+    inside.broker.declare(Address(Kind.QUEUE, SCRIPT))
+    visitor = inside.visitor()
+    for endpoint in inside.endpoints:
+        if not endpoint.prefix or endpoint.media == "text/event-stream":
+            continue
+        for path in (target(endpoint, SCRIPT), f"{target(endpoint, SCRIPT)}?{quote(SCRIPT)}=1"):
+            body = {SCRIPT: SCRIPT} if endpoint.body is not None else None
+            answer = await visitor.ask(endpoint.method, path, body)
+            kind = answer.headers.get("content-type", "application/json")
+            assert kind.partition(";")[0] not in (
+                "text/html",
+                "image/svg+xml",
+                "text/javascript",
+                "application/xml",
+            ), endpoint
+            for name in HEADERS:
+                assert name.lower() in answer.headers, endpoint
+            assert answer.headers["x-content-type-options"] == "nosniff"
+            assert "script-src" not in answer.headers["content-security-policy"]
+            assert "default-src 'none'" in answer.headers["content-security-policy"]
+            if answer.body and kind == "application/json":
+                json.loads(answer.body)
+    nothing = await visitor.ask("GET", f"/{quote(SCRIPT)}", prefix="")
+    assert nothing.headers["content-type"] == "application/json"
+
+
+# --- paths -----------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("base", ["/console", "/api/v1/journal/segments", "/api/v1/journal/slots"])
+def test_path_traversal(start: Start, base: str) -> None:
+    """No path leads to a file that is not meant."""
+    broker = start(HTTP)
+    (broker.directory / "secret").write_text("do not show")
+    ways = ("../secret", "..%2fsecret", "%2e%2e/secret", "..%5csecret", "%2e%2e%2f%2e%2e%2fsecret")
+    absolute = quote(str(broker.directory / "secret"), safe="")
+    for way in (*ways, absolute, "/" + str(broker.directory / "secret"), "..%00/secret", "%00"):
+        for depth in range(0, 9, 4):
+            path = f"{base}/{'../' * depth}{way}"
+            request = f"GET {path} HTTP/1.1\r\nHost: localhost\r\nConnection: close\r\n\r\n"
+            head, _, body = talk(broker.port("http"), request.encode()).partition(b"\r\n\r\n")
+            assert head[9:12] in (b"400", b"404"), path
+            assert b"do not show" not in body
+
+
+# --- oversized and slow ----------------------------------------------------------------------
+
+
+@looped
+async def test_oversized_bodies(inside: Inside) -> None:
+    """No endpoint reads more than it says, or what it was not told the length of."""
+    guest = inside.visitor()
+    for endpoint in inside.endpoints:
+        if not endpoint.changes or not endpoint.prefix or endpoint.body is None:
+            continue
+        assert SMALL_BYTES <= endpoint.limit <= 512 * 1024 * 1024
+        announced = {"Content-Length": str(endpoint.limit + 1)}
+        for name, headers, status in (
+            ("large", announced, 413),
+            ("huge", {"Content-Length": "9" * 30}, 413),
+            ("unknown", {"Transfer-Encoding": "chunked"}, 411),
+        ):
+            query = "?writer=w&batch=0&partition=0&part=0" if endpoint.path == "/batches" else ""
+            path = target(endpoint, OWN) + query
+            answer = await guest.ask(endpoint.method, path, **headers)
+            assert answer.status == status, (name, endpoint, answer.body)
+            assert answer.headers["connection"] == "close"
+
+
+def test_deep_and_wide_documents(start: Start) -> None:
+    """JSON that is small and expensive."""
+    broker = start(HTTP)
+    bodies = [b"[" * 60_000, b'{"a":' * 12_000, b'{"user":"' + b"\\u0000" * 10_000 + b'"}']
+    bodies += [b"{%s}" % b",".join(b'"%d":0' % n for n in range(6000)), b"1" * 60_000, b"\xff\xfe"]
+    with Client(broker.port("http")) as client:
+        before = time.monotonic()
+        for body, path in itertools.product(bodies, ("/users/a", "/session")):
+            method = "PUT" if path == "/users/a" else "POST"
+            assert client.ask(method, path, body).status in (200, 400, 409)
+        assert time.monotonic() - before < TIMEOUT
+
+
+def test_slow_http_keeps_nobody_else_waiting(start: Start) -> None:
+    """Many that never get to an end; how long they may take is tests/admin/test_session.py's."""
+    broker = start(PHPMQ, HTTP)
+    port = broker.port("http")
+    slow = []
+    for number in range(200):
+        connection = socket.create_connection(("127.0.0.1", port), TIMEOUT)
+        slow.append(connection)
+        head = b"POST /api/v1/session HTTP/1.1\r\nHost: localhost\r\nContent-Length: 60000\r\n"
+        connection.sendall(head if number % 2 else head + b"\r\n{")
+    with Client(port) as client:
+        for connection in slow:
+            connection.sendall(b"X" if connection is slow[0] else b" ")
+            assert client.get("/status").status == 200
+    for connection in slow:
+        with closing(connection):
+            pass
+    assert broker.status()["pid"] == broker.pid
+
+
+def test_too_large_a_head(start: Start) -> None:
+    """It is refused as soon as there is too much of it, and no end."""
+    broker = start(f"{HTTP}?max-header-bytes=4096")
+    much = b"a" * 10_000_000
+    for head in (
+        b"GET /%s" % much,
+        b"GET / HTTP/1.1\r\nHost: localhost\r\n%s" % (b"A: b\r\n" * 1_000_000),
+        b"GET / HTTP/1.1\r\nHost: localhost\r\nCookie: %s=%s" % (COOKIE.encode(), much),
+        b"GET / HTTP/1.1\r\nHost: localhost\r\n%s: %s" % (CSRF_HEADER.encode(), much),
+    ):
+        before = broker.status()["memory_bytes"]
+        try:
+            answer = talk(broker.port("http"), head)
+        except ConnectionError:
+            pass  # it was cut off while it was still sending
+        else:
+            assert answer.startswith(b"HTTP/1.1 400 ")
+        assert broker.status()["memory_bytes"] < before + 4_000_000
+
+
+def test_an_owner_is_one_by_the_file_system_alone(start: Start) -> None:
+    """The admin socket is its owner's; no header makes anybody else one."""
+    broker = start(HTTP)
+    assert (broker.directory / "admin.sock").stat().st_mode & 0o777 == 0o600
+    with Client(broker.port("http")) as client:
+        for headers in ({"X-Forwarded-For": "unix"}, {"Forwarded": "for=unix"}):
+            assert client.get("/session", **headers).json()["user"] == ""
+
+
+def test_cookies_that_are_none(tmp_path: Path) -> None:
+    async def scenario() -> None:
+        inside = Inside(tmp_path)
+        inside.add("root", superuser=True)
+        visitor = inside.visitor()
+        for value in (
+            f"{COOKIE}=",
+            f"{COOKIE}=a; {COOKIE}=b",
+            f"{COOKIE}={'x' * 3000}",
+            f'{COOKIE}="\\"',
+            ";;;=;==",
+            "\xff\xfe",
+        ):
+            assert (await visitor.ask("GET", "/status", Cookie=value)).status == 401, value
+        inside.gate.close()
+
+    asyncio.run(scenario())

@@ -1,0 +1,194 @@
+"""Backups asked for over HTTP: where they go, who may, and one that is broken off."""
+
+from __future__ import annotations
+
+import base64
+import http.client
+import json
+import time
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from sluicemq.cli.local import LocalBroker
+from sluicemq.cli.main import main
+from sluicemq.journal.manifest import read_manifest, verify
+from sluicemq.journal.slots import Slots
+from sluicemq.protocols.phpmq.client import BlockingPhpmqClient
+from tests.admin.client import HTTP, PHPMQ, TIMEOUT, Client
+from tests.server.conftest import Start
+
+BODY = bytes(1000)
+
+
+@pytest.fixture
+def home(tmp_path: Path) -> Path:
+    place = tmp_path / "backups"
+    place.mkdir()
+    return place
+
+
+@pytest.fixture
+def broker(start: Start, home: Path) -> LocalBroker:
+    return start(PHPMQ, HTTP, environment={"SLUICEMQ_BROKER__BACKUP_DIR": str(home)})
+
+
+def fill(broker: LocalBroker, count: int) -> None:
+    with BlockingPhpmqClient.connect(port=broker.port("phpmq")) as client:
+        for _ in range(count):
+            client.send("orders", BODY)
+        client.send("orders", b"the last")
+        client.subscribe("orders", 1)
+        client.receive(20)  # what has been delivered is on disk
+
+
+def back_up(client: Client, name: str, **more: object) -> list[dict[str, Any]]:
+    answer = client.ask("POST", "/backup", json.dumps({"directory": name, **more}).encode())
+    assert answer.status == 200, answer
+    assert answer.headers["content-type"] == "application/x-ndjson"
+    return [json.loads(line) for line in answer.body.splitlines()]
+
+
+def refused(client: Client, name: str, **more: object) -> tuple[int, str]:
+    answer = client.ask("POST", "/backup", json.dumps({"directory": name, **more}).encode())
+    return answer.status, answer.code
+
+
+def test_a_backup_is_made_told_and_listed(broker: LocalBroker, home: Path) -> None:
+    fill(broker, 200)
+    with Client(broker.port("http")) as client:
+        lines = back_up(client, "one")
+        assert [line["state"] for line in lines[:-1]] == ["copying"] * (len(lines) - 1)
+        assert lines[0]["total"] > 200_000
+        assert lines[-1]["state"] == "done"
+        made = lines[-1]["backup"]
+        again = back_up(client, "two", incremental_from="one")[-1]["backup"]
+        assert Path(again["incremental_from"]).name == "one"
+        document = client.get("/backup").json()
+    assert document["directory"] == str(home)
+    assert not document["running"]
+    assert "[broker]" in document["configuration"]
+    assert document["users_file"].endswith("users.json")
+    [one, two] = document["backups"]
+    assert (one["name"], one["complete"]) == ("one", True)
+    assert (two["name"], two["incremental_from"]) == ("two", "one")
+    assert one["last_sequence"] == made["last_sequence"]
+    for name in ("one", "two"):
+        verdict = verify(home / name)
+        assert not verdict.problems
+        assert verdict.live == 201
+    assert not Slots(broker.directory / "journal").list()
+
+
+NAMES = ("", ".", "..", "../out", "a/b", "/tmp/out", ".hidden", "a\0b", "a b", "ä", "x" * 101)
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_a_backup_stays_in_its_directory(broker: LocalBroker, home: Path, name: str) -> None:
+    with Client(broker.port("http")) as client:
+        assert refused(client, name) == (400, "bad-name")
+        assert refused(client, "good", incremental_from=name) == (400, "bad-name")
+    assert not list(home.iterdir())
+
+
+def test_a_link_in_the_directory_leads_nowhere(
+    broker: LocalBroker, home: Path, tmp_path: Path
+) -> None:
+    (tmp_path / "elsewhere").mkdir()
+    (home / "link").symlink_to(tmp_path / "elsewhere")
+    (home / "dangling").symlink_to(tmp_path / "nowhere")
+    with Client(broker.port("http")) as client:
+        assert refused(client, "link") == (409, "backup-exists")
+        assert refused(client, "dangling") == (409, "backup-exists")
+    assert not list((tmp_path / "elsewhere").iterdir())
+    assert not (tmp_path / "nowhere").exists()
+
+
+def test_what_cannot_be_done(broker: LocalBroker, home: Path) -> None:
+    with Client(broker.port("http")) as client:
+        back_up(client, "one")
+        assert refused(client, "one") == (409, "backup-exists")
+        assert refused(client, "two", incremental_from="none") == (404, "backup-not-found")
+        assert refused(client, "two", compress=True) == (400, "bad-body")
+        assert refused(client, "two", rate=-1) == (400, "bad-body")
+        assert not (home / "two").exists()
+
+
+def test_without_a_directory_there_are_no_backups(start: Start) -> None:
+    broker = start(HTTP)
+    with Client(broker.port("http")) as client:
+        assert refused(client, "one") == (409, "no-backup-directory")
+        assert client.get("/backup").json()["backups"] == []
+
+
+def test_without_a_journal_there_are_no_backups(start: Start, home: Path) -> None:
+    environment = {"SLUICEMQ_BROKER__BACKUP_DIR": str(home)}
+    broker = start(HTTP, options=("--ephemeral",), environment=environment)
+    with Client(broker.port("http")) as client:
+        assert refused(client, "one") == (409, "ephemeral")
+
+
+def test_only_a_superuser_may(broker: LocalBroker, home: Path, tmp_path: Path) -> None:
+    secret = tmp_path / "password"
+    secret.write_text("a password of one's own\n")
+    for name, superuser in (("root", True), ("anna", False)):
+        more = ["--superuser"] if superuser else []
+        where = ["--data-dir", str(broker.directory), "--password-file", str(secret)]
+        assert main(["users", "add", name, *where, *more]) == 0
+    code = "authentication-missing"
+    with Client(broker.port("http")) as client:
+        for _ in range(100):  # the broker sees the users within a second
+            answer = client.get("/backup")
+            if answer.status == 401:
+                break
+            time.sleep(0.05)
+        assert answer.code == code
+        assert refused(client, "one") == (401, code)
+        client.headers["Authorization"] = _basic("anna", "a password of one's own")
+        assert client.get("/backup").code == "forbidden"
+        assert refused(client, "one") == (403, "forbidden")
+        client.headers["Authorization"] = _basic("root", "a password of one's own")
+        assert back_up(client, "one")[-1]["state"] == "done"
+    kept = json.loads((home / "one" / "users.json").read_bytes())
+    assert set(kept["users"]) == {"root", "anna"}
+
+
+def _basic(user: str, password: str) -> str:
+    return "Basic " + base64.b64encode(f"{user}:{password}".encode()).decode()
+
+
+def test_one_at_a_time_and_one_that_is_broken_off_leaves_nothing(
+    broker: LocalBroker, home: Path
+) -> None:
+    fill(broker, 3000)
+    slow = http.client.HTTPConnection("127.0.0.1", broker.port("http"), timeout=TIMEOUT)
+    body = json.dumps({"directory": "slow", "rate": 300_000}).encode()
+    slow.request("POST", "/api/v1/backup", body)
+    first = json.loads(slow.getresponse().readline())
+    assert first["state"] == "copying"
+    with Client(broker.port("http")) as client:
+        assert client.get("/backup").json()["running"]
+        assert refused(client, "fast") == (409, "backup-running")
+        slow.close()
+        deadline = time.monotonic() + 30
+        while client.get("/backup").json()["running"]:
+            assert time.monotonic() < deadline
+            time.sleep(0.05)
+        assert not list(home.iterdir())
+        assert not Slots(broker.directory / "journal").list()
+        assert back_up(client, "fast")[-1]["state"] == "done"
+
+
+def test_a_failure_is_told_in_the_last_line(broker: LocalBroker, home: Path) -> None:
+    fill(broker, 10)
+    with Client(broker.port("http")) as client:
+        back_up(client, "one")
+        path = home / "one" / "manifest.json"
+        manifest = json.loads(path.read_bytes())
+        path.write_text(json.dumps({**manifest, "identity": "00" * 16}))
+        last = back_up(client, "two", incremental_from="one")[-1]
+        assert last["state"] == "failed"
+        assert "another journal" in last["error"]["message"]
+        assert not (home / "two").exists()
+        assert read_manifest(home / "one")

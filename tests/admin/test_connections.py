@@ -1,0 +1,369 @@
+"""Connections as lists show them, and how each protocol's own client is told to go."""
+
+from __future__ import annotations
+
+import base64
+import socket
+from contextlib import ExitStack
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from sluicemq.admin.connections import may_see
+from sluicemq.admin.ports import ConnectionView
+from sluicemq.cli.local import LocalBroker
+from sluicemq.cli.main import main
+from sluicemq.model.access import EVERYBODY, NOBODY
+from sluicemq.model.errors import ClientError, ConnectionLost
+from sluicemq.protocols.jmq.client import BlockingJmqClient
+from sluicemq.protocols.msglite.client import BlockingMsgliteClient
+from sluicemq.protocols.phpmq.client import BlockingPhpmqClient
+from sluicemq.protocols.vibemq.blocking import BlockingVibeMQClient
+from tests.admin.client import HTTP, PHPMQ, TIMEOUT, Client
+from tests.admin.inside import Inside, Visitor, looped
+from tests.admin.world import NoConnections
+from tests.server.conftest import Start
+from tests.server.tls_clients import until
+
+MSGLITE = "msglite://127.0.0.1:0"
+VIBEMQ = "vibemq://127.0.0.1:0"
+JMQ = "jmq://127.0.0.1:0"
+MAINTENANCE = "phpmq-maintenance://127.0.0.1:0"
+AUTO = "auto://127.0.0.1:0"
+SAID = "closed by an administrator: you are too loud"
+
+
+def listed(client: Client, query: str = "") -> list[dict[str, Any]]:
+    answer = client.get(f"/connections?{query}")
+    assert answer.status == 200, answer
+    items: list[dict[str, Any]] = answer.json()["items"]
+    return items
+
+
+def only(client: Client, protocol: str) -> dict[str, Any]:
+    [item] = listed(client, f"protocol={protocol}")
+    return item
+
+
+def close(client: Client, protocol: str) -> None:
+    number = only(client, protocol)["id"]
+    answer = client.ask("DELETE", f"/connections/{number}?reason=you%20are%20too%20loud")
+    assert answer.status == 204, answer
+
+
+def gone(client: Client, protocol: str) -> None:
+    until(lambda: not listed(client, f"protocol={protocol}"), f"{protocol} is still there")
+
+
+# --- each protocol's client -----------------------------------------------------------------------
+
+
+def phpmq(broker: LocalBroker, client: Client) -> None:
+    """It has no word for a reason."""
+    with BlockingPhpmqClient.connect(port=broker.port("phpmq")) as peer:
+        peer.send("q", b"hello")
+        peer.subscribe("q", 7)
+        assert peer.receive(TIMEOUT).body == b"hello"
+        item = only(client, "phpmq")
+        assert (item["consumers"], item["state"], item["tls"]) == (1, "open", False)
+        assert min(item["bytes_in"], item["bytes_out"]) > 100
+        close(client, "phpmq")
+        with pytest.raises(ConnectionLost):
+            peer.receive(TIMEOUT)
+    [queue] = client.get("/consumers?destination=q").json()["items"] or [None]
+    assert queue is None  # what it held has gone back, too
+
+
+def msglite(broker: LocalBroker, client: Client) -> None:
+    peer = BlockingMsgliteClient.connect(port=broker.port("msglite"))
+    peer.send("m", b"hello", timeout=60)
+    assert peer.ready("m", timeout=5) is not None
+    assert only(client, "msglite")["consumers"] == 1
+    close(client, "msglite")
+    with pytest.raises(ClientError, match=SAID):
+        peer.ready("m", timeout=60)
+
+
+def vibemq(broker: LocalBroker, client: Client) -> None:
+    peer = BlockingVibeMQClient.connect(port=broker.port("vibemq"))
+    peer.subscribe("v")
+    item = only(client, "vibemq")
+    assert item["consumers"] == 1
+    assert item["client_id"]
+    close(client, "vibemq")
+    with pytest.raises(ConnectionLost, match=SAID):
+        peer.receive("v", TIMEOUT)
+
+
+def jmq(broker: LocalBroker, client: Client) -> None:
+    where = f"jmq://127.0.0.1:{broker.port('jmq')}?client_id=reporter"
+    peer = BlockingJmqClient.open(where, reconnect=None)
+    consumer = peer.session().consumer("j")
+    item = only(client, "jmq")
+    assert (item["consumers"], item["client_id"]) == (1, "reporter")
+    close(client, "jmq")
+    with pytest.raises(ConnectionLost, match=SAID):
+        consumer.receive(TIMEOUT)
+
+
+def maintenance(broker: LocalBroker, client: Client) -> None:
+    address = ("127.0.0.1", broker.port("phpmq-maintenance"))
+    with socket.create_connection(address, TIMEOUT) as peer, peer.makefile("rb") as reading:
+        peer.sendall(b"q\n")
+        until(lambda: bool(listed(client, "protocol=phpmq-maintenance")), "not there")
+        close(client, "phpmq-maintenance")
+        assert b"Closed by an administrator: you are too loud." in reading.read()
+
+
+def http(broker: LocalBroker, client: Client) -> None:
+    with Client(broker.port("http")) as peer:
+        assert peer.get("/status").status == 200
+        numbers = {item["id"] for item in listed(client, "protocol=http")}
+        [own] = [
+            n for n in numbers if client.get(f"/connections/{n}").json()["peer"] == name(client)
+        ]
+        [other] = numbers - {own}
+        assert client.ask("DELETE", f"/connections/{other}").status == 204
+        assert peer.connection.sock is not None
+        assert peer.connection.sock.recv(1) == b""
+        # who closes the own one is answered before
+        assert client.ask("DELETE", f"/connections/{own}").status == 204
+
+
+def name(client: Client) -> str:
+    assert client.connection.sock is not None
+    host, port = client.connection.sock.getsockname()
+    return f"{host}:{port}"
+
+
+def recognised(broker: LocalBroker, client: Client) -> None:
+    """A listener for all: the protocol is that of the client, as soon as it is known."""
+    address = ("127.0.0.1", broker.port("auto"))
+    with socket.create_connection(address, TIMEOUT) as peer:
+        until(lambda: bool(listed(client, "protocol=auto")), "not there")
+        assert only(client, "auto")["state"] == "connecting"
+        close(client, "auto")
+        assert peer.recv(1) == b""
+    gone(client, "auto")
+    with BlockingPhpmqClient.connect(port=broker.port("auto")) as other:
+        other.send("q", b"hello")
+        other.subscribe("nothing")
+        until(lambda: bool(listed(client, "protocol=phpmq")), "not there")
+        assert only(client, "phpmq")["listener"].startswith("auto://")
+        close(client, "phpmq")
+        with pytest.raises(ConnectionLost):
+            other.receive(TIMEOUT)
+
+
+def test_each_protocols_client_is_shown_and_told(start: Start) -> None:
+    broker = start(HTTP, PHPMQ, MSGLITE, VIBEMQ, JMQ, MAINTENANCE, AUTO)
+    with Client(broker.port("http")) as client:
+        for room in (phpmq, msglite, vibemq, jmq, maintenance, recognised):
+            room(broker, client)
+            for protocol in ("phpmq", "msglite", "vibemq", "jmq", "phpmq-maintenance"):
+                gone(client, protocol)
+        overview = client.get("/overview?fresh=true").json()
+        protocols = overview["protocols"]
+        assert protocols["phpmq"]["published"] == 2
+        assert protocols["phpmq"]["delivered"] >= 1
+        assert (protocols["msglite"]["published"], protocols["msglite"]["delivered"]) == (1, 1)
+        assert protocols["http"]["connections"] == 1
+        by_url = {each["protocol"]: each for each in overview["listeners"]}
+        assert by_url["phpmq"]["accepted"] == 1
+        assert by_url["phpmq"]["connections"] == 0
+        assert min(by_url["phpmq"]["bytes_in"], by_url["phpmq"]["bytes_out"]) > 100
+        http(broker, client)
+
+
+def test_messages_are_counted_by_protocol(start: Start) -> None:
+    """Each room counts what its clients send and are given; see also above."""
+    broker = start(HTTP, VIBEMQ, JMQ)
+    with ExitStack() as stack, Client(broker.port("http")) as client:
+        vibe = stack.enter_context(BlockingVibeMQClient.connect(port=broker.port("vibemq")))
+        for number in range(3):
+            vibe.publish("v", number)
+        vibe.subscribe("v")
+        for _ in range(3):
+            vibe.receive("v", TIMEOUT)
+        where = f"jmq://127.0.0.1:{broker.port('jmq')}"
+        java = stack.enter_context(BlockingJmqClient.open(where, reconnect=None))
+        session = java.session(transacted=True)
+        session.producer("j").send_all(["a", "b"])
+        session.commit()
+        consumer = session.consumer("j")
+        assert consumer.receive(TIMEOUT).body == "a"
+        assert consumer.receive(TIMEOUT).body == "b"
+        session.commit()
+
+        def counted() -> list[int]:
+            found = client.get("/overview?fresh=true").json()["protocols"]
+            return [found[p][k] for p in ("vibemq", "jmq") for k in ("published", "delivered")]
+
+        until(lambda: counted() == [3, 3, 2, 2], "not all is counted")
+        [item] = client.get("/consumers?destination=j").json()["items"]
+        assert (item["delivered"], item["unacked"], item["protocol"]) == (2, 0, "jmq")
+
+
+# --- lists ----------------------------------------------------------------------------------------
+
+
+def view(number: int, **changes: Any) -> ConnectionView:
+    usual = ConnectionView(
+        id=number,
+        protocol="phpmq",
+        peer=f"10.0.0.{number}:1",
+        user="anna",
+        client_id="",
+        listener="phpmq://x:1",
+        since=1000 - number,
+        state="open",
+        consumers=number % 3,
+        bytes_in=number,
+        bytes_out=0,
+        tls=False,
+    )
+    return usual._replace(**changes)
+
+
+def peopled(inside: Inside, *views: ConnectionView) -> NoConnections:
+    """`views` are connected."""
+    connections: Any = inside.context.connections
+    assert isinstance(connections, NoConnections)
+    connections.views[:] = views
+    return connections
+
+
+async def numbers(visitor: Visitor, query: str = "") -> list[int]:
+    answer = await visitor.ask("GET", f"/connections?{query}")
+    assert answer.status == 200, answer
+    return [item["id"] for item in answer.json()["items"]]
+
+
+@looped
+async def test_pages_orders_and_filters(inside: Inside) -> None:
+    views = [view(n) for n in range(1, 8)]
+    views[2] = view(3, protocol="jmq", client_id="reporter", user="bert")
+    peopled(inside, *views)
+    visitor = inside.visitor()
+    assert await numbers(visitor) == [1, 2, 3, 4, 5, 6, 7]
+    assert await numbers(visitor, "order=desc&page_size=3") == [7, 6, 5]
+    assert await numbers(visitor, "page_size=3&page=3") == [7]
+    assert await numbers(visitor, "page_size=3&page=4") == []
+    assert await numbers(visitor, "sort=since") == [7, 6, 5, 4, 3, 2, 1]
+    assert await numbers(visitor, "sort=consumers") == [3, 6, 1, 4, 7, 2, 5]
+    assert await numbers(visitor, "protocol=jmq") == [3]
+    assert await numbers(visitor, "filter=report") == [3]
+    assert await numbers(visitor, "filter=bert") == [3]
+    assert await numbers(visitor, "filter=10.0.0.5") == [5]
+    answer = await visitor.ask("GET", "/connections?page_size=2&protocol=phpmq")
+    assert answer.json()["total"] == 6
+    for wrong in ("sort=password", "page=0", "page_size=501", "order=up", "nothing=1"):
+        answer = await visitor.ask("GET", f"/connections?{wrong}")
+        assert (answer.status, answer.code) == (400, "bad-parameter"), wrong
+
+
+@looped
+async def test_others_see_their_own(inside: Inside) -> None:
+    inside.add("root", superuser=True)
+    inside.add("anna", "*: browse produce consume create delete manage")
+    connections = peopled(inside, view(1), view(2, user="root"), view(3, user=""))
+    root, anna = inside.visitor(), inside.visitor("127.0.0.1:2")
+    await root.login("root")
+    await anna.login("anna")
+    assert await numbers(root) == [1, 2, 3]
+    assert await numbers(anna) == [1]
+    assert (await anna.ask("GET", "/connections/1")).status == 200
+    for hidden in (2, 3):
+        answer = await anna.ask("GET", f"/connections/{hidden}")
+        assert (answer.status, answer.code) == (404, "connection-not-found")
+    answer = await anna.ask("DELETE", "/connections/1")
+    assert (answer.status, answer.code) == (403, "forbidden")
+    assert connections.closed == []
+    assert (await root.ask("DELETE", "/connections/1")).status == 204
+    assert [number for number, _ in connections.closed] == [1]
+    said = inside.said()
+    assert any(line.startswith("denied: anna") for line in said)
+    assert any(line.startswith("change: root DELETE /api/v1/connections/1") for line in said)
+
+
+def test_who_is_nobody_has_no_connections_of_his_own() -> None:
+    """Else those of all who are nobody either would be his."""
+    assert not may_see(NOBODY, view(1, user=""))
+    assert may_see(EVERYBODY, view(1, user=""))
+
+
+@looped
+async def test_nobody_logged_in_sees_nobody(inside: Inside) -> None:
+    inside.add("root", superuser=True)
+    peopled(inside, view(1, user=""))
+    for method, path in (("GET", "/connections"), ("DELETE", "/connections/1")):
+        answer = await inside.visitor().ask(method, path)
+        assert (answer.status, answer.code) == (401, "authentication-missing")
+
+
+@looped
+async def test_who_is_not_there_cannot_be_closed(inside: Inside) -> None:
+    peopled(inside, view(1))
+    for name in ("2", "-1", "x", "1.0", "%C2%B2", "9" * 30, "0x1"):
+        answer = await inside.visitor().ask("DELETE", f"/connections/{name}")
+        assert (answer.status, answer.code) == (404, "connection-not-found"), name
+
+
+@looped
+async def test_a_reason_is_one_line(inside: Inside) -> None:
+    """It goes into packets, terminals and logs."""
+    connections = peopled(inside, view(1))
+    visitor = inside.visitor()
+    assert (await visitor.ask("DELETE", "/connections/1")).status == 204
+    await visitor.ask("DELETE", "/connections/1?reason=two%0Alines%1b%5b2J%20%20end")
+    assert [reason for _, reason in connections.closed] == [
+        "closed by an administrator",
+        "closed by an administrator: two\\nlines\\x1b[2J end",
+    ]
+    answer = await visitor.ask("DELETE", f"/connections/1?reason={'x' * 201}")
+    assert (answer.status, answer.code) == (400, "bad-parameter")
+
+
+@looped
+async def test_texts_of_clients_are_shown_whatever_they_are(inside: Inside) -> None:
+    """Half a character, as Java has them, cannot stand in JSON."""
+    peopled(inside, view(1, client_id="a\ud800<b>", user="\x00"))
+    answer = await inside.visitor().ask("GET", "/connections")
+    [item] = answer.json()["items"]
+    assert (item["client_id"], item["user"]) == ("a\\ud800<b>", "\\x00")
+
+
+# --- who they are ---------------------------------------------------------------------------------
+
+
+def test_connections_say_whom_they_act_as(
+    start: Start, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "secret").write_text("correct horse\n")
+
+    def command(*arguments: str) -> None:
+        assert main([*arguments, "--data-dir", str(tmp_path / "broker")]) == 0
+
+    command("users", "add", "root", "--superuser", "--password-file", "secret")
+    command("users", "add", "anna", "--password-file", "secret")
+    command("permissions", "grant", "anna", "*", "consume", "produce")
+    broker = start(HTTP, f"{PHPMQ}?user=anna", VIBEMQ, JMQ)
+    shown = base64.b64encode(b"root:correct horse").decode()
+    with ExitStack() as stack, Client(broker.port("http"), Authorization=f"Basic {shown}") as root:
+        peer = stack.enter_context(BlockingPhpmqClient.connect(port=broker.port("phpmq")))
+        peer.send("q", b"x")
+        port = broker.port("vibemq")
+        vibe = BlockingVibeMQClient.connect(port=port, username="anna", password="correct horse")
+        stack.enter_context(vibe)
+        where = f"jmq://anna:correct%20horse@127.0.0.1:{broker.port('jmq')}"
+        stack.enter_context(BlockingJmqClient.open(where, reconnect=None))
+        users = {item["protocol"]: item["user"] for item in listed(root)}
+        assert users == {"http": "root", "phpmq": "anna", "vibemq": "anna", "jmq": "anna"}
+        shown = base64.b64encode(b"anna:correct horse").decode()
+        with Client(broker.port("http"), Authorization=f"Basic {shown}") as anna:
+            seen = sorted(item["protocol"] for item in listed(anna))
+            assert seen == ["http", "jmq", "phpmq", "vibemq"]
+            for item in listed(root, "filter=anna"):
+                assert item["user"] == "anna"

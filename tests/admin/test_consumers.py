@@ -1,0 +1,116 @@
+"""Consumers as lists show them."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from sluicemq.admin.ports import Attached
+from sluicemq.broker import Consumer, Delivery, Subscription, Window, compile_selector
+from sluicemq.model.destination import Address, Kind
+from sluicemq.model.message import Durability, Message
+from tests.admin.inside import Inside, Visitor, looped
+
+
+class Sink:
+    def deliver(self, consumer: Consumer, deliveries: list[Delivery]) -> None: ...
+
+    def detached(self, consumer: Consumer) -> None: ...
+
+
+def attach(
+    inside: Inside, place: Subscription, connection: int = 1, selector: str = ""
+) -> Consumer:
+    consumer = inside.broker.attach(
+        place,
+        Sink(),
+        Window(10, True),
+        selector=compile_selector(selector) if selector else None,
+    )
+    connections: Any = inside.context.connections
+    connections.attached.append(Attached(connection, "jmq", "anna", consumer))
+    return consumer
+
+
+async def listed(visitor: Visitor, query: str = "") -> list[dict[str, Any]]:
+    answer = await visitor.ask("GET", f"/consumers?{query}")
+    assert answer.status == 200, answer
+    items: list[dict[str, Any]] = answer.json()["items"]
+    return items
+
+
+@looped
+async def test_what_a_list_says_of_a_consumer(inside: Inside) -> None:
+    queue = inside.broker.queue("q")
+    topic = inside.broker.topic("t")
+    first = attach(inside, queue.queue, 7, "n > 5")
+    subscription = inside.broker.subscribe(topic, "s", selector=compile_selector("x = 1"))
+    second = attach(inside, subscription, 8)
+    for _ in range(3):
+        message = Message(queue.address, b"x", properties={"n": 6}, durability=Durability.NONE)
+        inside.broker.publish(queue, message)
+    inside.broker.flush()
+    one, two = await listed(inside.visitor())
+    assert one == {
+        "id": first.number,
+        "destination": "q",
+        "kind": "queue",
+        "subscription": "",
+        "connection": 7,
+        "protocol": "jmq",
+        "selector": "n > 5",
+        "credit": 7,
+        "unacked": 3,
+        "delivered": 3,
+        "active": True,
+    }
+    assert (two["id"], two["kind"], two["subscription"]) == (second.number, "topic", "s")
+    assert two["selector"] == "x = 1"
+
+
+@looped
+async def test_filters_and_orders(inside: Inside) -> None:
+    broker = inside.broker
+    a, b = broker.queue("a"), broker.queue("b")
+    first = attach(inside, b.queue, 1).number
+    second = attach(inside, a.queue, 2).number
+    third = attach(inside, broker.subscribe(broker.topic("a"), "s"), 2).number
+    visitor = inside.visitor()
+
+    async def ids(query: str) -> list[int]:
+        return [item["id"] for item in await listed(visitor, query)]
+
+    assert await ids("") == [first, second, third]
+    assert await ids("sort=destination") == [second, third, first]
+    assert await ids("destination=a") == [second, third]
+    assert await ids("destination=a&kind=topic") == [third]
+    assert await ids("kind=queue&order=desc") == [second, first]
+    assert await ids("connection=2") == [second, third]
+    assert await ids("destination=nothing") == []
+    assert await ids("page_size=1&page=2") == [second]
+
+
+@looped
+async def test_who_sees_a_destination_sees_its_consumers(inside: Inside) -> None:
+    inside.add("anna", "a.*: consume")
+    for name in ("a.1", "b.1"):
+        attach(inside, inside.broker.queue(name).queue)
+    anna = inside.visitor()
+    await anna.login("anna")
+    assert [item["destination"] for item in await listed(anna)] == ["a.1"]
+    assert await listed(anna, "destination=b.1") == []
+
+
+@looped
+async def test_any_name(inside: Inside) -> None:
+    """Bytes that are no text are shown with escapes, and asked for in base64."""
+    name = "caf\udce9\n"
+    attach(inside, inside.broker.queue(name).queue)
+    attach(inside, inside.broker.resolve(Address(Kind.QUEUE, "<b>")).queue)
+    visitor = inside.visitor()
+    first, second = await listed(visitor)
+    assert (first["destination"], first["destination_base64"]) == ("caf\\udce9\\n", "Y2Fm6Qo=")
+    assert "destination_base64" not in second
+    [item] = await listed(visitor, "destination_base64=Y2Fm6Qo%3D")
+    assert item == first
+    answer = await visitor.ask("GET", "/consumers?destination_base64=%21")
+    assert (answer.status, answer.code) == (400, "bad-parameter")

@@ -1,0 +1,206 @@
+"""Sessions of browsers: how they begin, what they show, and how they end."""
+
+from __future__ import annotations
+
+import pytest
+
+from sluicemq.admin.sessions import Sessions, cookie
+from sluicemq.broker import ManualClock
+from sluicemq.model.access import EVERYBODY
+from sluicemq.server.identity import changes
+from tests.admin.inside import PASSWORD, Inside, looped
+
+
+@looped
+async def test_a_session(inside: Inside) -> None:
+    inside.add("anna", "jobs.*: browse produce")
+    page = inside.visitor()
+    answer = await page.login("anna")
+    assert answer.status == 200
+    attributes = answer.headers["set-cookie"].split("; ")[1:]
+    assert sorted(attributes) == ["HttpOnly", "Path=/", "SameSite=Strict"]
+    said = answer.json()
+    assert (said["user"], said["superuser"]) == ("anna", False)
+    assert said["permissions"] == [{"pattern": "jobs.*", "operations": ["produce", "browse"]}]
+    # on another connection, too: it is the browser that is known
+    other = inside.visitor()
+    other.cookie, other.csrf = page.cookie, page.csrf
+    assert (await other.ask("GET", "/session")).json() == said
+    assert (await other.ask("GET", "/status")).status == 200
+    assert (await other.ask("DELETE", "/session")).headers["set-cookie"].endswith("Max-Age=0")
+    for visitor in (page, other):
+        answer = await visitor.ask("GET", "/status")
+        assert (answer.status, answer.code) == (401, "authentication-missing")
+
+
+@looped
+async def test_a_session_over_tls(inside: Inside) -> None:
+    inside.add("anna")
+    page = inside.visitor()
+    page.caller.tls = True
+    assert "; Secure" in (await page.login("anna")).headers["set-cookie"]
+    assert "; Secure" in (await page.ask("DELETE", "/session")).headers["set-cookie"]
+
+
+@looped
+async def test_by_token(inside: Inside) -> None:
+    inside.add("anna")
+    for shown in ({"token": inside.token("anna")}, {"password": inside.token("anna")}):
+        page = inside.visitor()
+        answer = await page.ask("POST", "/session", shown)
+        assert answer.json()["user"] == "anna"
+        page.keep(answer)
+        assert (await page.ask("GET", "/status")).status == 200
+
+
+@looped
+async def test_what_is_no_login(inside: Inside) -> None:
+    inside.add("anna")
+    page = inside.visitor()
+    for body in ({}, {"user": "anna"}, {"password": ""}):
+        assert (await page.ask("POST", "/session", body)).code == "authentication-missing"
+    for body in ({"user": "anna", "password": "x"}, {"token": "x"}):
+        answer = await page.ask("POST", "/session", body)
+        assert (answer.status, answer.code) == (401, "authentication-failed")
+        assert "set-cookie" not in answer.headers
+    for body in (b"", b"[]", b'{"user": 1}', b'{"who": "anna"}'):
+        assert (await page.ask("POST", "/session", body)).status in (400, 401)
+    assert len(inside.context.sessions) == 0
+
+
+@looped
+async def test_browsers_are_not_asked_by_the_protocol(inside: Inside) -> None:
+    """They would keep the password, and send it along for pages of others."""
+    inside.add("anna")
+    visitor = inside.visitor()
+    assert "www-authenticate" in (await visitor.ask("GET", "/status")).headers
+    for header in ({"X-Requested-With": "console"}, {"Sec-Fetch-Mode": "cors"}):
+        assert "www-authenticate" not in (await visitor.ask("GET", "/status", **header)).headers
+
+
+@looped
+async def test_rights_count_at_once_and_logins_end_with_what_they_were_made_of(
+    inside: Inside,
+) -> None:
+    inside.add("root", superuser=True)
+    inside.add("anna", superuser=True)
+    by_password, by_token = inside.visitor(), inside.visitor()
+    by_header = inside.visitor()
+    token = inside.token("anna")
+    by_header.headers["Authorization"] = f"Bearer {token}"
+    await by_password.login("anna")
+    by_token.keep(await by_token.ask("POST", "/session", {"token": token}))
+
+    async def statuses(path: str) -> list[int]:
+        everybody = (by_password, by_token, by_header)
+        return [(await visitor.ask("GET", path)).status for visitor in everybody]
+
+    assert await statuses("/audit") == [200, 200, 200]
+    inside.store.change(lambda db: changes.set_superuser(db, "anna", 2, False), "a test")
+    assert await statuses("/audit") == [403, 403, 403]
+    assert await statuses("/session") == [200, 200, 200]
+    inside.store.change(lambda db: changes.set_password(db, "anna", "", "", 2), "a test")
+    assert await statuses("/session") == [401, 200, 200]
+    [record] = inside.store.read().users["anna"].tokens
+    inside.store.change(lambda db: changes.remove_token(db, "anna", record.id, 2), "a test")
+    assert await statuses("/session") == [401, 401, 401]
+
+
+@looped
+async def test_a_token_that_expires_ends_its_session(inside: Inside) -> None:
+    inside.add("anna")
+    page = inside.visitor()
+    token = inside.token("anna", expires=1_000_060)
+    page.keep(await page.ask("POST", "/session", {"token": token}))
+    inside.now += 59
+    assert (await page.ask("GET", "/session")).status == 200
+    inside.now += 1
+    assert (await page.ask("GET", "/session")).status == 401
+
+
+@looped
+async def test_ones_own_password(inside: Inside) -> None:
+    inside.add("anna")
+    page, other = inside.visitor(), inside.visitor()
+    await page.login("anna")
+    await other.login("anna")
+    wrong = await page.ask("POST", "/session/password", {"old": "no", "new": "better horse"})
+    assert (wrong.status, wrong.code) == (401, "authentication-failed")
+    a_token = {"old": inside.token("anna"), "new": "better horse"}
+    assert (await page.ask("POST", "/session/password", a_token)).status == 401
+    old = page.cookie
+    answer = await page.ask("POST", "/session/password", {"old": PASSWORD, "new": "better horse"})
+    assert answer.status == 200
+    page.keep(answer)
+    assert page.cookie != old
+    assert (await page.ask("GET", "/session")).status == 200
+    assert (await other.ask("GET", "/session")).status == 401
+    assert (await other.login("anna", PASSWORD)).status == 401
+    assert (await other.login("anna", "better horse")).status == 200
+    assert "change: anna POST /api/v1/session/password done" in inside.said()
+
+
+@looped
+async def test_guests_have_no_session_and_no_password(inside: Inside) -> None:
+    for visitor, name in ((inside.visitor(), ""), (inside.visitor("unix", local=True), "(local)")):
+        answer = await visitor.ask("POST", "/session", {"user": "x", "password": "y"})
+        view = {"user": name, "superuser": True, "csrf": "", "permissions": []}
+        assert (answer.status, answer.json()) == (200, view)
+        assert "set-cookie" not in answer.headers
+        refused = await visitor.ask("POST", "/session/password", {"old": "x", "new": "y"})
+        assert (refused.status, refused.code) == (409, "no-password")
+
+
+@looped
+async def test_who_shows_a_certificate_has_no_password_here(inside: Inside) -> None:
+    """Nobody would look at the old one."""
+    inside.add("anna")
+    visitor = inside.visitor()
+    visitor.caller.access._link.peer_user = "anna"
+    assert (await visitor.ask("GET", "/session")).json()["user"] == "anna"
+    wanted = {"old": "anything", "new": "mine now"}
+    refused = await visitor.ask("POST", "/session/password", wanted)
+    assert (refused.status, refused.code) == (409, "no-password")
+
+
+@looped
+async def test_a_guest_is_none_any_more_when_there_are_users(inside: Inside) -> None:
+    """Its connection may be an old one."""
+    guest = inside.visitor()
+    assert (await guest.ask("GET", "/audit")).status == 200
+    inside.add("root", superuser=True)
+    assert (await guest.ask("GET", "/audit")).status == 401
+
+
+def test_idle_and_absolute_times() -> None:
+    clock = ManualClock()
+    sessions = Sessions(clock, idle=60, life=200)
+    secret, session = sessions.begin(lambda: EVERYBODY)
+    for _ in range(3):
+        clock.advance(59_000)
+        assert sessions.find(secret) is session
+    clock.advance(22_000)
+    assert sessions.current(session) is EVERYBODY
+    clock.advance(1_000)  # 200 s, and just used
+    assert sessions.find(secret) is None
+    secret, session = sessions.begin(lambda: EVERYBODY)
+    for _ in range(2):
+        clock.advance(30_000)
+        alive = sessions.current(session)  # to look on is not to use
+    assert alive is None
+    assert sessions.find(secret) is None
+    assert len(sessions) == 0
+
+
+def test_too_many_sessions_end_the_one_unused_the_longest() -> None:
+    sessions = Sessions(ManualClock(), most=2)
+    first, second = (sessions.begin(lambda: EVERYBODY)[0] for _ in range(2))
+    assert sessions.find(first)
+    third, _ = sessions.begin(lambda: EVERYBODY)
+    assert [bool(sessions.find(each)) for each in (first, second, third)] == [True, False, True]
+
+
+@pytest.mark.parametrize("secret", ["", "x"])
+def test_cookies_over_tls(secret: str) -> None:
+    assert "Secure" in cookie(secret, secure=True).split("; ")
+    assert "Secure" not in cookie(secret, secure=False)

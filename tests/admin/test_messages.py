@@ -1,0 +1,344 @@
+"""Messages looked at over HTTP: pages by offset, by cursor and by selector, and one, decoded."""
+
+from __future__ import annotations
+
+import base64
+from typing import Any
+from urllib.parse import quote
+
+import pytest
+
+from sluicemq.admin.context import Limits
+from sluicemq.admin.message_view import view_of_body
+from sluicemq.model.destination import Address, Kind
+from sluicemq.model.message import BodyKind, Durability, Message, Origin
+from sluicemq.protocols.java import Byte, Char, Float, Long, Short, dumps, dumps_map, dumps_stream
+from tests.admin.inside import Inside, Visitor
+from tests.admin.stock import held, looped, queue, read, send, topic
+
+PAGES = "/destinations/queue/q/messages"
+EVIL = "<script>alert(1)</script>"
+
+
+async def page(visitor: Visitor, query: str = "", path: str = PAGES) -> Any:
+    answer = await visitor.ask("GET", f"{path}{query}")
+    assert answer.status == 200, answer
+    return answer.json()
+
+
+async def bodies(visitor: Visitor, query: str = "", path: str = PAGES) -> list[str]:
+    found = await page(visitor, f"{query}{'&' if query else '?'}body=true", path)
+    return [each["body"]["value"] for each in found["items"]]
+
+
+@looped
+async def test_any_page_by_its_offset(inside: Inside) -> None:
+    broker = inside.broker
+    jobs = queue(broker)
+    order = []
+    for priority in (4, 9, 0):
+        texts = [f"{priority}.{number}" for number in range(30)]
+        send(jobs, *texts, broker=broker, priority=priority)
+        order.append((-priority, texts))
+    expected = [text for _, texts in sorted(order) for text in texts]
+    visitor = inside.visitor(local=True)
+    for offset in (0, 1, 29, 30, 31, 59, 88, 89, 90, 500):
+        found = await page(visitor, f"?offset={offset}&limit=7&body=true")
+        assert [each["body"]["value"] for each in found["items"]] == expected[offset : offset + 7]
+        assert [each["position"] for each in found["items"]] == list(
+            range(offset, min(offset + 7, max(90, offset)))
+        )
+        assert found["total"] == 90
+        assert (found["next"] is None) == (offset + 7 >= 90)
+
+
+@pytest.mark.parametrize("query", ["", "&selector=priority%20IS%20NULL%20OR%201=1"])
+@looped
+async def test_page_follows_page_while_messages_come_and_go(inside: Inside, query: str) -> None:
+    broker = inside.broker
+    jobs = queue(broker)
+    send(jobs, *[str(number) for number in range(40)], broker=broker)
+    visitor = inside.visitor(local=True)
+    seen: list[str] = []
+    after = ""
+    while True:
+        found = await page(visitor, f"?limit=10&body=true&after={after}{query}")
+        seen += [each["body"]["value"] for each in found["items"]]
+        if found["next"] is None:
+            break
+        after = found["next"]
+        reader = read(broker, jobs, 3)
+        reader.settle()
+        reader.detach()
+        if len(seen) < 40:
+            send(jobs, f"new {len(seen)}", broker=broker)
+    old = [text for text in seen if not text.startswith("new")]
+    # nothing twice, nothing that was there all the time left out
+    assert old == sorted(set(old), key=int)
+    assert old[-1] == "39"
+    assert {str(number) for number in range(20, 40)} <= set(old)
+    assert seen[-1].startswith("new")
+
+
+@looped
+async def test_a_selector_page_ends_at_its_limit_and_goes_on(inside: Inside) -> None:
+    object.__setattr__(inside.context, "limits", Limits(scan=30))
+    broker = inside.broker
+    jobs = queue(broker)
+    for number in range(100):
+        send(jobs, str(number), broker=broker, properties={"n": number, "odd": number % 2 == 1})
+    visitor = inside.visitor(local=True)
+    asked = f"?selector={quote('n > 70 AND odd')}&body=true"
+    found = await page(visitor, asked)
+    assert found["items"] == []
+    assert found["scanned"] < 60
+    assert found["total"] is None
+    rounds, texts = 1, []
+    while found["next"] is not None:
+        found = await page(visitor, f"{asked}&after={found['next']}")
+        texts += [each["body"]["value"] for each in found["items"]]
+        rounds += 1
+    assert texts == [str(number) for number in range(71, 100, 2)]
+    assert rounds >= 3
+
+
+@looped
+async def test_what_is_no_selector_cursor_or_offset(inside: Inside) -> None:
+    queue(inside.broker)
+    visitor = inside.visitor(local=True)
+    for query, code in (
+        ("?selector=n%20%3E", "bad-selector"),
+        ("?after=nonsense", "bad-cursor"),
+        ("?after=5.1.99999999999999999999", "bad-cursor"),
+        ("?after=4.9999999999999999999.0", "bad-cursor"),
+        ("?offset=-1", "bad-parameter"),
+        ("?limit=501", "bad-parameter"),
+        ("?offset=1&after=4.0.0", "bad-parameter"),
+        ("?offset=1&selector=n=1", "bad-parameter"),
+        ("?state=lost", "bad-parameter"),
+    ):
+        answer = await visitor.ask("GET", f"{PAGES}{query}")
+        assert (answer.status, answer.code) == (400, code), query
+    answer = await visitor.ask("GET", f"{PAGES}?subscription=none")
+    assert (answer.status, answer.code) == (404, "subscription-not-found")
+    answer = await visitor.ask("GET", "/destinations/queue/none/messages")
+    assert (answer.status, answer.code) == (404, "destination-not-found")
+
+
+@looped
+async def test_what_is_in_flight_and_what_is_delayed(inside: Inside) -> None:
+    broker = inside.broker
+    jobs = queue(broker, retry_delay=1000)
+    send(jobs, "a", "b", "c", "d", broker=broker)
+    send(jobs, "scheduled", broker=broker, deliver_at=broker.clock.wall + 9000)
+    reader = read(broker, jobs, 3)
+    broker.time_out(reader.consumer, held(reader.consumer)[:1])
+    broker.flush()
+    transaction = broker.transactions.begin()
+    broker.transactions.settle(transaction, reader.consumer, held(reader.consumer)[0])
+    broker.revoke(reader.consumer.window)
+    broker.flush()
+    visitor = inside.visitor(local=True)
+    flight = await page(visitor, "?state=unacked&body=true")
+    assert [(each["body"]["value"], each["holder"]) for each in flight["items"]] == [
+        ("c", "consumer"),
+        ("d", "consumer"),
+        ("b", "transaction"),
+    ]
+    assert [each["attempts"] for each in flight["items"]] == [1, 1, 1]
+    assert not any(each["redelivered"] for each in flight["items"])
+    assert flight["total"] == 3
+    later = (await page(visitor, "?state=delayed&body=true"))["items"]
+    wall = broker.clock.wall
+    assert [(each["body"]["value"], each["deliver_at"]) for each in later] == [
+        ("scheduled", wall + 9000),
+        ("a", wall + 1000),
+    ]
+    assert [each["redelivered"] for each in later] == [False, True]
+    assert await bodies(visitor, "?state=unacked&offset=1&limit=1") == ["d"]
+    first = await page(visitor, "?state=unacked&limit=2")
+    assert await bodies(visitor, f"?state=unacked&after={first['next']}") == ["b"]
+    assert await bodies(visitor, "?state=delayed&selector=JMSPriority=9") == []
+    assert await bodies(visitor, "?state=delayed&selector=JMSPriority=4") == ["scheduled", "a"]
+
+
+@looped
+async def test_the_messages_of_a_subscription(inside: Inside) -> None:
+    broker = inside.broker
+    news = topic(broker, hold=True)
+    send(news, "held", broker=broker)
+    path = "/destinations/topic/t/messages"
+    visitor = inside.visitor(local=True)
+    assert await bodies(visitor, "", path) == ["held"]
+    broker.subscribe(news, "all/one", durable=True)
+    assert await bodies(visitor, "", path) == []
+    assert await bodies(visitor, "?subscription=all%2Fone", path) == ["held"]
+    [only] = (await page(visitor, "?subscription=all%2Fone", path))["items"]
+    assert only["subscription"] == "all/one"
+    answer = await visitor.ask("GET", f"{path}/{only['id']}?subscription=all%2Fone")
+    assert answer.json()["body"]["value"] == "held"
+    assert (await visitor.ask("GET", f"{path}/{only['id']}")).code == "message-not-found"
+
+
+@looped
+async def test_all_that_a_message_says(inside: Inside) -> None:
+    broker = inside.broker
+    properties = {
+        "flag": True,
+        "n": -3,
+        "big": 1 << 60,
+        "pi": 3.5,
+        "inf": float("inf"),
+        "s": EVIL,
+        "raw": b"\x00\xff",
+        "none": None,
+        "\udc80": "\ud800",
+    }
+    [number] = send(
+        queue(broker),
+        '{"a": [1]}',
+        broker=broker,
+        kind=BodyKind.JSON,
+        priority=7,
+        expiration=broker.clock.wall + 5000,
+        message_id="m-1",
+        correlation_id="c-1",
+        reply_to=Address(Kind.TOPIC, "answers"),
+        type="order",
+        properties=properties,
+        origin=Origin.VIBEMQ,
+    )
+    found = await page(inside.visitor(local=True), f"/{number}")
+    wall = broker.clock.wall
+    expected = {
+        "id": str(number),
+        "state": "waiting",
+        "protocol": "vibemq",
+        "kind": "json",
+        "size": 10,
+        "priority": 7,
+        "timestamp": wall,
+        "expiration": wall + 5000,
+        "deliver_at": 0,
+        "attempts": 0,
+        "redelivered": False,
+        "durability": "lazy",
+        "message_id": "m-1",
+        "correlation_id": "c-1",
+        "reply_to": {"kind": "topic", "name": "answers"},
+        "type": "order",
+        "properties_count": 9,
+        "body": {"kind": "json", "encoding": "json", "value": '{"a": [1]}', "truncated": False},
+        "dead_letter": None,
+    }
+    assert {name: found[name] for name in expected} == expected
+    assert found["properties"] == {
+        "flag": {"type": "boolean", "value": True},
+        "n": {"type": "int", "value": -3},
+        "big": {"type": "int", "value": str(1 << 60)},
+        "pi": {"type": "float", "value": 3.5},
+        "inf": {"type": "float", "value": "inf"},
+        "s": {"type": "string", "value": EVIL},
+        "raw": {"type": "bytes", "value": "AP8="},
+        "none": {"type": "null", "value": None},
+        "\\udc80": {"type": "string", "value": "\\ud800"},
+    }
+
+
+def message(body: bytes, kind: BodyKind, origin: Origin = Origin.JMQ) -> Message:
+    return Message(Address(Kind.QUEUE, "q"), body, kind, origin)
+
+
+def test_bodies_are_decoded_by_the_protocols_own_code() -> None:
+    mapped = dumps_map({"a": 1, "b": Byte(2), "s": "x", "raw": b"\1", "n": None, "f": Float(0.5)})
+    view = view_of_body(message(mapped, BodyKind.MAP), 65536)
+    assert (view.kind, view.encoding) == ("map", "map")
+    assert {name: (each.type, each.value) for name, each in view.value.items()} == {
+        "a": ("int", 1),
+        "b": ("byte", 2),
+        "s": ("string", "x"),
+        "raw": ("bytes", "AQ=="),
+        "n": ("null", None),
+        "f": ("float", 0.5),
+    }
+    stream = dumps_stream([True, Short(3), Char("c"), Long(1 << 40), 2.5])
+    view = view_of_body(message(stream, BodyKind.STREAM), 65536)
+    assert [(each.type, each.value) for each in view.value] == [
+        ("boolean", True),
+        ("short", 3),
+        ("char", "c"),
+        ("long", 1 << 40),
+        ("double", 2.5),
+    ]
+    view = view_of_body(message(dumps({"a": 1}), BodyKind.OBJECT), 65536)
+    assert (view.kind, view.encoding, view.class_) == ("object", "object", "java.util.HashMap")
+    assert base64.b64decode(view.value) == dumps({"a": 1})
+
+
+@pytest.mark.parametrize(
+    ("body", "kind", "origin", "encoding", "value"),
+    [
+        (b"plain", BodyKind.BYTES, Origin.PHPMQ, "text", "plain"),
+        (b"\xff\x00", BodyKind.BYTES, Origin.PHPMQ, "base64", "/wA="),
+        (b"bytes", BodyKind.BYTES, Origin.VIBEMQ, "base64", "Ynl0ZXM="),
+        (b"\xff", BodyKind.TEXT, Origin.JMQ, "base64", "/w=="),
+        (b"", BodyKind.NONE, Origin.JMQ, "text", ""),
+        (b"broken", BodyKind.MAP, Origin.JMQ, "base64", "YnJva2Vu"),
+        (b"broken", BodyKind.STREAM, Origin.JMQ, "base64", "YnJva2Vu"),
+        (b"broken", BodyKind.OBJECT, Origin.JMQ, "object", "YnJva2Vu"),
+        (b"", BodyKind.OBJECT, Origin.JMQ, "object", ""),
+    ],
+)
+def test_bodies_of_other_kinds(
+    body: bytes, kind: BodyKind, origin: Origin, encoding: str, value: str
+) -> None:
+    view = view_of_body(message(body, kind, origin), 100)
+    assert (view.encoding, view.value, view.truncated) == (encoding, value, False)
+
+
+def test_a_long_body_is_cut_and_a_long_map_is_not_decoded() -> None:
+    text = "é" * 100
+    view = view_of_body(message(text.encode(), BodyKind.TEXT), 99)
+    assert (view.value, view.truncated) == ("é" * 49, True)
+    view = view_of_body(message(bytes(100), BodyKind.BYTES, Origin.VIBEMQ), 9)
+    assert (base64.b64decode(view.value), view.truncated) == (bytes(9), True)
+    stream = dumps_map({"a": "x" * 100})
+    view = view_of_body(message(stream, BodyKind.MAP), 50)
+    assert (view.encoding, view.truncated) == ("base64", True)
+
+
+@looped
+async def test_a_body_is_downloaded_and_never_shown(inside: Inside) -> None:
+    [number] = send(queue(inside.broker), EVIL, broker=inside.broker)
+    answer = await inside.visitor(local=True).ask("GET", f"{PAGES}/{number}/body")
+    assert answer.body == EVIL.encode()
+    assert answer.headers["content-type"] == "application/octet-stream"
+    assert answer.headers["content-disposition"].startswith("attachment;")
+    assert answer.headers["x-content-type-options"] == "nosniff"
+    assert "default-src 'none'" in answer.headers["content-security-policy"]
+
+
+@looped
+async def test_one_in_memory_has_another_name(inside: Inside) -> None:
+    broker = inside.broker
+    [number] = send(queue(broker), "x", broker=broker, durability=Durability.NONE)
+    visitor = inside.visitor(local=True)
+    [only] = (await page(visitor))["items"]
+    assert (only["id"], only["durability"]) == (f"m{number}", "none")
+    assert (await visitor.ask("GET", f"{PAGES}/m{number}")).status == 200
+    for name in (f"{number}", f"m0{number}", "m", "x", "0", "-1", f"{'9' * 30}", "%00"):
+        answer = await visitor.ask("GET", f"{PAGES}/{name}")
+        assert (answer.status, answer.code) == (404, "message-not-found"), name
+
+
+@looped
+async def test_no_right_to_look_no_message(inside: Inside) -> None:
+    [number] = send(queue(inside.broker), "secret", broker=inside.broker)
+    inside.add("root", superuser=True)
+    inside.add("anna", "q: produce consume manage", "*: create")
+    visitor = inside.visitor()
+    await visitor.login("anna")
+    for path in ("", f"/{number}", f"/{number}/body"):
+        answer = await visitor.ask("GET", f"{PAGES}{path}")
+        assert (answer.status, answer.code) == (403, "forbidden")
+        assert b"secret" not in answer.body

@@ -1,0 +1,249 @@
+"""The broker at a glance, its history, and what it complains of."""
+
+from __future__ import annotations
+
+from collections import deque
+from typing import Any
+
+import pytest
+
+from sluicemq.admin.alarms import ENOUGH, PATIENCE_MS, alarms
+from sluicemq.admin.history import STEP
+from sluicemq.admin.ports import ListenerView
+from sluicemq.broker import Broker, BrokerSettings, ManualClock
+from sluicemq.journal import MemoryJournal
+from sluicemq.model.destination import Address, Kind
+from sluicemq.model.histogram import Histogram
+from sluicemq.model.message import Durability, Message
+from sluicemq.protocols.phpmq.client import BlockingPhpmqClient
+from tests.admin.client import HTTP, PHPMQ, Client
+from tests.admin.inside import Inside, Visitor, looped
+from tests.admin.test_connections import peopled, view
+from tests.admin.world import context
+from tests.server.conftest import Start
+from tests.server.tls_clients import until
+
+LISTENER = ListenerView("phpmq://x:1", "phpmq", False, 1, 10, 5, 2, 300, 400)
+
+
+def steps(inside: Inside, count: int = 1) -> None:
+    for _ in range(count * STEP):
+        inside.clock.advance(1000)
+        deque(inside.context.history.round(1.0), maxlen=0)
+
+
+def send(inside: Inside, queue: str, *bodies: bytes) -> None:
+    destination = inside.broker.queue(queue)
+    for body in bodies:
+        message = Message(destination.address, body, durability=Durability.NONE)
+        inside.broker.publish(destination, message)
+    inside.broker.flush()
+
+
+async def get(visitor: Visitor, path: str) -> dict[str, Any]:
+    answer = await visitor.ask("GET", path)
+    assert answer.status == 200, answer
+    found: dict[str, Any] = answer.json()
+    return found
+
+
+@looped
+async def test_an_overview_adds_up(inside: Inside) -> None:
+    connections: Any = peopled(inside, view(1), view(2, protocol="jmq"))
+    connections.listeners = lambda: [LISTENER]
+    inside.broker.topic("news")
+    send(inside, "q", b"a", b"bcd")
+    inside.broker.transactions.begin()
+    traffic = inside.broker.traffic_of("phpmq")
+    traffic.published += 2
+    inside.context.vitals.lag.record(0.004)
+    steps(inside)
+    told = await get(inside.visitor(), "/overview")
+    totals = told["totals"]
+    assert (totals["destinations"], totals["queues"], totals["topics"]) == (2, 1, 1)
+    assert (totals["connections"], totals["waiting"], totals["bytes"]) == (2, 2, 4)
+    assert (totals["published"], totals["bytes_in"], totals["transactions"]) == (2, 4, 1)
+    assert totals["rate_in"] > 0
+    assert told["protocols"]["jmq"]["connections"] == 1
+    assert told["protocols"]["phpmq"]["published"] == 2
+    assert told["listeners"] == [LISTENER._asdict()]
+    assert told["journal"]["kept"] is False
+    assert told["loop_lag_ms"]["max"] == 4
+    assert told["bodies_in_memory"] > 4
+    assert told["state"] == "serving"
+    assert told["alarms"] == []
+    history = told["history"]
+    assert history["in"] == [2 / STEP]
+    assert (history["step_ms"], history["waiting"]) == (STEP * 1000, [2])
+    assert history["lag_ms"] == [pytest.approx(4)]
+    assert history["end"] == inside.clock.wall
+
+
+@looped
+async def test_it_is_made_once_a_second_however_many_ask(inside: Inside) -> None:
+    calls: list[int] = []
+    connections: Any = inside.context.connections
+
+    def listeners() -> list[ListenerView]:
+        calls.append(1)
+        return []
+
+    connections.listeners = listeners
+    visitor = inside.visitor()
+    for _ in range(5):
+        await get(visitor, "/overview")
+    assert len(calls) == 1
+    await get(visitor, "/overview?fresh=true")
+    assert len(calls) == 2
+    inside.clock.advance(1000)
+    await get(visitor, "/overview")
+    assert len(calls) == 3
+
+
+@looped
+async def test_where_it_listens_is_not_for_everybody(inside: Inside) -> None:
+    inside.add("root", superuser=True)
+    inside.add("anna", "nothing: browse")
+    connections: Any = inside.context.connections
+    connections.listeners = lambda: [LISTENER._replace(connections=10)]
+    anna, root, nobody = (inside.visitor() for _ in range(3))
+    await anna.login("anna")
+    await root.login("root")
+    for _ in range(2):  # whoever asked first
+        told = await get(root, "/overview?fresh=true")
+        assert told["listeners"]
+        assert [alarm["code"] for alarm in told["alarms"]] == ["connections-full"]
+        told = await get(anna, "/overview?fresh=true")
+        assert told["listeners"] == told["alarms"] == []
+    for path in ("/overview", "/history"):
+        assert (await nobody.ask("GET", path)).status == 401
+
+
+@looped
+async def test_history_of_all_and_of_one(inside: Inside) -> None:
+    inside.add("anna", "jobs: browse")
+    send(inside, "jobs", b"a")
+    steps(inside, 3)
+    send(inside, "jobs", b"b")
+    send(inside, "secret", b"b")
+    steps(inside, 12)
+    anna = inside.visitor()
+    await anna.login("anna")
+    told = await get(anna, "/history?minutes=1")
+    assert told["waiting"] == [3] * 12
+    told = await get(anna, "/history?minutes=60")
+    assert told["waiting"] == [1] * 3 + [3] * 12
+    told = await get(anna, "/history?destination=jobs")
+    assert told["waiting"] == [1] * 3 + [2] * 12
+    assert told["lag_ms"] == told["fdatasync_ms"] == []
+    assert told["in"][0] > 0
+    assert (await get(anna, "/history?name_base64=am9icw"))["waiting"] == told["waiting"]
+    for name in ("secret", "nothing"):  # who may not see it is not told whether it is there
+        answer = await anna.ask("GET", f"/history?destination={name}")
+        assert (answer.status, answer.code) == (403, "forbidden")
+    answer = await anna.ask("GET", "/history?destination=jobs&kind=topic")
+    assert (answer.status, answer.code) == (404, "destination-not-found")
+    for wrong in ("minutes=0", "minutes=61", "minutes=x", "kind=file"):
+        assert (await anna.ask("GET", f"/history?{wrong}")).status == 400
+
+
+def test_of_a_running_broker(start: Start) -> None:
+    broker = start(HTTP, PHPMQ)
+    with Client(broker.port("http")) as client:
+        told = client.get("/overview").json()
+        assert told["memory_bytes"] > 1 << 20
+        assert told["journal"]["kept"] is True
+        assert told["journal"]["segments"] >= 1
+        assert 0 <= told["uptime_ms"] < 60_000
+        assert [each["protocol"] for each in told["listeners"]] == ["http", "phpmq"]
+
+        with BlockingPhpmqClient.connect(port=broker.port("phpmq")) as peer:
+            peer.send("q", b"x")
+
+        def measured() -> bool:
+            found = client.get("/overview").json()
+            return bool(found["loop_lag_ms"]["max"]) and bool(
+                found["journal"]["fdatasync_ms"]["max"]
+            )
+
+        until(measured, "nothing is measured")
+
+
+# --- alarms ---------------------------------------------------------------------------------------
+
+
+class Trouble:
+    """A broker that nothing is wrong with, until a test says so."""
+
+    def __init__(self) -> None:
+        self.clock = ManualClock()
+        settings = BrokerSettings(max_destinations=10, memory_limit=1000)
+        self.broker = Broker(MemoryJournal(), self.clock, settings)
+        self.context = context(self.broker)
+        self.lag = Histogram()
+        self.syncs = Histogram()
+        self.listeners: list[ListenerView] = [LISTENER]
+
+    def codes(self) -> list[str]:
+        found = alarms(self.context, self.listeners, self.lag.read(), self.syncs.read())
+        assert all(alarm.text.endswith(".") for alarm in found)
+        return [alarm.code for alarm in found]
+
+
+@pytest.fixture
+def trouble() -> Trouble:
+    return Trouble()
+
+
+def test_all_is_well(trouble: Trouble) -> None:
+    for _ in range(100):
+        trouble.lag.record(0.001)
+        trouble.syncs.record(0.01)
+    trouble.lag.record(5.0)  # once is not often
+    trouble.broker.core.memory = 900
+    for number in range(9):
+        trouble.broker.queue(str(number))
+    trouble.listeners = [LISTENER._replace(connections=9)]
+    assert trouble.codes() == []
+
+
+def test_each_alarm(trouble: Trouble) -> None:
+    trouble.broker.core.memory = 901
+    assert trouble.codes() == ["memory"]
+    trouble.broker.core.memory = 0
+    trouble.listeners = [LISTENER, LISTENER._replace(connections=10)]
+    assert trouble.codes() == ["connections-full"]
+    trouble.listeners = []
+    for _ in range(ENOUGH):
+        trouble.syncs.record(0.8)
+    assert trouble.codes() == ["disk-slow"]
+    trouble.syncs = Histogram()
+    for _ in range(ENOUGH):
+        trouble.lag.record(0.2)
+    assert trouble.codes() == ["loop-slow"]
+    trouble.lag = Histogram()
+    for number in range(10):
+        trouble.broker.queue(str(number))
+    assert trouble.codes() == ["destinations-full"]
+    trouble.broker.remove(trouble.broker.destinations[Address(Kind.QUEUE, "0")])
+    vitals: Any = trouble.context.vitals
+    vitals.now = "stopping"
+    assert trouble.codes() == ["not-serving"]
+
+
+def test_a_prepared_transaction_that_nobody_ends(trouble: Trouble) -> None:
+    transactions = trouble.broker.transactions
+    transactions.prepare(transactions.begin(), b"x")
+    trouble.clock.advance(PATIENCE_MS)
+    assert trouble.codes() == []
+    trouble.clock.advance(1)
+    assert trouble.codes() == ["prepared"]
+    transactions.rollback(transactions.find_prepared(b"x"))
+    assert trouble.codes() == []
+
+
+def test_few_measurements_say_nothing(trouble: Trouble) -> None:
+    for _ in range(ENOUGH - 1):
+        trouble.syncs.record(2.0)
+        trouble.lag.record(2.0)
+    assert trouble.codes() == []

@@ -1,0 +1,211 @@
+"""Messages published over HTTP, and the list of dead-letter queues."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from sluicemq.admin.context import Limits
+from sluicemq.broker.settings import BrokerSettings
+from sluicemq.model.destination import Address, Kind
+from sluicemq.model.message import BodyKind, Durability, Message, Origin
+from tests.admin.inside import Inside
+from tests.admin.stock import held, looped, queue, read, send, topic, waiting
+
+POST = "/destinations/queue/q/messages"
+
+
+def message(inside: Inside) -> Message:
+    """The only one that waits."""
+    [delivery] = inside.broker.destinations[Address(Kind.QUEUE, "q")].queue.browse()
+    return inside.broker.core.read(delivery)
+
+
+@looped
+async def test_all_that_can_be_said(inside: Inside) -> None:
+    body = {
+        "body": "hello é",
+        "priority": 7,
+        "ttl_ms": 5000,
+        "delay_ms": 1000,
+        "correlation_id": "c",
+        "reply_to": {"kind": "topic", "name_base64": "/w=="},
+        "type": "t",
+        "message_id": "m",
+        "durability": "lazy",
+        "properties": {
+            "s": "x",
+            "n": 3,
+            "ok": True,
+            "none": None,
+            "f": 1.5,
+            "raw": {"type": "bytes", "value": "AAE="},
+            "big": {"type": "int", "value": str(1 << 60)},
+            "whole": {"type": "float", "value": 2},
+        },
+    }
+    answer = await inside.visitor(local=True).ask("POST", POST, body)
+    assert answer.status == 201
+    found = message(inside)
+    assert answer.json() == {"id": str(found.sequence)}
+    wall = inside.clock.wall
+    assert (found.body, found.kind) == ("hello é".encode(), BodyKind.TEXT)
+    assert (found.priority, found.expiration, found.deliver_at) == (7, wall + 5000, wall + 1000)
+    assert (found.correlation_id, found.type, found.message_id) == ("c", "t", "m")
+    assert found.reply_to == Address(Kind.TOPIC, "\udcff")
+    assert (found.origin, found.durability) == (Origin.INTERNAL, Durability.LAZY)
+    assert found.properties == {
+        "s": "x",
+        "n": 3,
+        "ok": True,
+        "none": None,
+        "f": 1.5,
+        "raw": b"\0\1",
+        "big": 1 << 60,
+        "whole": 2.0,
+    }
+
+
+@pytest.mark.parametrize(
+    ("body", "kind", "content"),
+    [
+        ({}, BodyKind.NONE, b""),
+        ({"body": ""}, BodyKind.TEXT, b""),
+        ({"body": "1", "kind": "json"}, BodyKind.JSON, b"1"),
+        ({"body_json": {"a": [1, None]}}, BodyKind.JSON, b'{"a": [1, null]}'),
+        ({"body_json": None}, BodyKind.JSON, b"null"),
+        ({"body_base64": "/wA="}, BodyKind.BYTES, b"\xff\0"),
+        ({"body_base64": "aGk=", "kind": "text"}, BodyKind.TEXT, b"hi"),
+    ],
+)
+@looped
+async def test_bodies(inside: Inside, body: Any, kind: BodyKind, content: bytes) -> None:
+    assert (await inside.visitor(local=True).ask("POST", POST, body)).status == 201
+    found = message(inside)
+    assert (found.kind, found.body) == (kind, content)
+
+
+@pytest.mark.parametrize(
+    "body",
+    [
+        {"body": "x", "body_json": 1},
+        {"body": "x", "body_base64": ""},
+        {"body": "x", "kind": "none"},
+        {"body": "x", "kind": "json"},
+        {"body_base64": "/w==", "kind": "text"},
+        {"body_base64": "?"},
+        {"priority": 10},
+        {"ttl_ms": -1},
+        {"durability": "eternal"},
+        {"properties": {"": 1}},
+        {"properties": {"a": [1]}},
+        {"properties": {"a": {"type": "int", "value": "x"}}},
+        {"properties": {"a": {"type": "int", "value": True}}},
+        {"properties": {"a": {"type": "boolean", "value": 1}}},
+        {"properties": {"a": {"type": "bytes", "value": "?"}}},
+        {"properties": {"a": {"type": "date", "value": 1}}},
+        {"properties": {"a": {"type": ["int"], "value": 1}}},
+        {"properties": {"a": {"value": 1}}},
+        {"properties": {"a": 1 << 70}},
+        {"properties": {str(n): 1 for n in range(1001)}},
+        {"reply_to": {"kind": "queue"}},
+        {"colour": "red"},
+    ],
+)
+@looped
+async def test_what_cannot_be_a_message(inside: Inside, body: Any) -> None:
+    answer = await inside.visitor(local=True).ask("POST", POST, body)
+    assert answer.status == 400, answer
+    assert not inside.broker.destinations
+
+
+@looped
+async def test_no_room_for_it(inside: Inside) -> None:
+    object.__setattr__(inside.context, "limits", Limits(publish=10, name=5))
+    visitor = inside.visitor(local=True)
+    answer = await visitor.ask("POST", POST, {"body": "x" * 11})
+    assert (answer.status, answer.code) == (413, "too-large")
+    answer = await visitor.ask("POST", "/destinations/queue/sixsix/messages", {})
+    assert (answer.status, answer.code) == (404, "destination-not-found")
+    queue(inside.broker, max_messages=1)
+    assert (await visitor.ask("POST", POST, {})).status == 201
+    answer = await visitor.ask("POST", POST, {})
+    assert (answer.status, answer.code) == (409, "limit-exceeded")
+
+
+@looped
+async def test_nothing_comes_into_being_where_it_may_not(inside: Inside) -> None:
+    visitor = inside.visitor(local=True)
+    answer = await visitor.ask(
+        "POST", "/destinations/queue/temporary_destination:%2F%2Fqueue%2Fx/messages", {}
+    )
+    assert (answer.status, answer.code) == (404, "destination-not-found")
+    inside.broker.settings = BrokerSettings(auto_create_queues=False)
+    answer = await visitor.ask("POST", POST, {})
+    assert (answer.status, answer.code) == (404, "destination-not-found")
+
+
+@looped
+async def test_an_unjournaled_one_is_answered_at_once(inside: Inside) -> None:
+    answer = await inside.visitor(local=True).ask("POST", POST, {"durability": "none"})
+    assert answer.json()["id"].startswith("m")
+    assert inside.broker.journal.stats().live == 0
+
+
+@looped
+async def test_it_takes_the_right_to_produce(inside: Inside) -> None:
+    inside.add("root", superuser=True)
+    inside.add("anna", "q: browse consume manage create")
+    inside.add("bert", "q: produce")
+    anna, bert = inside.visitor(), inside.visitor()
+    await anna.login("anna")
+    await bert.login("bert")
+    assert (await anna.ask("POST", POST, {"body": "x"})).status == 403
+    assert (await bert.ask("POST", POST, {"body": "x"})).status == 201
+    assert waiting(inside.broker) == ["x"]
+
+
+@looped
+async def test_dead_letter_queues_with_their_reasons(inside: Inside) -> None:
+    broker = inside.broker
+    queue(broker, "quiet")
+    for name, reasons in (("a", ["rejected", "expired", "rejected"]), ("b", ["rejected"])):
+        source = queue(broker, name, dead_letter=True, dead_letter_queue="graveyard")
+        send(source, *reasons, broker=broker)
+        reader = read(broker, source)
+        for number, reason in zip(held(reader.consumer), reasons, strict=True):
+            broker.dead_letter(source.queue, number, reason)
+    queue(broker, "empty.dlq")
+    send(broker.queue("graveyard"), "by hand", broker=broker)
+    inside.clock.advance(250)
+    visitor = inside.visitor(local=True)
+    found = (await visitor.ask("GET", "/dead-letters")).json()
+    assert [(each["name"], each["waiting"]) for each in found["items"]] == [
+        ("empty.dlq", 0),
+        ("graveyard", 5),
+    ]
+    [_, graveyard] = found["items"]
+    assert graveyard["reasons"] == {"rejected": 3, "expired": 1, "(none)": 1}
+    assert (graveyard["of"], graveyard["counted"]) == (["a", "b"], 5)
+    assert graveyard["oldest_ms"] == 250
+    read(broker, broker.queue("graveyard"), 2)
+    answer = await visitor.ask("GET", "/dead-letters?sort=waiting&order=desc&page_size=1")
+    [graveyard] = answer.json()["items"]
+    assert (graveyard["waiting"], sum(graveyard["reasons"].values())) == (3, 3)
+
+
+@looped
+async def test_only_what_one_sees(inside: Inside) -> None:
+    broker = inside.broker
+    for name in ("mine", "theirs"):
+        queue(broker, name, dead_letter_queue="shared.dlq")
+    queue(broker, "shared.dlq")
+    queue(broker, "hidden.dlq")
+    topic(broker, "news.dlq")
+    inside.add("root", superuser=True)
+    inside.add("anna", "mine: browse", "shared.dlq: browse", "news*: browse")
+    visitor = inside.visitor()
+    await visitor.login("anna")
+    found = (await visitor.ask("GET", "/dead-letters")).json()
+    assert [(each["name"], each["of"]) for each in found["items"]] == [("shared.dlq", ["mine"])]

@@ -1,0 +1,216 @@
+"""Paths and parameters, and the document that is made of the same table."""
+
+from __future__ import annotations
+
+import asyncio
+import base64
+import json
+from pathlib import Path
+from typing import Annotated, Any
+
+import msgspec
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from msgspec import Meta
+
+from sluicemq.admin.errors import Problem, refusal
+from sluicemq.admin.openapi import document
+from sluicemq.admin.routing import Call, Endpoint, Need, Table, address_in, parameters, read_query
+from sluicemq.model.access import Operation
+from sluicemq.model.destination import Address, Kind, decode_name
+from tests.admin.inside import Inside
+
+
+async def never(call: Call) -> None:
+    """No handler is called here."""
+
+
+class Query(msgspec.Struct, frozen=True):
+    count: Annotated[int, Meta(ge=0, le=10, description="How many.")] = 1
+    word: str = ""
+    sure: bool = False
+
+
+class Body(msgspec.Struct, frozen=True):
+    word: str
+
+
+def endpoint(method: str, path: str, **more: Any) -> Endpoint:
+    return Endpoint(method, path, never, f"{method} {path}", **more)
+
+
+TABLE = Table(
+    [
+        endpoint("GET", "/things"),
+        endpoint("POST", "/things", body=Body, answer=Body, status=201),
+        endpoint("GET", "/things/all", query=Query),
+        endpoint("GET", "/things/{name}", needs=Need.NOTHING),
+        endpoint("DELETE", "/things/{name}", status=204),
+        endpoint("GET", "/{kind}/{name}/parts/{part}", needs=Operation.BROWSE, answer=list[Body]),
+        endpoint("PUT", "/things/{name}", answer=Body, created=True),
+        endpoint("GET", "/files/{*rest}", prefix=""),
+        endpoint("GET", "/", prefix=""),
+    ]
+)
+
+
+def find(method: str, path: str) -> tuple[str, dict[str, str]]:
+    found, names = TABLE.find(method, path.encode())
+    return found.path, names
+
+
+@pytest.mark.parametrize(
+    ("path", "found", "names"),
+    [
+        ("/api/v1/things", "/things", {}),
+        ("/api/v1/things/all", "/things/all", {}),
+        ("/api/v1/things/al", "/things/{name}", {"name": "al"}),
+        ("/api/v1/things/a%2Fb%20%C3%A9", "/things/{name}", {"name": "a/b é"}),
+        ("/api/v1/things/%ff", "/things/{name}", {"name": "\udcff"}),
+        ("/api/v1/things/%zz%2", "/things/{name}", {"name": "%zz%2"}),
+        ("/api/v1/things/%61ll", "/things/{name}", {"name": "all"}),
+        (
+            "/api/v1/queue/a%2Fparts%2Fb/parts/7",
+            "/{kind}/{name}/parts/{part}",
+            {"kind": "queue", "name": "a/parts/b", "part": "7"},
+        ),
+        ("/files/", "/files/{*rest}", {"rest": ""}),
+        ("/files/a/b%2F..", "/files/{*rest}", {"rest": "a/b/.."}),
+        ("/", "/", {}),
+    ],
+)
+def test_paths(path: str, found: str, names: dict[str, str]) -> None:
+    assert find("GET", path) == (found, names)
+    assert find("HEAD", path) == (found, names)
+
+
+@pytest.mark.parametrize(
+    "path",
+    ["", "x", "/api/v1", "/api/v1/", "/api/v1/things/", "/api/v1//things", "/things", "/files"],
+)
+def test_where_nothing_is(path: str) -> None:
+    with pytest.raises(Problem) as caught:
+        find("GET", path)
+    assert (caught.value.status, caught.value.code) == (404, "not-found")
+
+
+def test_other_methods() -> None:
+    with pytest.raises(Problem) as caught:
+        find("POST", "/api/v1/things/x")
+    assert caught.value.status == 405
+    assert caught.value.headers["Allow"] == "DELETE, GET, HEAD, PUT"
+    with pytest.raises(ValueError, match="twice"):
+        Table([endpoint("GET", "/x/{a}"), endpoint("GET", "/x/{b}")])
+
+
+@given(st.binary(max_size=50))
+def test_any_name_finds_its_destination(raw: bytes) -> None:
+    encoded = "".join(f"%{byte:02x}" for byte in raw)
+    if raw:
+        _, names = find("GET", f"/api/v1/topic/{encoded}/parts/1")
+        assert address_in(names, {}) == Address(Kind.TOPIC, decode_name(raw))
+    _, names = find("GET", "/api/v1/queue/~/parts/1")
+    for alphabet in (base64.b64encode, base64.urlsafe_b64encode):
+        for text in (alphabet(raw).decode(), alphabet(raw).decode().rstrip("=")):
+            assert address_in(names, {"name_base64": text}) == (Kind.QUEUE, decode_name(raw))
+
+
+@pytest.mark.parametrize(
+    ("kind", "name", "given", "code"),
+    [
+        ("heap", "a", "", "not-found"),
+        ("queue", "a", "YQ==", "bad-parameter"),
+        ("queue", "~", "%", "bad-parameter"),
+        ("queue", "~", "Y", "bad-parameter"),
+    ],
+)
+def test_no_destinations(kind: str, name: str, given: str, code: str) -> None:
+    query = {"name_base64": given} if given else {}
+    with pytest.raises(Problem) as caught:
+        address_in({"kind": kind, "name": name}, query)
+    assert caught.value.code == code
+
+
+def test_parameters() -> None:
+    asked = endpoint("GET", "/x", query=Query)
+    for text, expected in (
+        (b"", Query()),
+        (b"count=7&word=a%20b&sure=true", Query(7, "a b", True)),
+        (b"word=%ff", Query(word="\udcff")),
+        (b"sure=1", Query(sure=True)),
+    ):
+        assert parameters(asked, read_query(text)) == expected
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        *(b"count=" + wrong for wrong in (b"11", b"x", b"", b"1.0", b"%D9%A1", b"1&count=2")),
+        b"sure=yes",
+        b"other=1",
+        b"name_base64=YQ==",
+        b"&".join([b"word=1"] * 101),
+    ],
+)
+def test_wrong_parameters(text: bytes) -> None:
+    with pytest.raises(Problem) as caught:
+        parameters(endpoint("GET", "/x", query=Query), read_query(text))
+    assert caught.value.code == "bad-parameter"
+
+
+def test_the_document() -> None:
+    made = document(TABLE.endpoints)
+    assert sorted(made["paths"]) == [
+        "/things",
+        "/things/all",
+        "/things/{name}",
+        "/{kind}/{name}/parts/{part}",
+    ]
+    post = made["paths"]["/things"]["post"]
+    ref = {"schema": {"$ref": "#/components/schemas/Body"}}
+    assert post["requestBody"] == {"required": True, "content": {"application/json": ref}}
+    assert post["responses"]["201"]["content"]["application/json"] == ref
+    assert made["components"]["schemas"]["Body"]["required"] == ["word"]
+    [count, *_] = made["paths"]["/things/all"]["get"]["parameters"]
+    assert count == {
+        "name": "count",
+        "in": "query",
+        "required": False,
+        "description": "How many.",
+        "schema": {"type": "integer", "minimum": 0, "maximum": 10, "default": 1},
+    }
+    part = made["paths"]["/{kind}/{name}/parts/{part}"]["get"]
+    names = [parameter["name"] for parameter in part["parameters"]]
+    assert names == ["kind", "name", "part", "name_base64"]
+    assert part["parameters"][0]["schema"] == {"enum": ["queue", "topic"]}
+    assert made["paths"]["/things/{name}"]["get"]["security"] == []
+    assert "security" not in part
+    assert sorted(made["paths"]["/things/{name}"]["put"]["responses"]) == [
+        "200",
+        "201",
+        "4XX",
+        "503",
+    ]
+
+
+def test_what_is_said_of_names_that_are_no_text() -> None:
+    said = json.loads(refusal(Problem(404, "not-found", "there is no \udcff")).body)
+    assert said == {"error": {"code": "not-found", "message": "there is no \\udcff"}}
+
+
+def test_every_endpoint_is_in_the_document(tmp_path: Path) -> None:
+    async def scenario() -> None:
+        inside = Inside(tmp_path)
+        answer = await inside.visitor().ask("GET", "/openapi.json")
+        paths = answer.json()["paths"]
+        for each in inside.endpoints:
+            if each.prefix:
+                operation = paths[each.path][each.method.lower()]
+                assert operation["summary"] == each.summary
+                ids.append(operation["operationId"])
+        inside.gate.close()
+
+    ids: list[str] = []
+    asyncio.run(scenario())
+    assert len(ids) == len(set(ids)) > 20

@@ -1,0 +1,172 @@
+"""Subscriptions as lists show them, and their end."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from sluicemq.broker import Subscription, compile_selector
+from sluicemq.cli.local import LocalBroker
+from sluicemq.model.errors import ConnectionLost
+from sluicemq.model.message import Durability, Message
+from sluicemq.protocols.jmq.client import BlockingJmqClient, Topic
+from tests.admin.client import HTTP, TIMEOUT, Client
+from tests.admin.inside import Inside, Visitor, looped
+from tests.admin.test_consumers import attach
+from tests.server.conftest import Start
+
+
+async def listed(visitor: Visitor, query: str = "") -> list[dict[str, Any]]:
+    answer = await visitor.ask("GET", f"/subscriptions?{query}")
+    assert answer.status == 200, answer
+    items: list[dict[str, Any]] = answer.json()["items"]
+    return items
+
+
+def subscribe(inside: Inside, topic: str, name: str, **how: Any) -> Subscription:
+    return inside.broker.subscribe(inside.broker.topic(topic), name, **how)
+
+
+@looped
+async def test_what_a_list_says_of_a_subscription(inside: Inside) -> None:
+    subscription = subscribe(
+        inside,
+        "news",
+        "shared-durable:my%20app/the%2Fbest",
+        durable=True,
+        shared=True,
+        selector=compile_selector("n = 1"),
+    )
+    topic = subscription.destination
+    properties: dict[str, Any] = {"n": 1}
+    message = Message(topic.address, b"abc", durability=Durability.NONE, properties=properties)
+    inside.broker.publish(topic, message)
+    inside.broker.flush()
+    attach(inside, subscription)
+    [item] = await listed(inside.visitor())
+    assert item == {
+        "destination": "news",
+        "kind": "topic",
+        "name": "shared-durable:my%20app/the%2Fbest",
+        "client_id": "my app",
+        "label": "the/best",
+        "durable": True,
+        "shared": True,
+        "selector": "n = 1",
+        "waiting": 0,
+        "unacked": 1,
+        "bytes": 3,
+        "consumers": 1,
+    }
+
+
+@looped
+async def test_filters_and_orders(inside: Inside) -> None:
+    subscribe(inside, "b", "x", durable=True)
+    subscribe(inside, "a", "y")
+    subscribe(inside, "a", "durable:anna/jobs", durable=True)
+    inside.broker.topic("empty")
+    inside.broker.queue("a")
+    visitor = inside.visitor()
+
+    async def names(query: str) -> list[str]:
+        return [item["label"] for item in await listed(visitor, query)]
+
+    assert await names("") == ["jobs", "y", "x"]
+    assert await names("order=desc") == ["x", "y", "jobs"]
+    assert await names("sort=name") == ["jobs", "x", "y"]
+    assert await names("durable=true") == ["jobs", "x"]
+    assert await names("durable=false") == ["y"]
+    assert await names("destination=a") == ["jobs", "y"]
+    assert await names("destination=nothing") == []
+    assert await names("filter=anna/jobs") == ["jobs"]
+    assert await names("filter=b&page_size=1&page=2") == ["x"]
+    assert await names("destination_base64=YQ") == ["jobs", "y"]
+
+
+@looped
+async def test_deletion_takes_what_emptying_the_topic_takes(inside: Inside) -> None:
+    inside.add("anna", "news: browse manage", "other: browse consume delete create produce")
+    for topic in ("news", "other", "secret"):
+        subscribe(inside, topic, "s")
+    anna = inside.visitor()
+    await anna.login("anna")
+    assert [item["destination"] for item in await listed(anna)] == ["news", "other"]
+    for topic in ("other", "secret", "nothing"):
+        answer = await anna.ask("DELETE", f"/subscriptions?destination={topic}&name=s")
+        assert (answer.status, answer.code) == (403, "forbidden")
+    assert (await anna.ask("DELETE", "/subscriptions?destination=news&name=s")).status == 204
+    answer = await anna.ask("DELETE", "/subscriptions?destination=news&name=s")
+    assert (answer.status, answer.code) == (404, "subscription-not-found")
+    answer = await anna.ask("DELETE", "/subscriptions?destination=news")
+    assert (answer.status, answer.code) == (400, "bad-parameter")
+    changes = [line for line in inside.said() if line.startswith("change: anna DELETE")]
+    assert changes[-3] == "change: anna DELETE /api/v1/subscriptions s of news done"
+    assert changes[-2].endswith("s of news 404")
+
+
+@looped
+async def test_one_in_use_stays_unless_forced(inside: Inside) -> None:
+    subscription = subscribe(inside, "news", "s")
+    attach(inside, subscription)
+    visitor = inside.visitor()
+    path = "/subscriptions?destination=news&name=s"
+    answer = await visitor.ask("DELETE", path)
+    assert (answer.status, answer.code) == (409, "subscription-in-use")
+    assert not subscription.closed
+    assert (await visitor.ask("DELETE", f"{path}&force=true")).status == 204
+    assert subscription.closed
+
+
+def test_a_durable_one_of_a_java_client_is_gone_for_good(start: Start) -> None:
+    broker = start(HTTP, "jmq://127.0.0.1:0")
+    where = f"jmq://127.0.0.1:{broker.port('jmq')}?client_id=reporter"
+
+    def reader(client: BlockingJmqClient) -> Any:
+        return client.session().consumer(Topic("news"), name="daily", durable=True)
+
+    with BlockingJmqClient.open(where, reconnect=None) as java:
+        reader(java)
+    with (
+        Client(broker.port("http")) as client,
+        BlockingJmqClient.open(where.partition("?")[0], reconnect=None) as other,
+    ):
+        other.session().producer(Topic("news")).send("unread")
+        [item] = client.get("/subscriptions?durable=true").json()["items"]
+        assert (item["client_id"], item["label"], item["waiting"]) == ("reporter", "daily", 1)
+        path = f"/subscriptions?destination=news&name={item['name'].replace('%', '%25')}"
+        assert client.ask("DELETE", path).status == 204
+    restarted(broker)
+    with Client(broker.port("http")) as client:
+        assert client.get("/subscriptions").json()["items"] == []
+    where = f"jmq://127.0.0.1:{broker.port('jmq')}?client_id=reporter"
+    with BlockingJmqClient.open(where, reconnect=None) as java:
+        consumer = reader(java)
+        java.session().producer(Topic("news")).send("new")
+        assert consumer.receive(TIMEOUT).body == "new"
+
+
+def restarted(broker: LocalBroker) -> None:
+    """As after kill -9: what was answered has happened."""
+    broker.kill()
+    broker.start()
+
+
+def test_who_reads_there_is_told(start: Start) -> None:
+    broker = start(HTTP, "jmq://127.0.0.1:0")
+    where = f"jmq://127.0.0.1:{broker.port('jmq')}?client_id=reporter"
+    with (
+        BlockingJmqClient.open(where, reconnect=None) as java,
+        Client(broker.port("http")) as client,
+    ):
+        java.session().consumer(Topic("news"), name="daily", durable=True)
+        [item] = client.get("/subscriptions").json()["items"]
+        path = f"/subscriptions?destination=news&name={item['name']}"
+        assert client.ask("DELETE", path).status == 409
+        assert client.ask("DELETE", f"{path}&force=true").status == 204
+        assert client.get("/consumers").json()["items"] == []
+        # the connection lives, and can do other things
+        java.session().producer("q").send("still here")
+    with pytest.raises(ConnectionLost):
+        java.session()

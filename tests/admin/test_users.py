@@ -1,0 +1,252 @@
+"""Users, roles and tokens over the API, and what is told of settings and of what has been done."""
+
+from __future__ import annotations
+
+import asyncio
+from pathlib import Path
+
+from sluicemq.model.destination import Address, DestinationSettings, Kind
+from sluicemq.server.address import Url
+from sluicemq.server.config import BrokerSettings, Config, IdentitySettings
+from sluicemq.server.inforce import InForce
+from sluicemq.server.listening import Listener
+from tests.admin.inside import PASSWORD, Inside, Visitor, looped
+
+
+async def root(inside: Inside) -> Visitor:
+    inside.add("root", superuser=True)
+    visitor = inside.visitor()
+    assert (await visitor.login("root")).status == 200
+    return visitor
+
+
+@looped
+async def test_a_users_life(inside: Inside) -> None:
+    admin = await root(inside)
+    wanted = {"password": "some password", "roles": []}
+    assert (await admin.ask("PUT", "/users/anna?expect=existing", wanted)).code == "user-not-found"
+    answer = await admin.ask("PUT", "/users/anna?expect=new", wanted)
+    assert answer.status == 201
+    view = answer.json()
+    assert (view["name"], view["password"], view["digest"]) == ("anna", True, False)
+    assert (await admin.ask("PUT", "/users/anna?expect=new", wanted)).code == "user-exists"
+    permission = {"pattern": "jobs.*", "operations": ["consume", "produce", "consume"]}
+    granted = await admin.ask("PUT", "/users/anna/permissions", permission)
+    assert granted.json()["permissions"] == [
+        {"pattern": "jobs.*", "operations": ["produce", "consume"]}
+    ]
+    anna = inside.visitor()
+    assert (await anna.login("anna", "some password")).json()["permissions"]
+    # what is left out stays as it is
+    altered = await admin.ask("PUT", "/users/anna", {"superuser": True})
+    assert (altered.status, altered.json()["superuser"]) == (200, True)
+    assert (await anna.ask("GET", "/audit")).status == 200
+    await admin.ask("PUT", "/users/anna", {"superuser": False, "allow_digest": False})
+    refused = await admin.ask("PUT", "/users/anna", {"allow_digest": True})
+    assert (refused.status, refused.code) == (409, "refused")
+    digest = {"password": "another password", "allow_digest": True}
+    assert (await admin.ask("PUT", "/users/anna", digest)).json()["digest"] is True
+    without = await admin.ask("PUT", "/users/anna", {"password": None})
+    assert (without.json()["password"], without.json()["digest"]) == (False, False)
+    assert (await admin.ask("DELETE", "/users/anna/permissions?pattern=jobs.*")).status == 204
+    assert (await admin.ask("GET", "/users/anna")).json()["permissions"] == []
+    assert (await admin.ask("DELETE", "/users/anna")).status == 204
+    for method in ("GET", "DELETE"):
+        assert (await admin.ask(method, "/users/anna")).code == "user-not-found"
+    shown = (await admin.ask("GET", "/users?filter=o")).json()
+    assert ([each["name"] for each in shown["items"]], shown["total"]) == (["root"], 1)
+    said = inside.said()
+    assert "change: root PUT /api/v1/users/anna done" in said
+    assert "change: root PUT /api/v1/users/anna 409" in said
+    assert "user added: anna" in said
+    assert not [line for line in said if "password" in line and "some" in line]
+
+
+@looped
+async def test_the_last_superuser(inside: Inside) -> None:
+    admin = await root(inside)
+    for method, body in (("DELETE", None), ("PUT", {"superuser": False})):
+        refused = await admin.ask(method, "/users/root", body)
+        assert (refused.status, refused.code) == (403, "forbidden")
+    inside.add("anna")
+    assert (await admin.ask("DELETE", "/users/root")).status == 403
+    assert (await admin.ask("DELETE", "/users/root?force=true")).status == 204
+    assert (await admin.ask("GET", "/users")).status == 401
+
+
+@looped
+async def test_tokens_are_told_once(inside: Inside) -> None:
+    admin = await root(inside)
+    answer = await admin.ask("POST", "/users/root/tokens", {"label": "for a script"})
+    assert answer.status == 201
+    token = answer.json()
+    script = inside.visitor()
+    script.headers["Authorization"] = f"Bearer {token['token']}"
+    view = await script.ask("GET", "/users/root")
+    assert [each["id"] for each in view.json()["tokens"]] == [token["id"]]
+    assert token["token"].encode() not in view.body
+    past = await admin.ask("POST", "/users/root/tokens", {"expires": 5})
+    assert (past.status, past.code) == (409, "refused")
+    assert (await admin.ask("DELETE", "/users/root/tokens/none")).code == "token-not-found"
+    assert (await admin.ask("DELETE", f"/users/root/tokens/{token['id']}")).status == 204
+    assert (await script.ask("GET", "/status")).status == 401
+
+
+@looped
+async def test_roles(inside: Inside) -> None:
+    admin = await root(inside)
+    inside.add("anna")
+    assert (await admin.ask("PUT", "/roles/readers?expect=existing")).code == "role-not-found"
+    assert (await admin.ask("PUT", "/roles/readers?expect=new")).status == 201
+    assert (await admin.ask("PUT", "/roles/readers")).status == 200
+    assert (await admin.ask("PUT", "/roles/readers?expect=new")).code == "role-exists"
+    permission = {"pattern": "*", "operations": ["browse"]}
+    assert (await admin.ask("PUT", "/roles/readers/permissions", permission)).status == 200
+    assert (await admin.ask("PUT", "/users/anna/roles/readers")).json()["roles"] == ["readers"]
+    assert (await admin.ask("PUT", "/users/anna/roles/none")).code == "role-not-found"
+    anna = inside.visitor()
+    assert (await anna.login("anna")).json()["permissions"] == [permission]
+    [view] = (await admin.ask("GET", "/roles")).json()["items"]
+    assert view == {"name": "readers", "permissions": [permission], "users": ["anna"]}
+    assert (await admin.ask("DELETE", "/roles/readers")).code == "refused"  # anna has it
+    assert (await admin.ask("PUT", "/users/anna", {"roles": ["none"]})).code == "role-not-found"
+    assert (await admin.ask("PUT", "/users/anna", {"roles": []})).json()["roles"] == []
+    assert (await admin.ask("DELETE", "/users/anna/roles/readers")).status == 204
+    assert (await admin.ask("DELETE", "/roles/readers/permissions?pattern=*")).status == 204
+    assert (await admin.ask("GET", "/roles/readers")).json()["permissions"] == []
+    assert (await admin.ask("DELETE", "/roles/readers")).status == 204
+
+
+@looped
+async def test_long_lists_come_in_pages(inside: Inside) -> None:
+    admin = await root(inside)
+    for number in range(5):
+        inside.add(f"user{number}")
+        assert (await admin.ask("PUT", f"/roles/role{number}")).status == 201
+    for path, name in (("/users", "user"), ("/roles", "role")):
+        part = f"{path}?filter={name}&page_size=2"
+        page = (await admin.ask("GET", f"{part}&page=2")).json()
+        assert ([each["name"] for each in page.pop("items")], page) == (
+            [f"{name}2", f"{name}3"],
+            {"page": 2, "page_size": 2, "total": 5},
+        )
+        last = (await admin.ask("GET", f"{part}&order=desc")).json()["items"]
+        assert [each["name"] for each in last] == [f"{name}4", f"{name}3"]
+        assert (await admin.ask("GET", f"{part}&page=9")).json()["items"] == []
+        assert (await admin.ask("GET", f"{part}&page=0")).code == "bad-parameter"
+
+
+@looped
+async def test_the_first_user_is_the_owners_to_add(inside: Inside) -> None:
+    """Whoever reaches the port of a broker without users could lock everybody out."""
+    guest = inside.visitor()
+    wanted = {"password": PASSWORD, "superuser": True}
+    refused = await guest.ask("PUT", "/users/root", wanted)
+    assert (refused.status, refused.code) == (409, "no-users")
+    assert (await guest.ask("PUT", "/roles/r")).code == "no-users"
+    assert inside.store.read().users == {}
+    owner = inside.visitor("unix", local=True)
+    assert (await owner.ask("PUT", "/users/root", wanted)).status == 201
+    assert inside.store.read().changed_by == "(local) at unix"
+    assert (await guest.ask("PUT", "/users/root", wanted)).status == 401
+
+
+@looped
+async def test_what_cannot_be_a_user(inside: Inside) -> None:
+    admin = await root(inside)
+    for path, body in (
+        ("/users/a%20b", {"password": "x"}),
+        ("/users/%ff", {"password": "x"}),
+        ("/users/" + "a" * 65, {"password": "x"}),
+        ("/users/anna", {"password": "\ud800"}),
+        ("/users/anna", {"password": "x" * 1025}),
+        ("/users/anna", {"password": ""}),
+        ("/users/anna", {"superuser": 1}),
+        ("/users/anna", {"more": 1}),
+        ("/users/root/permissions", {"pattern": "", "operations": ["browse"]}),
+        ("/users/root/permissions", {"pattern": "a", "operations": []}),
+        ("/users/root/permissions", {"pattern": "a", "operations": ["rule"]}),
+        ("/users/none/permissions", {"pattern": "a", "operations": ["browse"]}),
+    ):
+        answer = await admin.ask("PUT", path, body)
+        assert answer.status in (400, 404, 409), (path, body, answer)
+    assert [*inside.store.read().users] == ["root"]
+
+
+@looped
+async def test_the_audit_log(inside: Inside) -> None:
+    admin = await root(inside)
+    inside.add("anna")
+    anna = inside.visitor("10.0.0.7:1234")
+    await anna.login("anna", "wrong")
+    await anna.login("anna")
+    await anna.ask("GET", "/audit")
+    lines = (await admin.ask("GET", "/audit?limit=3")).json()["items"]
+    assert [line["event"] for line in lines] == ["denied", "login", "login failed"]
+    assert lines[0] == {
+        "at": lines[0]["at"],
+        "event": "denied",
+        "peer": "10.0.0.7:1234",
+        "user": "anna",
+        "what": "GET /api/v1/audit",
+    }
+    for limit in ("0", "1001", "x", "1.0"):
+        assert (await admin.ask("GET", f"/audit?limit={limit}")).code == "bad-parameter"
+
+
+@looped
+async def test_health_needs_no_login(inside: Inside) -> None:
+    inside.add("root", superuser=True)
+    visitor = inside.visitor()
+    for prefix in ("", "/api/v1"):
+        for path in ("/health/live", "/health/ready"):
+            assert (await visitor.ask("GET", path, prefix=prefix)).json() == {"state": "serving"}
+    for state in ("starting", "stopping", "failed"):
+        inside.context.vitals.now = state  # type: ignore[attr-defined]
+        ready = await visitor.ask("GET", "/health/ready")
+        assert (ready.status, ready.code) == (503, "not-ready")
+        assert ready.json()["error"]["state"] == state
+        assert (await visitor.ask("GET", "/health/live")).json() == {"state": state}
+
+
+def test_settings_in_force(tmp_path: Path) -> None:
+    (tmp_path / "token").write_text("a secret that nobody may see\n")
+    config = Config(
+        broker=BrokerSettings(data_dir=tmp_path),
+        identity=IdentitySettings(admin_token_file=tmp_path / "token", login_delay=2.5),
+        listeners=(Listener(url=Url.parse("jmq+unix:///run/x.sock"), mode=0o600),),
+        destinations={Address(Kind.QUEUE, "orders"): DestinationSettings()},
+    )
+    in_force = InForce(config, {"identity.login_delay": "/etc/sluicemq.toml"})
+    assert in_force.declares(Address(Kind.QUEUE, "orders"))
+    assert not in_force.declares(Address(Kind.TOPIC, "orders"))
+    views = in_force.settings()
+    found = {view.name: view for view in views}
+    delay = found["identity.login_delay"]
+    assert (delay.value, delay.default, delay.unit) == (2.5, 1.0, "s")
+    assert delay.source == "/etc/sluicemq.toml"
+    assert found["broker.ephemeral"].source == "default"
+    assert found["listeners[0].mode"].value == "0600"
+    assert found["listeners[0].url"].value == "jmq+unix:///run/x.sock"
+    assert "listeners[0].window" not in found  # of another protocol
+    assert all(view.meaning for view in views if "." in view.name and "url" not in view.name)
+    assert not any(view.name.startswith("destinations") for view in views)
+    assert not any("nobody may see" in str(view.value) for view in views)
+
+
+def test_changes_of_users_do_not_stop_the_loop(tmp_path: Path) -> None:
+    """To hash takes 20 ms; the loop turns meanwhile."""
+
+    async def scenario() -> None:
+        inside = Inside(tmp_path)
+        owner = inside.visitor("unix", local=True)
+        turned = 0
+        request = asyncio.ensure_future(owner.ask("PUT", "/users/a", {"password": PASSWORD}))
+        while not request.done():
+            turned += 1
+            await asyncio.sleep(0)
+        assert request.result().status == 201
+        inside.gate.close()
+        assert turned > 50
+
+    asyncio.run(scenario())

@@ -1,0 +1,40 @@
+"""Writers of batches, as the list shows them."""
+
+from __future__ import annotations
+
+from sluicemq.cli.local import LocalBroker
+from sluicemq.model.rows import row
+from tests.admin.client import HTTP, Client
+from tests.server.conftest import Start
+
+
+def test_the_one_that_wrote_last_comes_first_with_its_latest_batch(start: Start) -> None:
+    broker: LocalBroker = start(HTTP)
+    with Client(broker.port("http")) as client:
+        assert client.get("/batches").json() == {
+            "items": [],
+            "page": 1,
+            "page_size": 100,
+            "total": 0,
+        }
+        rows = [row("orders", b"x")] * 3
+        client.write(rows, writer="one", batch=4)
+        client.write(rows, writer="two", batch=1, final="false")
+        client.write(rows, writer="two", batch=1, part=1)
+        client.write(rows, writer="two", batch=1, partition=1, final="false")
+        answer = client.get("/batches").json()
+    assert answer["total"] == 2
+    two, one = answer["items"]
+    assert two.pop("seen") >= one.pop("seen") > 0
+    assert two == {"writer": "two", "batch": 1, "partitions_done": 1, "parts_open": 1, "rows": 9}
+    assert one == {"writer": "one", "batch": 4, "partitions_done": 1, "parts_open": 0, "rows": 3}
+
+
+def test_a_page_of_them(start: Start) -> None:
+    with Client(start(HTTP).port("http")) as client:
+        for number in range(5):
+            assert client.write([row("q", b"")], writer=f"w{number}").status == 200
+        answer = client.get("/batches?page=2&page_size=2").json()
+        assert [item["writer"] for item in answer["items"]] == ["w2", "w1"]
+        assert answer["total"] == 5
+        assert client.get("/batches?sort=name").status == 400

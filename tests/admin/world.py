@@ -1,0 +1,133 @@
+"""What the endpoints are given in tests that start no process."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterator
+from typing import Any
+
+from sluicemq.admin.context import Context, Limits
+from sluicemq.admin.history import History
+from sluicemq.admin.metrics.figures import Figures
+from sluicemq.admin.ports import (
+    Attached,
+    AuditLine,
+    ConnectionView,
+    ListenerView,
+    PermissionView,
+    SettingView,
+    State,
+    UserView,
+)
+from sluicemq.admin.sessions import Sessions
+from sluicemq.broker import Broker
+from sluicemq.model.destination import Address
+from sluicemq.model.histogram import Histogram
+
+
+class NoConnections:
+    """Nobody has connected; `closed` are the numbers that were to be."""
+
+    def __init__(self, *views: ConnectionView) -> None:
+        self.views = list(views)
+        self.attached: list[Attached] = []
+        self.closed: list[tuple[int, str]] = []
+
+    def __len__(self) -> int:
+        return len(self.views)
+
+    def __iter__(self) -> Iterator[ConnectionView]:
+        return iter(self.views)
+
+    def consumers(self) -> Iterator[Attached]:
+        return iter(self.attached)
+
+    def by_protocol(self) -> dict[str, int]:
+        return dict(Counter(view.protocol for view in self.views))
+
+    def listeners(self) -> list[ListenerView]:
+        return []
+
+    def get(self, number: int) -> ConnectionView | None:
+        return next((view for view in self.views if view.id == number), None)
+
+    def close(self, number: int, reason: str) -> bool:
+        self.closed.append((number, reason))
+        return self.get(number) is not None
+
+
+class NoSettings:
+    def settings(self) -> list[SettingView]:
+        return []
+
+    def declares(self, address: Address) -> bool:
+        return False
+
+
+class Process:
+    """As young and small as nothing."""
+
+    version = "0"
+    compiled = False
+
+    def __init__(self) -> None:
+        self.lag = Histogram()
+        self.now: State = "serving"
+
+    def uptime(self) -> float:
+        return 0.0
+
+    def memory(self) -> int:
+        return 0
+
+    def state(self) -> State:
+        return self.now
+
+
+class Lines:
+    """An audit log that can be looked at."""
+
+    def __init__(self) -> None:
+        self.lines: list[AuditLine] = []
+        self.counts: dict[str, int] = {}
+
+    def acted(self, peer: str, user: str, what: str, result: str) -> None:
+        line = AuditLine(at=0, event="change", peer=peer, user=user, what=what, result=result)
+        self.lines.append(line)
+
+    def recent(self, limit: int) -> list[AuditLine]:
+        return self.lines[::-1][:limit]
+
+
+class NoUsers:
+    """A broker that knows nobody."""
+
+    def names(self) -> list[str]:
+        return []
+
+    def role_names(self) -> list[str]:
+        return []
+
+    def user(self, name: str) -> UserView | None:
+        return None
+
+    def rights(self, name: str) -> list[PermissionView]:
+        return []
+
+
+def context(broker: Broker, **changes: Any) -> Context:
+    """For an application around that broker; `changes` are fields of Context."""
+    vitals = Process()
+    usual: dict[str, Any] = {
+        "broker": broker,
+        "connections": NoConnections(),
+        "configuration": NoSettings(),
+        "vitals": vitals,
+        "users": NoUsers(),
+        "sessions": Sessions(broker.clock),
+        "audit": Lines(),
+        "figures": Figures(broker),
+        "history": History(broker, vitals.lag),
+        "limits": Limits(),
+    }
+    return Context(**{**usual, **changes})

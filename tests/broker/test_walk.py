@@ -1,0 +1,243 @@
+"""Places in a line: walks that pass over what nobody asked for (broker/walk.py, returned.py)."""
+
+from __future__ import annotations
+
+import random
+from typing import Any
+
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from sluicemq.broker import BrokerSettings, Delivery, Destination
+from sluicemq.broker.delivery import READY, TAKEN
+from sluicemq.broker.returned import PIECE, Returned
+from sluicemq.broker.walk import RUN_COST, Walk
+from sluicemq.model.message import Durability
+from tests.broker.support import OfType, Rig
+
+NO_END = 1 << 62
+PLENTY = 1 << 30
+
+
+def sequences(deliveries: list[Delivery]) -> list[int]:
+    return [delivery.sequence for delivery in deliveries]
+
+
+def is_clean(queue: Destination) -> bool:
+    """All that stands in the line is READY."""
+    subscription = queue.queue
+    return subscription.everything.length == subscription.waiting - len(subscription.delayed)
+
+
+def skipped(queue: Destination, count: int, until: int, clean: bool, budget: int) -> Walk:
+    """A walk that has passed over `count`, in as many goes as the budget makes necessary."""
+    walk = Walk(queue.queue.everything, until)
+    left = count
+    while left and walk.priority >= 0:
+        left -= walk.skip(left, clean, budget)
+        assert left >= 0
+    return walk
+
+
+steps = st.lists(
+    st.one_of(
+        st.tuples(
+            st.just("send"),
+            st.integers(1, 9),
+            st.sampled_from([4, 4, 4, 9, 0]),
+            st.sampled_from([Durability.LAZY, Durability.LAZY, Durability.NONE]),
+        ),
+        st.tuples(st.just("take"), st.integers(1, 9), st.booleans()),
+        st.tuples(st.just("give back"), st.integers(0, 9)),
+        st.tuples(st.just("withdraw"), st.integers(0, 40)),
+        st.tuples(st.just("take out"), st.integers(0, 40), st.integers(1, 9)),
+        st.tuples(st.just("compact")),
+    ),
+    min_size=1,
+    max_size=25,
+)
+
+
+def line_of(made: list[tuple[Any, ...]], page: int) -> tuple[Rig, Destination]:
+    """A queue with holes, with messages that came back, and with pages of both kinds."""
+    rig = Rig(BrokerSettings(memory_budget=0, page_deliveries=page))
+    queue = rig.queue()
+    plain = rig.read(queue, 0, refill=False)
+    choosy = rig.read(queue, 0, refill=False, selector=OfType("red"))
+    number = 0
+    for what, *how in made:
+        if what == "send":
+            count, priority, durability = how
+            for _ in range(count):
+                number += 1
+                colour = "red" if number % 3 == 0 else "blue"
+                rig.send(queue, "x", priority=priority, durability=durability, type=colour)
+        elif what == "take":
+            count, chosen = how
+            rig.broker.grant((choosy if chosen else plain).consumer.window, count)
+            rig.broker.flush()
+            for reader in (choosy, plain):
+                rig.broker.revoke(reader.consumer.window)
+        elif what == "give back":
+            for reader in (plain, choosy):
+                held = list(reader.consumer.unacked)
+                rig.broker.release(reader.consumer, held[how[0] :])
+        elif what == "withdraw":
+            waiting = list(queue.queue.everything)
+            if waiting:
+                delivery = waiting[how[0] % len(waiting)]
+                queue.queue.everything.pull(delivery)
+                queue.queue.withdraw(delivery)
+        elif what == "take out":
+            for delivery in list(queue.queue.everything)[how[0] : how[0] + how[1]]:
+                queue.queue.take_out(delivery)
+        else:
+            queue.queue.everything.compact()
+    return rig, queue
+
+
+@given(made=steps, page=st.integers(1, 4), budget=st.sampled_from([1, RUN_COST + 3, PLENTY]))
+@settings(max_examples=300, deadline=None)
+def test_any_place_is_found_however_the_line_is_kept(
+    made: list[tuple[Any, ...]], page: int, budget: int
+) -> None:
+    _, queue = line_of(made, page)
+    subscription = queue.queue
+    line = subscription.everything
+    waiting = sequences(list(line))
+    assert len(waiting) == subscription.waiting
+    assert line.length >= len(waiting)
+    for priority in range(10):
+        there = bool(line.mask >> priority & 1)
+        assert there == bool(line.after(priority, 0, 1)), f"what is said of priority {priority}"
+    assert len(set(waiting)) == len(waiting)
+    for clean in {False, is_clean(queue)}:
+        for place in range(len(waiting) + 2):
+            walk = skipped(queue, place, NO_END, clean, budget)
+            found: list[int] = []
+            while walk.priority >= 0:
+                found += sequences(walk.look(3))
+            assert found == waiting[place:], f"from place {place}"
+
+
+@given(made=steps, page=st.integers(1, 4), data=st.data())
+@settings(max_examples=100, deadline=None)
+def test_a_walk_ends_where_it_is_to_and_goes_on_from_where_another_was(
+    made: list[tuple[Any, ...]], page: int, data: st.DataObject
+) -> None:
+    _, queue = line_of(made, page)
+    line = queue.queue.everything
+    until = data.draw(st.integers(0, max((d.order for d in line), default=0) + 1))
+    waiting = [d.sequence for d in line if d.order <= until]
+    place = data.draw(st.integers(0, len(waiting)))
+    first = skipped(queue, place, until, False, PLENTY)
+    assert first.skip(0, False, PLENTY) == 0
+    walk = Walk(line, until, first.priority, first.last)
+    found: list[int] = []
+    while step := walk.step(2):
+        found += sequences(step)
+    assert found == waiting[place:]
+    assert walk.priority == -1
+
+
+@given(made=steps, page=st.integers(1, 3))
+@settings(max_examples=100, deadline=None)
+def test_every_delivery_is_found_by_its_order(made: list[tuple[Any, ...]], page: int) -> None:
+    _, queue = line_of(made, page)
+    line = queue.queue.everything
+    there = {(d.priority, d.order): d.sequence for d in line}
+    for (priority, order), sequence in there.items():
+        found = line.find(priority, order)
+        assert found is not None
+        assert (found.sequence, found.state) == (sequence, READY)
+    for priority in range(10):
+        for order in range(1, 60):
+            if (priority, order) not in there:
+                missing = line.find(priority, order)
+                assert missing is None or missing.state != READY
+
+
+def test_a_line_that_is_all_ready_is_passed_over_by_its_pages() -> None:
+    rig = Rig(BrokerSettings(memory_budget=0, page_deliveries=100))
+    queue = rig.queue()
+    rig.send(queue, *["x"] * 2000, durability=Durability.LAZY)
+    walk = Walk(queue.queue.everything, NO_END)
+    # 19 pages at most, however many they hold
+    assert walk.skip(1950, True, 20 * RUN_COST) == 1950
+    assert len(walk.step(100)) == 50
+
+
+def test_what_was_taken_through_another_lane_and_comes_back_stands_where_it_stood() -> None:
+    rig = Rig()
+    queue = rig.queue()
+    reader = rig.read(queue, 1, refill=False, selector=OfType("red"))
+    sent = rig.send(queue, "a", type="red") + rig.send(queue, "b")
+    line = queue.queue.everything
+    length = line.length
+    for _ in range(3):
+        reader.release()
+        rig.broker.grant(reader.consumer.window, 1)
+    reader.release()
+    assert reader.got() == ["a"] * 4
+    assert line.length == length
+    assert sequences(list(line)) == sent
+
+
+@given(orders=st.lists(st.integers(1, 5000), unique=True), pops=st.integers(0, 50))
+def test_what_came_back_is_kept_in_order(orders: list[int], pops: int) -> None:
+    rig = Rig()
+    queue = rig.queue().queue
+    kept = Returned()
+    expected = []
+    for order in orders:
+        delivery = Delivery(queue, order, None, 4, 1, 1, 0, 0)
+        kept.add(delivery)
+        expected.append(order)
+    expected.sort()
+    for _ in range(min(pops, len(expected))):
+        assert kept.first().order == expected[0]
+        assert kept.pop().order == expected.pop(0)
+    assert len(kept) == len(expected)
+    assert [d.order for d in kept] == expected
+    for order in (0, 1, 2500, 5000):
+        behind = [each for each in expected if each > order]
+        assert [d.order for d in kept.after(order, 7)] == behind[:7]
+
+
+def test_many_that_came_back_are_kept_in_pieces_and_forgotten_when_they_have_gone() -> None:
+    queue = Rig().queue().queue
+    kept = Returned()
+    orders = list(range(1, 6 * PIECE))
+    random.Random(7).shuffle(orders)
+    for order in orders:
+        kept.add(Delivery(queue, order, None, 4, 1, 1, 0, 0))
+    runs = list(kept.runs(0, True))
+    assert len(runs) >= 3
+    assert max(len(run.orders) for run in runs) <= 2 * PIECE
+    assert [order for run in runs for order in run.orders] == sorted(orders)
+    for delivery in kept:
+        delivery.state = TAKEN if delivery.order % 2 else READY
+    assert sum(len(run.orders) for run in kept.runs(0, False)) == len(orders) // 2
+    kept.compact()
+    assert [d.order for d in kept] == list(range(2, 6 * PIECE, 2))
+    assert kept.find(4) is not None
+    assert kept.find(5) is None
+
+
+def test_what_becomes_durable_late_goes_before_pages_of_what_came_after_it() -> None:
+    rig = Rig(BrokerSettings(memory_budget=0, page_deliveries=1))
+    queue = rig.queue()
+    late = rig.message(queue, "late", durability=Durability.SYNC)
+    rig.broker.publish(queue, late)
+    quick = [rig.message(queue, "quick", durability=Durability.LAZY) for _ in range(6)]
+    for message in quick:
+        rig.broker.publish(queue, message)
+    line = queue.queue.everything
+    for delivery in list(line)[-2:]:
+        queue.queue.take_out(delivery)
+    line.compact()
+    assert not line.fifos[4]
+    rig.broker.flush()
+    assert sequences(list(line)) == [late.sequence, *[each.sequence for each in quick[:4]]]
+    assert line.find(4, late.sequence) is not None
+    assert sequences(line.after(4, 0, 9)) == sequences(list(line))

@@ -1,0 +1,352 @@
+"""VibeMQ moves in, and its clients find what they left there."""
+
+from __future__ import annotations
+
+import json
+import sqlite3
+from contextlib import closing
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from sluicemq.cli.local import LocalBroker
+from sluicemq.model.access import Operation
+from sluicemq.model.errors import ClientError
+from sluicemq.protocols.vibemq.blocking import BlockingVibeMQClient
+from sluicemq.protocols.vibemq.queues import Mode, Options, Strategy
+from sluicemq.server.identity.store import UserStore
+from tests.cli.conftest import Run
+from tests.cli.migrate.conftest import Migrate, journaled, left, restored
+
+SCHEMA = """
+CREATE TABLE queues (name TEXT PRIMARY KEY, options_json TEXT NOT NULL, created_at TEXT NOT NULL);
+CREATE TABLE messages (id TEXT PRIMARY KEY, queue_name TEXT NOT NULL, payload_json TEXT,
+    timestamp TEXT NOT NULL, headers_json TEXT, version INTEGER NOT NULL DEFAULT 1,
+    priority INTEGER NOT NULL DEFAULT 1, delivery_attempts INTEGER NOT NULL DEFAULT 0);
+CREATE TABLE dead_letters (id INTEGER PRIMARY KEY AUTOINCREMENT, message_id TEXT NOT NULL,
+    message_json TEXT NOT NULL, reason INTEGER NOT NULL, failed_at TEXT NOT NULL);
+"""
+AUTH = """
+CREATE TABLE users (username TEXT PRIMARY KEY, password_hash TEXT NOT NULL,
+    is_superuser INTEGER NOT NULL DEFAULT 0, created_at INTEGER NOT NULL,
+    updated_at INTEGER NOT NULL);
+CREATE TABLE permissions (id INTEGER PRIMARY KEY AUTOINCREMENT, username TEXT NOT NULL,
+    queue_pattern TEXT NOT NULL, operations TEXT NOT NULL, created_at INTEGER NOT NULL);
+"""
+OPTIONS = {
+    "mode": 0,
+    "maxQueueSize": 500,
+    "messageTtl": None,
+    "enableDeadLetterQueue": True,
+    "deadLetterQueueName": None,
+    "overflowStrategy": 1,
+    "maxRetryAttempts": 5,
+}
+
+
+class Store:
+    """A vibemq.db that is written as the original does."""
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+        with closing(sqlite3.connect(path)) as connection:
+            connection.executescript(SCHEMA)
+
+    def execute(self, sql: str, *values: object) -> None:
+        with closing(sqlite3.connect(self.path)) as connection, connection:
+            connection.execute(sql, values)
+
+    def queue(self, name: str, **options: Any) -> None:
+        said = json.dumps({**OPTIONS, **options})
+        created = "2026-02-18T10:00:00.1234567Z"
+        self.execute("INSERT INTO queues VALUES (?, ?, ?)", name, said, created)
+
+    def message(
+        self,
+        identity: str,
+        queue: str,
+        payload: str | None,
+        timestamp: str = "2026-02-18T10:30:00.1234567Z",
+        headers: dict[str, str] | None = None,
+        priority: int = 1,
+        attempts: int = 0,
+    ) -> None:
+        said = json.dumps(headers) if headers else None
+        values = (identity, queue, payload, timestamp, said, 1, priority, attempts)
+        self.execute("INSERT INTO messages VALUES (?, ?, ?, ?, ?, ?, ?, ?)", *values)
+
+    def dead(self, message: dict[str, Any], reason: int) -> None:
+        failed = "2026-02-19T00:00:00Z"
+        self.execute(
+            "INSERT INTO dead_letters (message_id, message_json, reason, failed_at)"
+            " VALUES (?, ?, ?, ?)",
+            *(message["id"], json.dumps(message), reason, failed),
+        )
+
+
+@pytest.fixture
+def store(tmp_path: Path) -> Store:
+    (tmp_path / "vibemq").mkdir()
+    made = Store(tmp_path / "vibemq" / "vibemq.db")
+    made.queue("orders")
+    return made
+
+
+def settings(store: Store, **values: Any) -> Path:
+    file = store.path.parent / "appsettings.json"
+    file.write_text(json.dumps({"VibeMQ": values}))
+    return file
+
+
+def test_waiting_messages_come_as_they_were_published(
+    store: Store, migrate: Migrate, tmp_path: Path
+) -> None:
+    store.message("c", "orders", '{"n": 3.10, "ü": "€"}', "2026-02-18T10:30:02Z", attempts=2)
+    store.message(
+        "a", "orders", "[1]", "2026-02-18T10:30:00.5Z", {"correlationId": "x", "k": "v"}, 3
+    )
+    store.message("b", "orders", None, "2026-02-18T10:30:01Z")
+    assert migrate("vibemq", store.path)["messages"]["imported"] == 3
+    with (
+        LocalBroker(tmp_path / "data", ["vibemq://127.0.0.1:0"]) as broker,
+        BlockingVibeMQClient.connect(port=broker.port("vibemq")) as client,
+    ):
+        client.subscribe("orders")
+        found = [client.receive("orders", 20) for _ in range(3)]
+        with pytest.raises(ClientError):
+            client.receive("orders", 0.2)
+    assert [each.id for each in found] == ["a", "b", "c"]
+    # the payload's own bytes: 3.10 is not 3.1
+    assert [each.payload for each in found] == [b"[1]", b"", '{"n": 3.10, "ü": "€"}'.encode()]
+    assert dict(found[0].headers) == {
+        "correlationId": "x",
+        "k": "v",
+        "priority": "Critical",
+        "deliveryAttempts": "1",
+    }
+    assert found[2].headers["deliveryAttempts"] == "3"
+    assert [m.priority for m in journaled(tmp_path / "data")] == [9, 4, 4]
+
+
+def test_queues_keep_their_options(store: Store, migrate: Migrate, tmp_path: Path) -> None:
+    store.queue("news", mode=1, overflowStrategy=2)
+    store.queue("urgent", mode=3, messageTtl="1.00:00:00", deadLetterQueueName="lost")
+    store.message("a", "news", '"n"')
+    migrate("vibemq", store.path)
+    with (
+        LocalBroker(tmp_path / "data", ["vibemq://127.0.0.1:0"]) as broker,
+        BlockingVibeMQClient.connect(port=broker.port("vibemq")) as client,
+    ):
+        info = client.queue_info("orders")
+        assert info is not None
+        assert info.options == Options(
+            max_queue_size=500, dead_letter=True, overflow=Strategy(1), max_retry_attempts=5
+        )
+        urgent = client.queue_info("urgent")
+        assert urgent is not None
+        assert urgent.options == info.options._replace(
+            mode=Mode(3), message_ttl=86_400_000, dead_letter_queue="lost"
+        )
+        # what a fan-out queue has waits for its first subscriber
+        client.subscribe("news")
+        assert client.receive("news", 20).payload == b'"n"'
+
+
+def test_a_life_begins_with_the_import(store: Store, migrate: Migrate, tmp_path: Path) -> None:
+    """The original never acts on it: what is older than that waits, and may not go unseen."""
+    store.queue("brief", messageTtl="00:10:00")
+    store.message("a", "brief", "1", "2020-01-01T00:00:00Z")
+    report = migrate("vibemq", store.path)
+    (message,) = journaled(tmp_path / "data")
+    assert message.timestamp == 1_577_836_800_000
+    assert message.expiration > 1_700_000_000_000 + 600_000
+    assert "brief" in report["notes"][0]
+
+
+def test_dead_letters_are_in_their_queue(store: Store, migrate: Migrate, tmp_path: Path) -> None:
+    letter = {
+        "id": "d1",
+        "queueName": "orders",
+        "payload": {"a": 1},
+        "timestamp": "2026-02-18T10:30:00Z",
+        "headers": {"k": "v"},
+        "version": 1,
+        "priority": 2,
+        "deliveryAttempts": 5,
+    }
+    store.dead(letter, 0)
+    store.dead(letter, 3)  # the same message may fail twice
+    report = migrate("vibemq", store.path)
+    assert [each["waiting"] for each in report["destinations"] if each["name"] == "orders.dlq"] == [
+        2
+    ]
+    first, second = journaled(tmp_path / "data")
+    assert str(first.destination) == "orders.dlq"
+    assert first.properties == {
+        "k": "v",
+        "deadLetterReason": "max-attempts",
+        "originalQueue": "orders",
+        "deliveryAttempts": 5,
+        "failedAt": "2026-02-19T00:00:00.000+00:00",
+    }
+    assert second.properties is not None
+    assert second.properties["deadLetterReason"] == "HandlerException"
+    assert first.body == b'{"a": 1}'
+    assert first.priority == 6
+
+
+def test_a_crash_has_left_a_log_beside_it(store: Store, migrate: Migrate, tmp_path: Path) -> None:
+    """In WAL mode what is newest is in a second file, and reading that must not write either."""
+    connection = sqlite3.connect(store.path)
+    connection.execute("PRAGMA journal_mode = WAL")
+    connection.execute("PRAGMA wal_autocheckpoint = 0")
+    connection.execute(
+        "INSERT INTO messages (id, queue_name, payload_json, timestamp) VALUES ('w', 'orders', '7',"
+        " '2026-02-18T10:30:00Z')"
+    )
+    connection.commit()
+    crashed = tmp_path / "crashed"
+    crashed.mkdir()
+    for file in store.path.parent.iterdir():
+        if not file.name.endswith("-shm"):
+            (crashed / file.name).write_bytes(file.read_bytes())
+    connection.close()
+    assert (crashed / "vibemq.db-wal").stat().st_size
+    assert migrate("vibemq", crashed)["messages"]["imported"] == 1
+    assert not (crashed / "vibemq.db-shm").exists()
+
+
+def test_the_settings_become_a_configuration(store: Store, migrate: Migrate, run: Run) -> None:
+    file = store.path.parent / "appsettings.json"
+    file.write_text(
+        """\ufeff{
+        // a comment, and a comma too many
+        "Logging": {"LogLevel": {"Default": "Warning"}},
+        "VibeMQ": {
+            "port": 3000, "MaxConnections": "77", "MaxMessageSize": 2097152,
+            "QueueDefaults": {"EnableAutoCreate": false, "MaxQueueSize": 5},
+            "RateLimit": {"Enabled": true, "MaxMessagesPerClientPerSecond": 100},
+            "SupportedCompressions": [], /* none */
+            "StorageType": "Sqlite", "SqliteStorage": {"DatabasePath": "vibemq.db"},
+        }, }"""
+    )
+    report = migrate("vibemq", file)
+    assert left(report) == [
+        ("listener", "port 3000 on all addresses"),
+        ("setting", "VibeMQ.QueueDefaults.MaxQueueSize"),
+    ]
+    assert report["config"]["problems"] == []
+    shown = json.loads(run("config", "show", "--config", "data/sluicemq.toml", "--json").out)
+    assert shown["logging"]["level"] == "warning"
+    assert shown["broker"]["auto_create_queues"] is False
+    (listener,) = shown["listeners"]
+    assert listener["url"] == "vibemq://127.0.0.1:3000"
+    assert listener["max_connections"] == 77
+    assert listener["max_frame_bytes"] == 2097152
+    assert (listener["rate_limit"], listener["compression"]) == (100, False)
+
+
+def test_the_old_token_goes_on_working(store: Store, migrate: Migrate, tmp_path: Path) -> None:
+    settings(store, EnableAuthentication=True, AuthToken="a shared secret")
+    report = migrate("vibemq", store.path.parent)
+    assert report["users"] == [{"name": "vibemq", "login": "token", "added": True}]
+    assert "a shared secret" not in json.dumps(report)
+    with LocalBroker(tmp_path / "data", ["vibemq://127.0.0.1:0"]) as broker:
+        port = broker.port("vibemq")
+        with pytest.raises(ClientError):
+            BlockingVibeMQClient.connect(port=port, token="another")
+        with BlockingVibeMQClient.connect(port=port, token="a shared secret") as client:
+            assert client.list_queues() == ["orders"]
+
+
+def test_users_keep_their_permissions_and_need_passwords(
+    store: Store, migrate: Migrate, tmp_path: Path
+) -> None:
+    auth = store.path.parent / "auth.db"
+    with closing(sqlite3.connect(auth)) as connection, connection:
+        connection.executescript(AUTH)
+        for name, superuser in (("vibemq", 1), ("shop", 0), ("no good name", 0)):
+            values = (name, "$2a$12$abc", superuser, 1, 1)
+            connection.execute("INSERT INTO users VALUES (?, ?, ?, ?, ?)", values)
+        for user, pattern, operations in (
+            ("shop", "orders.*", "[0, 1, 5]"),
+            ("shop", "x", '["Publish", "Fly"]'),
+        ):
+            connection.execute(
+                "INSERT INTO permissions (username, queue_pattern, operations, created_at)"
+                " VALUES (?, ?, ?, 1)",
+                (user, pattern, operations),
+            )
+    settings(store, Authorization={"SuperuserPassword": "secret"})
+    report = migrate("vibemq", store.path.parent)
+    assert ("password", "shop") in left(report)
+    assert ("user", "no good name") in left(report)
+    assert ("permission", "'Fly' of shop on x") in left(report)
+    assert "secret" not in report["config"]["text"]
+    users = UserStore(tmp_path / "data" / "users.json").read().users
+    assert users["vibemq"].superuser
+    assert {p.pattern: p.operations for p in users["shop"].permissions} == {
+        "orders.*": {Operation.PRODUCE, Operation.CONSUME, Operation.BROWSE},
+        "x": {Operation.PRODUCE},
+    }
+    # clients have to log in from now on, so the port may be open
+    assert 'url = "vibemq://0.0.0.0:2925"' in report["config"]["text"]
+
+
+def test_without_a_store_it_is_said_what_is_missing(
+    store: Store, migrate: Migrate, run: Run
+) -> None:
+    file = settings(store, Port=2925)
+    report = migrate("vibemq", file)
+    assert ("messages", "all") in left(report)
+    result = run("migrate", "vibemq", str(store.path.parent / "none"), "--to", "data")
+    assert result.code == 1
+
+
+@pytest.mark.parametrize(
+    ("sql", "place"),
+    [
+        ("UPDATE messages SET payload_json = '{'", "message m"),
+        ("UPDATE messages SET headers_json = '[]'", "message m"),
+        ("UPDATE messages SET timestamp = 'soon'", "message m"),
+        ("UPDATE queues SET options_json = '{\"mode\": 9}'", "queue orders"),
+        ("DROP TABLE messages", "no table `messages`"),
+        ("INSERT INTO dead_letters VALUES (7, 'x', '{', 0, 'now')", "dead letter 7"),
+    ],
+)
+def test_damage_is_told_with_its_place(store: Store, run: Run, sql: str, place: str) -> None:
+    store.message("m", "orders", "1")
+    store.execute(sql)
+    result = run("migrate", "vibemq", str(store.path), "--to", "data")
+    assert result.code == 1
+    assert place in result.err
+    assert "vibemq.db" in result.err
+
+
+def test_a_page_that_is_damaged_is_told(store: Store, run: Run, tmp_path: Path) -> None:
+    for number in range(300):
+        store.message(f"{number:03}", "orders", '"' + "x" * 100 + '"')
+    content = bytearray(store.path.read_bytes())
+    content[4096 * 3 : 4096 * 3 + 200] = b"\xff" * 200
+    store.path.write_bytes(content)
+    result = run("migrate", "vibemq", str(store.path), "--to", "data")
+    assert result.code == 1
+    assert "damaged" in result.err or "malformed" in result.err
+    assert not (tmp_path / "data" / "journal").exists()
+
+
+def test_other_messages_in_the_directory_stay(
+    store: Store, migrate: Migrate, tmp_path: Path
+) -> None:
+    """Two sources may move into one broker."""
+    store.message("a", "orders", "1")
+    migrate("vibemq", store.path)
+    (tmp_path / "other").mkdir()
+    other = Store(tmp_path / "other" / "second.db")
+    other.queue("orders")
+    other.message("b", "orders", "2")
+    assert migrate("vibemq", other.path)["messages"]["imported"] == 1
+    with restored(tmp_path / "data") as broker:
+        (queue,) = broker.destinations.values()
+        assert queue.waiting == 2

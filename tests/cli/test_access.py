@@ -1,0 +1,222 @@
+"""Users and permissions through a running broker, and what it refuses to whom."""
+
+from __future__ import annotations
+
+import json
+import time
+from pathlib import Path
+
+import pytest
+
+from sluicemq.cli.local import LocalBroker
+from sluicemq.server.identity.store import UserStore
+from tests.cli.conftest import GuardedBroker, Run
+
+
+@pytest.fixture
+def by_root(run: Run, guarded: GuardedBroker, monkeypatch: pytest.MonkeyPatch) -> Run:
+    """Call a command as the superuser, over the network."""
+    for name, value in guarded.by("root").items():
+        monkeypatch.setenv(name, value)
+    return run
+
+
+@pytest.fixture
+def by_shop(run: Run, guarded: GuardedBroker, monkeypatch: pytest.MonkeyPatch) -> Run:
+    """Call a command as a user with few rights, over the network."""
+    for name, value in guarded.by("shop").items():
+        monkeypatch.setenv(name, value)
+    return run
+
+
+def test_users_over_the_api_are_those_in_the_file(
+    by_root: Run, guarded: GuardedBroker, tmp_path: Path
+) -> None:
+    run = by_root
+    (tmp_path / "new").write_text("of anna\n")
+    assert run("permissions", "role", "add", "readers").code == 0
+    options = ["--password-file", "new", "--role", "readers", "--allow-digest"]
+    assert run("users", "add", "anna", *options).code == 0
+    assert run("permissions", "grant", "anna", "a.*", "browse", "consume").code == 0
+    assert run("permissions", "grant", "--role", "readers", "*", "browse").code == 0
+    token = json.loads(run("users", "token", "add", "anna", "--label", "ci", "--json").out)
+    database = UserStore(guarded.data_dir / "users.json").read()
+    record = database.users["anna"]
+    assert (record.roles, bool(record.digest), record.superuser) == (("readers",), True, False)
+    assert [p.pattern for p in record.permissions] == ["a.*"]
+    assert [t.id for t in record.tokens] == [token["id"]]
+    assert database.changed_by.startswith("root")
+    rows = json.loads(run("permissions", "list", "anna", "--json").out)
+    assert [(row["pattern"], row["through"]) for row in rows] == [("a.*", ""), ("*", "readers")]
+    (shown,) = [u for u in json.loads(run("users", "--json").out) if u["name"] == "anna"]
+    assert shown["tokens"][0]["label"] == "ci"
+    assert token["token"] not in json.dumps(shown)
+
+    (tmp_path / "token").write_text(token["token"])
+    by_token = ["--url", guarded.url, "--token-file", "token"]
+    assert run("queues", *by_token).code == 0
+
+    (tmp_path / "new").write_text("another\n")
+    assert run("users", "passwd", "anna", "--password-file", "new").code == 0
+    assert UserStore(guarded.data_dir / "users.json").read().users["anna"] != record
+    login = ["--user", "anna", "--password-file", "new"]
+    assert run("queues", "--url", guarded.url, *login).code == 0
+    assert "there is no user" in run("permissions", "grant", "bert", "*", "all").err
+    assert "already" in run("permissions", "role", "add", "readers").err
+    assert "assigned to anna" in run("permissions", "role", "remove", "readers").err
+    assert run("permissions", "role", "withdraw", "readers", "anna").code == 0
+    assert run("permissions", "role", "remove", "readers").code == 0
+    assert run("permissions", "revoke", "anna", "a.*").code == 0
+    assert "no permission for the pattern" in run("permissions", "revoke", "anna", "a.*").err
+    assert run("users", "token", "remove", "anna", token["id"], "--yes").code == 0
+    assert run("queues", *by_token).code == 1
+    assert run("users", "remove", "anna", "--yes").code == 0
+    assert "there is no user" in run("users", "remove", "anna", "--yes").err
+    assert "last superuser" in run("users", "remove", "root", "--yes").err
+
+
+def test_a_login_beside_the_password_of_somebody_else(
+    run: Run, guarded: GuardedBroker, tmp_path: Path
+) -> None:
+    (tmp_path / "new").write_text("of carl\n")
+    login = ["--url", guarded.url, "--user", "root", "--login-password-file", str(guarded.secret)]
+    assert run("users", "add", "carl", "--password-file", "new", *login).code == 0
+    by_carl = ["--url", guarded.url, "--user", "carl", "--password-file", "new"]
+    assert run("queues", *by_carl).code == 0
+
+
+def test_adding_somebody_twice_changes_nothing(run: Run, guarded: GuardedBroker) -> None:
+    before = UserStore(guarded.data_dir / "users.json").read()
+    result = run("users", "add", "shop", "--no-password", "--superuser", *guarded.where)
+    assert result.code == 1
+    assert "there is a user shop already" in result.err
+    assert UserStore(guarded.data_dir / "users.json").read() == before
+
+
+def test_a_missing_user_is_not_made_by_a_new_password(run: Run, guarded: GuardedBroker) -> None:
+    file = ["--password-file", str(guarded.secret)]
+    result = run("users", "passwd", "nobody", *file, *guarded.where)
+    assert result.code == 1
+    assert "there is no user 'nobody'" in result.err
+
+
+def test_the_same_words_with_and_without_a_broker(run: Run, tmp_path: Path) -> None:
+    """What is refused, and what is told, does not depend on who changes the file."""
+    commands = [
+        ["users", "list", "--json"],
+        ["users", "add", "anna", "--no-password", "--superuser", "--json"],
+        ["users", "add", "anna", "--no-password"],
+        ["users", "add", "b/c", "--no-password"],
+        ["users", "add", "bert", "--no-password", "--role", "none"],
+        ["users", "remove", "bert", "--yes"],
+        ["users", "remove", "anna", "--yes"],
+        ["users", "token", "remove", "anna", "12", "--yes"],
+        ["permissions", "grant", "anna", "x*", "browse", "--json"],
+        ["permissions", "list", "anna", "--json"],
+        ["permissions", "role", "add", "r", "--json"],
+        ["permissions", "role", "add", "r"],
+        ["permissions", "role", "remove", "s"],
+        ["permissions", "role", "assign", "s", "anna"],
+        ["permissions", "role", "assign", "r", "anna"],
+        ["permissions", "role", "list", "--json"],
+        ["permissions", "grant", "--role", "s", "*", "all"],
+        ["permissions", "list", "--role", "s"],
+        ["users", "list"],
+        ["users", "remove", "anna", "--force", "--yes"],
+    ]
+
+    def told(data: Path) -> list[tuple[int, str, str]]:
+        results = []
+        for command in commands:
+            result = run(*command, "--data-dir", str(data))
+            # over the API an error begins with where it is from
+            err = result.err.replace(f"{data}/admin.sock: ", "").splitlines()[:1]
+            results.append((result.code, result.out, "".join(err)))
+        return results
+
+    alone = told(tmp_path / "alone")
+    with LocalBroker(tmp_path / "running", ["phpmq://127.0.0.1:0"]):
+        running = told(tmp_path / "running")
+    for command, without, through in zip(commands, alone, running, strict=True):
+        assert without == through, command
+
+
+def test_who_does_not_say_who_it_is_gets_nothing(run: Run, guarded: GuardedBroker) -> None:
+    result = run("queues", "--url", guarded.url)
+    assert result.code == 1
+    assert result.out == ""
+    assert "--user NAME" in result.err
+    Path("wrong").write_text("guess\n")
+    shown = ["--user", "shop", "--password-file", "wrong"]
+    assert run("queues", "--url", guarded.url, *shown).code == 1
+
+
+def test_health_asks_nobody_who_they_are(run: Run, guarded: GuardedBroker) -> None:
+    assert run("health", "--url", guarded.url).code == 0
+
+
+@pytest.mark.parametrize(
+    "command",
+    [
+        ["users"],
+        ["users", "add", "eve", "--no-password", "--superuser"],
+        ["users", "remove", "root", "--yes"],
+        ["permissions", "list"],
+        ["permissions", "grant", "shop", "*", "all"],
+        ["permissions", "role", "add", "evil"],
+        ["audit"],
+        ["config", "show", "--live"],
+        ["slots"],
+        ["slots", "create", "mine"],
+        ["transactions"],
+        ["queues", "create", "forbidden"],
+        ["queues", "alter", "theirs", "max_messages=1"],
+        ["queues", "delete", "theirs", "--yes"],
+        ["queues", "purge", "theirs", "--yes"],
+        ["queues", "pause", "theirs"],
+        ["queues", "show", "theirs"],
+        ["messages", "list", "theirs"],
+        ["messages", "show", "theirs", "1"],
+        ["messages", "save", "theirs", "1", "file"],
+        ["messages", "publish", "theirs", "x"],
+        ["messages", "delete", "theirs", "--all", "--yes"],
+        ["messages", "move", "theirs", "mine", "--all", "--yes"],
+        ["messages", "copy", "mine", "theirs", "--all"],
+        ["dlq", "requeue", "theirs", "--all", "--yes"],
+    ],
+)
+def test_who_may_not_is_refused(
+    by_shop: Run, run: Run, guarded: GuardedBroker, command: list[str]
+) -> None:
+    for name in ("theirs", "mine"):
+        run("queues", "create", name, *guarded.where)
+    run("messages", "publish", "theirs", "secret", *guarded.where)
+    run("permissions", "grant", "shop", "mine", "all", *guarded.where)
+    users = (guarded.data_dir / "users.json").read_bytes()
+    result = by_shop(*command)
+    assert result.code == 1, result
+    assert "shop may not" in result.err
+    assert "permissions grant" in result.err
+    assert "secret" not in result.out + result.err
+    assert (guarded.data_dir / "users.json").read_bytes() == users
+    left = json.loads(run("queues", "show", "theirs", "--json", *guarded.where).out)
+    assert left["waiting"] >= 1
+    assert not left["paused"]
+
+
+def test_lists_show_what_one_may_see(by_shop: Run, run: Run, guarded: GuardedBroker) -> None:
+    for name in ("theirs", "mine.a"):
+        run("queues", "create", name, *guarded.where)
+    run("permissions", "grant", "shop", "mine.*", "browse", *guarded.where)
+    names = {queue["name"] for queue in json.loads(by_shop("queues", "--json").out)}
+    assert "mine.a" in names
+    assert "theirs" not in names
+
+
+def test_the_audit_log_knows_who(run: Run, by_root: Run, guarded: GuardedBroker) -> None:
+    mark = f"audited{time.time_ns()}"
+    assert by_root("queues", "create", mark).code == 0
+    lines = json.loads(by_root("audit", "--json", "--limit", "20").out)
+    (line,) = [line for line in lines if mark in str(line)]
+    assert line["user"] == "root"
+    assert mark in run("audit", *guarded.where).out

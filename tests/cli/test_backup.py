@@ -1,0 +1,153 @@
+"""`sluicemq backup` and `restore`, of brokers that run and that do not."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+
+from sluicemq.cli.local import LocalBroker
+from sluicemq.protocols.phpmq.client import BlockingPhpmqClient
+from tests.cli.conftest import Run
+
+MESSAGES = [b"%d" % number for number in range(300)]
+
+
+@pytest.fixture
+def broker(tmp_path: Path) -> LocalBroker:
+    """Not started."""
+    home = tmp_path / "home"
+    home.mkdir()
+    urls = ["phpmq://127.0.0.1:0", "http://127.0.0.1:0"]
+    environment = {"SLUICEMQ_BROKER__BACKUP_DIR": str(home), "SLUICEMQ_JMQ__INSTANCE": "mine"}
+    return LocalBroker(tmp_path / "data", urls, environment=environment)
+
+
+def send(broker: LocalBroker) -> None:
+    with BlockingPhpmqClient.connect(port=broker.port("phpmq")) as client:
+        for body in MESSAGES:
+            client.send("orders", body)
+
+
+def received(directory: Path) -> list[bytes]:
+    """By a broker that starts there."""
+    with (
+        LocalBroker(directory, ["phpmq://127.0.0.1:0"]) as broker,
+        BlockingPhpmqClient.connect(port=broker.port("phpmq")) as client,
+    ):
+        client.send("orders", b"the end")
+        client.subscribe("orders", 1000)
+        found = []
+        while (message := client.receive(20)).body != b"the end":
+            found.append(message.body)
+            message.ack()
+        return found
+
+
+def test_back_up_a_running_broker_and_restore_it(
+    run: Run, broker: LocalBroker, tmp_path: Path
+) -> None:
+    backup, new = tmp_path / "backup", tmp_path / "new"
+    where = ("--data-dir", str(broker.directory))
+    with broker:
+        send(broker)
+        result = run("backup", "create", str(backup), *where)
+        assert (result.code, result.err) == (0, "")
+        assert "were copied; everything up to number" in result.out
+    # the broker was asked how it had been started
+    assert 'instance = "mine"' in (backup / "configuration.toml").read_text()
+    verified = run("backup", "verify", str(backup))
+    assert verified.code == 0
+    assert "300 live. No damage." in verified.out
+    restored = run("restore", str(backup), "--data-dir", str(new))
+    assert restored.code == 0
+    assert f"--config {new}/configuration.toml" in restored.err
+    assert "new checkpoints" in restored.err
+    assert received(new) == MESSAGES
+
+
+def test_back_up_a_stopped_broker_and_keep_its_identity(
+    run: Run, broker: LocalBroker, tmp_path: Path
+) -> None:
+    with broker:
+        send(broker)
+    one, two = str(tmp_path / "one"), str(tmp_path / "two")
+    where = ("--data-dir", str(broker.directory))
+    assert run("backup", "create", one, *where, "--limit-rate", "100MB").code == 0
+    made = run("backup", "create", two, *where, "--incremental-from", one, "--json")
+    manifest = json.loads(made.out)
+    assert manifest["incremental_from"] == one
+    new = tmp_path / "new"
+    done = json.loads(run("restore", two, "--data-dir", str(new), "--keep-identity", "--json").out)
+    assert done["identity"] == manifest["identity"]
+    assert done["next_sequence"] > done["last_sequence"] == manifest["last_sequence"]
+    assert received(new) == MESSAGES
+
+
+def test_the_broker_makes_it_itself(run: Run, broker: LocalBroker, tmp_path: Path) -> None:
+    with broker:
+        send(broker)
+        url = ("--url", f"http://127.0.0.1:{broker.port('http')}")
+        assert run("backup", "list", *url).err.startswith("There are no backups")
+        assert run("backup", "create", "one", *url).code == 0
+        made = json.loads(run("backup", "create", "two", *url, "--json").out)
+        again = run("backup", "create", "two", *url)
+        assert again.code == 1
+        assert "there is a backup named two already" in again.err
+        listed = json.loads(run("backup", "list", *url, "--json").out)
+        assert [each["name"] for each in listed] == ["one", "two"]
+        assert listed[1]["last_sequence"] == made["last_sequence"]
+        assert "--url" in run("backup", "list", str(tmp_path), *url).err
+    home = str(tmp_path / "home")
+    table = run("backup", "list", home).out.splitlines()
+    assert [line.split()[0] for line in table] == ["backup", "one", "two"]
+    assert run("backup", "verify", f"{home}/two", "--json").code == 0
+
+
+def test_list_shows_what_is_unfinished_and_no_data_directory(
+    run: Run, broker: LocalBroker, tmp_path: Path
+) -> None:
+    with broker:
+        pass
+    (tmp_path / "broken" / "journal").mkdir(parents=True)
+    lines = run("backup", "list", str(tmp_path)).out.splitlines()
+    assert [line.split()[:2] for line in lines[1:]] == [["broken", "unfinished"]]
+
+
+def test_damage_is_found(run: Run, broker: LocalBroker, tmp_path: Path) -> None:
+    with broker:
+        send(broker)
+    backup = tmp_path / "backup"
+    run("backup", "create", str(backup), "--data-dir", str(broker.directory))
+    (segment, *_) = (backup / "journal").glob("*.segment")
+    data = bytearray(segment.read_bytes())
+    data[200] ^= 1
+    segment.write_bytes(data)
+    for more in ((), ("--quick",), ("--json",)):
+        result = run("backup", "verify", str(backup), *more)
+        assert result.code == 1
+        assert segment.name in result.out + result.err
+    result = run("restore", str(backup), "--data-dir", str(tmp_path / "new"))
+    assert result.code == 1
+    assert "checksum differs" in result.err
+
+
+@pytest.mark.parametrize(
+    ("arguments", "code", "says"),
+    [
+        (["backup", "verify", "none"], 1, "none is no backup"),
+        (["backup", "create", "b", "--data-dir", "none"], 1, "there is no journal in"),
+        (["backup", "create", "b", "--limit-rate", "much"], 2, "--limit-rate"),
+        (["backup", "list"], 2, "sluicemq backup list DIR"),
+        (["restore", "none", "--data-dir", "new"], 1, "none is no backup"),
+        (["restore", "none"], 2, "--data-dir"),
+    ],
+)
+def test_mistakes(run: Run, arguments: list[str], code: int, says: str) -> None:
+    result = run(*arguments)
+    assert result.code == code
+    assert says in result.err
+    assert "Traceback" not in result.err
+    assert not Path("b").exists()
+    assert not Path("new").exists()

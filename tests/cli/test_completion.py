@@ -1,0 +1,55 @@
+"""What a shell is offered when somebody presses Tab."""
+
+from __future__ import annotations
+
+import pytest
+
+from tests.cli.conftest import GuardedBroker, Run, RunningBroker
+
+
+@pytest.fixture
+def offered(run: Run, monkeypatch: pytest.MonkeyPatch) -> Run:
+    """The words for what has been typed; the last word is not finished."""
+
+    def complete(*words: str) -> list[str]:  # type: ignore[misc]
+        monkeypatch.setenv("_SLUICEMQ_COMPLETE", "complete_bash")
+        monkeypatch.setenv("COMP_WORDS", " ".join(["sluicemq", *words]))
+        monkeypatch.setenv("COMP_CWORD", str(len(words)))
+        return run().out.split()
+
+    return complete  # type: ignore[return-value]
+
+
+def test_commands_and_options(offered: Run) -> None:
+    assert "queues" in offered("qu")
+    assert {"purge", "pause"} <= set(offered("queues", "pu") + offered("queues", "pa"))
+    assert "--data-dir" in offered("queues", "show", "--da")
+    assert "--sort" in offered("queues", "list", "--so")
+
+
+def test_names(run: Run, offered: Run, broker: RunningBroker) -> None:
+    for group, name in (("queues", "tab.q1"), ("queues", "tab.q2"), ("topics", "tab.t")):
+        run(group, "create", name, *broker.where)
+    where = broker.where
+    assert offered("queues", *where, "show", "tab.") == []  # options of a group there are none
+    assert offered("queues", "show", *where, "tab.") == ["tab.q1", "tab.q2"]
+    assert offered("topics", "purge", *where, "tab.") == ["tab.t"]
+    assert offered("messages", "list", *where, "tab.q") == ["tab.q1", "tab.q2"]
+
+
+@pytest.mark.parametrize(
+    "name", ["tab;reboot", "tab$(reboot)", "tab`x`", "tab a", "tab\nb", "tab'"]
+)
+def test_names_that_a_shell_would_run_are_not_offered(
+    run: Run, offered: Run, broker: RunningBroker, name: str
+) -> None:
+    assert run("queues", "create", name, *broker.where).code == 0
+    assert not [word for word in offered("queues", "show", *broker.where, "ta") if "." not in word]
+
+
+def test_silence_where_nobody_answers_or_a_password_is_needed(
+    offered: Run, guarded: GuardedBroker
+) -> None:
+    assert offered("queues", "show", "--data-dir", "none", "x") == []
+    assert offered("queues", "show", "--url", guarded.url, "x") == []
+    assert offered("queues", "show", "--url", guarded.url, "--user", "root", "x") == []

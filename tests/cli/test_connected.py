@@ -1,0 +1,131 @@
+"""Connections, consumers, subscriptions and transactions of real clients."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Any
+
+import pytest
+
+from sluicemq.model.errors import ConnectionLost
+from sluicemq.protocols.jmq.client import BlockingJmqClient, Topic
+from sluicemq.protocols.jmq.ids import Xid
+from sluicemq.protocols.phpmq.client import BlockingPhpmqClient
+from tests.cli.conftest import Run, RunningBroker
+
+
+def path_of(url: str) -> str:
+    return url.partition("://")[2]
+
+
+@contextmanager
+def phpmq(broker: RunningBroker) -> Iterator[BlockingPhpmqClient]:
+    client = BlockingPhpmqClient.connect(path=path_of(broker.phpmq))
+    try:
+        yield client
+    finally:
+        client.close()
+
+
+@contextmanager
+def jmq(broker: RunningBroker, client_id: str = "") -> Iterator[BlockingJmqClient]:
+    client = BlockingJmqClient.connect(
+        path=path_of(broker.jmq), client_id=client_id, reconnect=None
+    )
+    try:
+        yield client
+    finally:
+        client.close()
+
+
+def listed(ask: Run, *command: str) -> Any:
+    result = ask(*command, "--json")
+    assert result.code == 0, result
+    return json.loads(result.out)
+
+
+def test_a_consumer_and_its_connection(ask: Run, broker: RunningBroker) -> None:
+    ask("messages", "publish", "consumed", "one", "two")
+    with phpmq(broker) as client:
+        client.subscribe("consumed", 1)
+        client.receive(10)
+        (consumer,) = listed(ask, "consumers", "consumed")
+        assert (consumer["unacked"], consumer["protocol"]) == (1, "phpmq")
+        assert "consumed" in ask("consumers").out
+        (connection,) = [
+            each
+            for each in listed(ask, "connections", "list", "--protocol", "phpmq")
+            if each["id"] == consumer["connection"]
+        ]
+        assert connection["consumers"] == 1
+        rows = ask("connections").out.splitlines()
+        assert rows[0].split()[:3] == ["id", "protocol", "peer"]
+        closed = ask("connections", "close", str(connection["id"]), "--reason", "test", "--yes")
+        assert closed.code == 0
+        with pytest.raises(ConnectionLost):
+            client.receive(10)
+    # what it held waits again
+    assert listed(ask, "queues", "show", "consumed")["waiting"] == 2
+    assert "Nobody receives from consumed" in ask("consumers", "consumed").err
+
+
+def test_a_connection_that_is_not_there(ask: Run) -> None:
+    result = ask("connections", "close", "999999", "x/y", "--yes")
+    assert result.code == 1
+    assert result.err.count("there is no such connection") == 2
+    assert "Closed 0 of 2." in result.err
+
+
+def test_durable_subscriptions(ask: Run, broker: RunningBroker) -> None:
+    for client_id in ("first", "second"):
+        with jmq(broker, client_id) as client:
+            client.session().consumer(Topic("subscribed"), name="board", durable=True)
+    found = listed(ask, "subscriptions", "--topic", "subscribed")
+    assert [(each["client_id"], each["label"]) for each in found] == [
+        ("first", "board"),
+        ("second", "board"),
+    ]
+    ask("messages", "publish", "topic:subscribed", "news")
+    assert listed(ask, "subscriptions", "list", "--topic", "topic:subscribed")[0]["waiting"] == 1
+    assert "board" in ask("subscriptions").out
+    which = ["--subscription", found[0]["name"]]
+    (message,) = listed(ask, "messages", "list", "topic:subscribed", *which)["items"]
+    assert message["subscription"] == found[0]["name"]
+    delete = ["subscriptions", "delete", "subscribed", "board", "--yes"]
+    several = ask(*delete)
+    assert several.code == 2
+    assert "--client" in several.err
+    assert ask(*delete, "--client", "first").code == 0
+    assert ask(*delete).code == 0
+    assert listed(ask, "subscriptions", "--topic", "subscribed") == []
+    gone = ask(*delete)
+    assert gone.code == 1
+    assert "sluicemq subscriptions" in gone.err
+    assert ask("subscriptions", "list", "--topic", "queue:x").code == 2
+
+
+def test_a_prepared_transaction_is_decided_by_hand(ask: Run, broker: RunningBroker) -> None:
+    def prepare(number: int) -> str:
+        with jmq(broker) as client:
+            session = client.session()
+            xid = Xid(7, b"global%d" % number, b"branch")
+            session.xa.start(xid)
+            session.producer("decided").send(f"order {number}")
+            session.xa.end(xid)
+            session.xa.prepare(xid)
+        (found,) = listed(ask, "transactions", "list", "--prepared")
+        assert found["sends"] == 1
+        assert xid.gtrid.hex() in ask("transactions").out
+        return str(found["id"])
+
+    assert ask("transactions", "rollback", prepare(1), "--yes").code == 0
+    assert listed(ask, "transactions", "--prepared") == []
+    assert ask("transactions", "commit", prepare(2), "--yes").code == 0
+    messages = listed(ask, "messages", "list", "decided", "--body")["items"]
+    assert [each["body"]["value"] for each in messages] == ["order 2"]
+    missing = ask("transactions", "commit", "p1", "--yes")
+    assert missing.code == 1
+    assert "sluicemq transactions" in missing.err
+    assert "no prepared transactions" in ask("transactions", "--prepared").err

@@ -1,0 +1,119 @@
+"""What docs/cli.md shows is typed in, in its order, against a real broker."""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import shlex
+import subprocess
+import sys
+from contextlib import ExitStack
+from pathlib import Path
+from typing import Final
+
+import pytest
+
+from sluicemq.cli.local import LocalBroker
+from sluicemq.cli.main import COMMANDS, main
+from sluicemq.protocols.jmq.client import BlockingJmqClient, Topic
+from sluicemq.protocols.jmq.ids import Xid
+from sluicemq.protocols.phpmq.client import BlockingPhpmqClient
+
+PAGE: Final = Path(__file__).parents[2] / "docs" / "cli.md"
+ELSEWHERE: Final = {"bench", "demo", "journal", "pipeline", "receive", "send", "serve"}
+"""Commands that other pages explain."""
+
+
+def blocks() -> list[str]:
+    return re.findall(r"^```sh\n(.*?)^```", PAGE.read_text(), re.DOTALL | re.MULTILINE)
+
+
+class Shell:
+    """As much of a shell as the page needs: commands of ours run in this process, as starting
+    one takes longer than what it does; anything else is for sh."""
+
+    def __init__(self, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]) -> None:
+        self._monkeypatch = monkeypatch
+        self._capfd = capfd
+        self._variables: dict[str, str] = {}
+        self.ran: list[str] = []
+
+    def run(self, line: str) -> str:
+        """What it wrote to standard output."""
+        if line.startswith("export "):
+            name, _, value = line.removeprefix("export ").partition("=")
+            self._monkeypatch.setenv(name, value.replace("$PWD", os.getcwd()))
+            return ""
+        if found := re.fullmatch(r"(\w+)=\$\((.*)\)", line):
+            self._variables[found[1]] = self.run(found[2]).strip()
+            return ""
+        if "|" in line:
+            program = shlex.join([sys.executable, "-m", "sluicemq.cli"])
+            return subprocess.check_output(line.replace("sluicemq", program), shell=True, text=True)
+        file = ""
+        if found := re.fullmatch(r"(.*) > (\w+)", line):
+            line, file = found.groups()
+        words = [
+            self._variables.get(word.removeprefix("$"), word) if word.startswith("$") else word
+            for word in shlex.split(line, comments=True)
+        ]
+        assert words[0] == "sluicemq", line
+        self.ran.append(" ".join(words[1:3]))
+        self._capfd.readouterr()
+        code = main(words[1:])
+        said = self._capfd.readouterr()
+        assert code == 0, f"{line}\n{said.out}\n{said.err}"
+        if file:
+            Path(file).write_text(said.out)
+        return said.out
+
+
+def test_the_page_is_true(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    for name in [name for name in os.environ if name.startswith("SLUICEMQ_")]:
+        monkeypatch.delenv(name)
+    (tmp_path / "secret").write_text("correct horse battery\n")
+    listen = ["http://127.0.0.1:0", "phpmq://127.0.0.1:0", "jmq://127.0.0.1:0"]
+    shell = Shell(monkeypatch, capfd)
+    with LocalBroker(tmp_path / "data", listen) as broker, ExitStack() as clients:
+        url = f"http://127.0.0.1:{broker.port('http')}"
+        for line in "".join(blocks()).splitlines():
+            line = line.replace("http://127.0.0.1:7680", url)
+            if line == "sluicemq subscriptions":
+                _connect(broker, clients)
+            elif line.startswith("sluicemq connections close 12"):
+                line = line.replace("12", _first(shell, "connections list --protocol phpmq"))
+            elif line.startswith("sluicemq transactions rollback 34"):
+                line = line.replace("34", _first(shell, "transactions --prepared"))
+            shell.run(line)
+    assert (tmp_path / "order.json").read_text() == '{"article":17}'
+    _every_command_is_there(shell.ran)
+
+
+def _connect(broker: LocalBroker, clients: ExitStack) -> None:
+    """A connection, a subscription and a prepared transaction for the page to end."""
+    phpmq = BlockingPhpmqClient.connect(port=broker.port("phpmq"))
+    clients.callback(phpmq.close)
+    jms = BlockingJmqClient.connect(port=broker.port("jmq"), client_id="c", reconnect=None)
+    clients.callback(jms.close)
+    session = jms.session()
+    session.consumer(Topic("prices"), name="board", durable=True).close()
+    xid = Xid(1, b"g", b"b")
+    session.xa.start(xid)
+    session.producer("payments").send("x")
+    session.xa.end(xid)
+    session.xa.prepare(xid)
+
+
+def _first(shell: Shell, command: str) -> str:
+    found = json.loads(shell.run(f"sluicemq {command} --json"))
+    return str(found[0]["id"])
+
+
+def _every_command_is_there(ran: list[str]) -> None:
+    groups = {command.split()[0] for command in ran}
+    missing = set(COMMANDS) - groups - ELSEWHERE - {"backup", "restore", "migrate"}
+    assert not missing, f"docs/cli.md has no example of {', '.join(sorted(missing))}"

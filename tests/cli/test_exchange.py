@@ -1,0 +1,200 @@
+from __future__ import annotations
+
+import io
+import json
+import sys
+from pathlib import Path
+
+import pytest
+
+from sluicemq.protocols.jmq.client import BlockingJmqClient, JavaObject
+from tests.cli.conftest import Run, RunningBroker
+
+
+def stdin(monkeypatch: pytest.MonkeyPatch, content: bytes) -> None:
+    monkeypatch.setattr(sys, "stdin", io.TextIOWrapper(io.BytesIO(content)))
+
+
+@pytest.fixture(params=["phpmq", "msglite", "vibemq", "jmq"])
+def url(request: pytest.FixtureRequest, broker: RunningBroker) -> str:
+    """A queue of its own for each test, by each protocol."""
+    name = request.node.name.replace("[", "_").replace("]", "")
+    return f"{getattr(broker, request.param)}?queue={name}"
+
+
+def test_arguments_are_messages(run: Run, url: str) -> None:
+    assert run("send", url, "one", "zwei é").code == 0
+    result = run("receive", url, "--count", "2")
+    assert (result.code, result.out) == (0, "one\nzwei é\n")
+
+
+def test_standard_input_is_one_message(run: Run, url: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    stdin(monkeypatch, b"a\nb\n")
+    assert run("send", url).code == 0
+    assert run("receive", url, "--raw").out == "a\nb\n"
+    assert run("receive", url, "--timeout", "0").code == 1
+
+
+def test_lines_are_messages(run: Run, url: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    stdin(monkeypatch, b"a\n\r\nlast")
+    sent = run("send", url, "--lines", "--json")
+    assert json.loads(sent.out)["sent"] == 3
+    records = [json.loads(line) for line in run("receive", url, "-n3", "--json").out.splitlines()]
+    assert [record["body"] for record in records] == ["a", "\r", "last"]
+
+
+def test_files_are_messages_of_any_bytes(run: Run, url: str, tmp_path: Path) -> None:
+    (tmp_path / "blob").write_bytes(b"\xff\0")
+    assert run("send", url, "--file", "blob", "--count", "2").code == 0
+    records = [json.loads(line) for line in run("receive", url, "-n2", "--json").out.splitlines()]
+    assert [record["body_base64"] for record in records] == ["/wA="] * 2
+
+
+def test_nothing_received_is_exit_code_1(run: Run, url: str) -> None:
+    result = run("receive", url, "--timeout", "0")
+    assert (result.code, result.out) == (1, "")
+    assert "nothing came" in result.err
+
+
+def test_what_was_not_counted_stays_in_the_queue(run: Run, url: str) -> None:
+    run("send", url, "1", "2", "3")
+    assert run("receive", url).out == "1\n"
+    assert run("receive", url, "-n0", "--timeout", "0").out == "2\n3\n"
+
+
+def test_time_to_live_is_passed_on(run: Run, broker: RunningBroker) -> None:
+    url = f"{broker.phpmq}?queue=ttl"
+    run("send", url, "x", "--ttl", "1h")
+    assert 3590 <= json.loads(run("receive", url, "--json").out)["ttl"] <= 3600
+
+
+def test_json_is_sent_as_it_is_by_vibemq(run: Run, broker: RunningBroker) -> None:
+    bodies = ['{"a": 1.0}', "[1,]", '"text"', "", "[]", "null"]
+    for body in bodies:
+        assert run("send", f"{broker.vibemq}?queue=json", body).code == 0
+    shown = ['{"a": 1.0}', '"[1,]"', '"\\"text\\""', '""', "[]", "null"]
+    assert run("receive", f"{broker.phpmq}?queue=json", "-n6").out.splitlines() == shown
+    for body in bodies:
+        assert run("send", f"{broker.vibemq}?queue=json", body).code == 0
+    assert run("receive", f"{broker.vibemq}?queue=json", "-n6").out.splitlines() == bodies
+
+
+def test_jms_messages_have_a_life_an_id_and_are_selected(run: Run, broker: RunningBroker) -> None:
+    url = f"{broker.jmq}?queue=life"
+    assert run("send", url, "x", "--ttl", "1h").code == 0
+    assert run("send", url, "y").code == 0
+    first = json.loads(run("receive", f"{url}&selector=JMSPriority=4", "--json").out)
+    assert 3590 <= first["ttl"] <= 3600
+    assert first["id"].startswith("ID:")
+    assert json.loads(run("receive", url, "--json").out).keys() == {"queue", "body", "id"}
+    result = run("receive", f"{url}&selector=a+=", "--timeout", "1")
+    assert result.code == 1
+    assert "400" in result.err
+
+
+def test_a_durable_subscription_of_a_topic(run: Run, broker: RunningBroker) -> None:
+    topic = f"{broker.jmq}?queue=news&topic=true"
+    durable = f"{topic}&durable=d&client_id=me"
+    assert run("receive", durable, "--timeout", "0").code == 1
+    assert run("send", topic, "hello").code == 0
+    assert run("receive", topic, "--timeout", "0").code == 1
+    assert run("receive", durable).out == "hello\n"
+
+
+def test_maps_and_streams_are_shown_as_json(run: Run, broker: RunningBroker) -> None:
+    with BlockingJmqClient.open(broker.jmq) as client:
+        producer = client.session().producer("shown")
+        producer.send_all([{"a": 1, "b": "ü"}, [1, None, "x"], JavaObject.of("x")])
+    result = run("receive", f"{broker.jmq}?queue=shown", "-n3", "--json")
+    bodies = [json.loads(line) for line in result.out.splitlines()]
+    assert json.loads(bodies[0]["body"]) == {"a": 1, "b": "ü"}
+    assert json.loads(bodies[1]["body"]) == [1, None, "x"]
+    assert bodies[2]["body_base64"] == "rO0ABXQAAXg="
+
+
+def test_vibemq_messages_have_no_life_of_their_own(run: Run, broker: RunningBroker) -> None:
+    result = run("send", f"{broker.vibemq}?queue=q", "x", "--ttl", "1h")
+    assert result.code == 2
+    assert "messageTtl" in result.err
+
+
+def test_a_message_crosses_protocols(run: Run, broker: RunningBroker) -> None:
+    run("send", f"{broker.msglite}?queue=crossing", "hello")
+    assert run("receive", f"{broker.phpmq}?queue=crossing").out == "hello\n"
+    run("send", f"{broker.phpmq}?queue=crossing", "hello")
+    assert run("receive", f"{broker.vibemq}?queue=crossing").out == "hello\n"
+    run("send", f"{broker.vibemq}?queue=crossing", "hello")
+    assert run("receive", f"{broker.jmq}?queue=crossing").out == "hello\n"
+    run("send", f"{broker.jmq}?queue=crossing", "hello")
+    assert run("receive", f"{broker.msglite}?queue=crossing").out == "hello\n"
+
+
+def test_the_running_broker_lists_its_queues(run: Run, broker: RunningBroker) -> None:
+    run("send", f"{broker.phpmq}?queue=listed", "hello")
+    result = run("queues", "listed", "--data-dir", str(broker.data_dir), "--json")
+    (queue,) = json.loads(result.out)
+    assert (queue["waiting"], queue["bytes"]) == (1, 5)
+    assert "listed" in run("top", "--data-dir", str(broker.data_dir), "--count", "1").out
+
+
+@pytest.mark.parametrize(
+    ("arguments", "says"),
+    [
+        (["send", "phpmq://127.0.0.1", "x"], "name the queue, as in phpmq://127.0.0.1:9100/orders"),
+        (["send", "http://127.0.0.1/q", "x"], "no client for http"),
+        (["send", "phpmq://127.0.0.1:0/q", "x"], "port 0"),
+        (["send", "phpmq://h/q?generatoin=1", "x"], "did you mean generation?"),
+        (["send", "phpmq://h/q?generation=3", "x"], "generation is 1 or 2"),
+        (["send", "vibemq://h/q?tokn=1", "x"], "did you mean token?"),
+        (["send", "jmq://h/q?topik=true", "x"], "did you mean topic?"),
+        (["send", "jmq://h/q?topic=yes", "x"], "topic is true or false, not yes"),
+        (["receive", "jmq://h/q?durable=d&client_id=me"], "durable needs topic=true"),
+        (["receive", "jmq://h/q?durable=d&topic=true"], "durable needs topic=true and client_id"),
+        (["send", "jmq://h/%FF", "x"], "cannot be the name of a destination"),
+        (["send", "phpmq://h/q?ca=/x", "x"], "only with TLS"),
+        (["send", "phpmq+tls://h/q?ca=/none.pem", "x"], "/none.pem cannot be used"),
+        (["send", "phpmq://h/q", "x", "--ttl", "soon"], "is not a number of s"),
+        (["send", "phpmq://h/q", "x", "--ttl", "10ms"], "whole number of seconds"),
+        (["send", "phpmq://h/q", "x", "--lines"], "--lines"),
+        (["receive", "phpmq://h/q", "--timeout", "-1"], "is not a number of s"),
+    ],
+)
+def test_mistakes_are_usage_errors(run: Run, arguments: list[str], says: str) -> None:
+    result = run(*arguments)
+    assert result.code == 2
+    assert says in result.err
+
+
+@pytest.mark.parametrize("protocol", ["phpmq", "msglite", "vibemq", "jmq"])
+def test_no_broker_there(run: Run, tmp_path: Path, protocol: str) -> None:
+    result = run("receive", f"{protocol}+unix://{tmp_path}/none?queue=q")
+    assert result.code == 1
+    assert "sluicemq serve" in result.err
+
+
+@pytest.mark.parametrize(("protocol", "name"), [("phpmq", "x" * 2000), ("msglite", "a%20b")])
+def test_a_name_the_protocol_cannot_say(
+    run: Run, broker: RunningBroker, protocol: str, name: str
+) -> None:
+    url = f"{getattr(broker, protocol)}?queue={name}"
+    sent, received = run("send", url, "x"), run("receive", url)
+    assert (sent.code, received.code) == (2, 2)
+    assert "cannot be sent to" in sent.err
+    assert "cannot be read" in received.err
+
+
+def test_a_name_that_vibemq_refuses(run: Run, broker: RunningBroker) -> None:
+    url = f"{broker.vibemq}?queue=two%20words"
+    for result in (run("send", url, "x"), run("receive", url)):
+        assert result.code == 1
+        assert "INVALID_MESSAGE" in result.err
+        assert "Traceback" not in result.err
+
+
+def test_a_name_that_the_protocol_cannot_carry_is_explained(
+    run: Run, broker: RunningBroker
+) -> None:
+    result = run("send", f"{broker.msglite}?queue=two%20words", "x")
+    assert result.code == 2
+    assert "two words" in result.err
+    assert "Traceback" not in result.err

@@ -1,0 +1,54 @@
+"""The browser, once for these tests; it is the system's (see `chromium`)."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator
+from contextlib import ExitStack
+from typing import Any
+
+import pytest
+from playwright.sync_api import Browser, sync_playwright
+
+from tests.console.chromium import HOW, find_chromium
+from tests.console.house import House, Visit, Visitor, visiting
+
+
+@pytest.fixture(scope="package")
+def browser() -> Iterator[Browser]:
+    """Without a window. The test fails with the command to type if there is none."""
+    path = find_chromium()
+    if path is None:
+        pytest.fail(HOW, pytrace=False)
+    # the sandbox needs rights that root in a container does not have
+    arguments = ["--no-sandbox"] if os.geteuid() == 0 else []
+    with sync_playwright() as playwright:
+        chromium = playwright.chromium.launch(executable_path=path, args=arguments)
+        yield chromium
+        chromium.close()
+
+
+@pytest.fixture(scope="package")
+def furnished(tmp_path_factory: pytest.TempPathFactory) -> Iterator[House]:
+    """A broker that nobody has to log in to, with something of everything; only to be looked at."""
+    with House(tmp_path_factory.mktemp("furnished")) as house:
+        house.furnish()
+        yield house
+
+
+@pytest.fixture
+def house(tmp_path_factory: pytest.TempPathFactory) -> Iterator[House]:
+    """A broker of the test's own, with nothing in it."""
+    with House(tmp_path_factory.mktemp("empty")) as house:
+        yield house
+
+
+@pytest.fixture
+def visit(browser: Browser) -> Iterator[Visit]:
+    """`visit(house, **options)`: somebody who looks at that house's console."""
+    with ExitStack() as stack:
+
+        def call(house: House, trusted: tuple[str, ...] = (), **options: Any) -> Visitor:
+            return stack.enter_context(visiting(browser, house, trusted, **options))
+
+        yield call

@@ -1,0 +1,203 @@
+"""A broker with something of everything, and a browser that looks at it."""
+
+from __future__ import annotations
+
+import base64
+import json
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import ExitStack, contextmanager
+from pathlib import Path
+from typing import Any, Final
+from urllib.parse import quote
+
+from playwright.sync_api import Browser, BrowserContext, ConsoleMessage, Error, Page
+
+from sluicemq.cli.local import LocalBroker
+from sluicemq.model.rows import row
+from sluicemq.protocols.jmq.client import (
+    BlockingJmqClient,
+    JavaObject,
+    Queue,
+    Topic,
+    Xid,
+)
+from sluicemq.protocols.phpmq.client import BlockingPhpmqClient
+from sluicemq.protocols.vibemq.blocking import BlockingVibeMQClient
+from tests.admin.client import Client
+from tests.server.tls_clients import until
+
+HERE: Final = "127.0.0.1"
+LISTEN: Final = tuple(
+    f"{name}://{HERE}:0" for name in ("http", "phpmq", "msglite", "vibemq", "jmq")
+)
+SHOTS: Final = Path(__file__).parents[2] / "build" / "screenshots"
+PATIENCE_MS: Final = 10_000
+
+EVIL: Final = "<img src=x onerror=\"window.hacked='%s'\">"
+"""What becomes a script where a text is taken for HTML."""
+WIDE: Final = {"width": 1280, "height": 900}
+NARROW: Final = {"width": 360, "height": 740}
+
+
+class House:
+    """The broker, and who asks it."""
+
+    def __init__(self, directory: Path, options: Mapping[str, str] | None = None) -> None:
+        self.broker = LocalBroker(directory, LISTEN, environment=dict(options or {}))
+        self.stack = ExitStack()
+
+    @property
+    def url(self) -> str:
+        """Of the console."""
+        return f"http://{HERE}:{self.broker.port('http')}/console/"
+
+    def port(self, protocol: str) -> int:
+        return self.broker.port(protocol)
+
+    def api(self, **headers: str) -> Client:
+        return Client(self.broker.port("http"), None, **headers)
+
+    def ask(self, method: str, path: str, body: object = None, **headers: str) -> Any:
+        """A request that has to be done."""
+        with self.api(**headers) as client:
+            content = None if body is None else json.dumps(body).encode()
+            answer = client.ask(method, path, content)
+            assert answer.status < 300, (method, path, answer)
+            return answer.json() if answer.body else None
+
+    def create(self, name: str, kind: str = "queue", **settings: object) -> None:
+        self.ask("PUT", f"/destinations/{kind}/{quote(name, safe='')}", settings)
+
+    def publish(self, name: str, **message: object) -> str:
+        path = f"/destinations/queue/{quote(name, safe='')}/messages"
+        return str(self.ask("POST", path, message)["id"])
+
+    def item(self, name: str, kind: str = "queue") -> Any:
+        return self.ask("GET", f"/destinations/{kind}/{quote(name, safe='')}")
+
+    def jms(self, client_id: str = "") -> BlockingJmqClient:
+        return self.stack.enter_context(
+            BlockingJmqClient.connect(HERE, self.port("jmq"), client_id=client_id)
+        )
+
+    def phpmq(self) -> BlockingPhpmqClient:
+        return self.stack.enter_context(BlockingPhpmqClient.connect(HERE, self.port("phpmq")))
+
+    def __enter__(self) -> House:
+        self.broker.start()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.stack.close()
+        self.broker.stop()
+
+    def furnish(self) -> None:
+        """Something of everything that a page shows."""
+        self.create("orders", max_attempts=5)
+        self.publish("orders", body="hello", properties={"color": "red", "n": 5}, type="greeting")
+        self.publish(
+            "orders", body_json={"order": 17, "lines": [{"sku": "A-1", "n": 2}], "note": None}
+        )
+        self.publish("orders", body_base64=base64.b64encode(bytes(range(256))).decode())
+        self.publish("orders", kind="none", correlation_id="c-1", priority=7)
+        for number in range(120):
+            self.publish("bulk", body=f"number {number}", properties={"even": number % 2 == 0})
+        self.create("expiring", message_ttl=1, dead_letter=True)
+        for number in range(3):
+            self.publish("expiring", body=f"late {number}")
+        self.create("mail")
+        self.ask("POST", "/destinations/queue/mail/pause")
+        self._foreign()
+        self.ask("PUT", "/journal/slots/spark-bronze", {"position": 1})
+        with self.api() as client:
+            assert client.write([row("invoices", b"x")] * 3, writer="spark-orders").status == 200
+        until(lambda: self._letters() == 3, "dead letters")
+
+    def _letters(self) -> int:
+        found = self.ask("GET", "/dead-letters")["items"]
+        return sum(item["waiting"] for item in found)
+
+    def _foreign(self) -> None:
+        """What other clients leave."""
+        jms = self.jms("desk")
+        jms.start()
+        session = jms.session()
+        producer = session.producer(Queue("orders"))
+        producer.send({"name": "Anna", "age": 33}, properties={"city": "Oslo"})
+        producer.send([1, "two", 3.5])
+        producer.send(JavaObject(b"\xac\xed\x00\x05t\x00\x05hello"))
+        session.consumer(Topic("prices"), name="desk", durable=True, selector="market = 'eu'")
+        other = jms.session()
+        xid = Xid(1, b"global", b"branch")
+        other.xa.start(xid)
+        other.producer(Queue("orders")).send("in a transaction")
+        other.xa.end(xid)
+        other.xa.prepare(xid)
+        vibemq = self.stack.enter_context(BlockingVibeMQClient.connect(HERE, self.port("vibemq")))
+        vibemq.publish("events", {"kind": "login"})
+        consumer = self.phpmq()
+        self.publish("invoices", body="one")
+        consumer.subscribe("invoices", 1)
+        consumer.receive(10)
+
+
+@contextmanager
+def visiting(
+    browser: Browser, house: House, trusted: tuple[str, ...] = (), **options: Any
+) -> Iterator[Visitor]:
+    """Somebody who looks at the console; nothing may go wrong in the page meanwhile.
+
+    `trusted` are parts of messages of the browser's console that are expected.
+    """
+    context = browser.new_context(**{"viewport": WIDE, "color_scheme": "dark", **options})
+    context.set_default_timeout(PATIENCE_MS)
+    try:
+        visitor = Visitor(context, house, trusted)
+        yield visitor
+        assert not visitor.problems, visitor.problems
+    finally:
+        context.close()
+
+
+class Visitor:
+    """One page in one browser. `problems` are errors of scripts, and what the policy refused."""
+
+    def __init__(self, context: BrowserContext, house: House, trusted: tuple[str, ...]) -> None:
+        self.context = context
+        self.house = house
+        self.trusted = trusted
+        self.problems: list[str] = []
+        self.page: Page = context.new_page()
+        self.page.on("pageerror", self._failed)
+        self.page.on("console", self._said)
+
+    def _failed(self, error: Error) -> None:
+        self.problems.append(f"{error.message}\n{error.stack}")
+
+    def _said(self, message: ConsoleMessage) -> None:
+        if message.type == "error" and not any(part in message.text for part in self.trusted):
+            self.problems.append(message.text)
+
+    def open(self, where: str = "", expect: str = "") -> Page:
+        """Go to a page by its address, as by a link, and wait for that text."""
+        url = f"{self.house.url}#/{where}"
+        if self.page.url.startswith(self.house.url):
+            self.page.evaluate("hash => { location.hash = hash }", f"#/{where}")
+        else:
+            self.page.goto(url)
+        self.page.wait_for_selector("main h1")
+        if expect:
+            self.see(expect)
+        return self.page
+
+    def see(self, text: str) -> None:
+        """Wait until the page shows that."""
+        self.page.locator("main").get_by_text(text).first.wait_for()
+
+    def shoot(self, name: str) -> None:
+        """Keep a picture, to be looked at by people."""
+        SHOTS.mkdir(parents=True, exist_ok=True)
+        self.page.screenshot(path=SHOTS / f"{name}.png", full_page=True)
+
+
+Visit = Callable[..., Visitor]

@@ -1,0 +1,164 @@
+"""Every page for everybody: axe finds nothing to complain of, in both themes and on a phone, and
+nothing is wider than the page. Pictures of what was tested are in build/screenshots."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+from axe_playwright_python.sync_playwright import Axe  # type: ignore[import-untyped]
+from playwright.sync_api import Page
+
+from tests.console.house import NARROW, WIDE, House, Visit, Visitor
+
+PAGES = {
+    "overview": ("", "Messages per second"),
+    "destinations": ("destinations", "expiring.dlq"),
+    "messages": ("queue/orders", "hello"),
+    "messages-selected": ("queue/bulk/messages?selector=even%20%3D%20TRUE", "found"),
+    "publish": ("queue/orders/publish", "Publish"),
+    "consumers": ("queue/invoices/consumers", "phpmq"),
+    "subscriptions": ("topic/prices/subscriptions", "durable"),
+    "charts": ("queue/orders/charts", "Backlog"),
+    "settings": ("queue/orders/settings", "Life and delivery"),
+    "message": ("queue/orders/messages/{greeting}", "greeting"),
+    "dead-letters": ("dead-letters", "expired"),
+    "connections": ("connections", "127.0.0.1"),
+    "transactions": ("transactions", "prepared"),
+    "journal": ("journal", "spark-bronze"),
+    "users": ("users", "no users"),
+    "audit": ("audit", "PUT"),
+    "configuration": ("configuration", "broker.data_dir"),
+    "account": ("account", "Nobody is logged in"),
+    "nowhere": ("nowhere", "There is no such page"),
+}
+LOOKS: dict[str, dict[str, Any]] = {
+    "dark": {"color_scheme": "dark", "viewport": WIDE},
+    "light": {"color_scheme": "light", "viewport": WIDE},
+    "phone": {"color_scheme": "light", "viewport": NARROW, "has_touch": True},
+}
+
+RULES: dict[str, tuple[str, ...]] = {"dark": (), "light": ("color-contrast",), "phone": ()}
+"""What a look has in common with another one is not looked at again."""
+
+
+def violations(page: Page, *rules: str) -> list[str]:
+    """What axe finds, in a line each; by those rules only, if there are some."""
+    # what is under way is half transparent, which is no colour of the page's
+    page.evaluate("Promise.all(document.getAnimations().map((each) => each.finished))")
+    if page.evaluate("typeof axe") == "undefined":
+        page.evaluate(Axe().axe_script)
+    options = {"resultTypes": ["violations"], **({"runOnly": list(rules)} if rules else {})}
+    found = page.evaluate("options => axe.run(options)", options)["violations"]
+    return [
+        f"{each['id']}: {node['target']} {node['failureSummary']}"
+        for each in found
+        for node in each["nodes"]
+    ]
+
+
+@pytest.mark.parametrize("look", LOOKS)
+def test_no_violation_on_any_page(look: str, furnished: House, visit: Visit) -> None:
+    visitor = visit(furnished, **LOOKS[look])
+    items = furnished.ask("GET", "/destinations/queue/orders/messages")["items"]
+    greeting = next(item["id"] for item in items if item["type"] == "greeting")
+    problems: dict[str, list[str]] = {}
+    for name, (where, expected) in PAGES.items():
+        page = visitor.open(where.format(greeting=greeting), expected)
+        visitor.shoot(f"{name}-{look}")
+        found = violations(page, *RULES[look])
+        wide = page.evaluate("document.documentElement.scrollWidth - innerWidth")
+        if wide > 0:
+            found.append(f"{wide} px wider than the page")
+        if found:
+            problems[name] = found
+    assert not problems, "\n".join(f"{name}: {found}" for name, found in problems.items())
+
+
+def test_no_violation_in_what_opens(furnished: House, visit: Visit) -> None:
+    visitor = visit(furnished)
+    page = visitor.open("queue/bulk", "Came by")
+    opened: dict[str, Callable[[], None]] = {
+        "purge": lambda: page.get_by_role("button", name="Purge").click(),
+        "move": lambda: page.get_by_role("button", name="Move all").click(),
+        "keys": lambda: page.keyboard.press("?"),
+    }
+    for name, open_it in opened.items():
+        open_it()
+        page.get_by_role("dialog").wait_for()
+        visitor.shoot(f"dialog-{name}")
+        assert not violations(page), name
+        page.keyboard.press("Escape")
+        page.get_by_role("dialog").wait_for(state="detached")
+    search(visitor, "or")
+    visitor.shoot("search")
+    assert not violations(page)
+
+
+def test_no_violation_where_there_is_nothing_yet(house: House, visit: Visit) -> None:
+    visitor = visit(house, color_scheme="light")
+    for name, where, told in (
+        ("overview", "", "sluicemq send phpmq://"),
+        ("destinations", "destinations", "sluicemq send phpmq://"),
+        ("dead-letters", "dead-letters", "There are no dead letters"),
+        ("transactions", "transactions", "There are no transactions"),
+        ("journal", "journal", "Nobody reads the journal"),
+    ):
+        page = visitor.open(where, told)
+        visitor.shoot(f"empty-{name}")
+        assert not violations(page), name
+
+
+def test_the_menu_of_a_phone(furnished: House, visit: Visit) -> None:
+    visitor = visit(furnished, viewport=NARROW)
+    page = visitor.open("destinations", "bulk")
+    menu = page.get_by_role("button", name="Menu")
+    assert menu.get_attribute("aria-expanded") == "false"
+    assert not page.get_by_role("link", name="Audit").is_visible()
+    menu.click()
+    visitor.shoot("menu-phone")
+    assert menu.get_attribute("aria-expanded") == "true"
+    assert not violations(page)
+    page.get_by_role("link", name="Audit").click()
+    page.get_by_role("heading", name="Audit").wait_for()
+    assert menu.get_attribute("aria-expanded") == "false"
+
+
+def test_the_theme_follows_the_system_until_it_is_chosen(furnished: House, visit: Visit) -> None:
+    visitor = visit(furnished, color_scheme="light")
+    page = visitor.open()
+    ground = "getComputedStyle(document.documentElement).backgroundColor"
+    light = page.evaluate(ground)
+    page.emulate_media(color_scheme="dark")
+    dark = page.evaluate(ground)
+    assert dark != light
+    page.get_by_role("button", name="Dark or light").click()
+    assert page.evaluate(ground) == light
+    page.reload()
+    page.wait_for_selector("main h1")
+    assert page.evaluate(ground) == light
+    page.keyboard.press("d")
+    assert page.evaluate(ground) == dark
+
+
+def test_charts_are_told_in_words_and_as_a_table(furnished: House, visit: Visit) -> None:
+    page = visit(furnished).open("", "Messages per second")
+    flow = page.get_by_role("figure", name="Messages per second")
+    told = flow.get_by_role("img").get_attribute("aria-label") or ""
+    assert re.search(r"Messages per second, since \d\d:\d\d\. in: now \S+, between", told), told
+    assert not flow.get_by_role("table").count()
+    flow.get_by_text("Figures").click()
+    flow.get_by_role("columnheader").first.wait_for()
+    table = flow.get_by_role("table")
+    assert table.get_by_role("columnheader").all_inner_texts() == ["time", "in", "out"]
+    assert table.get_by_role("row").count() > 1
+    assert page.get_by_role("img", name=re.compile(r"^Messages waiting: \d+")).count() == 1
+
+
+def search(visitor: Visitor, text: str) -> None:
+    """Type it into the search, and wait for what is found."""
+    visitor.page.keyboard.press("/")
+    visitor.page.keyboard.type(text)
+    visitor.page.get_by_role("option").first.wait_for()

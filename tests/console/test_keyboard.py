@@ -1,0 +1,147 @@
+"""Everything without a mouse: where the focus is, where it goes, and which keys do something."""
+
+from __future__ import annotations
+
+import pytest
+from playwright.sync_api import Page
+
+from tests.console.house import House, Visit
+from tests.console.test_accessible import search
+
+FOCUSED = """() => {
+  const one = document.activeElement;
+  return `${one.tagName} ${one.ariaLabel || one.textContent}`;
+}"""
+OUTLINED = """() => {
+  const style = getComputedStyle(document.activeElement);
+  return style.outlineStyle !== 'none' && parseFloat(style.outlineWidth) >= 2;
+}"""
+REACHABLE = """() => [...document.querySelectorAll(
+    'a[href], button:not([disabled]), input:not([disabled]), select, textarea, summary')]
+  .filter((one) => one.checkVisibility()).length"""
+
+
+@pytest.mark.parametrize("where", ["", "destinations", "queue/orders", "queue/orders/settings"])
+def test_tab_reaches_everything_and_the_focus_can_be_seen(
+    where: str, furnished: House, visit: Visit
+) -> None:
+    visitor = visit(furnished)
+    page = visitor.open(where)
+    page.locator("main a").first.wait_for()
+    wanted = page.evaluate(REACHABLE)
+    page.evaluate("window.seen = new Set(); document.activeElement.blur()")
+    for _ in range(wanted + 10):
+        page.keyboard.press("Tab")
+        if page.evaluate("document.activeElement === document.body"):
+            break
+        assert page.evaluate(OUTLINED), page.evaluate(FOCUSED)
+        page.evaluate("seen.add(document.activeElement)")
+    assert page.evaluate("seen.size") >= wanted
+
+
+def test_the_first_tab_leads_past_the_list_of_pages(furnished: House, visit: Visit) -> None:
+    page = visit(furnished).open("destinations", "bulk")
+    page.evaluate("document.activeElement.blur()")
+    page.keyboard.press("Tab")
+    assert page.evaluate(FOCUSED) == "A Skip to the page"
+    page.keyboard.press("Enter")
+    assert page.evaluate("document.activeElement.id") == "main"
+    assert page.url.endswith("#/destinations")
+
+
+def test_g_and_a_letter_go_to_a_page_and_take_the_focus_along(
+    furnished: House, visit: Visit
+) -> None:
+    page = visit(furnished).open("", "Messages per second")
+    for key, heading in (
+        ("d", "Destinations"),
+        ("l", "Dead letters"),
+        ("c", "Connections"),
+        ("t", "Transactions"),
+        ("j", "Journal & pipeline"),
+        ("u", "Users"),
+        ("a", "Audit"),
+        ("s", "Configuration"),
+        ("o", "Overview"),
+    ):
+        page.keyboard.press("g")
+        page.keyboard.press(key)
+        page.get_by_role("heading", name=heading, level=1).wait_for()
+        assert page.evaluate(FOCUSED) == f"H1 {heading}"
+        assert page.title() == f"{heading} · SluiceMQ"
+        current = page.locator("nav.rail [aria-current=page]")
+        assert heading in current.inner_text()
+
+
+def test_search_by_keys_alone(furnished: House, visit: Visit) -> None:
+    visitor = visit(furnished)
+    page = visitor.open("", "Messages per second")
+    search(visitor, "inv")
+    box = page.get_by_role("combobox", name="Search")
+    assert box.get_attribute("aria-expanded") == "true"
+    page.keyboard.press("ArrowDown")
+    marked = page.locator("[role=option][aria-selected=true]")
+    assert marked.inner_text().startswith("invoices")
+    assert box.get_attribute("aria-activedescendant") == marked.get_attribute("id")
+    page.keyboard.press("Enter")
+    page.get_by_role("heading", name="invoices", level=1).wait_for()
+    search(visitor, "exp")
+    page.keyboard.press("Enter")
+    page.get_by_role("heading", name="Destinations", level=1).wait_for()
+    visitor.see("expiring.dlq")
+    assert page.get_by_label("Name", exact=True).input_value() == "exp"
+    search(visitor, "audit")
+    page.keyboard.press("Escape")
+    assert box.get_attribute("aria-expanded") == "false"
+    assert box.input_value() == ""
+
+
+def test_dialogs_keep_the_focus_and_give_it_back(furnished: House, visit: Visit) -> None:
+    page = visit(furnished).open("queue/bulk", "Came by")
+    page.get_by_role("button", name="Delete…").focus()
+    page.keyboard.press("Enter")
+    dialog = page.get_by_role("dialog", name="Delete bulk?")
+    dialog.wait_for()
+    # what destroys is not what Enter does
+    assert page.evaluate(FOCUSED) == "BUTTON Cancel"
+    for _ in range(6):
+        page.keyboard.press("Tab")
+        assert page.evaluate(
+            "document.activeElement === document.body || !!document.activeElement.closest('dialog')"
+        )
+    page.keyboard.press("Escape")
+    dialog.wait_for(state="detached")
+    assert page.evaluate(FOCUSED) == "BUTTON Delete…"
+    assert furnished.item("bulk")["waiting"] == 120
+
+
+def test_keys_can_be_switched_off_and_never_count_while_one_types(
+    furnished: House, visit: Visit
+) -> None:
+    page = visit(furnished).open("destinations", "bulk")
+    page.get_by_label("Name", exact=True).focus()
+    page.keyboard.type("gd?/")
+    assert page.get_by_label("Name", exact=True).input_value() == "gd?/"
+    assert not page.get_by_role("dialog").count()
+    page.evaluate("document.activeElement.blur()")
+    page.keyboard.press("?")
+    page.get_by_label("Single keys do something").click()
+    page.keyboard.press("Escape")
+    page.keyboard.press("g")
+    page.keyboard.press("a")
+    page.keyboard.press("/")
+    assert page.url.endswith("#/destinations") or "filter=" in page.url
+    assert page.evaluate("document.activeElement.getAttribute('role')") != "combobox"
+
+
+def test_rows_keep_the_focus_while_figures_change(house: House, visit: Visit) -> None:
+    for name in ("a", "b", "c"):
+        house.publish(name, body="x")
+    visitor = visit(house)
+    page: Page = visitor.open("destinations?sort=waiting&order=desc", "c")
+    link = page.get_by_role("link", name="a", exact=True)
+    link.focus()
+    for _ in range(5):
+        house.publish("a", body="x")
+    page.locator("tbody tr").first.get_by_role("link", name="a", exact=True).wait_for()
+    assert page.evaluate(FOCUSED) == "A a"

@@ -1,0 +1,236 @@
+"""The dashboard, the alert rules and their runbooks: they load, they name metrics that exist and
+commands that there are, and the page of metrics is complete."""
+
+from __future__ import annotations
+
+import json
+import re
+import shlex
+import shutil
+import subprocess
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any, Final
+
+import pytest
+import typer
+import yaml
+
+from sluicemq.admin.metrics.exposition import Shape
+from sluicemq.admin.metrics.families import ALL
+from sluicemq.cli.main import app
+
+ROOT: Final = Path(__file__).parents[2]
+RULES: Final = ROOT / "deploy" / "prometheus" / "alerts.yml"
+DASHBOARD: Final = ROOT / "deploy" / "grafana" / "sluicemq.json"
+DOCS: Final = ROOT / "docs"
+PAGE: Final = DOCS / "metrics.md"
+TRUTH: Final = ROOT / "tests" / "deploy" / "alerts.test.yml"
+
+_ENDS: Final = {
+    Shape.HISTOGRAM: ("_bucket", "_count", "_sum"),
+    Shape.SUMMARY: ("_count", "_sum"),
+}
+SAMPLES: Final = {
+    family.sample + end: family for family in ALL for end in _ENDS.get(family.shape, ("",))
+}
+FOREIGN: Final = {"up", "ALERTS"}
+"""Metrics that Prometheus makes itself."""
+
+
+def rules() -> list[dict[str, Any]]:
+    groups = yaml.safe_load(RULES.read_text())["groups"]
+    return [rule for group in groups for rule in group["rules"]]
+
+
+def dashboard() -> dict[str, Any]:
+    loaded: dict[str, Any] = json.loads(DASHBOARD.read_text())
+    return loaded
+
+
+def expressions() -> Iterator[tuple[str, str]]:
+    """Where, and what."""
+    for rule in rules():
+        yield rule["alert"], rule["expr"]
+    for panel in dashboard()["panels"]:
+        for target in panel.get("targets", []):
+            yield panel["title"], target["expr"]
+    for variable in dashboard()["templating"]["list"]:
+        if variable["type"] == "query":
+            yield variable["name"], variable["query"]["query"]
+
+
+def selectors(expression: str) -> Iterator[tuple[str, set[str]]]:
+    """Metrics in an expression of PromQL, and the labels by which they are chosen."""
+    bare = re.sub(r'"(?:[^"\\]|\\.)*"', '""', expression)
+    for found in re.finditer(r"\b((?:sluicemq|process|python)_\w+|up)\b(?:\{([^}]*)\})?", bare):
+        labels = set(re.findall(r"(\w+)\s*(?:=~|!~|!=|=)", found[2] or ""))
+        yield found[1], labels
+
+
+@pytest.mark.parametrize(("where", "expression"), list(expressions()))
+def test_every_metric_that_is_used_exists_and_has_these_labels(where: str, expression: str) -> None:
+    used = list(selectors(expression))
+    assert used, where
+    for name, labels in used:
+        if name in FOREIGN:
+            continue
+        assert name in SAMPLES, f"{where}: there is no metric {name}"
+        family = SAMPLES[name]
+        known = {*family.labels, "job", "instance", *(["le"] if "_bucket" in name else [])}
+        assert labels <= known, f"{where}: {name} has no label {labels - known}"
+    by = re.findall(r"\bby \(([^)]*)\)", expression)
+    known = {label for name, _ in used if name in SAMPLES for label in SAMPLES[name].labels}
+    for label in ", ".join(by).split(", "):
+        assert label in {*known, "job", "instance", "le", ""}, f"{where}: by {label}"
+
+
+def test_rates_are_of_counters_only() -> None:
+    """`rate` of a gauge means nothing, and a counter without it little."""
+    for where, expression in expressions():
+        for function, name in re.findall(
+            r"\b(rate|increase|deriv|predict_linear)\((\w+)", expression
+        ):
+            shape = SAMPLES[name].shape
+            wanted = function in ("rate", "increase")
+            assert (shape is not Shape.GAUGE) is wanted, f"{where}: {function} of {name}"
+        for name, _ in selectors(expression):
+            if name in SAMPLES and SAMPLES[name].shape is Shape.COUNTER:
+                assert re.search(rf"\b(rate|increase)\({name}\b", expression), f"{where}: {name}"
+
+
+def test_rules_say_everything_that_an_alert_needs() -> None:
+    names = [rule["alert"] for rule in rules()]
+    assert len(set(names)) == len(names)
+    for rule in rules():
+        assert set(rule) <= {"alert", "expr", "for", "labels", "annotations"}
+        assert rule["labels"]["severity"] in ("critical", "warning")
+        assert set(rule["annotations"]) == {"summary", "description", "runbook_url"}
+        assert all(rule["annotations"].values())
+        assert rule["annotations"]["runbook_url"] == f"runbooks/{rule['alert']}.md"
+        assert re.fullmatch(r"\d+[mh]", rule.get("for", "1m"))
+
+
+def test_each_alert_has_a_runbook_and_each_runbook_an_alert() -> None:
+    index = (DOCS / "runbooks" / "index.md").read_text()
+    for rule in rules():
+        text = (DOCS / rule["annotations"]["runbook_url"]).read_text()
+        assert text.startswith(f"# {rule['alert']}\n\n*{rule['labels']['severity']}: ")
+        headings = re.findall(r"^## (.*)$", text, re.MULTILINE)
+        assert headings == [
+            "What it means",
+            "How to look",
+            "What to do",
+            "How to prevent it",
+        ], rule["alert"]
+        look = text.partition("## How to look")[2].partition("## What to do")[0]
+        assert "```sh\n" in look
+        assert f"| [{rule['alert']}]({rule['alert']}.md) | {rule['labels']['severity']} |" in index
+    pages = {page.stem for page in (DOCS / "runbooks").glob("*.md")} - {"index"}
+    assert pages == {rule["alert"] for rule in rules()}
+
+
+def commands() -> Iterator[tuple[str, str]]:
+    """Every command line of ours in the runbooks and on the page of metrics."""
+    for page in (PAGE, DOCS / "tracing.md", *sorted((DOCS / "runbooks").glob("*.md"))):
+        text = page.read_text()
+        for block in re.findall(r"^```sh\n(.*?)^```", text, re.DOTALL | re.MULTILINE):
+            for line in block.splitlines():
+                if line.startswith("sluicemq "):
+                    yield page.stem, line.partition(" > ")[0]
+        for line in re.findall(r"`(sluicemq [^`]*)`", text):
+            yield page.stem, line
+
+
+@pytest.mark.parametrize(("page", "line"), sorted(set(commands())))
+def test_every_command_that_is_shown_can_be_typed(page: str, line: str) -> None:
+    """It is taken apart as it would be, and not carried out."""
+    words = shlex.split(line)[1:]
+    command: Any = typer.main.get_command(app)
+    context = command.context_class(command, info_name="sluicemq")
+    while hasattr(command, "resolve_command"):
+        known = command.list_commands(context)
+        if "list" in known and (not words or words[0] not in known):
+            words = ["list", *words]  # alone it lists
+        if not words:
+            return
+        name, command, words = command.resolve_command(context, words)
+        context = command.context_class(command, parent=context, info_name=name)
+    command.make_parser(context).parse_args(args=list(words))
+
+
+def test_the_dashboard_is_one() -> None:
+    board = dashboard()
+    assert board["title"] == "SluiceMQ"
+    assert board["uid"] == "sluicemq"
+    assert board["schemaVersion"] >= 36
+    variables = {variable["name"] for variable in board["templating"]["list"]}
+    assert variables == {"datasource", "job", "instance", "destination"}
+    panels = board["panels"]
+    assert len({panel["id"] for panel in panels}) == len(panels)
+    titles = [panel["title"] for panel in panels if panel["type"] == "row"]
+    assert titles == ["Overview", "Protocols", "Destinations", "Journal", "Pipeline", "Process"]
+    for panel in panels:
+        place = panel["gridPos"]
+        assert place["x"] + place["w"] <= 24
+        if panel["type"] == "row":
+            continue
+        assert panel["type"] in ("stat", "timeseries", "table", "heatmap")
+        assert panel["datasource"] == {"type": "prometheus", "uid": "${datasource}"}
+        assert panel["fieldConfig"]["defaults"] is not None
+        names = [target["refId"] for target in panel["targets"]]
+        assert len(set(names)) == len(names)
+        for target in panel["targets"]:
+            for name in re.findall(r"\$(\w+)", target["expr"]):
+                assert name in variables | {"__rate_interval"}, panel["title"]
+    # no two of them lie on each other
+    cells: set[tuple[int, int]] = set()
+    for panel in panels:
+        place = panel["gridPos"]
+        own = {
+            (x, y)
+            for x in range(place["x"], place["x"] + place["w"])
+            for y in range(place["y"], place["y"] + place["h"])
+        }
+        assert not own & cells, panel["title"]
+        cells |= own
+
+
+def test_the_page_lists_every_metric_as_it_is_exported() -> None:
+    rows = re.findall(
+        r"^\| `(\w+)` \| (\w+) \| (\w*) ?\| (.*?) ?\| (.*) \|$", PAGE.read_text(), re.MULTILINE
+    )
+    shown = {
+        name: (shape, unit, tuple(re.findall(r"`(\w+)`", labels)), text)
+        for name, shape, unit, labels, text in rows
+    }
+    assert len(shown) == len(rows)
+    assert shown == {
+        family.sample: (str(family.shape), family.unit, family.labels, family.help)
+        for family in ALL
+    }
+
+
+def test_names_keep_the_conventions() -> None:
+    for family in ALL:
+        assert re.fullmatch(r"(sluicemq|process|python)_[a-z_]+", family.name)
+        assert family.unit in ("", "bytes", "seconds")
+        assert family.name.endswith(family.unit)
+        assert family.help.endswith(".")
+        assert not family.name.endswith(("_total", "_count", "_sum", "_bucket", "_info"))
+
+
+@pytest.mark.skipif(shutil.which("promtool") is None, reason="no promtool (apt install prometheus)")
+def test_prometheus_itself_takes_the_rules_and_they_say_what_they_are_to_say() -> None:
+    for command in (("check", "rules", str(RULES)), ("test", "rules", str(TRUTH))):
+        done = subprocess.run(["promtool", *command], capture_output=True, text=True, timeout=60)
+        assert done.returncode == 0, done.stdout + done.stderr
+
+
+def test_each_rule_is_tried() -> None:
+    """Whether promtool is there or not: the file that it runs has each alert firing and silent."""
+    healthy, troubled = yaml.safe_load(TRUTH.read_text())["tests"]
+    names = {rule["alert"] for rule in rules()}
+    assert {each["alertname"] for each in healthy["alert_rule_test"]} == names
+    fired = re.findall(r'alertname="(\w+)"', json.dumps(troubled).replace("\\", ""))
+    assert set(fired) == names

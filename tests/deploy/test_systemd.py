@@ -1,0 +1,90 @@
+"""The unit file says what the program does: exit codes, times, arguments, notifications."""
+
+from __future__ import annotations
+
+import re
+import shutil
+import subprocess
+from collections import defaultdict
+from pathlib import Path
+
+import pytest
+
+from sluicemq.cli.console import Exit
+from sluicemq.cli.main import main
+from sluicemq.server.config import BrokerSettings
+from sluicemq.server.run import EXIT_JOURNAL
+from sluicemq.server.units import Unit, parse_quantity
+
+UNIT = Path(__file__).parents[2] / "deploy" / "systemd" / "sluicemq.service"
+EX_CONFIG = 78
+MOST_EXPOSED = 2.0
+"""Of 10; what systemd counts as "safe" ends above that."""
+
+
+def options() -> dict[str, list[str]]:
+    found: dict[str, list[str]] = defaultdict(list)
+    section = ""
+    for line in UNIT.read_text().splitlines():
+        if line.startswith("["):
+            section = line.strip("[]")
+        elif line and not line.startswith("#"):
+            name, value = line.split("=", 1)
+            found[f"{section}.{name}"].append(value)
+    return found
+
+
+def seconds(name: str) -> float:
+    [value] = options()[f"Service.{name}"]
+    return float(parse_quantity(value, Unit.SECONDS))
+
+
+def test_what_a_restart_does_not_mend_is_not_restarted() -> None:
+    found = options()
+    assert found["Service.Restart"] == ["on-failure"]
+    codes = {int(code) for code in found["Service.RestartPreventExitStatus"][0].split()}
+    assert codes == {Exit.USAGE, EXIT_JOURNAL, EX_CONFIG}
+
+
+def test_there_is_time_to_stop() -> None:
+    assert seconds("TimeoutStopSec") > 2 * BrokerSettings().stop_deadline
+    assert seconds("WatchdogSec") >= 10
+    assert options()["Service.Type"] == ["notify"]
+
+
+def test_the_command_is_one(capfd: pytest.CaptureFixture[str]) -> None:
+    [command] = options()["Service.ExecStart"]
+    program, *arguments = command.split()
+    assert program.endswith("/sluicemq")
+    assert arguments[0] == "serve"
+    assert main([*arguments, "--help"]) == 0
+    assert "SLUICEMQ_LOGGING__FORMAT=json" in options()["Service.Environment"]
+    assert arguments[arguments.index("--data-dir") + 1] == (
+        "%S/" + options()["Service.StateDirectory"][0]
+    )
+
+
+@pytest.fixture
+def analyze(tmp_path: Path) -> tuple[str, Path]:
+    program = shutil.which("systemd-analyze")
+    if program is None:
+        pytest.skip("there is no systemd here")
+    place = tmp_path / UNIT.name
+    place.write_text(re.sub(r"(?m)^ExecStart=\S+", "ExecStart=/bin/true", UNIT.read_text()))
+    return program, place
+
+
+def test_systemd_knows_every_option(analyze: tuple[str, Path]) -> None:
+    program, place = analyze
+    done = subprocess.run([program, "verify", place], capture_output=True, text=True)
+    assert [line for line in done.stderr.splitlines() if place.name in line] == []
+
+
+def test_little_is_exposed(analyze: tuple[str, Path]) -> None:
+    program, place = analyze
+    command = [program, "security", "--offline=true", "--no-pager", place]
+    done = subprocess.run(command, capture_output=True, text=True)
+    found = re.search(r"exposure level for \S+: ([\d.]+)", done.stdout)
+    if found is None:
+        pytest.skip(f"this systemd cannot say: {done.stderr}")
+    assert float(found[1]) < MOST_EXPOSED

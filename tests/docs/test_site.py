@@ -1,0 +1,110 @@
+"""The site is whole: every page in its navigation, every link and anchor leads somewhere, and a
+browser is sent to no other host for anything that makes the page."""
+
+from __future__ import annotations
+
+import re
+import warnings
+from collections.abc import Iterator
+from html.parser import HTMLParser
+from pathlib import Path
+from urllib.parse import unquote, urlsplit
+
+import pytest
+import yaml
+from mkdocs.commands.build import build
+from mkdocs.config import load_config
+
+TOP = Path(__file__).parents[2]
+LOADED = {"script": "src", "img": "src", "link": "href", "iframe": "src", "source": "src"}
+
+
+class Page(HTMLParser):
+    """Links, anchors, and what a browser loads for a page."""
+
+    def __init__(self, path: Path) -> None:
+        super().__init__()
+        self.links: list[str] = []
+        self.anchors: set[str] = set()
+        self.loads: list[str] = []
+        self.feed(path.read_text())
+
+    def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
+        found = dict(attrs)
+        if found.get("id"):
+            self.anchors.add(str(found["id"]))
+        if tag == "a" and found.get("href"):
+            self.links.append(str(found["href"]))
+        if tag in LOADED and found.get(LOADED[tag]):
+            self.loads.append(str(found[LOADED[tag]]))
+
+
+@pytest.fixture(scope="module")
+def site(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Built as `make docs` does it."""
+    place = tmp_path_factory.mktemp("site")
+    with warnings.catch_warnings(action="ignore"):  # of libraries about each other
+        build(load_config(str(TOP / "mkdocs.yml"), site_dir=str(place)))
+    return place
+
+
+@pytest.fixture(scope="module")
+def pages(site: Path) -> dict[Path, Page]:
+    return {path: Page(path) for path in site.rglob("*.html") if path.name != "404.html"}
+
+
+def test_every_text_is_a_page(site: Path) -> None:
+    for text in (TOP / "docs").rglob("*.md"):
+        assert (site / text.relative_to(TOP / "docs").with_suffix(".html")).exists()
+
+
+def _entries(item: object) -> Iterator[str]:
+    if isinstance(item, str):
+        yield item
+    elif isinstance(item, dict):
+        for value in item.values():
+            yield from _entries(value)
+    elif isinstance(item, list):
+        for value in item:
+            yield from _entries(value)
+
+
+def test_every_text_is_in_the_navigation_once() -> None:
+    text = (TOP / "mkdocs.yml").read_text()
+    named = sorted(_entries(yaml.safe_load(text)["nav"]))
+    there = sorted(str(path.relative_to(TOP / "docs")) for path in (TOP / "docs").rglob("*.md"))
+    assert named == there
+
+
+def test_no_link_is_broken(site: Path, pages: dict[Path, Page]) -> None:
+    broken = []
+    for path, page in pages.items():
+        for link in page.links:
+            url = urlsplit(link)
+            if url.scheme or url.netloc:
+                continue
+            target = (path.parent / unquote(url.path)).resolve() if url.path else path
+            if target.is_dir():
+                target /= "index.html"
+            if not target.is_relative_to(site) or not target.exists():
+                broken.append(f"{path.relative_to(site)}: {link}")
+            elif url.fragment and target in pages:
+                anchor = unquote(url.fragment)
+                if anchor not in pages[target].anchors and not anchor.startswith("__"):
+                    broken.append(f"{path.relative_to(site)}: {link}")
+    assert broken == []
+
+
+def test_nothing_is_loaded_from_elsewhere(site: Path, pages: dict[Path, Page]) -> None:
+    for page in pages.values():
+        assert not [url for url in page.loads if urlsplit(url).netloc]
+    for sheet in site.rglob("*.css"):
+        assert not re.search(r"url\(['\"]?(?:https?:)?//|@import", sheet.read_text())
+
+
+def test_the_readme_leads_somewhere() -> None:
+    text = (TOP / "README.md").read_text()
+    targets = re.findall(r"\]\(([^)#]+)", text)
+    assert targets
+    assert [each for each in targets if "://" not in each and not (TOP / each).exists()] == []
+    assert len(text.splitlines()) <= 80

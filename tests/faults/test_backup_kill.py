@@ -1,0 +1,122 @@
+"""Backups under load, with kill -9 of the broker or of the backup at random moments: what has been
+finished holds everything that had been confirmed before it began, and nothing twice."""
+
+from __future__ import annotations
+
+import random
+import subprocess
+import sys
+import time
+from contextlib import ExitStack
+from pathlib import Path
+from typing import NamedTuple
+
+from sluicemq.cli.local import LocalBroker
+from sluicemq.journal.backup import SLOT_PREFIX
+from sluicemq.journal.manifest import MANIFEST_NAME, verify
+from sluicemq.journal.restoring import restore
+from sluicemq.journal.slots import Slots
+from tests.faults.jmsload import END, JmsSender, sent, settle, subscribe
+from tests.faults.load import AHEAD, Load, number_of
+from tests.faults.plan import SMALL_SEGMENTS, repeatable, size
+from tests.faults.recorder import Recorder
+from tests.protocols.jmq.raw import RawJmq
+
+TURNS = size(3, 40)
+LISTEN = ("phpmq://127.0.0.1:0", "jmq://127.0.0.1:0?serves=jms")
+VICTIMS = ("nobody", "broker", "backup", "both")
+CLIENT_ACKNOWLEDGE = 2
+BACKUP_SECONDS = 60
+
+
+class Finished(NamedTuple):
+    """A backup, and how many messages had been confirmed before it and sent when it was done."""
+
+    place: Path
+    confirmed: int
+    sent: int
+
+
+def test_kill_while_backups_are_made(tmp_path: Path) -> None:
+    chance = repeatable()
+    broker = LocalBroker(tmp_path / "data", LISTEN, environment=SMALL_SEGMENTS)
+    orders, churn = Recorder(), Recorder()
+    finished: list[Finished] = []
+    following = following_churn = 0
+    with ExitStack() as stack:
+        stack.callback(broker.stop)
+        for turn in range(TURNS):
+            broker.start()
+            orders.started(following)
+            sender = JmsSender(broker.port("jmq"), following, orders, 300)
+            load = Load(broker.port("phpmq"), following_churn, churn, chance, 1000, AHEAD[0])
+            time.sleep(chance.uniform(0.1, 0.4))
+            confirmed = max(orders.confirmed_numbers, default=-1) + 1
+            place = tmp_path / f"backup-{turn}"
+            if _back_up(broker, place, finished, chance, VICTIMS[turn % len(VICTIMS)]):
+                finished.append(Finished(place, confirmed, sender.next))
+            broker.kill()
+            following, following_churn = _end(sender), load.end()
+    assert finished
+    assert "Traceback" not in broker.log.read_text()
+    slots = Slots(tmp_path / "data" / "journal").list()
+    assert all(name.startswith(SLOT_PREFIX) and slot.until for name, slot in slots.items())
+    for backup in finished:
+        _check(backup, orders, tmp_path / f"{backup.place.name}-restored")
+
+
+def _back_up(
+    broker: LocalBroker,
+    place: Path,
+    finished: list[Finished],
+    chance: random.Random,
+    victim: str,
+) -> bool:
+    """Whether there is a backup in the end."""
+    command = [sys.executable, "-m", "sluicemq.cli", "backup", "create", str(place)]
+    command += ["--data-dir", str(broker.directory)]
+    if finished and chance.random() < 0.5:
+        command += ["--incremental-from", str(finished[-1].place)]
+    if chance.random() < 0.5:
+        command += ["--link"]
+    process = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT)
+    try:
+        if victim != "nobody":
+            time.sleep(chance.uniform(0.2, 1.2))
+        if victim in ("broker", "both"):
+            broker.kill()
+        if victim in ("backup", "both"):
+            process.kill()
+        said, _ = process.communicate(timeout=BACKUP_SECONDS)
+    finally:
+        process.kill()
+    there = (place / MANIFEST_NAME).exists()
+    assert there or process.returncode, said
+    assert victim != "nobody" or there, said
+    return there
+
+
+def _end(sender: JmsSender) -> int:
+    sender.stop.set()
+    sender.finish()
+    return sender.next
+
+
+def _check(backup: Finished, orders: Recorder, target: Path) -> None:
+    verdict = verify(backup.place)
+    assert not verdict.problems
+    restore(backup.place, target)
+    with LocalBroker(target, LISTEN) as broker, RawJmq.login(broker.port("jmq")) as client:
+        client.session = client.create_session(CLIENT_ACKNOWLEDGE)
+        sent(client, [END])
+        subscribe(client)
+        found: list[int] = []
+        while (message := client.receive()).body != END:
+            found.append(number_of(message.body))
+            settle(client, [message], Recorder())
+    assert found == sorted(set(found))
+    assert not found or found[-1] < backup.sent
+    # a prefix of what was confirmed, which reaches at least to where the backup began
+    reaches = max(backup.confirmed, found[-1] + 1 if found else 0)
+    missing = {n for n in orders.confirmed_numbers if n < reaches} - set(found)
+    assert not missing

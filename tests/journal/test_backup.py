@@ -1,0 +1,508 @@
+"""Backups of a journal that is written meanwhile, and data directories made of them."""
+
+from __future__ import annotations
+
+import random
+import threading
+from pathlib import Path
+
+import msgspec
+import pytest
+
+from sluicemq.journal import FileJournal, JournalOptions
+from sluicemq.journal import backup as backup_module
+from sluicemq.journal.backup import NO_LIMIT, SLOT_PREFIX, create
+from sluicemq.journal.copying import LEASE_MS, Cancelled, Progress
+from sluicemq.journal.index import TRAILER_BYTES, encode_trailer
+from sluicemq.journal.inspect import check
+from sluicemq.journal.manifest import MANIFEST_NAME, read_manifest, verify
+from sluicemq.journal.restoring import LEAP, PARTIAL, restore
+from sluicemq.journal.slots import Slots
+from sluicemq.journal.writer import DURABLE_NAME, DurableEnd, read_durable
+from sluicemq.model.errors import JournalDamaged, JournalError
+from tests.journal.support import TINY, crash, live_of, put, reopen, segments_of, take
+
+BACKUP = "backup"
+
+
+def opened(directory: Path) -> FileJournal:
+    """As a broker has it, which lets segments go."""
+    journal = reopen(directory)
+    journal.recovery.done()
+    journal.snapshot_source = bytes
+    return journal
+
+
+@pytest.fixture
+def journal(tmp_path: Path) -> FileJournal:
+    return opened(tmp_path / "journal")
+
+
+def back_up(tmp_path: Path, name: str = BACKUP, **options: object) -> Path:
+    create(tmp_path / "journal", tmp_path / name, **options)
+    return tmp_path / name
+
+
+def restored(backup: Path, *, keep_identity: bool = False) -> dict[int, bytes]:
+    """What is live in a journal made of the backup, which has to be sound."""
+    verdict = verify(backup)
+    assert not verdict.problems
+    target = backup.with_name(backup.name + "-restored")
+    restore(backup, target, keep_identity=keep_identity)
+    assert not check(target / "journal").problems
+    journal = reopen(target / "journal")
+    try:
+        assert journal.recovery.report["lost_bytes"] == journal.recovery.report["torn_bytes"] == 0
+        return live_of(journal)
+    finally:
+        journal.close()
+
+
+def fill(journal: FileJournal, count: int = 30) -> list[int]:
+    """So many messages, durable, in several segments."""
+    numbers = []
+    for _ in range(count):
+        numbers.append(put(journal, b"x" * 300))
+        journal.sync()
+    return numbers
+
+
+@pytest.mark.parametrize("seed", range(20))
+def test_a_backup_holds_what_was_durable_at_that_moment(tmp_path: Path, seed: int) -> None:
+    chance = random.Random(seed)
+    journal = opened(tmp_path / "journal")
+    live: dict[int, bytes] = {}
+    expected: list[tuple[Path, dict[int, bytes]]] = []
+    previous = None
+    for turn in range(200):
+        chosen = chance.random()
+        if chosen < 0.6:
+            body = chance.randbytes(chance.randrange(400))
+            live[put(journal, body)] = body
+        elif chosen < 0.85 and live:
+            gone = chance.sample(sorted(live), min(len(live), chance.randint(1, 8)))
+            take(journal, *gone)
+            for number in gone:
+                del live[number]
+        elif chosen < 0.9:
+            journal.seal()
+        elif chosen < 0.96:
+            journal.sync()
+        else:
+            journal.sync()
+            before = dict(live)
+            late = put(journal, b"not durable")
+            previous = back_up(
+                tmp_path,
+                f"{turn:03d}",
+                previous=previous if chance.random() < 0.5 else None,
+                link=chance.random() < 0.5,
+            )
+            take(journal, late)
+            expected.append((previous, before))
+    journal.close()
+    assert expected
+    for backup, before in expected:
+        assert restored(backup, keep_identity=chance.random() < 0.5) == before
+
+
+def test_a_backup_beside_a_journal_that_is_written_and_emptied(tmp_path: Path) -> None:
+    """Segments that nothing needs any more go while they are copied, but for the slot."""
+    journal = opened(tmp_path / "journal")
+    first = fill(journal, 40)
+    before = set(segments_of(tmp_path / "journal"))
+    begun, go_on = threading.Event(), threading.Event()
+
+    def told(progress: Progress) -> None:
+        begun.set()
+        go_on.wait(20)
+
+    failures: list[BaseException] = []
+
+    def run() -> None:
+        try:
+            back_up(tmp_path, told=told)
+        except BaseException as error:
+            failures.append(error)
+            begun.set()
+
+    thread = threading.Thread(target=run)
+    thread.start()
+    begun.wait(20)
+    take(journal, *first)
+    journal.sync()
+    fill(journal, 60)  # snapshots are taken on the way, and what they find empty goes
+    assert before <= set(segments_of(tmp_path / "journal"))
+    go_on.set()
+    thread.join()
+    assert not failures
+    fill(journal, 20)
+    assert not before <= set(segments_of(tmp_path / "journal"))
+    journal.close()
+    assert list(restored(tmp_path / BACKUP)) == first
+
+
+def test_a_stopped_journal_is_backed_up_to_its_last_whole_unit(tmp_path: Path) -> None:
+    """Though `durable`, which is never synced, is behind after a loss of power."""
+    journal = opened(tmp_path / "journal")
+    numbers = fill(journal, 5)
+    behind = (tmp_path / "journal" / DURABLE_NAME).read_bytes()
+    numbers += fill(journal, 5)
+    end = read_durable(tmp_path / "journal")
+    crash(journal)
+    (tmp_path / "journal" / DURABLE_NAME).write_bytes(behind)
+    with segments_of(tmp_path / "journal")[-1].open("ab") as file:
+        file.write(b"torn off")
+    backup = back_up(tmp_path)
+    assert end is not None
+    assert read_manifest(backup).last_sequence == end.sequence
+    assert list(restored(backup)) == numbers
+
+
+def test_what_is_written_and_not_synced_is_left_out(tmp_path: Path, journal: FileJournal) -> None:
+    numbers = fill(journal, 3)
+    put(journal, b"a crash of the machine could take it back")
+    journal.commit(sync=False)
+    while journal.written < journal.durable + 1:
+        journal._writer.wait()
+    backup = back_up(tmp_path)
+    assert list(restored(backup)) == numbers
+    journal.close()
+
+
+def test_the_snapshot_is_not_younger_than_the_end(
+    tmp_path: Path, journal: FileJournal, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Whatever the broker does between two looks of the backup."""
+    numbers = fill(journal)
+    find_end = backup_module._end
+
+    def then_go_on(directory: Path, position: int) -> DurableEnd:
+        end = find_end(directory, position)
+        take(journal, *numbers)
+        fill(journal, 20)
+        return end
+
+    monkeypatch.setattr(backup_module, "_end", then_go_on)
+    backup = back_up(tmp_path)
+    journal.close()
+    assert list(restored(backup)) == numbers
+
+
+def test_an_end_without_a_whole_unit_is_left_out(tmp_path: Path, journal: FileJournal) -> None:
+    numbers = fill(journal, 3)
+    following = journal.segments[-1].first + 100
+    crash(journal)
+    (tmp_path / "journal" / f"{following:020d}.segment").write_bytes(b"SLUICEMQ")
+    backup = back_up(tmp_path)
+    assert list(restored(backup)) == numbers
+
+
+def test_damage_of_the_source_is_not_copied(tmp_path: Path, journal: FileJournal) -> None:
+    fill(journal)
+    damaged = segments_of(tmp_path / "journal")[1]
+    data = bytearray(damaged.read_bytes())
+    data[200] ^= 1
+    damaged.write_bytes(data)
+    with pytest.raises(JournalDamaged, match=damaged.name):
+        back_up(tmp_path)
+    with pytest.raises(JournalError, match="unfinished"):
+        read_manifest(tmp_path / BACKUP)
+    journal.close()
+
+
+def test_a_missing_segment_is_noticed(tmp_path: Path, journal: FileJournal) -> None:
+    fill(journal)
+    segments_of(tmp_path / "journal")[1].unlink()
+    with pytest.raises(JournalDamaged, match="missing"):
+        back_up(tmp_path)
+    crash(journal)
+
+
+def test_an_incremental_backup_shares_segments_and_is_whole(
+    tmp_path: Path, journal: FileJournal
+) -> None:
+    numbers = fill(journal)
+    first = back_up(tmp_path, "1")
+    numbers += fill(journal, 3)
+    second = back_up(tmp_path, "2", previous=first)
+    journal.close()
+    manifest = read_manifest(second)
+    assert manifest.copied_bytes < manifest.bytes / 2
+    assert manifest.incremental_from == str(first)
+    shared = [file.path for file in manifest.files if (first / file.path).exists()]
+    inodes = [(first / path).stat().st_ino == (second / path).stat().st_ino for path in shared]
+    assert inodes.count(True) > 3
+    for path in sorted(first.rglob("*"), reverse=True):
+        path.rmdir() if path.is_dir() else path.unlink()
+    first.rmdir()
+    assert list(restored(second)) == numbers
+
+
+def test_what_differs_from_the_earlier_backup_is_copied(
+    tmp_path: Path, journal: FileJournal
+) -> None:
+    numbers = fill(journal)
+    first = back_up(tmp_path, "1")
+    segment = next(first.glob("journal/*.segment"))
+    data = bytearray(segment.read_bytes())
+    data[-1] ^= 1
+    segment.write_bytes(data)
+    second = back_up(tmp_path, "2", previous=first)
+    journal.close()
+    assert list(restored(second)) == numbers
+
+
+def test_an_earlier_backup_of_another_journal_is_refused(
+    tmp_path: Path, journal: FileJournal
+) -> None:
+    other = opened(tmp_path / "other" / "journal")
+    backup = back_up(tmp_path / "other")
+    with pytest.raises(JournalError, match="of another journal"):
+        back_up(tmp_path, previous=backup)
+    assert not (tmp_path / BACKUP).exists()
+    other.close()
+    journal.close()
+
+
+def test_linked_segments_stay_when_the_journal_lets_them_go(
+    tmp_path: Path, journal: FileJournal
+) -> None:
+    numbers = fill(journal)
+    backup = back_up(tmp_path, link=True)
+    manifest = read_manifest(backup)
+    assert manifest.copied_bytes < manifest.bytes / 2
+    take(journal, *numbers)
+    journal.sync()
+    journal.compact()
+    journal.close()
+    assert list(restored(backup)) == numbers
+
+
+def test_the_slot_is_dropped_whatever_happens(tmp_path: Path, journal: FileJournal) -> None:
+    fill(journal)
+    back_up(tmp_path)
+    with pytest.raises(Cancelled):
+        back_up(tmp_path, "given up", cancelled=lambda: True)
+    assert not Slots(tmp_path / "journal").list()
+    with pytest.raises(JournalError, match="not empty"):
+        back_up(tmp_path, "given up")
+    journal.close()
+
+
+def test_a_dropped_slot_ends_the_backup(tmp_path: Path, journal: FileJournal) -> None:
+    fill(journal)
+    slots = Slots(tmp_path / "journal")
+
+    def told(progress: Progress) -> None:
+        for name in slots.list():
+            slots.drop(name)
+
+    with pytest.raises(JournalError, match="begin again"):
+        back_up(tmp_path, told=told)
+    assert not (tmp_path / BACKUP / MANIFEST_NAME).exists()
+    journal.close()
+
+
+def test_the_slot_of_a_killed_backup_ends_with_its_lease(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    moment = [1_000_000]
+    for module in ("slots", "upkeep", "backup"):
+        monkeypatch.setattr(f"sluicemq.journal.{module}.wall", lambda: moment[0])
+    journal = opened(tmp_path / "journal")
+    slots = Slots(tmp_path / "journal")
+    name = f"{SLOT_PREFIX}killed"
+    slots.create(name, 0, NO_LIMIT, LEASE_MS)
+    first = fill(journal)
+    kept = segments_of(tmp_path / "journal")[0]
+    take(journal, *first)
+    fill(journal)
+    assert kept.exists()
+    moment[0] += LEASE_MS - 1
+    slots.renew(name, LEASE_MS)
+    moment[0] += LEASE_MS - 1
+    fill(journal)
+    assert kept.exists()
+    assert list(slots.list()) == [name]
+    moment[0] += 1
+    fill(journal)
+    assert not kept.exists()
+    assert not slots.list()
+    journal.close()
+    slots.create(name, 0, NO_LIMIT, LEASE_MS)
+    moment[0] += LEASE_MS
+    back_up(tmp_path)
+    assert not slots.list()
+
+
+def test_nothing_is_backed_up_where_there_is_no_journal(tmp_path: Path) -> None:
+    (tmp_path / "journal").mkdir()
+    with pytest.raises(JournalError, match="there is no journal"):
+        back_up(tmp_path)
+    assert not list((tmp_path / "journal").rglob("*.json"))
+
+
+def test_further_files_are_kept_and_readable_by_their_owner_only(
+    tmp_path: Path, journal: FileJournal
+) -> None:
+    backup = back_up(tmp_path, extras={"users.json": b"{}"})
+    journal.close()
+    target = tmp_path / "restored"
+    restore(backup, target)
+    assert (target / "users.json").read_bytes() == b"{}"
+    for path in (*backup.rglob("*"), target / "users.json", backup):
+        assert path.stat().st_mode & 0o077 == 0
+
+
+# --- verifying -----------------------------------------------------------------------------------
+
+
+@pytest.fixture
+def backup(tmp_path: Path, journal: FileJournal) -> Path:
+    fill(journal)
+    place = back_up(tmp_path, extras={"users.json": b"{}"})
+    journal.close()
+    return place
+
+
+def test_every_file_is_compared(backup: Path) -> None:
+    for path in [path for path in backup.rglob("*") if path.is_file()]:
+        if path.name == MANIFEST_NAME:
+            continue
+        data = path.read_bytes()
+        path.write_bytes(data[:-1] + bytes([data[-1] ^ 1]))
+        assert any(path.name in problem for problem in verify(backup).problems)
+        path.write_bytes(data + b"x")
+        assert any("bytes, not" in problem for problem in verify(backup).problems)
+        path.unlink()
+        assert any("missing" in problem for problem in verify(backup).problems)
+        path.write_bytes(data)
+    (backup / "journal" / f"{1 << 50:020d}.segment").write_bytes(b"")
+    assert any("not part of" in problem for problem in verify(backup).problems)
+
+
+def test_records_are_looked_at_too(backup: Path) -> None:
+    """Checksums are right: what was backed up is not a journal."""
+    manifest = read_manifest(backup)
+    missing = next(file for file in manifest.files if file.sealed)
+    (backup / missing.path).unlink()
+    files = [file for file in manifest.files if file is not missing]
+    changed = msgspec.structs.replace(manifest, files=files)
+    (backup / MANIFEST_NAME).write_bytes(msgspec.json.encode(changed))
+    assert not verify(backup, records=False).problems
+    assert verify(backup).problems
+
+
+@pytest.mark.parametrize("path", ["../elsewhere", "/etc/passwd", "journal/../../elsewhere", ""])
+def test_a_manifest_cannot_name_files_elsewhere(backup: Path, path: str) -> None:
+    manifest = read_manifest(backup)
+    changed = [msgspec.structs.replace(manifest.files[0], path=path)]
+    data = msgspec.json.encode(msgspec.structs.replace(manifest, files=changed))
+    (backup / MANIFEST_NAME).write_bytes(data)
+    with pytest.raises(JournalError, match="not in the backup"):
+        read_manifest(backup)
+
+
+def test_a_manifest_that_is_damaged_or_from_the_future(backup: Path) -> None:
+    path = backup / MANIFEST_NAME
+    data = path.read_bytes()
+    path.write_bytes(data.replace(b'"version": 1', b'"version": 2'))
+    with pytest.raises(JournalError, match="this release reads up to 1"):
+        verify(backup)
+    path.write_bytes(data[:100])
+    with pytest.raises(JournalError, match="cannot be read"):
+        verify(backup)
+
+
+# --- restoring -----------------------------------------------------------------------------------
+
+
+def test_restoring_into_a_directory_that_is_not_empty(tmp_path: Path, backup: Path) -> None:
+    target = tmp_path / "target"
+    target.mkdir()
+    (target / "lost+found").mkdir()
+    (target / "file").touch()
+    with pytest.raises(JournalError, match=r"not empty \(file\)"):
+        restore(backup, target)
+    (target / "file").unlink()
+    restore(backup, target)
+    with pytest.raises(JournalError, match="not empty"):
+        restore(backup, target)
+
+
+def test_an_interrupted_restore_leaves_no_journal_and_can_be_repeated(
+    tmp_path: Path, backup: Path
+) -> None:
+    target = tmp_path / "target"
+    calls = 0
+
+    def interrupt(count: int) -> None:
+        nonlocal calls
+        calls += 1
+        if calls > 3:
+            raise KeyboardInterrupt
+
+    with pytest.raises(KeyboardInterrupt):
+        restore(backup, target, advance=interrupt)
+    assert [path.name for path in target.iterdir()] == [PARTIAL]
+    restore(backup, target)
+    assert not check(target / "journal").problems
+
+
+def test_a_damaged_backup_is_not_restored(tmp_path: Path, backup: Path) -> None:
+    segment = next(backup.glob("journal/*.segment"))
+    data = bytearray(segment.read_bytes())
+    data[300] ^= 1
+    segment.write_bytes(data)
+    with pytest.raises(JournalDamaged, match="checksum differs"):
+        restore(backup, tmp_path / "target")
+    assert not (tmp_path / "target" / "journal").exists()
+
+
+def test_numbers_are_not_given_again_and_the_identity_is_a_new_one(
+    tmp_path: Path, backup: Path
+) -> None:
+    old = bytes.fromhex(read_manifest(backup).identity)[:8]
+    for name, keep in (("same", True), ("new", False)):
+        result = restore(backup, tmp_path / name, keep_identity=keep)
+        journal = FileJournal.open(tmp_path / name / "journal", JournalOptions())
+        assert (journal.identity == old) == keep
+        assert result.identity[:16] == journal.identity.hex()
+        assert put(journal) > read_manifest(backup).last_sequence + LEAP
+        journal.close()
+
+
+def test_files_that_name_the_journal_name_the_restored_one(
+    tmp_path: Path, journal: FileJournal
+) -> None:
+    """So what `sluicemq migrate` has brought is not brought again."""
+    old = journal.identity.hex()
+    backup = back_up(tmp_path, extras={"log": b'{"journal": "%s"}' % old.encode()})
+    journal.close()
+    result = restore(backup, tmp_path / "new")
+    said = (tmp_path / "new" / "log").read_bytes()
+    assert said == b'{"journal": "%s"}' % result.identity[:16].encode()
+    assert result.identity[:16] != old
+
+
+def test_a_body_that_looks_like_the_end_of_a_segment(tmp_path: Path) -> None:
+    """Of a segment that is not sealed, and so has no checksum that could be adapted."""
+    journal = opened(tmp_path / "journal")
+    body = bytes(8) + encode_trailer(64, 1, 12345)
+    assert len(body) % 8 == 0
+    assert len(body) > TRAILER_BYTES
+    number = put(journal, body)
+    journal.sync()
+    backup = back_up(tmp_path)
+    crash(journal)
+    assert restored(backup) == {number: body}
+
+
+def test_a_restored_journal_is_backed_up_and_restored(tmp_path: Path, backup: Path) -> None:
+    target = tmp_path / "a" / "b"
+    restore(backup, target)
+    again = tmp_path / "again"
+    create(target / "journal", again)
+    assert len(restored(again)) == 30
+    assert TINY.segment_bytes < verify(again).bytes

@@ -1,0 +1,99 @@
+"""Messages looked at without their bodies."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from sluicemq.journal import FileJournal, JournalOptions, MemoryJournal
+from sluicemq.journal.lookup import FIRST_BYTES
+from sluicemq.journal.port import Journal
+from sluicemq.model.errors import JournalDamaged, RecordNotFound
+from tests.journal.support import ORDERS, crash, make_message, put, reopen, segments_of, take
+
+LONG = bytes(range(256)) * 64
+
+
+def send(journal: Journal, body: bytes, **fields: Any) -> int:
+    return journal.append_message(
+        make_message(body, **fields), journal.destination(ORDERS), references=1
+    )
+
+
+@pytest.fixture(params=["open", "sealed", "moved"])
+def sent(
+    request: pytest.FixtureRequest, tmp_path: Path
+) -> Iterator[tuple[FileJournal, dict[str, int]]]:
+    """A short and a long message, and one with much to say before its body, in an open segment, a
+    sealed one, or moved forward from one."""
+    journal = reopen(tmp_path, JournalOptions())
+    journal.recovery.done()
+    journal.snapshot_source = lambda: b"state"
+    properties = {f"name {number}": "x" * 100 for number in range(100)}
+    numbers = {
+        "short": send(journal, b"short", correlation_id="c1"),
+        "long": send(journal, LONG, correlation_id="c2", priority=7, expiration=10**13),
+        "wordy": send(journal, LONG, correlation_id="c3", properties=properties),
+        "other": put(journal, LONG),
+    }
+    journal.sync()
+    if request.param != "open":
+        journal.seal()
+        journal.sync()
+    if request.param == "moved":
+        take(journal, numbers["other"])
+        journal.compact()
+        assert journal.stats().carried == 3
+    yield journal, numbers
+    journal.close()
+
+
+def test_all_but_a_long_body_is_there(sent: tuple[FileJournal, dict[str, int]]) -> None:
+    journal, numbers = sent
+    for name, body in (("short", b"short"), ("long", b""), ("wordy", b"")):
+        found, whole = journal.head(numbers[name]), journal.fetch(numbers[name])
+        assert found.body == body
+        for field in ("sequence", "correlation_id", "properties", "priority", "expiration", "kind"):
+            assert getattr(found, field) == getattr(whole, field), field
+        assert found.sequence == numbers[name]
+
+
+def test_what_is_not_written_yet_has_its_body(tmp_path: Path) -> None:
+    journal = reopen(tmp_path, JournalOptions())
+    number = put(journal, LONG)
+    assert journal.head(number).body == LONG
+    journal.close()
+
+
+def test_in_memory_nothing_is_left_out() -> None:
+    journal = MemoryJournal()
+    assert journal.head(send(journal, LONG)).body == LONG
+
+
+def test_what_has_gone_is_not_found(sent: tuple[FileJournal, dict[str, int]]) -> None:
+    journal, _ = sent
+    with pytest.raises(RecordNotFound):
+        journal.head(10**6)
+
+
+def test_a_damaged_head_is_told_and_a_damaged_body_is_not_looked_at(tmp_path: Path) -> None:
+    journal = reopen(tmp_path, JournalOptions())
+    first, second = put(journal, LONG), put(journal, LONG)
+    journal.sync()
+    path = segments_of(tmp_path)[-1]
+    data = path.read_bytes()
+    place = data.index(LONG, data.index(LONG) + len(LONG))
+    with path.open("r+b") as file:
+        file.seek(place + FIRST_BYTES)
+        file.write(b"damage")
+        file.seek(data.index(LONG) - 56 + 8)
+        file.write(bytes(8))
+    assert journal.head(second).body == b""
+    with pytest.raises(JournalDamaged):
+        journal.fetch(second)
+    with pytest.raises(JournalDamaged):
+        journal.head(first)
+    crash(journal)

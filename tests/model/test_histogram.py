@@ -1,0 +1,98 @@
+"""Durations in buckets: where each goes, what is made of them, and writers on several threads."""
+
+from __future__ import annotations
+
+import threading
+from itertools import pairwise
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from sluicemq.model.histogram import BOUNDS, BUCKETS, Histogram
+
+DURATIONS = st.lists(st.floats(0, 100), min_size=1, max_size=200)
+
+
+def filled(*durations: float) -> Histogram:
+    histogram = Histogram()
+    for each in durations:
+        histogram.record(each)
+    return histogram
+
+
+def test_a_bound_belongs_to_its_bucket() -> None:
+    read = filled(0.0, BOUNDS[0], BOUNDS[0] * 1.01, BOUNDS[-1], BOUNDS[-1] * 1.01, -1.0).read()
+    assert read.counts == (3, 1, *[0] * (BUCKETS - 3), 1, 1)
+    assert read.count == 6
+    assert read.longest == pytest.approx(BOUNDS[-1] * 1.01)
+    assert read.sum == pytest.approx(BOUNDS[0] * 2.01 + BOUNDS[-1] * 2.01)
+
+
+def test_the_bounds_reach_from_a_fast_disk_to_a_hanging_one() -> None:
+    assert BOUNDS[0] < 20e-6
+    assert BOUNDS[-1] > 30
+    assert all(1.41 < after / before < 1.42 for before, after in pairwise(BOUNDS))
+
+
+def test_nothing_took_no_time() -> None:
+    read = Histogram().read()
+    assert (read.count, read.sum, read.longest, read.quantile(0.99)) == (0, 0.0, 0.0, 0.0)
+
+
+@given(DURATIONS, st.floats(0, 1))
+def test_a_quantile_is_in_the_bucket_of_the_true_one(durations: list[float], part: float) -> None:
+    """Off by no more than the ratio of two bounds, or the first bucket."""
+    read = filled(*durations).read()
+    ordered = sorted(durations)
+    place = min(len(ordered) - 1, max(0, -(-part * len(ordered) // 1) - 1))
+    true = ordered[int(place)]
+    found = read.quantile(part)
+    assert found <= read.longest
+    assert found <= max(true * 1.4143, BOUNDS[0])
+    assert found >= min(true / 1.4143, BOUNDS[-1]) or true <= BOUNDS[0]
+
+
+@given(DURATIONS, DURATIONS)
+def test_what_came_between_two_moments(first: list[float], then: list[float]) -> None:
+    histogram = filled(*first)
+    before = histogram.read()
+    for each in then:
+        histogram.record(each)
+    between = histogram.read().since(before)
+    alone = filled(*then).read()
+    assert between.counts == alone.counts
+    assert between.sum == pytest.approx(alone.sum, abs=1e-6)
+    assert alone.longest <= between.longest
+    if max(then) <= BOUNDS[-1]:
+        assert between.longest <= max(alone.longest * 1.4143, BOUNDS[0])
+    if max(then) > max(first):
+        assert between.longest == alone.longest
+
+
+def test_the_longest_of_a_minute_without_any_is_none() -> None:
+    read = filled(5.0).read()
+    assert read.since(read).longest == 0.0
+    assert read.since(read).count == 0
+
+
+def test_threads_lose_nothing() -> None:
+    histogram = Histogram()
+    seen = []
+
+    def write() -> None:
+        for number in range(5000):
+            histogram.record(number * 1e-5)
+
+    threads = [threading.Thread(target=write) for _ in range(4)]
+    for thread in threads:
+        thread.start()
+    while any(thread.is_alive() for thread in threads):
+        seen.append(histogram.read().count)
+    for thread in threads:
+        thread.join()
+    assert seen == sorted(seen)
+    read = histogram.read()
+    assert read.count == 20_000
+    assert read.longest == pytest.approx(4999e-5)
+    assert read.sum == pytest.approx(4 * sum(range(5000)) * 1e-5)

@@ -1,0 +1,132 @@
+"""Transactions that somebody else ends: what their clients find when they come to it."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from sluicemq.protocols.java import Long
+from sluicemq.protocols.jmq.packets import AckMode, PacketType, Status, TransactionState, XaFlag
+from tests.protocols.jmq.harness import DiskHarness, Harness, Peer, xid
+from tests.protocols.jmq.test_transactions import about
+from tests.protocols.jmq.test_xa import COMMIT, END, PREPARE, ROLLBACK, START, step, to_state
+
+S = TransactionState
+
+
+@pytest.fixture
+def harness() -> Harness:
+    return Harness()
+
+
+@pytest.fixture
+def peer(harness: Harness) -> Peer:
+    return harness.connect()
+
+
+def prepared_with(peer: Peer, text: str) -> None:
+    """A prepared transaction `x` that sends `text` to `q`."""
+    begun = step(peer, START).properties["JMQTransactionID"]
+    assert isinstance(begun, int)
+    peer.send("q", text, transaction_id=begun)
+    step(peer, END, flags=XaFlag.SUCCESS)
+    step(peer, PREPARE)
+
+
+def test_its_manager_finds_it_committed(harness: Harness, peer: Peer) -> None:
+    prepared_with(peer, "a")
+    transactions = harness.broker.transactions
+    transactions.commit(transactions.find_prepared(xid("x")))
+    harness.turn()
+    assert harness.bodies("q") == [b"a"]
+    peer.ask(COMMIT, {"JMQXAFlags": 0}, xid("x"), expect=Status.OK)
+    peer.ask(ROLLBACK, {"JMQXAFlags": 0}, xid("x"), expect=Status.PRECONDITION_FAILED)
+    assert harness.bodies("q") == [b"a"]
+
+
+def test_its_manager_finds_it_rolled_back(harness: Harness, peer: Peer) -> None:
+    prepared_with(peer, "a")
+    transactions = harness.broker.transactions
+    transactions.rollback(transactions.find_prepared(xid("x")))
+    harness.turn()
+    peer.ask(ROLLBACK, {"JMQXAFlags": 0}, xid("x"), expect=Status.OK)
+    peer.ask(COMMIT, {"JMQXAFlags": 0}, xid("x"), expect=Status.PRECONDITION_FAILED)
+    assert harness.bodies("q") == []
+
+
+def test_the_name_may_be_used_again(harness: Harness, peer: Peer) -> None:
+    prepared_with(peer, "a")
+    transactions = harness.broker.transactions
+    transactions.rollback(transactions.find_prepared(xid("x")))
+    to_state(peer, S.PREPARED)
+    assert list(transactions.prepared) == [xid("x")]
+
+
+def test_an_open_one_has_taken_too_long(harness: Harness, peer: Peer) -> None:
+    """Its client is told what it is told by a broker whose patience is at its end."""
+    session = peer.session_of(AckMode.NONE)
+    peer.consume("q", session)
+    transaction = peer.begin(session)
+    peer.send("q", "a")
+    peer.acknowledge(*peer.delivered(), transaction=transaction)
+    peer.send("r", "b", transaction_id=transaction)
+    [open_one] = harness.broker.transactions.open.values()
+    harness.broker.transactions.rollback(open_one)
+    harness.turn()
+    assert harness.queue("q").unacked == 1  # delivered once more
+    peer.delivered()
+    peer.send("r", "c", transaction_id=transaction, expect=Status.TIMEOUT)
+    peer.commit(transaction, expect=Status.TIMEOUT)
+    assert harness.bodies("r") == []
+    # and goes on
+    following = peer.begin(session)
+    peer.send("r", "d", transaction_id=following)
+    peer.commit(following)
+    assert harness.bodies("r") == [b"d"]
+
+
+def test_a_client_that_has_gone_is_nobody_to_be_told(harness: Harness, peer: Peer) -> None:
+    prepared_with(peer, "a")
+    peer.session.closed()
+    transactions = harness.broker.transactions
+    transactions.commit(transactions.find_prepared(xid("x")))
+    harness.turn()
+    assert harness.bodies("q") == [b"a"]
+    other = harness.connect()
+    other.ask(COMMIT, {"JMQXAFlags": 0}, xid("x"), expect=Status.OK)
+
+
+@pytest.mark.parametrize("asked", [False, True])
+def test_after_a_restart(tmp_path: Path, asked: bool) -> None:
+    """Whether or not its manager has asked for it before."""
+    harness = DiskHarness(tmp_path)
+    prepared_with(harness.connect(), "a")
+    [before] = harness.broker.transactions.prepared.values()
+    harness = harness.restart()
+    peer = harness.connect()
+    transactions = harness.broker.transactions
+    found = transactions.find_prepared(xid("x"))
+    assert found.created == before.created
+    if asked:
+        recovered = peer.ask(
+            PacketType.RECOVER_TRANSACTION, {"JMQXAFlags": XaFlag.STARTRSCAN}, expect=Status.OK
+        )
+        assert recovered.body == xid("x")
+    transactions.commit(found)
+    harness.turn()
+    assert harness.bodies("q") == [b"a"]
+    known = Status.OK if asked else Status.NOT_FOUND
+    peer.ask(COMMIT, {"JMQXAFlags": 0}, xid("x"), expect=known)
+    harness = harness.restart()
+    assert not harness.broker.transactions.prepared
+    reader = harness.connect()
+    reader.consume("q", reader.session_of())
+    assert reader.texts() == ["a"]
+
+
+def test_a_rollback_of_its_own_is_no_time_out(peer: Peer) -> None:
+    transaction = peer.begin()
+    peer.ask(PacketType.ROLLBACK_TRANSACTION, about(transaction), expect=Status.OK)
+    wish = {"JMQTransactionID": Long(transaction)}
+    peer.ask(PacketType.COMMIT_TRANSACTION, wish, expect=Status.NOT_FOUND)

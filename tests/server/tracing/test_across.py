@@ -1,0 +1,176 @@
+"""Traces of a whole broker, as a collector gets them: messages that cross protocols."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
+from http.server import BaseHTTPRequestHandler, HTTPServer
+from typing import Any
+
+import pytest
+from opentelemetry.proto.collector.trace.v1.trace_service_pb2 import ExportTraceServiceRequest
+
+from sluicemq.cli.local import LocalBroker
+from sluicemq.protocols.jmq.client import BlockingJmqClient
+from sluicemq.protocols.phpmq.client import BlockingPhpmqClient
+from sluicemq.protocols.vibemq.blocking import BlockingVibeMQClient
+from sluicemq.server.tracing.context import read
+from tests.server.conftest import Start
+
+LISTEN = ("http://127.0.0.1:0", "phpmq://127.0.0.1:0", "vibemq://127.0.0.1:0", "jmq://127.0.0.1:0")
+TIMEOUT = 30.0
+TRACE, SPAN = "0af7651916cd43dd8448eb211c80319c", "b7ad6b7169203331"
+PARENT = f"00-{TRACE}-{SPAN}-01"
+
+
+class Collector(HTTPServer):
+    """Takes what OTLP over HTTP sends to it."""
+
+    def __init__(self) -> None:
+        super().__init__(("127.0.0.1", 0), Taking)
+        self.spans: list[Any] = []
+
+    @property
+    def endpoint(self) -> str:
+        return f"http://127.0.0.1:{self.server_port}/v1/traces"
+
+
+class Taking(BaseHTTPRequestHandler):
+    def do_POST(self) -> None:
+        request = ExportTraceServiceRequest()
+        body = self.rfile.read(int(self.headers["Content-Length"]))
+        request.ParseFromString(body)
+        assert isinstance(self.server, Collector)
+        for resource in request.resource_spans:
+            for scope in resource.scope_spans:
+                self.server.spans += scope.spans
+        self.send_response(200)
+        self.end_headers()
+
+    def log_message(self, format: str, *args: Any) -> None:
+        """Nothing to say."""
+
+
+@contextmanager
+def collecting() -> Iterator[Collector]:
+    with Collector() as collector:
+        thread = threading.Thread(target=collector.serve_forever, daemon=True)
+        thread.start()
+        yield collector
+        collector.shutdown()
+        thread.join()
+
+
+@pytest.fixture
+def collector() -> Iterator[Collector]:
+    with collecting() as found:
+        yield found
+
+
+def traced(start: Start, collector: Collector, ratio: float) -> LocalBroker:
+    return start(
+        *LISTEN,
+        environment={
+            "SLUICEMQ_TRACING__ENDPOINT": collector.endpoint,
+            "SLUICEMQ_TRACING__RATIO": str(ratio),
+        },
+    )
+
+
+def by_name(collector: Collector) -> dict[str, Any]:
+    found = {span.name: span for span in collector.spans}
+    assert len(found) == len(collector.spans), list(found)
+    return found
+
+
+def attribute(span: Any, name: str) -> str:
+    return {each.key: str(each.value.string_value) for each in span.attributes}[name]
+
+
+def test_a_vibemq_message_that_a_jms_client_consumes(start: Start, collector: Collector) -> None:
+    broker = traced(start, collector, 0.0)
+    with BlockingVibeMQClient.connect("127.0.0.1", broker.port("vibemq")) as sender:
+        sender.publish("orders", {"n": 1}, {"traceparent": PARENT, "tracestate": "vendor=1"})
+        sender.publish("orders", {"n": 2})  # belongs to no trace, and begins none
+    with BlockingJmqClient.connect("127.0.0.1", broker.port("jmq")) as receiver:
+        session = receiver.session()
+        consumer = session.consumer("orders")
+        first, second = (consumer.receive(TIMEOUT) for _ in range(2))
+        assert first.properties["traceparent"] == PARENT
+        assert first.properties["tracestate"] == "vendor=1"
+        assert "traceparent" not in second.properties
+        for message in (first, second):
+            message.acknowledge()
+    broker.stop()
+    spans = by_name(collector)
+    assert set(spans) == {"publish orders", "journal orders", "deliver orders", "ack orders"}
+    assert {span.trace_id.hex() for span in spans.values()} == {TRACE}
+    assert spans["publish orders"].parent_span_id.hex() == SPAN
+    assert spans["journal orders"].parent_span_id == spans["publish orders"].span_id
+    assert spans["deliver orders"].parent_span_id.hex() == SPAN
+    assert spans["ack orders"].parent_span_id == spans["deliver orders"].span_id
+    assert attribute(spans["publish orders"], "sluicemq.origin") == "vibemq"
+    assert {span.trace_state for span in spans.values()} == {"vendor=1"}
+
+
+def test_a_jms_message_that_a_php_worker_consumes(start: Start, collector: Collector) -> None:
+    broker = traced(start, collector, 0.0)
+    with BlockingJmqClient.connect("127.0.0.1", broker.port("jmq")) as sender:
+        producer = sender.session().producer("orders")
+        producer.send("hello", properties={"traceparent": PARENT})
+    with BlockingPhpmqClient.connect(port=broker.port("phpmq")) as worker:
+        worker.subscribe("orders")
+        message = worker.receive(TIMEOUT)
+        assert message.body == b"hello"
+        message.ack()
+    broker.stop()
+    spans = by_name(collector)
+    assert set(spans) == {"publish orders", "journal orders", "deliver orders", "ack orders"}
+    assert {span.trace_id.hex() for span in spans.values()} == {TRACE}
+
+
+@pytest.mark.parametrize("sender", ["phpmq", "vibemq", "jmq"])
+def test_the_broker_begins_a_trace_that_the_consumer_finds(
+    start: Start, collector: Collector, sender: str
+) -> None:
+    """Whether the message has properties of its own (JMS, VibeMQ) or none (PHPMQ)."""
+    broker = traced(start, collector, 1.0)
+    if sender == "phpmq":
+        with BlockingPhpmqClient.connect(port=broker.port("phpmq")) as php:
+            php.send("orders", b"{}")
+    elif sender == "vibemq":
+        with BlockingVibeMQClient.connect("127.0.0.1", broker.port("vibemq")) as vibemq:
+            vibemq.publish("orders", {}, {"colour": "red"})
+    else:
+        with BlockingJmqClient.connect("127.0.0.1", broker.port("jmq")) as jms:
+            jms.session().producer("orders").send("{}", properties={"colour": "red"})
+    if sender == "jmq":
+        with BlockingJmqClient.connect("127.0.0.1", broker.port("jmq")) as jms:
+            received = jms.session().consumer("orders").receive(TIMEOUT)
+            carried = read(received.properties["traceparent"])
+            assert received.properties["colour"] == "red"
+            received.acknowledge()
+    else:
+        with BlockingVibeMQClient.connect("127.0.0.1", broker.port("vibemq")) as vibemq:
+            vibemq.subscribe("orders")
+            message = vibemq.receive("orders", TIMEOUT)
+            carried = read(message.headers["traceparent"])
+            message.ack()
+    broker.stop()
+    spans = by_name(collector)
+    published = spans["publish orders"]
+    assert not published.parent_span_id
+    assert carried is not None
+    assert published.span_id == carried.span.to_bytes(8, "big")
+    assert published.trace_id == carried.trace.to_bytes(16, "big")
+    assert set(spans) == {"publish orders", "journal orders", "deliver orders", "ack orders"}
+
+
+def test_what_becomes_of_spans_is_told_at_metrics(start: Start, collector: Collector) -> None:
+    from tests.admin.metrics.test_page import scrape
+
+    broker = traced(start, collector, 1.0)
+    found = scrape(broker)
+    for result in ("exported", "failed", "dropped"):
+        assert found.value("sluicemq_tracing_spans_total", result=result) == 0

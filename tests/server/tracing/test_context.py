@@ -1,0 +1,50 @@
+"""Which properties are a trace context (W3C Trace Context, section 3.2)."""
+
+from __future__ import annotations
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from sluicemq.server.tracing.context import TraceContext, read, write
+
+TRACE, SPAN = "0af7651916cd43dd8448eb211c80319c", "b7ad6b7169203331"
+
+
+@pytest.mark.parametrize(
+    ("text", "sampled"),
+    [
+        (f"00-{TRACE}-{SPAN}-01", True),
+        (f"00-{TRACE}-{SPAN}-00", False),
+        (f"00-{TRACE}-{SPAN}-03", True),  # a flag of later versions
+        (f"cc-{TRACE}-{SPAN}-01-what-comes-later", True),
+    ],
+)
+def test_what_is_one(text: str, sampled: bool) -> None:
+    assert read(text) == TraceContext(int(TRACE, 16), int(SPAN, 16), sampled)
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        None,
+        17,
+        b"00-" + TRACE.encode() + b"-" + SPAN.encode() + b"-01",
+        "",
+        "yes",
+        f"00-{TRACE.upper()}-{SPAN}-01",
+        f"00-{TRACE}-{SPAN}-1",
+        f"00-{TRACE}-{SPAN}-01-more",
+        f"00-{TRACE}-{SPAN}-01\n",
+        f"ff-{TRACE}-{SPAN}-01",
+        f"00-{'0' * 32}-{SPAN}-01",
+        f"00-{TRACE}-{'0' * 16}-01",
+    ],
+)
+def test_what_is_none(text: object) -> None:
+    assert read(text) is None
+
+
+@given(st.integers(1, (1 << 128) - 1), st.integers(1, (1 << 64) - 1))
+def test_what_is_written_can_be_read(trace: int, span: int) -> None:
+    assert read(write(trace, span)) == TraceContext(trace, span, True)

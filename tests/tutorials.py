@@ -1,0 +1,204 @@
+"""Runs the snippets of a text in their order, as somebody who follows it would.
+
+Shell snippets run in one directory and pass on what they export, Python snippets run in one
+namespace. `sluicemq serve … &` starts a broker and `kill %1` stops it, on ports that are free and
+stand for those in the text. A `text` block is what the snippet before it prints, in which … stands
+for anything. `<!-- tested by … -->` before a snippet says that it is run elsewhere, or why it
+is not.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import io
+import os
+import re
+import shlex
+import subprocess
+import sys
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from sluicemq.cli.local import LocalBroker
+from sluicemq.cli.main import main
+
+DOCS = Path(__file__).parents[1] / "docs"
+BLOCK = re.compile(
+    r"(?:<!-- tested by (?P<elsewhere>[^>]*) -->\n)?```(?P<language>\w*)\n(?P<code>.*?)^```$",
+    re.DOTALL | re.MULTILINE,
+)
+LISTENER = re.compile(r"(?P<scheme>\w+)://127\.0\.0\.1:(?P<port>\d+)(?P<options>\S*)")
+SHELL_SECONDS = 120
+
+
+@dataclass
+class Snippet:
+    """`prints` is None where the text does not say."""
+
+    line: int
+    language: str
+    code: str
+    prints: str | None = None
+
+
+def snippets(text: str) -> list[Snippet]:
+    """What is to be run, with what it is to print."""
+    found: list[Snippet] = []
+    skipped = False
+    for match in BLOCK.finditer(text):
+        line = text.count("\n", 0, match.start("language")) + 1
+        if match["elsewhere"]:
+            skipped = True
+        elif match["language"] != "text":
+            skipped = False
+            found.append(Snippet(line, match["language"], match["code"]))
+        elif not skipped:
+            found[-1].prints = match["code"]
+    return found
+
+
+@dataclass
+class Reader:
+    """Somebody who follows a text in a directory.
+
+    in_process  how commands begin that are to be run in this process
+    """
+
+    directory: Path
+    text: Path
+    in_process: str = "sluicemq pipeline"
+    namespace: dict[str, Any] = field(default_factory=lambda: {"__name__": "__main__"})
+    broker: LocalBroker | None = None
+    ports: dict[str, str] = field(default_factory=dict)
+
+    def __post_init__(self) -> None:
+        self._base = self.directory
+        self._environment = self._base / "environment"
+
+    def follow(self) -> None:
+        """Do all of it. AssertionError where something else is printed, or a command fails."""
+        for step in snippets(self.text.read_text()):
+            printed = self.run(step)
+            if step.prints is not None:
+                assert matches(step.prints, printed), f"line {step.line} printed\n{printed}"
+
+    def close(self) -> None:
+        """Stop the broker, if one runs."""
+        if self.broker is not None:
+            self.broker.stop()
+            self.broker = None
+
+    def run(self, snippet: Snippet) -> str:
+        """Do it; what it prints."""
+        code = snippet.code
+        if snippet.language == "python":
+            return self.python(self._moved(code), snippet)
+        if code.startswith(self.in_process):
+            return self.here(self._moved(code))
+        return self.shell(code)
+
+    def _moved(self, code: str) -> str:
+        """With the ports that the broker has."""
+
+        def moved(match: re.Match[str]) -> str:
+            return match[1] + self.ports.get(match[2], match[2])
+
+        return re.sub(r"(127\.0\.0\.1:|\bport=)(\d+)", moved, code)
+
+    def python(self, code: str, snippet: Snippet) -> str:
+        """Tracebacks show the line of the text."""
+        compiled = compile("\n" * snippet.line + code, str(self.text), "exec")
+        printed = io.StringIO()
+        with contextlib.redirect_stdout(printed):
+            exec(compiled, self.namespace)
+        return printed.getvalue()
+
+    def here(self, code: str) -> str:
+        """One command, in this process."""
+        printed = io.StringIO()
+        with contextlib.redirect_stdout(printed):
+            done = main(shlex.split(code)[1:])
+        assert done == 0, f"{code}\n{printed.getvalue()}"
+        return printed.getvalue()
+
+    def shell(self, code: str) -> str:
+        """A script; what a line `sluicemq serve … &` or `kill %1` in it means is done after what
+        comes before, and before what comes after."""
+        printed = ""
+        script: list[str] = []
+        for line in [*code.replace("\\\n", " ").splitlines(), "kill %0"]:
+            serve, stop = line.startswith("sluicemq serve"), line.startswith("kill %")
+            if not serve and not stop:
+                script.append(line)
+                continue
+            printed += self._bash(self._moved("\n".join(script)))
+            script = []
+            if serve:
+                self._serve(line)
+            elif line == "kill %1":
+                assert self.broker is not None
+                assert self.broker.stop() == 0
+                self.broker = None
+        return printed
+
+    def _bash(self, code: str) -> str:
+        if not code.strip():
+            return ""
+        where = self._base / "where"
+        before = f". {shlex.quote(str(self._environment))}\n" * self._environment.exists()
+        after = f"pwd > {shlex.quote(str(where))}\n"
+        after += f"export -p > {shlex.quote(str(self._environment))}"
+        done = subprocess.run(
+            ["bash", "-euo", "pipefail", "-c", f"{before}{code}\n{after}"],
+            cwd=self.directory,
+            env={**os.environ, "PATH": f"{self._programs()}:{os.environ['PATH']}"},
+            capture_output=True,
+            text=True,
+            timeout=SHELL_SECONDS,
+        )
+        assert done.returncode == 0, f"{code}\n{done.stdout}\n{done.stderr}"
+        self.directory = Path(where.read_text().strip())
+        os.chdir(self.directory)
+        return done.stdout
+
+    def _programs(self) -> Path:
+        """A directory with `sluicemq` as this Python has it."""
+        programs = self._base / "bin"
+        if not programs.exists():
+            programs.mkdir()
+            program = programs / "sluicemq"
+            program.write_text(f'#!/bin/sh\nexec {sys.executable} -m sluicemq.cli "$@"\n')
+            program.chmod(0o755)
+        return programs
+
+    def _serve(self, line: str) -> None:
+        """The broker of the text, on ports that are free."""
+        words = iter(shlex.split(line.rstrip("& "))[2:])
+        urls: list[str] = []
+        ports: list[tuple[str, str]] = []
+        options: list[str] = []
+        data_dir = self.directory / "data"
+        for word in words:
+            if word == "--data-dir":
+                data_dir = self.directory / next(words)
+            elif word == "--listen":
+                listener = LISTENER.fullmatch(next(words))
+                assert listener is not None, line
+                urls.append(f"{listener['scheme']}://127.0.0.1:0{listener['options']}")
+                ports.append((listener["port"], listener["scheme"]))
+            else:
+                options.append(word)
+        self.broker = LocalBroker(data_dir, urls, options).start()
+        for port, scheme in ports:
+            self.ports[port] = str(self.broker.port(scheme))
+
+
+def matches(expected: str, printed: str) -> bool:
+    """… stands for anything; blanks at the ends of lines do not count."""
+    expected, printed = (
+        "\n".join(line.rstrip() for line in text.strip().splitlines())
+        for text in (expected, printed)
+    )
+    pattern = ".*".join(re.escape(part) for part in expected.split("…"))
+    return re.fullmatch(pattern, printed, re.DOTALL) is not None
