@@ -10,7 +10,7 @@ from pathlib import Path
 
 NAMES = ("chromium", "chromium-browser", "google-chrome", "google-chrome-stable", "microsoft-edge")
 HOW = (
-    "The console's tests need Chromium, and there is none at $CHROMIUM or on the PATH as "
+    "The console was not tested: there is no Chromium at $CHROMIUM or on the PATH as "
     f"{', '.join(NAMES)}. On Debian: sudo apt install chromium"
 )
 
