@@ -100,6 +100,8 @@ function none() {
       null,
       "A destination keeps what it cannot deliver if its settings say so: tick “Keep what cannot be delivered” on its page, or declare it:",
     ),
-    command("sluicemq queues create orders --set dead_letter=true --set max_attempts=5"),
+    command(
+      `sluicemq queues create orders dead_letter=true max_attempts=5 --url ${location.origin}`,
+    ),
   );
 }

@@ -224,7 +224,7 @@ function noSlots() {
   return empty(
     "Nobody reads the journal",
     h("p", null, "A pipeline makes a slot of its own when it starts; in a terminal:"),
-    command("sluicemq pipeline bronze --data-dir ./data --lake ./lake"),
+    command(`sluicemq pipeline run --lake ./lake --url ${location.origin}`),
   );
 }
 
