@@ -37,4 +37,6 @@ def test_a_page_of_them(start: Start) -> None:
         answer = client.get("/batches?page=2&page_size=2").json()
         assert [item["writer"] for item in answer["items"]] == ["w2", "w1"]
         assert answer["total"] == 5
+        answer = client.get("/batches?order=asc&page_size=2").json()
+        assert [item["writer"] for item in answer["items"]] == ["w0", "w1"]
         assert client.get("/batches?sort=name").status == 400

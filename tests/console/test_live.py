@@ -6,13 +6,14 @@ from __future__ import annotations
 import socket
 from collections.abc import Iterator
 from contextlib import contextmanager
+from pathlib import Path
 
 import pytest
-from playwright.sync_api import Page, expect
+from playwright.sync_api import Browser, Page, expect
 
 from sluicemq.cli.local import LocalBroker
 from sluicemq.model.rows import row
-from tests.console.house import HERE, PATIENCE_MS, House, Visit
+from tests.console.house import HERE, PATIENCE_MS, House, Visit, visiting
 
 DESTINATIONS = 10_000
 CONNECTIONS = 2_000
@@ -72,6 +73,20 @@ def test_a_broker_that_goes_and_comes_back(house: House, visit: Visit) -> None:
     with LocalBroker(house.broker.directory, (f"http://{HERE}:{port}",)):
         page.get_by_text("The broker answers again").wait_for(timeout=20_000)
         assert not page.get_by_text("The broker does not answer").count()
+
+
+def test_a_broker_that_keeps_no_more_streams(tmp_path: Path, browser: Browser) -> None:
+    with (
+        House(tmp_path, {"SLUICEMQ_HTTP__MAX_EVENT_STREAMS": "1"}) as house,
+        visiting(browser, house) as first,
+        visiting(browser, house, ("503",)) as other,
+    ):
+        first.open("", "Messages per second")
+        first.page.get_by_text("Live", exact=True).wait_for()
+        page = other.open("", "Messages per second")
+        house.publish("orders", body="x")
+        shows(page, "Waiting", 1)
+        assert page.get_by_text("Live", exact=True).is_visible()
 
 
 def test_a_page_that_is_not_looked_at_asks_for_nothing(house: House, visit: Visit) -> None:

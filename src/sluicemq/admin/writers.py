@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from itertools import islice
-from typing import Annotated
+from typing import Annotated, Literal
 
 import msgspec
 from msgspec import Meta
@@ -15,7 +15,11 @@ from sluicemq.admin.routing import Call, Endpoint, Need
 
 
 class WritersQuery(PageQuery, kw_only=True, frozen=True):
-    """Whoever wrote last comes first; there is no other order."""
+    """In the order in which they wrote last."""
+
+    order: Annotated[
+        Literal["asc", "desc"], Meta(description="`desc`: whoever wrote last comes first.")
+    ] = "desc"
 
 
 class WriterView(msgspec.Struct, frozen=True):
@@ -39,7 +43,8 @@ class WriterPages:
         """GET /batches"""
         query: WritersQuery = call.query
         writers = self._context.broker.batches.writers
-        chosen = list(islice(reversed(writers.items()), query.part.start, query.part.stop))
+        ordered = writers.items() if query.order == "asc" else reversed(writers.items())
+        chosen = list(islice(ordered, query.part.start, query.part.stop))
         pace = Pace()
         items = []
         for name, writer in chosen:
