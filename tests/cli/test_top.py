@@ -31,6 +31,8 @@ class Terminal:
             stderr=slave,
             env=environ,
             start_new_session=True,
+            # whatever runs the tests may do so in the background, where it is ignored
+            preexec_fn=lambda: signal.signal(signal.SIGINT, signal.SIG_DFL),
         )
         os.close(slave)
         self._said = b""
