@@ -10,7 +10,9 @@ COMPILED_STAMP := $(COMPILED_VENV)/.compiled
 COMPILED_NEEDS := $(COMPILED_VENV)/.installed
 $(STAMP): EXTRAS := dev,pipeline,tracing
 $(COMPILED_NEEDS): EXTRAS := dev
-PARALLEL := -n auto --dist loadfile
+PARALLEL := --dist loadfile -n
+# Many tests wait for processes that they have started, but not those with Spark.
+WORKERS := $(shell expr $$(nproc) + 1)
 BENCH_ARGS ?=
 
 .DEFAULT_GOAL := help
@@ -70,8 +72,8 @@ test: setup chromium
 	@$(BIN)/python -m pytest $(PYTEST_ARGS)
 else
 test: setup chromium
-	@$(BIN)/python -m pytest $(PARALLEL) $(SPARK_TESTS:%=--ignore=%)
-	@$(BIN)/python -m pytest $(PARALLEL) $(SPARK_TESTS)
+	@$(BIN)/python -m pytest $(PARALLEL) $(WORKERS) $(SPARK_TESTS:%=--ignore=%)
+	@$(BIN)/python -m pytest $(PARALLEL) auto $(SPARK_TESTS)
 endif
 
 faults: setup
@@ -109,7 +111,7 @@ $(COMPILED_STAMP): $(COMPILED_NEEDS) setup.py $(shell find src -name '*.py')
 	@touch $@
 
 test-compiled: compiled
-	@$(COMPILED_BIN)/python -m pytest $(PARALLEL) $(SPARK_TESTS:%=--ignore=%) $(PYTEST_ARGS)
+	@$(COMPILED_BIN)/python -m pytest $(PARALLEL) $(WORKERS) $(SPARK_TESTS:%=--ignore=%) $(PYTEST_ARGS)
 
 clean:
 	rm -rf $(VENV) $(COMPILED_VENV) build dist src/*.egg-info .mypy_cache .pytest_cache .ruff_cache .hypothesis .import_linter_cache

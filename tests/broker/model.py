@@ -214,7 +214,7 @@ class Model:
         self.steady = steady
         self.births = 0
         self.destinations: dict[Address, Destination] = {}
-        self.staged: list[tuple[Letter, Destination, list[Subscription]]] = []
+        self.staged: list[tuple[Letter, Destination, list[Subscription], bool]] = []
         self.visible: dict[Subscription, list[Entry]] = {}
         self.since: list[tuple[Consumer, Entry]] = []
 
@@ -270,7 +270,7 @@ class Model:
         return gone
 
     def staged_of(self, destination: Destination) -> list[Letter]:
-        return [letter for letter, where, _ in self.staged if where is destination]
+        return [letter for letter, where, *_ in self.staged if where is destination]
 
     def count_waiting(self, destination: Destination) -> int:
         longest = max(len(s.waiting()) for s in destination.every())
@@ -323,9 +323,9 @@ class Model:
         letter.born = self.births
         targets = [chosen] if chosen else self.targets(destination, letter)
         if letter.durability is Durability.SYNC:
-            self.staged.append((letter, destination, targets))
+            self.staged.append((letter, destination, targets, destination.settings.hold))
         else:
-            self.show(letter, destination, targets)
+            self.show(letter, destination, targets, destination.settings.hold)
 
     def durable(self) -> None:
         """Everything staged so far is on disk."""
@@ -334,11 +334,15 @@ class Model:
             self.show(*self.staged.pop(0))
         self.look()
 
-    def show(self, letter: Letter, destination: Destination, targets: list[Subscription]) -> None:
+    def show(
+        self, letter: Letter, destination: Destination, targets: list[Subscription], held: bool
+    ) -> None:
+        """`held`: the topic held messages when it came."""
         targets = [subscription for subscription in targets if not subscription.closed]
         unwanted = not targets or targets == [destination.queue]
-        if unwanted and destination.settings.hold and not destination.removed:
-            targets = self.targets(destination, letter)  # somebody may want it now
+        if unwanted and held and not destination.removed:
+            # somebody may want it now
+            targets = self.targets(destination, letter) or [destination.queue]
         for subscription in targets:
             entry = Entry(letter, subscription, self.steady, self.wall)
             if letter.deliver_at > self.wall:

@@ -685,12 +685,12 @@ class World:
 
     def bind_staged(self) -> None:
         """Learn the numbers of copies that are not visible yet."""
-        staged = [message for message, _, _ in self.broker.staged]
+        staged = [message for message, *_ in self.broker.staged]
         assert sorted(message.message_id for message in staged) == sorted(
-            letter.name for letter, _, _ in self.model.staged
+            letter.name for letter, *_ in self.model.staged
         )
-        known = {letter.sequence for letter, _, _ in self.model.staged}
-        for letter, _, _ in self.model.staged:
+        known = {letter.sequence for letter, *_ in self.model.staged}
+        for letter, *_ in self.model.staged:
             if not letter.sequence:
                 letter.sequence = next(
                     message.sequence

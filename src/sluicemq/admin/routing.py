@@ -317,6 +317,9 @@ def parameters(endpoint: Endpoint, query: Mapping[str, str]) -> Any:
         return msgspec.convert(dict(query), endpoint.query, strict=False)
     except msgspec.ValidationError as error:
         raise Problem(400, "bad-parameter", f"in the parameters: {error}") from None
+    except UnicodeEncodeError:  # of a value that is one of several words
+        said = f"a value of {', '.join(query)} is not UTF-8"
+        raise Problem(400, "bad-parameter", said) from None
 
 
 @cache

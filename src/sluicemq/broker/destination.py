@@ -210,13 +210,13 @@ class Destination:
         message.routes = tuple(target.number for target in targets if target.number)
         return len(message.routes)
 
-    def fan_out(self, message: Message, targets: list[Subscription]) -> None:
-        """Give a visible message to its subscriptions."""
-        hold = self.settings.hold
-        if hold and (not targets or targets == [self.queue]):
+    def fan_out(self, message: Message, targets: list[Subscription], held: bool) -> None:
+        """Give a visible message to its subscriptions. `held`: the topic held messages when it
+        came, and so it was journaled as one that is held, whatever the settings are by now."""
+        if held and (not targets or targets == [self.queue]):
             # nobody wanted it when it was sent; somebody may now that it is visible
-            targets = self.targets(message)
-        if hold and targets != [self.queue]:
+            targets = self.targets(message) or [self.queue]
+        if held and targets != [self.queue]:
             journaled = HELD if message.durability else UNJOURNALED
             if journaled:
                 self.held[message.sequence] = len(targets)

@@ -219,7 +219,7 @@ class Broker(Intake):
             held.forget(delivery)
             if journaled:
                 message.durability = message.durability or Durability.SYNC
-            topic.fan_out(message, [subscription])
+            topic.fan_out(message, [subscription], True)
 
     def unsubscribe(self, subscription: Subscription) -> None:
         """Remove a subscription of a topic and all it holds."""

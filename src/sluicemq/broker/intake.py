@@ -23,12 +23,17 @@ from sluicemq.model.errors import BrokerStopping, LimitExceeded, MessageTooLarge
 from sluicemq.model.message import Durability, Message, Origin
 
 
+Staged = tuple[Message, Destination, list[Subscription] | None, bool]
+"""A message, where it goes, its targets at a topic, and whether the topic held messages when it
+came."""
+
+
 class Intake(Registry):
     """The part of the broker that the module tells of.
 
     wake      called whenever a flush is needed although no turn is under way
     stopping  True once no more messages are accepted
-    staged    messages not yet durable, with their destinations and the targets at topics
+    staged    messages not yet durable
     burials   what protocols have to say about dead letters of their messages
     """
 
@@ -37,8 +42,8 @@ class Intake(Registry):
         self.wake: Callable[[], None] = _nothing
         self.stopping = False
         self.burials: dict[Origin, Burial] = {}
-        self.staged: deque[tuple[Message, Destination, list[Subscription] | None]] = deque()
-        self._unit: list[tuple[Message, Destination, list[Subscription] | None]] = []
+        self.staged: deque[Staged] = deque()
+        self._unit: list[Staged] = []
         self._confirmations: deque[tuple[int, Callable[[], None]]] = deque()
         self._settlements: list[Callable[[], None]] = []
         self._settled: deque[tuple[int, Callable[[], None]]] = deque()
@@ -106,7 +111,9 @@ class Intake(Registry):
         statistics.bytes_in += len(message.body)
         targets = None
         references = 1
+        held = False
         if destination.topic:
+            held = destination.settings.hold
             targets = destination.targets(message) if chosen is None else [chosen]
             references = destination.reserve(message, targets)
         if (message.expiration or message.deliver_at) and not message.epoch:
@@ -120,24 +127,24 @@ class Intake(Registry):
             if durability == Durability.SYNC:
                 destination.staged += 1
                 destination.staged_bytes += len(message.body)
-                self.staged.append((message, destination, targets))
+                self.staged.append((message, destination, targets, held))
                 return
         if not last:
-            self._unit.append((message, destination, targets))
+            self._unit.append((message, destination, targets, held))
         elif targets is None:
             destination.queue.add(message, RECORDED if durability else UNJOURNALED, alone=True)
         else:
-            destination.fan_out(message, targets)
+            destination.fan_out(message, targets, held)
 
     def show_unit(self) -> None:
         """The journal unit is complete: what was accepted in it becomes visible."""
         unit, self._unit = self._unit, []
-        for message, destination, targets in unit:
+        for message, destination, targets, held in unit:
             if targets is None:
                 journaled = RECORDED if message.durability else UNJOURNALED
                 destination.queue.add(message, journaled)
             else:
-                destination.fan_out(message, targets)
+                destination.fan_out(message, targets, held)
 
     def admit(
         self, destination: Destination, message: Message, unblocked: Callable[[], None] | None
@@ -280,11 +287,11 @@ class Intake(Registry):
     def _on_durable(self, sequence: int) -> None:
         staged = self.staged
         while staged and staged[0][0].sequence <= sequence:
-            message, destination, targets = staged.popleft()
+            message, destination, targets, held = staged.popleft()
             destination.staged -= 1
             destination.staged_bytes -= len(message.body)
             if targets is not None:
-                self._fan_out(message, destination, targets)
+                self._fan_out(message, destination, targets, held)
             elif not destination.removed:
                 destination.queue.add(message, RECORDED)
             else:
@@ -297,7 +304,9 @@ class Intake(Registry):
         if not self._flushing:
             self.wake()
 
-    def _fan_out(self, message: Message, topic: Destination, targets: list[Subscription]) -> None:
+    def _fan_out(
+        self, message: Message, topic: Destination, targets: list[Subscription], held: bool
+    ) -> None:
         """Show a message that was staged; some of its subscriptions may have gone since."""
         if topic.parked:
             self.core.unblocking[topic] = None  # perhaps nobody took what seemed to wait
@@ -305,10 +314,10 @@ class Intake(Registry):
         if closed:
             targets = [target for target in targets if not target.closed]
         if not topic.removed:
-            topic.fan_out(message, targets)
-        elif topic.settings.hold:
+            topic.fan_out(message, targets, held)
+        elif held:
             self._discard(message, topic.queue)
-        if closed and not topic.settings.hold:
+        if closed and not held:
             for target in closed:
                 if target.number:
                     self._discard(message, target)

@@ -52,7 +52,7 @@ def snapshot(broker: Broker) -> bytes:
     pending = {number: array("Q") for number in broker.durable_subscriptions}
     for number, subscription in broker.durable_subscriptions.items():
         pending[number].extend(d.sequence for d in subscription.browse())
-    for message, _, targets in broker.staged:
+    for message, _, targets, _ in broker.staged:
         for target in targets or ():
             if target.number in pending:
                 pending[target.number].append(message.sequence)
