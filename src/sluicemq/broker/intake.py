@@ -22,7 +22,6 @@ from sluicemq.model.destination import Address, DestinationSettings, Kind, Overf
 from sluicemq.model.errors import BrokerStopping, LimitExceeded, MessageTooLarge
 from sluicemq.model.message import Durability, Message, Origin
 
-
 Staged = tuple[Message, Destination, list[Subscription] | None, bool]
 """A message, where it goes, its targets at a topic, and whether the topic held messages when it
 came."""
