@@ -160,8 +160,10 @@ def test_a_capture_that_begins_late_finds_the_next_frame(
     shift = sum(map(len, said)) - size
     good = {(row["offset"] + shift, row["length"]) for row in rows if row["error"] is None}
     assert good <= places_of(said)
+    # what is in a frame may be wrong, and it is found all the same
+    found = {(row["offset"] + shift, row["length"]) for row in rows if row["frame"] is not None}
     last = (sum(map(len, said)) - len(said[-1]), len(said[-1]))
-    assert last in good or last[0] < shift or protocol == "vibemq"
+    assert last in found or last[0] < shift or protocol == "vibemq"
 
 
 @pytest.mark.parametrize("protocol", PROTOCOLS)
