@@ -153,9 +153,13 @@ def test_a_capture_that_begins_late_finds_the_next_frame(
     rest = [each for each in talk.segments if each.payload]
     rest = rest[chance.randrange(len(rest)) :]
     rows = decoded_bytes(directory, pcap(captured(rest)))
-    size = sum(len(each.payload) for each in rest)
+    left = b"".join(each.payload for each in rest)
+    size = len(left)
     if protocol == "msglite":
         return  # what is in a body may look like a command, and be taken for one
+    if {row["protocol"] for row in rows} == {"msglite"}:
+        assert CODECS["msglite"].signature.search(left)
+        return
     check_tiling(rows, size)
     shift = sum(map(len, said)) - size
     good = {(row["offset"] + shift, row["length"]) for row in rows if row["error"] is None}
