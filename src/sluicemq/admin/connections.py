@@ -15,7 +15,7 @@ from sluicemq.admin.context import Context
 from sluicemq.admin.errors import Problem
 from sluicemq.admin.naming import shown
 from sluicemq.admin.pace import Pace
-from sluicemq.admin.paging import Page, PageQuery, page_of
+from sluicemq.admin.paging import Page, PageQuery, page_with
 from sluicemq.admin.ports import ConnectionView
 from sluicemq.admin.routing import Call, Endpoint, Need
 from sluicemq.model.access import Identity
@@ -93,13 +93,7 @@ class ConnectionPages:
             if pace.due:
                 await pace.rest()
         found.sort(key=attrgetter(query.sort, "id"), reverse=query.order == "desc")
-        page = page_of(found, query)
-        return Page(
-            items=[_item(view) for view in page.items],
-            page=page.page,
-            page_size=page.page_size,
-            total=page.total,
-        )
+        return page_with([_item(view) for view in found[query.part]], query, len(found))
 
     async def show(self, call: Call) -> ConnectionItem:
         """GET /connections/{id}"""

@@ -15,7 +15,7 @@ from sluicemq.admin.context import Context
 from sluicemq.admin.destinations import DestinationPages
 from sluicemq.admin.naming import base64_of, shown
 from sluicemq.admin.pace import Pace
-from sluicemq.admin.paging import Page, PageQuery
+from sluicemq.admin.paging import Page, PageQuery, page_with
 from sluicemq.admin.routing import Call, Endpoint
 from sluicemq.broker import Delivery, Destination
 from sluicemq.broker.deadletter import REASON
@@ -108,7 +108,7 @@ class DeadLetterPages:
             )
             if pace.due:
                 await pace.rest()
-        return Page(items=items, page=query.page, page_size=query.page_size, total=len(names))
+        return page_with(items, query, len(names))
 
     async def _queues(self, identity: Identity, pace: Pace) -> dict[Destination, list[str]]:
         """Those that the caller sees, with the destinations that use them."""

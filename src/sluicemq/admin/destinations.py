@@ -19,7 +19,7 @@ from sluicemq.admin.emptying import empty
 from sluicemq.admin.errors import Problem
 from sluicemq.admin.naming import base64_of, shown
 from sluicemq.admin.pace import Pace
-from sluicemq.admin.paging import Page, PageQuery
+from sluicemq.admin.paging import Page, PageQuery, page_with
 from sluicemq.admin.routing import Call, Endpoint
 from sluicemq.admin.waiting import durable
 from sluicemq.broker import Destination, Subscription
@@ -220,7 +220,7 @@ class DestinationPages:
                 items.append(self.item(destination))
             if pace.due:
                 await pace.rest()
-        return Page(items=items, page=query.page, page_size=query.page_size, total=len(chosen))
+        return page_with(items, query, len(chosen))
 
     async def _chosen(
         self, identity: Identity, query: DestinationQuery, pace: Pace

@@ -35,9 +35,9 @@ class Page(msgspec.Struct, Generic[Item], kw_only=True, frozen=True):
 
 def page_of(items: list[Item], query: PageQuery) -> Page[Item]:
     """The page that was asked for, of all items in their order."""
-    return Page(
-        items=items[query.part],
-        page=query.page,
-        page_size=query.page_size,
-        total=len(items),
-    )
+    return page_with(items[query.part], query, len(items))
+
+
+def page_with(items: list[Item], query: PageQuery, total: int) -> Page[Item]:
+    """The page that was asked for, of which only the items have been made."""
+    return Page(items=items, page=query.page, page_size=query.page_size, total=total)

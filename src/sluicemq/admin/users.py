@@ -13,7 +13,7 @@ from msgspec import UNSET, Meta, UnsetType
 
 from sluicemq.admin.context import Context
 from sluicemq.admin.errors import Problem
-from sluicemq.admin.paging import Page, PageQuery, page_of
+from sluicemq.admin.paging import Page, PageQuery, page_of, page_with
 from sluicemq.admin.ports import RoleView, UserBook, UserChange, UserView
 from sluicemq.admin.routing import Call, Endpoint, Need
 from sluicemq.model.access import MAX_PATTERN, Operation, Permission
@@ -105,7 +105,7 @@ class UserPages:
         query: ListQuery = call.query
         page = _chosen(self._book.names(), query)
         found = [user for name in page.items if (user := self._book.user(name)) is not None]
-        return Page(items=found, page=page.page, page_size=page.page_size, total=page.total)
+        return page_with(found, query, page.total)
 
     async def show(self, call: Call) -> UserView:
         """GET /users/{name}"""
@@ -182,12 +182,7 @@ class UserPages:
         query: ListQuery = call.query
         page = _chosen(self._book.role_names(), query)
         found = self._book.roles(page.items)
-        return Page(
-            items=found[:: 1 if query.order == "asc" else -1],
-            page=page.page,
-            page_size=page.page_size,
-            total=page.total,
-        )
+        return page_with(found[:: 1 if query.order == "asc" else -1], query, page.total)
 
     async def show_role(self, call: Call) -> RoleView:
         """GET /roles/{name}"""

@@ -10,7 +10,7 @@ from msgspec import Meta
 
 from sluicemq.admin.context import Context
 from sluicemq.admin.pace import Pace
-from sluicemq.admin.paging import Page, PageQuery
+from sluicemq.admin.paging import Page, PageQuery, page_with
 from sluicemq.admin.routing import Call, Endpoint, Need
 
 
@@ -60,7 +60,7 @@ class WriterPages:
             items.append(view)
             if pace.due:
                 await pace.rest()
-        return Page(items=items, page=query.page, page_size=query.page_size, total=len(writers))
+        return page_with(items, query, len(writers))
 
 
 def endpoints(context: Context) -> list[Endpoint]:

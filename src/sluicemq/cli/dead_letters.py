@@ -12,7 +12,7 @@ import typer
 from rich.console import Group, RenderableType
 from rich.text import Text
 
-from sluicemq.cli import choosing
+from sluicemq.cli import choosing, destinations
 from sluicemq.cli.api import Api, Refused, destination
 from sluicemq.cli.asking import Done, Shown, YesFlag, acts, confirm, looks
 from sluicemq.cli.choosing import AllFlag, IdsArgument, LimitOption, SelectorOption
@@ -130,12 +130,7 @@ def purge(
 ) -> Done:
     """Throw away all the dead letters in a queue."""
     address = address_of(name)
-    at = destination(address)
-    if not yes:
-        count = api.get(at)["waiting"]
-        confirm(f"Throw away {number(count)} messages of {shown(address)}?", yes)
-    answer = api.post(at / "purge", {"unacked": False})
-    return Done(answer, f"{number(answer['purged'])} messages of {shown(address)} are gone.")
+    return destinations.purge(api, address.kind, address.name, yes=yes)
 
 
 def _reasons(item: Item) -> str:
