@@ -19,6 +19,7 @@ def make_message(body: bytes = b"hello", *, address: Address = ORDERS, **fields:
     message = Message(address, body, BodyKind.BYTES, Origin.PHPMQ, Durability.SYNC, T0, 0, 4)
     for name, value in fields.items():
         setattr(message, name, value)
+    message.arrival = message.arrival or message.timestamp
     return message
 
 

@@ -113,7 +113,7 @@ def test_no_bytes_make_the_reader_fail(data: bytes, offset: int) -> None:
 
 @given(
     text, text, text, st.none() | properties, st.binary(), st.lists(st.integers(1, 2**32 - 1)), i64,
-    st.none() | st.tuples(st.sampled_from(Kind), text),
+    st.none() | st.tuples(st.sampled_from(Kind), text), st.sampled_from([4, 5, 6]),
 )  # fmt: skip
 def test_messages_come_back_with_every_field(
     message_id: str,
@@ -124,6 +124,7 @@ def test_messages_come_back_with_every_field(
     routes: list[int],
     deliver_at: int,
     reply_to: tuple[Kind, str] | None,
+    arrival: int,
 ) -> None:
     message = Message(
         ORDERS,
@@ -143,14 +144,15 @@ def test_messages_come_back_with_every_field(
         native,
     )
     message.routes = tuple(routes)
+    message.arrival = arrival
     record = Record(
-        77, 1, 5000, 6, 0, 3, 1, 9, message.origin, message.kind, message.durability, 1,
+        77, 1, arrival * 1000, 6, 0, 3, 1, 9, message.origin, message.kind, message.durability, 1,
         encode_meta(message), b"body",
     )  # fmt: skip
     back = decode_message(record, ORDERS)
     # read off the class and not off `__slots__`, which the compiled build does not have
     fields = [name for name, kind in vars(Message).items() if isdatadescriptor(kind)]
-    assert len(fields) == 20
+    assert len(fields) == 21
     for name in fields:
         if name not in ("sequence", "properties"):
             assert getattr(back, name) == getattr(message, name), name

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import json
+import os
 from pathlib import Path
 
 import pytest
@@ -10,7 +12,7 @@ from sluicemq.journal import FileJournal, JournalOptions, RecordType
 from sluicemq.journal.compact import compact
 from sluicemq.journal.inspect import check
 from sluicemq.journal.snapshot import list_snapshots
-from sluicemq.model.errors import RecordNotFound
+from sluicemq.model.errors import JournalError, RecordNotFound
 from tests.journal.support import T0, crash, live_of, put, reopen, segments_of, take
 
 OPTIONS = JournalOptions(segment_bytes=4000)
@@ -247,3 +249,88 @@ def test_compacting_leaves_only_what_is_live(tmp_path: Path) -> None:
     assert journal.recovery.state == b"state"
     journal.close()
     assert check(tmp_path).problems == []
+
+
+def _age(journal: FileJournal, directory: Path, milliseconds: int) -> None:
+    """Let the slots and the segments be older than they are."""
+    for path in segments_of(directory):
+        past = path.stat().st_mtime - milliseconds / 1000
+        os.utime(path, (past, past))
+    for path in (directory / "slots").glob("*.json"):
+        slot = json.loads(path.read_text())
+        for name in ("created", "moved"):
+            slot[name] = max(0, slot[name] - milliseconds)
+        path.write_text(json.dumps(slot))
+
+
+HOUR = 3_600_000
+
+
+@pytest.fixture
+def aging(tmp_path: Path) -> FileJournal:
+    """A journal with an idle limit of two hours, segments that nobody needs, and a slot."""
+    options = JournalOptions(segment_bytes=4000, slot_idle_limit=2 * HOUR)
+    made = FileJournal.open(tmp_path, options)
+    made.recovery.done()
+    made.snapshot_source = lambda: b"state"
+    made.slots.create("reader", 0)
+    turnover(made, 5)
+    return made
+
+
+def test_a_slot_without_a_reader_is_lost_after_a_warning(
+    aging: FileJournal, tmp_path: Path
+) -> None:
+    warnings: list[str] = []
+    aging.on_warning = warnings.append
+    _age(aging, tmp_path, HOUR // 2)
+    turnover(aging, 3)
+    assert warnings == []
+    _age(aging, tmp_path, HOUR)
+    turnover(aging, 3)
+    [warning] = warnings
+    assert "reader" in warning
+    assert "half of journal.slot_idle_limit" in warning
+    assert len(segments_of(tmp_path)) > 8
+    _age(aging, tmp_path, HOUR)
+    turnover(aging, 3)
+    assert "is lost" in warnings[1]
+    slot = aging.slots.get("reader")
+    assert (slot.lost, slot.abandoned) == (True, True)
+    assert len(segments_of(tmp_path)) <= 4
+    with pytest.raises(JournalError, match="slot_idle_limit"):
+        aging.slots.advance("reader", 1)
+    aging.close()
+
+
+@pytest.mark.parametrize("position", [0, 5])
+def test_any_acknowledgement_keeps_a_slot(
+    aging: FileJournal, tmp_path: Path, position: int
+) -> None:
+    _age(aging, tmp_path, 3 * HOUR)
+    aging.slots.reach("reader", position)
+    turnover(aging, 3)
+    assert not aging.slots.get("reader").lost
+    aging.close()
+
+
+def test_a_slot_that_holds_nothing_back_is_not_lost_for_its_age(
+    aging: FileJournal, tmp_path: Path
+) -> None:
+    aging.slots.advance("reader", aging.durable)
+    _age(aging, tmp_path, 100 * HOUR)
+    turnover(aging, 3)  # it holds these, for a moment only
+    assert not aging.slots.get("reader").lost
+    aging.close()
+
+
+def test_without_a_limit_no_slot_is_lost_for_its_age(tmp_path: Path) -> None:
+    journal = FileJournal.open(tmp_path, JournalOptions(segment_bytes=4000, slot_idle_limit=0))
+    journal.recovery.done()
+    journal.snapshot_source = lambda: b"state"
+    journal.slots.create("reader", 0)
+    turnover(journal, 3)
+    _age(journal, tmp_path, 10_000 * HOUR)
+    turnover(journal, 3)
+    assert not journal.slots.get("reader").lost
+    journal.close()

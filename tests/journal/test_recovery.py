@@ -11,6 +11,7 @@ import pytest
 
 from sluicemq.journal import FileJournal, JournalOptions, RecordType, Recovery
 from sluicemq.journal.format import FORMAT_VERSION, HEADER_BYTES, encode_record
+from sluicemq.journal.inspect import check
 from sluicemq.journal.segment import SegmentView, walk
 from sluicemq.journal.snapshot import list_snapshots
 from sluicemq.journal.writer import read_durable
@@ -114,6 +115,77 @@ def test_bytes_lost_below_the_durable_end_are_reported(written: Path) -> None:
     assert recovery.report["lost_bytes"] == 128
 
 
+@pytest.mark.parametrize("size", [0, 1, 63, 64, 100])
+def test_an_emptied_newest_segment_is_lost_data(written: Path, size: int) -> None:
+    path = segments_of(written)[0]
+    durable = read_durable(written)
+    assert durable is not None
+    path.write_bytes(path.read_bytes()[:size])
+    assert path.name in str(check(written).problems)
+    recovery = recover(written)
+    assert bodies(recovery) == []
+    assert recovery.report["confirmed"] == "lost"
+    assert recovery.report["emptied"] == path.name
+    whole = 64 if size >= 64 else 0
+    assert recovery.report["lost_bytes"] == durable.offset - whole
+    assert recovery.next_sequence > durable.sequence
+
+
+@pytest.mark.parametrize("size", [0, 63, 64])
+def test_an_emptied_segment_without_a_durable_end_is_reported_as_unknown(
+    written: Path, size: int
+) -> None:
+    path = segments_of(written)[0]
+    (written / "durable").unlink()
+    path.write_bytes(path.read_bytes()[:size])
+    assert "not known" in str(check(written).problems)
+    recovery = recover(written)
+    assert recovery.report["confirmed"] == "unknown"
+    assert recovery.report["emptied"] == path.name
+    recovery.done()
+
+
+def test_an_emptied_segment_behind_the_durable_end_is_reported(tmp_path: Path) -> None:
+    journal = reopen(tmp_path)
+    put(journal, b"first")
+    journal.sync()
+    before = (tmp_path / "durable").read_bytes()
+    journal.seal()
+    put(journal, b"second")
+    journal.sync()
+    crash(journal)
+    (tmp_path / "durable").write_bytes(before)  # as after a crash of the machine
+    for _, snapshot in list_snapshots(tmp_path):
+        snapshot.unlink()
+    path = segments_of(tmp_path)[-1]
+    path.write_bytes(b"")
+    assert path.name in str(check(tmp_path).problems)
+    recovery = recover(tmp_path)
+    assert bodies(recovery) == [b"first"]
+    assert recovery.report["confirmed"] == "unknown"
+    assert recovery.report["emptied"] == path.name
+
+
+def test_an_emptied_segment_that_a_snapshot_covers_is_lost_data(tmp_path: Path) -> None:
+    journal = reopen(tmp_path)
+    journal.recovery.done()
+    journal.snapshot_source = lambda: b"state"
+    first = put(journal, b"first")
+    journal.seal()
+    put(journal, b"second")
+    journal.sync()
+    position, _ = list_snapshots(tmp_path)[0]
+    crash(journal)
+    (tmp_path / "durable").unlink()
+    path = segments_of(tmp_path)[-1]
+    assert first < int(path.stem) <= position
+    path.write_bytes(b"")
+    recovery = recover(tmp_path)
+    assert recovery.report["confirmed"] == "lost"
+    assert recovery.next_sequence > position
+    recovery.done()
+
+
 def test_garbage_behind_the_last_record_is_cut(written: Path) -> None:
     path = segments_of(written)[0]
     with path.open("ab") as file:
@@ -122,6 +194,7 @@ def test_garbage_behind_the_last_record_is_cut(written: Path) -> None:
     assert b"".join(bodies(recovery)) == b"abcdef"
     assert recovery.report["torn_bytes"] == 280
     assert recovery.report["lost_bytes"] == 0
+    assert recovery.report["confirmed"] == "complete"
 
 
 def test_a_bit_flipped_in_what_was_durable_stops_the_start(written: Path) -> None:
@@ -400,7 +473,7 @@ def test_rows_tell_what_the_broker_needs(tmp_path: Path) -> None:
     journal.close()
     journal = reopen(tmp_path)
     first, second = rows_of(journal)
-    assert first == (sequence, number, 9, T0 + 5, T0, 5, 2, True)
+    assert first == (sequence, number, 9, T0 + 5, T0, 5, 2, True, False)
     assert (second.sequence, second.references, second.delayed) == (many, 999, False)
     assert journal.addresses[number] == topic
     assert journal.fetch(sequence).routes == (4, 5, 6)

@@ -23,6 +23,7 @@ from sluicemq.journal.snapshot import (
     read_snapshot,
     write_snapshot,
 )
+from sluicemq.journal.space import DiskSpace
 from sluicemq.journal.writer import read_durable
 from sluicemq.model.errors import JournalDamaged
 from tests.journal.support import crash, live_of, put, reopen, segments_of, take
@@ -43,11 +44,11 @@ def test_a_snapshot_is_never_ahead_of_the_records(
 ) -> None:
     positions: list[tuple[int, int]] = []
 
-    def write(directory: Path, capture: Capture) -> None:
+    def write(directory: Path, capture: Capture, space: DiskSpace) -> None:
         durable = read_durable(tmp_path)
         assert durable is not None
         positions.append((capture.snapshot.position, durable.sequence))
-        write_snapshot(directory, capture)
+        write_snapshot(directory, capture, space)
 
     monkeypatch.setattr(upkeep_module, "write_snapshot", write)
     for _ in range(5):

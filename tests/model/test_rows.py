@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from contextlib import suppress
 
 import msgspec
@@ -12,6 +13,7 @@ from hypothesis import strategies as st
 from sluicemq.model.errors import FrameTooLarge, ProtocolError
 from sluicemq.model.message import Property
 from sluicemq.model.rows import (
+    DIGEST_MASK,
     FRAME_ROWS,
     MAX_TIME,
     MOST_NAME_BYTES,
@@ -20,6 +22,7 @@ from sluicemq.model.rows import (
     RowValues,
     announced_rows,
     decode,
+    digest,
     encode,
     frame,
     frames,
@@ -158,3 +161,38 @@ def test_limits() -> None:
     for wrong in several:
         with pytest.raises(ProtocolError, match="no map of scalars"):
             properties_of(msgspec.Raw(msgspec.msgpack.encode(wrong)))
+
+
+def digest_of(rows: Iterable[RowValues]) -> int:
+    """The digest of rows in the frames that they usually have."""
+    parts = (digest(data) for encoded in encode(rows) for data in frames(memoryview(encoded)))
+    return sum(parts) & DIGEST_MASK
+
+
+@given(st.lists(ROWS, max_size=8), st.data())
+def test_digest_is_of_rows_in_any_order_and_frames(
+    rows: list[RowValues], draw: st.DataObject
+) -> None:
+    others = draw.draw(st.permutations(rows))
+    cut = draw.draw(st.integers(0, len(rows)))
+    assert digest_of(rows) == (digest_of(others[:cut]) + digest_of(others[cut:])) & DIGEST_MASK
+
+
+def test_digest_tells_rows_from_others() -> None:
+    rows = [row("q", b"%d" % number, message_id=f"id{number}") for number in range(2000)]
+    found = {digest_of([each]) for each in rows} | {digest_of([]), digest_of(rows)}
+    assert len(found) == len(rows) + 2
+    exchanged = [
+        [row("q", b"a", message_id=first), row("q", b"b", message_id=second)]
+        for number in range(500)
+        for first, second in [(f"{number}", f"{number ^ 1}"), (f"{number ^ 1}", f"{number}")]
+    ]
+    digests = [digest_of(pair) for pair in exchanged]
+    assert all(a != b for a, b in zip(digests[::2], digests[1::2], strict=True))
+    assert digest_of(rows[:1]) != digest_of(rows[:1] * 2)
+
+
+@pytest.mark.parametrize("data", [b"", b"\xc0", b"\x92\x01", b"\x91"])
+def test_digest_of_no_rows(data: bytes) -> None:
+    with pytest.raises(ProtocolError, match="no array of rows"):
+        digest(data)

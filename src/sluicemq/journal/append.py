@@ -130,6 +130,7 @@ class Appender:
             or message.correlation_id
             or message.type
             or message.deliver_at
+            or message.timestamp != message.arrival
         ):
             meta = encode_meta(message)
             start += len(meta)
@@ -144,7 +145,7 @@ class Appender:
         message.sequence = sequence = self._next
         rest = REST.pack(
             sequence,
-            message.timestamp * 1000,
+            message.arrival * 1000,
             message.expiration,
             0,
             destination,

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import fcntl
 import os
+from contextlib import suppress
 from pathlib import Path
 from typing import Final
 
@@ -35,8 +36,10 @@ def take_lock(directory: Path, *, create: bool = True) -> int:
         raise JournalLocked(
             f"{directory} is in use by process {holder}. Stop it, or choose another directory."
         ) from None
-    os.ftruncate(fd, 0)
-    os.pwrite(fd, b"%d\n" % os.getpid(), 0)
+    holder_line = b"%d\n" % os.getpid()
+    with suppress(OSError):  # on a full file system the lock holds without it
+        os.pwrite(fd, holder_line, 0)  # in the block that is there, if there is one
+        os.ftruncate(fd, len(holder_line))
     return fd
 
 

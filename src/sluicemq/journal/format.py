@@ -42,10 +42,11 @@ Bodies by type:
     DELIVERED         as SETTLED: first deliveries of messages, by the turn they were made in
     REDELIVERED       the same of later ones, then u32 deliveries so far x count
     GAUGE             u64 waiting, u64 in flight, u32 consumers, u32 0: how a destination stands
+    CLOCK             i64 ms: a step of the wall clock (broker/clocklog.py)
     the others        are the broker's (broker/records.py)
 
-DELIVERED, REDELIVERED, GAUGE and BATCH came with format version 2; segments of version 1 are read,
-and gone on from in a new segment, as they are.
+DELIVERED, REDELIVERED, GAUGE, BATCH and CLOCK came with format version 2; segments of version 1 are
+read, and gone on from in a new segment, as they are.
 """
 
 from __future__ import annotations
@@ -85,6 +86,7 @@ class RecordType(IntEnum):
     REDELIVERED = 19
     GAUGE = 20
     BATCH = 21
+    CLOCK = 22
 
 
 class Cause(IntEnum):
@@ -97,6 +99,11 @@ class Cause(IntEnum):
     PURGED = 5
     MOVED = 6
     DISCARDED = 7
+
+    @property
+    def label(self) -> str:
+        """The name that users see, as that of the event in Spark: `dead-lettered`."""
+        return self.name.lower().replace("_", "-")
 
 
 UNIT_END: Final = 1

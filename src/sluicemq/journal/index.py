@@ -57,6 +57,8 @@ COLUMNS: Final[tuple[tuple[str, Literal["Q", "q", "I", "H", "B"], int, int], ...
     ("kind", "B", 1, 48),
     ("durability", "B", 1, 49),
 )
+INDEX_BYTES: Final = sum(width for _, _, width, _ in COLUMNS)
+"""What a record takes in the columns."""
 TRAILER: Final = Struct("<8sQQII")
 TRAILER_BYTES: Final = 32
 TRAILER_MAGIC: Final = b"SLUICEND"

@@ -85,6 +85,8 @@ def check(directory: Path) -> Report:
     durable = read_durable(directory)
     firsts = list_segments(directory)
     for first, following in zip_longest(firsts, firsts[1:]):
+        if _is_emptied(directory, first, durable, report):
+            continue
         if durable is not None and first > durable.segment:
             continue
         end = records_end(directory, first, following)
@@ -106,6 +108,25 @@ def check(directory: Path) -> Report:
     except JournalDamaged as error:
         report.problems.append(Problem(str(directory), 0, str(error)))
     return report
+
+
+def _is_emptied(directory: Path, first: int, durable: DurableEnd | None, report: Report) -> bool:
+    """Report a segment without a whole header as lost data, even behind the durable end: a
+    segment gets its name only once its header and first group are on disk."""
+    path = segment_path(directory, first)
+    try:
+        size = path.stat().st_size
+    except FileNotFoundError:
+        return False
+    if size >= SEGMENT_HEADER_BYTES:
+        return False
+    text = f"the segment has been emptied: {size} bytes are left of it"
+    if durable is not None and durable.segment == first:
+        text += f", but {durable.offset} bytes were on disk. Confirmed data is lost"
+    else:
+        text += "; how much of it had been confirmed is not known"
+    report.problems.append(Problem(str(path), 0, text))
+    return True
 
 
 def _check_segment(
@@ -139,6 +160,8 @@ def _check_segment(
     stop, heads = _check_records(view, end, problem)
     if stop < min(end, view.size) and (durable is not None or index is not None or full):
         problem(stop, "the record is not intact")
+    if not heads and not problems:
+        problem(stop, "the segment has no record; how much of it had been confirmed is not known")
     report.segments += 1
     report.records += len(heads)
     report.bytes += view.size
@@ -203,6 +226,9 @@ def _check_liveness(directory: Path, identity: bytes, report: Report) -> None:
             report.problems.append(Problem(str(directory), 0, str(error)))
             return
         report.live = recovery.report["live"]
+        if recovery.report["confirmed"] == "lost":
+            text = "the journal ends before the newest snapshot. Confirmed data is lost"
+            report.problems.append(Problem(str(directory), 0, text))
         for part in recovery.parts:
             segment = part.segment
             known = set(part.table.sequences.tolist())

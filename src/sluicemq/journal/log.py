@@ -12,6 +12,7 @@ import os
 import time
 from array import array
 from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from functools import partial
 from pathlib import Path
 from typing import Final, NamedTuple
@@ -36,6 +37,7 @@ from sluicemq.journal.segment import (
     SegmentHeader,
 )
 from sluicemq.journal.slots import Slots
+from sluicemq.journal.space import NO_SPACE, DiskSpace, SpaceLimits, SpaceReport
 from sluicemq.journal.upkeep import Upkeep
 from sluicemq.journal.writer import (
     DurableEnd,
@@ -61,9 +63,16 @@ ALLOWANCE_SEGMENTS: Final = 4
 SMALL_GROUP: Final = 4
 """Records. While nobody has more to say than that, a group is written on the owner's thread: to
 hand it to another one and hear from it takes half as long again as a swift fdatasync."""
+START_SECONDS: Final = 0.1
+"""Between two looks at whether the first group has to wait for space."""
 SWIFT: Final = 0.001
 """Seconds. On a disk that usually needs longer, the owner's thread never waits for it."""
 
+
+IDLE_SEGMENT: Final = 1 << 20
+"""Bytes of records, all done with, at which a segment is ended early while space is low."""
+RECLAIM_SECONDS: Final = 10.0
+"""Between two snapshots that are made for the sake of space."""
 
 MAX_UNSYNCED: Final = 1 << 20
 """Bytes that wait for a sync which nobody waits for."""
@@ -99,6 +108,10 @@ def _raise(error: JournalError) -> None:
     """Without somebody to tell, the next append tells."""
 
 
+def _no_warning(text: str) -> None:
+    """Ignore warnings until the owner asks for them."""
+
+
 def _ignore(durable: int) -> None:
     """Nobody wants to know."""
 
@@ -122,6 +135,7 @@ class FileJournal(Appender):
         "_last_records",
         "_lock",
         "_lookup",
+        "_reclaim_at",
         "_records",
         "_roll_wanted",
         "_snapshot_due",
@@ -143,11 +157,14 @@ class FileJournal(Appender):
         "identity",
         "on_durable",
         "on_failure",
+        "on_warning",
         "on_written",
         "options",
+        "record_transient",
         "recovery",
         "slots",
         "snapshot_source",
+        "space",
         "sync_delay",
         "syncs",
         "written",
@@ -162,6 +179,7 @@ class FileJournal(Appender):
         lock: int,
         notify: Notify,
         on_failure: Callable[[JournalError], None],
+        space: DiskSpace,
     ) -> None:
         """Use `open`."""
         super().__init__(
@@ -171,6 +189,7 @@ class FileJournal(Appender):
         self.options = options
         self.sync_delay = options.sync_delay
         self.deliveries = options.deliveries
+        self.record_transient = options.record_transient
         self.gauge_interval = options.gauge_interval
         self.syncs = Histogram()
         self.identity = identity[:8]
@@ -179,6 +198,7 @@ class FileJournal(Appender):
         self.on_durable: Callable[[int], None] = _ignore
         self.on_written: Callable[[int], None] = _ignore
         self.on_failure = on_failure
+        self.on_warning: Callable[[str], None] = _no_warning
         self.snapshot_source: Callable[[], bytes] = self._recovered_state
         self._state = recovery.state
         self._state_position = recovery.position
@@ -197,7 +217,9 @@ class FileJournal(Appender):
         self._group: Group | None = None
         self._full: Full | None = None
 
-        self._spares = Spares(directory)
+        self.space = space
+        self._reclaim_at = 0.0
+        self._spares = Spares(directory, space)
         self._spare_due = True
         self._files: dict[int, SegmentFile] = {}
         self._lookup = Lookup(directory, self._files)
@@ -212,7 +234,7 @@ class FileJournal(Appender):
         self._records = 0
         self._written_bytes = 0
 
-        self._durable_file = DurableFile(directory)
+        self._durable_file = DurableFile(directory, space)
         self._writer = Writer(notify, self._fail)
         self._upkeep = Upkeep(
             directory,
@@ -224,6 +246,10 @@ class FileJournal(Appender):
             ALLOWANCE_SEGMENTS * options.segment_bytes,
             self._carry,
             self._fail,
+            options.slot_idle_limit,
+            self._warn,
+            space,
+            options.drop_slots_on_low_space,
         )
         self._open_file()
 
@@ -234,6 +260,8 @@ class FileJournal(Appender):
         options: JournalOptions | None = None,
         notify: Notify = _inline,
         on_failure: Callable[[JournalError], None] = _raise,
+        *,
+        wait_for_space: bool = False,
     ) -> FileJournal:
         """Recover the journal of that directory, or create one.
 
@@ -241,28 +269,56 @@ class FileJournal(Appender):
         another one. `on_failure` is called once, when a write has failed: the process should
         stop. `recovery` has what the broker needs to know; call its `done` after that.
 
+        With `wait_for_space` a full file system is no failure: what finds no space, not even in the
+        reserve, waits for it; call `measure_space` and `check_space` once a second. Without, it
+        fails.
+
         Raises JournalLocked, JournalDamaged, JournalError, OSError.
         """
         options = options or JournalOptions()
-        directory.mkdir(parents=True, exist_ok=True, mode=0o750)
-        lock = take_lock(directory)
+        with _naming_space(directory):
+            directory.mkdir(parents=True, exist_ok=True, mode=0o750)
+            lock = take_lock(directory)
         try:
-            remove_temporary(directory)
-            identity = read_identity(directory) or make_identity(directory)
-            recovery = Recovery(directory, identity, verify=options.verify_on_start, mend=True)
-            journal = cls(directory, options, identity, recovery, lock, notify, on_failure)
+            with _naming_space(directory):
+                remove_temporary(directory)
+                limits = SpaceLimits(
+                    options.low_space_bytes, options.low_space_percent, options.reserve_bytes
+                )
+                space = DiskSpace(directory, limits, notify, patient=wait_for_space)
         except BaseException:
+            os.close(lock)
+            raise
+        try:
+            with _naming_space(directory):
+                identity = read_identity(directory) or make_identity(directory)
+                recovery = Recovery(
+                    directory, identity, verify=options.verify_on_start, mend=True, space=space
+                )
+                journal = cls(
+                    directory, options, identity, recovery, lock, notify, on_failure, space
+                )
+        except BaseException:
+            space.release_file()
             os.close(lock)
             raise
         try:
             started = json.dumps({"pid": os.getpid()}).encode()
             journal._append(RecordType.STARTED, started, now())
-            journal.sync()
+            journal._write_start()
             journal._snapshot_due = len(recovery.parts) > 0
         except BaseException:
             journal.close()
             raise
         return journal
+
+    def _write_start(self) -> None:
+        """Write the first group, unless it has to wait for space. Raises JournalFailed."""
+        self.commit()
+        while self._writer.outstanding and not self.space.exhausted:
+            self._writer.wait(START_SECONDS)
+        if self._failed:
+            raise JournalFailed(self._refusal)
 
     # --- group commit --------------------------------------------------------------------------
 
@@ -309,9 +365,13 @@ class FileJournal(Appender):
             self._group = group = Group(parts, self._file, end, sync)
             small = len(parts) <= 3 * SMALL_GROUP and self._sync_usual < SWIFT
             # the first group of a file also creates it
-            run = self._writer.run if small and self._file.fd >= 0 else self._writer.submit
+            # and one that may have to wait for space must not do that here
+            file = self._file
+            here = small and file.fd >= 0 and not self.space.low and file.has_room(self._fill)
+            run = self._writer.run if here else self._writer.submit
             run(partial(self._write, group), partial(self._written, group))
-        if self._spare_due and self._fill > self.options.segment_bytes // 2:
+        half = self.options.segment_bytes // 2
+        if self._spare_due and self._fill > half and not self.space.low:
             self._spare_due = False
             self._writer.defer(self._spares.prepare, nothing)
         if last:
@@ -354,8 +414,10 @@ class FileJournal(Appender):
         self._move()
 
     def _move(self) -> None:
-        """Append a slice of what has to leave old segments; it goes with the next group."""
-        if self._upkeep.moving and not self._open and not self._refusal:
+        """Append a slice of what has to leave old segments; it goes with the next group. Not from
+        the reserve: what is moved takes space before it gives some back."""
+        allowed = not self._open and not self._refusal and not self.space.spending
+        if self._upkeep.moving and allowed:
             self._upkeep.move_slice()
 
     def sync(self) -> None:
@@ -374,6 +436,9 @@ class FileJournal(Appender):
     def fence(self) -> None:
         self._refusal = self._refusal or "the journal is fenced: somebody else writes it now"
         self.commit()
+
+    def _warn(self, text: str) -> None:
+        self.on_warning(text)
 
     def _fail(self, error: BaseException) -> None:
         if self._failed:
@@ -406,7 +471,7 @@ class FileJournal(Appender):
         )
         preallocate = min(self.options.preallocate_bytes, self.options.segment_bytes)
         self._file = SegmentFile(
-            self.directory, header, self._spares, preallocate, self.syncs.record
+            self.directory, header, self._spares, preallocate, self.syncs.record, self.space
         )
         self._files[segment.first] = self._file
 
@@ -414,6 +479,10 @@ class FileJournal(Appender):
     def segments(self) -> Sequence[Segment]:
         """All there are, in ascending order, as this thread knows them; not to be changed."""
         return self._liveness.segments
+
+    def completed(self, segment: Segment) -> int:
+        """Return when a segment was sealed, in ms since the epoch; 0 if it is not there."""
+        return self._upkeep.completed(segment)
 
     def seal(self) -> None:
         self._roll_wanted = True
@@ -483,6 +552,55 @@ class FileJournal(Appender):
             self._next_number,
             self.addresses,
         )
+
+    def measure_space(self) -> None:
+        self.space.measure()
+
+    def check_space(self) -> None:
+        """While space is low, also remove what can go."""
+        space = self.space
+        space.poll()
+        if self._failed or self._closed:
+            return
+        if space.restorable:
+            self._writer.defer(space.restore, space.poll)
+        if space.low:
+            self._reclaim()
+
+    def _reclaim(self) -> None:
+        """Give back the space of segments that are done with, before the active one is full.
+
+        Segments that only slots have held go as soon as these do. Others take a snapshot, and the
+        active one has to be ended first; that costs records, so it is not done all the time.
+        """
+        upkeep = self._upkeep
+        upkeep.remove_finished()
+        if upkeep.taking or self._open or self._refusal:
+            return
+        moment = time.monotonic()
+        if not self._snapshot_due and (moment >= self._reclaim_at or self.space.spending):
+            if self._fill > IDLE_SEGMENT and not self._segment.count_live():
+                self._roll_wanted = True  # a snapshot follows
+            elif upkeep.unwritten or upkeep.worth_a_snapshot:
+                self._snapshot_due = True
+        if self._roll_wanted or self._snapshot_due:
+            self._reclaim_at = moment + RECLAIM_SECONDS
+            self.commit()
+
+    @property
+    def on_space(self) -> Callable[[SpaceReport], None]:
+        return self.space.on_change
+
+    @on_space.setter
+    def on_space(self, callback: Callable[[SpaceReport], None]) -> None:
+        self.space.on_change = callback
+
+    def space_state(self) -> SpaceReport:
+        return self.space.state()
+
+    def held_by_slots(self) -> dict[str, int]:
+        """Bytes that could be given back but for a retention slot, by the slot's name."""
+        return self._upkeep.held_by_slots()
 
     def compact(self) -> None:
         """Empty segments that are not live throughout, and remove what may go.
@@ -567,6 +685,7 @@ class FileJournal(Appender):
         self._closed = True
         if not self._refusal and not self._open:
             self._append(RecordType.STOPPED, b"", now())
+        self.space.close()
         self.sync()
         self._refusal = self._refusal or "the journal is closed"
         self._writer.stop()
@@ -576,4 +695,19 @@ class FileJournal(Appender):
             file.close()
         self._spares.close()
         self._durable_file.close()
+        self.space.release_file()
         os.close(self._lock)
+
+
+@contextmanager
+def _naming_space(directory: Path) -> Iterator[None]:
+    """Turn an error for want of space into one that says where, and what to do."""
+    try:
+        yield
+    except OSError as error:
+        if error.errno not in NO_SPACE:
+            raise
+        raise JournalError(
+            f"the journal in {directory} cannot be opened: {error}, and there is no reserve, or it "
+            "is used up. Make room on this file system, then start again; nothing is lost."
+        ) from error

@@ -20,6 +20,7 @@ from sluicemq.journal.format import (
 )
 from sluicemq.journal.meta import encode_meta
 from sluicemq.journal.port import JournalStats
+from sluicemq.journal.space import SpaceLevel, SpaceReport
 from sluicemq.model.destination import Address
 from sluicemq.model.errors import JournalError, JournalFailed, RecordNotFound
 from sluicemq.model.histogram import Histogram
@@ -28,6 +29,10 @@ from sluicemq.model.message import Message
 
 def _ignore(durable: int) -> None:
     """Nobody wants to know."""
+
+
+def _ignore_space(report: SpaceReport) -> None:
+    """There is no disk that could fill up."""
 
 
 class MemoryJournal:
@@ -52,7 +57,9 @@ class MemoryJournal:
         "gauge_interval",
         "identity",
         "on_durable",
+        "on_space",
         "on_written",
+        "record_transient",
         "snapshot_source",
         "sync_delay",
         "syncs",
@@ -66,11 +73,13 @@ class MemoryJournal:
         self.durable = self.written = 0
         self.sync_delay = 0
         self.deliveries = deliveries
+        self.record_transient = False
         self.gauge_interval = gauge_interval
         self.syncs = Histogram()
         self.addresses: dict[int, Address] = {}
         self.on_durable: Callable[[int], None] = _ignore
         self.on_written: Callable[[int], None] = _ignore
+        self.on_space: Callable[[SpaceReport], None] = _ignore_space
         self.snapshot_source: Callable[[], bytes] = bytes
         self._history: list[Record] | None = [] if history else None
         self._messages: dict[int, Message] = {}
@@ -139,7 +148,7 @@ class MemoryJournal:
                 Record(
                     sequence,
                     RecordType.MESSAGE,
-                    message.timestamp * 1000,
+                    message.arrival * 1000,
                     message.expiration,
                     0,
                     destination,
@@ -288,6 +297,18 @@ class MemoryJournal:
         for record in self._history or ():
             if sequence <= record.sequence <= self.durable:
                 yield record
+
+    def measure_space(self) -> None:
+        """There is no disk."""
+
+    def check_space(self) -> None:
+        """There is no disk."""
+
+    def space_state(self) -> SpaceReport:
+        return SpaceReport(SpaceLevel.ENOUGH)
+
+    def held_by_slots(self) -> dict[str, int]:
+        return {}
 
     def seal(self) -> None:
         """There are no segments."""

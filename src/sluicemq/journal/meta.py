@@ -1,12 +1,14 @@
 """The message fields that are rarely set, as one msgpack array.
 
     [message id, correlation id, reply-to or nil, type, properties or nil, native, routes,
-     deliver-at]
+     deliver-at, timestamp or nil]
 
-reply-to is [kind, name]. A message with none of them has no meta at all. Text that is not UTF-8
-(surrogate escapes, see model/destination.py) is an extension of type 1 with the bytes in
-"surrogatepass" spelling, an integer beyond 64 bits one of type 2 with its decimal digits; where
-either occurs, properties are an array of [name, value] instead of a map.
+reply-to is [kind, name]. The timestamp is the client's, in ms; nil if the protocol has none: that
+of the message is its arrival time then, which is the time of the record. A message with none of
+them has no meta at all. Text that is not UTF-8 (surrogate escapes, see model/destination.py) is an
+extension of type 1 with the bytes in "surrogatepass" spelling, an integer beyond 64 bits one of
+type 2 with its decimal digits; where either occurs, properties are an array of [name, value]
+instead of a map.
 """
 
 from __future__ import annotations
@@ -40,7 +42,13 @@ def has_meta(message: Message) -> bool:
         or message.type
         or message.routes
         or message.deliver_at
+        or message.timestamp != message.arrival
     )
+
+
+def has_client_timestamp(message: Message) -> bool:
+    """Return whether the timestamp is the client's own, and not the arrival time."""
+    return message.timestamp != message.arrival or message.origin is Origin.JMQ
 
 
 def encode_meta(message: Message) -> bytes:
@@ -56,6 +64,7 @@ def encode_meta(message: Message) -> bytes:
         message.native,
         message.routes,
         message.deliver_at,
+        message.timestamp if has_client_timestamp(message) else None,
     )
     try:
         return _encoder.encode(fields)
@@ -81,6 +90,7 @@ def decode_message(record: Record, destination: Address) -> Message:
         record.priority,
     )
     message.sequence = record.identity
+    message.arrival = message.timestamp
     if record.meta:
         decode_meta(message, record.meta, record.sequence)
     return message
@@ -99,9 +109,12 @@ def decode_meta(message: Message, meta: bytes | memoryview, sequence: int) -> No
             message.native,
             routes,
             message.deliver_at,
+            timestamp,
         ) = _decoder.decode(meta)
         message.properties = dict(properties) if properties is not None else None
         message.routes = tuple(routes)
+        if timestamp is not None:
+            message.timestamp = timestamp
         if reply_to is not None:
             message.reply_to = Address(Kind(reply_to[0]), reply_to[1])
     except (

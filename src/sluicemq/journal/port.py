@@ -19,6 +19,7 @@ from typing import Protocol
 import msgspec
 
 from sluicemq.journal.format import Record
+from sluicemq.journal.space import SpaceReport
 from sluicemq.model.destination import Address
 from sluicemq.model.histogram import Histogram
 from sluicemq.model.message import Message
@@ -58,6 +59,8 @@ class Journal(Protocol):
     """ms within which what nobody waits for is to be committed with `sync`."""
     deliveries: bool
     """Whether deliveries are worth a record."""
+    record_transient: bool
+    """Whether messages with Durability.NONE are to be appended, as Durability.TRANSIENT."""
     gauge_interval: int
     """ms between records of how a destination stands; 0 = there are none."""
     syncs: Histogram
@@ -66,6 +69,8 @@ class Journal(Protocol):
     """Called after each group that moves it with the new value of `durable`."""
     on_written: Callable[[int], None]
     """Called after each group with the new value of `written`."""
+    on_space: Callable[[SpaceReport], None]
+    """Called when the level of free space changes; there is enough until then."""
     snapshot_source: Callable[[], bytes]
     """Called now and then; gives the broker's own state, to be handed back at the next start."""
 
@@ -143,6 +148,18 @@ class Journal(Protocol):
 
     def read_from(self, sequence: int) -> Iterator[Record]:
         """Durable records that are still kept, in order, from that number on."""
+
+    def measure_space(self) -> None:
+        """Ask the file system for its free space, which may take long; on any thread."""
+
+    def check_space(self) -> None:
+        """Judge what was measured last. Call once a second."""
+
+    def space_state(self) -> SpaceReport:
+        """The free space as last measured."""
+
+    def held_by_slots(self) -> dict[str, int]:
+        """Bytes that could be given back but for a retention slot, by the slot's name."""
 
     def seal(self) -> None:
         """End the segment that is written, so that it can be read by column or go."""

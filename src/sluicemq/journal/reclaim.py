@@ -14,31 +14,46 @@ from itertools import compress
 from typing import Final, NamedTuple
 
 from sluicemq.journal.liveness import Segment
-from sluicemq.journal.slots import Slots
+from sluicemq.journal.slots import Slot, Slots
 
 MOVE_BYTES: Final = 1 << 20
 """Moved per group, so that live traffic hardly notices."""
 
 
 class Removable(NamedTuple):
-    """Segments to remove, slots to mark lost because they would hold too much, and slots to remove
-    because their lease is over."""
+    """Segments to remove, slots to mark lost because they would hold too much, slots to mark lost
+    because their reader has gone, and slots to remove because their lease is over."""
 
     segments: list[Segment]
     lost: list[str]
+    abandoned: list[str]
     expired: list[str]
 
 
-def removable(finished: list[Segment], position: int, slots: Slots, now: int) -> Removable:
-    """What may go.
+def removable(
+    finished: list[Segment],
+    position: int,
+    slots: Slots,
+    now: int,
+    idle_limit: int,
+    completed: Callable[[Segment], int],
+    *,
+    drop: bool = False,
+) -> tuple[Removable, list[str]]:
+    """Return what may go, and the slots that have been idle for half of `idle_limit`, ms, 0 = none.
+
+    With `drop` no slot holds a segment: those that would are lost.
 
     `finished` are those that the snapshot has nothing live in, `position` is that of the broker's
     part of it. The segment that has this position stays: recovery expects the one before each
-    segment that begins behind it. `now` in ms since the epoch.
+    segment that begins behind it. `now`, and `completed`, when a segment was sealed, are in ms
+    since the epoch.
     """
     free = [s for s in finished if s.sealed and s.last < position and not s.is_needed]
     lost: list[str] = []
+    abandoned: list[str] = []
     expired: list[str] = []
+    idle: list[str] = []
     held: set[int] = set()
     for name, slot in slots.list().items():
         if slot.expired(now):
@@ -46,12 +61,24 @@ def removable(finished: list[Segment], position: int, slots: Slots, now: int) ->
             continue
         if slot.lost:
             continue
-        wanted = [s for s in free if s.last > slot.position]
-        if sum(s.size for s in wanted) > slot.limit_bytes:
+        wanted = wanted_by(slot, free)
+        if sum(s.size for s in wanted) > (0 if drop else slot.limit_bytes):
             lost.append(name)
-        else:
-            held.update(s.first for s in wanted)
-    return Removable([s for s in free if s.first not in held], lost, expired)
+            continue
+        waited = slot.idle(completed(wanted[0]), now) if wanted and idle_limit else 0
+        if waited and waited > idle_limit:
+            abandoned.append(name)
+            continue
+        if waited and 2 * waited > idle_limit:
+            idle.append(name)
+        held.update(s.first for s in wanted)
+    segments = [s for s in free if s.first not in held]
+    return Removable(segments, lost, abandoned, expired), idle
+
+
+def wanted_by(slot: Slot, segments: list[Segment]) -> list[Segment]:
+    """Segments that its reader has not read to the end."""
+    return [segment for segment in segments if segment.last > slot.position]
 
 
 def stuck(

@@ -35,6 +35,7 @@ from sluicemq.journal.segment import (
     segment_path,
 )
 from sluicemq.journal.snapshot import SegmentState, Snapshot, newest_snapshot
+from sluicemq.journal.space import Unreserved
 from sluicemq.journal.tail import Tail, find_full, find_tail
 from sluicemq.journal.writer import (
     DURABLE_NAME,
@@ -46,6 +47,7 @@ from sluicemq.journal.writer import (
 )
 from sluicemq.model.destination import Address, Kind, decode_name
 from sluicemq.model.errors import JournalDamaged
+from sluicemq.model.message import Durability
 
 SEQUENCE_GAP: Final = 1 << 20
 """Left free after a restart, for numbers that were given without a record."""
@@ -68,6 +70,22 @@ _APPLIED: Final = re.compile(
 )
 
 
+_FOREIGN_TIMES: Final = bytes(
+    (
+        RecordType.MESSAGE,
+        RecordType.DESTINATION,
+        RecordType.DESTINATION_GONE,
+        RecordType.CARRIED,
+        RecordType.SNAPSHOT,
+        RecordType.INDEX,
+        RecordType.STARTED,
+        RecordType.STOPPED,
+        RecordType.NUMBERED,
+    )
+)
+"""Types whose time is a client's, an earlier record's or the journal's own."""
+
+
 class Row(NamedTuple):
     """A live message, without its body.
 
@@ -78,6 +96,7 @@ class Row(NamedTuple):
     size         bytes of the body
     references   settlements it still waits for
     delayed      it has a time before which it is not delivered
+    transient    a restart drops it (Durability.TRANSIENT)
     """
 
     sequence: int
@@ -88,6 +107,7 @@ class Row(NamedTuple):
     size: int
     references: int
     delayed: bool
+    transient: bool
 
 
 class Part(NamedTuple):
@@ -106,12 +126,27 @@ class Recovery:
     liveness   of every record, now
     addresses  destinations by number, now
     finished   `done` has been called
-    report     for people: segments, records, live, torn_bytes, lost_bytes, seconds
+    report     for people: segments, records, live, seconds, and how the newest segment ended:
+               torn_bytes  cut off behind its last whole unit
+               lost_bytes  missing of what had been durable, as far as that is known
+               emptied     name of the newest segment when it held no record at all, else ""
+               confirmed   "complete": everything up to the published durable end is there;
+                           "lost": data that had been durable is missing;
+                           "unknown": no durable end is published for what was cut off
     """
 
-    def __init__(self, directory: Path, identity: bytes, *, verify: bool, mend: bool) -> None:
+    def __init__(
+        self,
+        directory: Path,
+        identity: bytes,
+        *,
+        verify: bool,
+        mend: bool,
+        space: Unreserved | None = None,
+    ) -> None:
         """Read the journal. With `mend` a torn tail is cut off and every segment sealed;
-        without, nothing is changed and nothing beyond the published end is looked at.
+        without, nothing is changed and nothing beyond the published end is looked at. `space` is
+        asked for room on a full file system.
 
         Raises JournalDamaged, or JournalError for a format from the future.
         """
@@ -124,10 +159,16 @@ class Recovery:
         self.next_sequence = 1
         self.parts: list[Part] = []
         self.finished = False
-        self.report: dict[str, Any] = {"torn_bytes": 0, "lost_bytes": 0}
+        self.report: dict[str, Any] = {
+            "torn_bytes": 0,
+            "lost_bytes": 0,
+            "emptied": "",
+            "confirmed": "complete",
+        }
         self._names: dict[int, Address] = {}
         self._unsealed: list[tuple[int, Tail]] = []
         self._mend = mend
+        self._space = space or Unreserved()
         snapshot = newest_snapshot(directory)
         self.state = snapshot.state if snapshot else b""
         self.position = snapshot.state_position if snapshot else 0
@@ -164,6 +205,11 @@ class Recovery:
             previous = part.segment
             self._load(part, saved.get(first))
             last = max(last, previous.last)
+        if snapshot and (previous.last if previous else 0) < snapshot.position:
+            # its SNAPSHOT record was durable before the snapshot was written
+            self.report["confirmed"] = "lost"
+        if durable and self.report["confirmed"] == "lost":
+            last = max(last, durable.sequence)
         self._apply()
         if self._mend:
             self._seal_all()
@@ -203,11 +249,12 @@ class Recovery:
     def _open(
         self, first: int, following: int | None, durable: DurableEnd | None, verify: bool
     ) -> Part | None:
-        """Map a segment; None when it turned out to be an empty one, which has been removed."""
+        """Map a segment; None when it is the newest one and has no record: then it is removed."""
         path = segment_path(self.directory, first)
         is_last = following is None
-        if is_last and path.stat().st_size < SEGMENT_HEADER_BYTES:
-            self.report["torn_bytes"] = path.stat().st_size
+        published = durable.offset if durable and durable.segment == first else None
+        if is_last and (size := path.stat().st_size) < SEGMENT_HEADER_BYTES:
+            self._note_end(published, size, 0)
             self._discard(path)
             return None
         view = SegmentView(path)
@@ -224,7 +271,7 @@ class Recovery:
                     self._names[number] = Address(Kind(kind), name)
             else:
                 if following is None:
-                    tail = self._find_tail(view, durable)
+                    tail = self._find_tail(view, durable, published)
                     if self._mend and not tail.heads:
                         view.close()
                         self._discard(path)
@@ -246,16 +293,30 @@ class Recovery:
         self.parts.append(part)
         return part
 
-    def _find_tail(self, view: SegmentView, durable: DurableEnd | None) -> Tail:
-        """Of the last segment."""
-        published = durable.offset if durable and durable.segment == view.header.first else None
+    def _find_tail(
+        self, view: SegmentView, durable: DurableEnd | None, published: int | None
+    ) -> Tail:
+        """Return the whole units of the newest segment; `published` is its durable end."""
         if not self._mend:
             return find_tail(view, durable, view.size if published is None else published)
         tail = find_tail(view, durable)
-        self.report["torn_bytes"] = tail.torn
-        if published is not None:
-            self.report["lost_bytes"] = max(0, published - tail.end)
+        self._note_end(published, tail.torn, tail.end)
         return tail
+
+    def _note_end(self, published: int | None, torn: int, end: int) -> None:
+        """Report how the newest segment ends: its whole units at `end`, `torn` bytes behind it.
+
+        `published` is the durable end of this segment, None if none is published for it. After
+        a crash of the machine the published end may be an earlier one, but never a later one.
+        """
+        report = self.report
+        report["torn_bytes"] = torn
+        if published is not None:
+            report["lost_bytes"] = max(0, published - end)
+            if end < published:
+                report["confirmed"] = "lost"
+        elif torn or end <= SEGMENT_HEADER_BYTES:
+            report["confirmed"] = "unknown"
 
     def _find_full(self, view: SegmentView, following: int) -> Tail:
         """Of one that a crash kept from being sealed after the next had been begun."""
@@ -267,6 +328,9 @@ class Recovery:
         return find_full(view, header.previous_end)
 
     def _discard(self, path: Path) -> None:
+        """Remove the newest segment, which has no record. A segment gets its name only once its
+        first group is on disk, so it was emptied later: by the file system, or by somebody."""
+        self.report["emptied"] = path.name
         if self._mend:
             path.unlink()
             (self.directory / DURABLE_NAME).unlink(missing_ok=True)
@@ -287,12 +351,12 @@ class Recovery:
         self._unsealed.clear()
 
     def _seal(self, header: SegmentHeader, tail: Tail, is_last: bool) -> None:
-        file = SegmentFile.reopen(self.directory, header, tail.end, tail.heads)
+        file = SegmentFile.reopen(self.directory, header, tail.end, tail.heads, self._space)
         try:
             last = int.from_bytes(tail.heads[-48:-40], "little")
             file.seal(last + 1, self._names)
             if is_last:
-                published = DurableFile(self.directory)
+                published = DurableFile(self.directory, self._space)
                 published.write(DurableEnd(header.first, file.end, last))
                 published.close()
         finally:
@@ -407,6 +471,15 @@ class Recovery:
         for part in self.parts:
             yield from self._after(part, self.position, _EVENTS)
 
+    def last_time(self) -> int:
+        """Return the broker's wall clock when it wrote its last record, in ms since the epoch; 0
+        if no record tells. It is the last one in order, not the highest."""
+        for part in reversed(self.parts):
+            types = bytes(part.table.columns["type"]).rstrip(_FOREIGN_TIMES)
+            if types:
+                return int(part.table.columns["time"][len(types) - 1]) // 1000
+        return 0
+
     def address_of(self, record: Record) -> Address:
         """What a DESTINATION or DESTINATION_GONE record is about."""
         return decode_address(record.body)
@@ -443,6 +516,7 @@ class Recovery:
             moment,
             size,
             body,
+            durability,
             references,
         ) in compress(
             zip(
@@ -455,6 +529,7 @@ class Recovery:
                 columns["time"].tolist(),
                 columns["size"].tolist(),
                 columns["body"].tolist(),
+                columns["durability"].tolist(),
                 left,
                 strict=True,
             ),
@@ -474,6 +549,7 @@ class Recovery:
                     size - body,
                     references,
                     bool(flags & DELAYED),
+                    durability == Durability.TRANSIENT,
                 )
             )
 
@@ -498,6 +574,7 @@ class Recovery:
                     int(index.columns["size"][row]) - int(index.columns["body"][row]),
                     self.liveness.left(segment, int(index.sequences[row])),
                     bool(index.columns["flags"][row] & DELAYED),
+                    index.columns["durability"][row] == Durability.TRANSIENT,
                 )
 
     def _left_by_row(self, part: Part) -> bytes | bytearray:

@@ -2,8 +2,9 @@
 
 One JSON file per slot, DIRECTORY/slots/NAME.json, replaced as a whole. The reader itself may
 advance it from another process; the journal only reads it, and marks it lost when what is kept
-for its sake alone exceeds its limit. One with a lease holds nothing any more when that is over, and
-is removed: whoever needed it for a while may have been killed.
+for its sake alone exceeds its limit, or when it has held segments for longer than
+`journal.slot_idle_limit` without a word from its reader. One with a lease holds nothing any more
+when that is over, and is removed: whoever needed it for a while may have been killed.
 """
 
 from __future__ import annotations
@@ -24,6 +25,10 @@ from sluicemq.model.errors import JournalDamaged, JournalError, RecordNotFound
 
 SLOTS_DIRECTORY: Final = "slots"
 DEFAULT_SLOT_LIMIT: Final = 10 << 30
+DEFAULT_IDLE_LIMIT: Final = 7 * 24 * 3_600_000
+"""In ms."""
+NOTE_MS: Final = 60_000
+"""An acknowledgement that does not move the slot is recorded at most so often, in ms."""
 
 _NAME: Final = re.compile(r"[a-z0-9][a-z0-9_.-]{0,62}")
 _SUFFIX: Final = ".json"
@@ -38,6 +43,9 @@ class Slot(msgspec.Struct, frozen=True, kw_only=True):
     created      ms since the epoch
     lost         it asked for more than that, and segments it had not read are gone
     until        ms since the epoch, when its lease ends; 0 = it has none
+    moved        ms since the epoch, when its reader last acknowledged a position or renewed its
+                 lease; 0 = never
+    abandoned    it is lost because its reader has not done that for `journal.slot_idle_limit`
     """
 
     position: int
@@ -45,6 +53,24 @@ class Slot(msgspec.Struct, frozen=True, kw_only=True):
     created: int
     lost: bool = False
     until: int = 0
+    moved: int = 0
+    abandoned: bool = False
+
+    def idle(self, since: int, now: int) -> int:
+        """Return for how many ms it has kept segments without a word from its reader. `since`: when
+        the oldest segment that it keeps was complete. Both in ms since the epoch."""
+        return max(0, now - max(self.created, self.moved, since))
+
+    def describe_loss(self, name: str) -> str:
+        """Return why it is lost and what to do."""
+        if self.abandoned:
+            why = "its reader did not move it for longer than journal.slot_idle_limit"
+        else:
+            why = f"more than {self.limit_bytes} bytes were waiting for it"
+        return (
+            f"the slot {name} is lost: {why}, and segments it had not read may be gone. Drop it, "
+            "and read from the earliest that is there"
+        )
 
     def expired(self, now: int) -> bool:
         """Its lease is over; `now` in ms since the epoch."""
@@ -143,33 +169,35 @@ class Slots:
         """As `advance`, but a slot that is ahead stays: several may move it for one reader."""
         with self._alone():
             slot = self._kept(name)
-            return slot if position <= slot.position else self._move(name, slot, position)
+            return self._move(name, slot, max(position, slot.position))
 
     def renew(self, name: str, lease: int) -> None:
         """Hold on for so many ms from now. JournalError if the slot is lost; RecordNotFound if it
         is gone, as it may be when its lease was over."""
         with self._alone():
-            slot = msgspec.structs.replace(self._kept(name), until=wall() + lease)
+            now = wall()
+            slot = msgspec.structs.replace(self._kept(name), until=now + lease, moved=now)
             self._write(self._path(name), slot)
 
     def _kept(self, name: str) -> Slot:
         slot = self.get(name)
         if slot.lost:
-            raise JournalError(
-                f"the slot {name} is lost: more than {slot.limit_bytes} bytes were waiting for it. "
-                "Drop it, and read from the start."
-            )
+            raise JournalError(slot.describe_loss(name))
         return slot
 
     def _move(self, name: str, slot: Slot, position: int) -> Slot:
-        slot = msgspec.structs.replace(slot, position=position)
+        now = wall()
+        if position == slot.position and 0 <= now - slot.moved < NOTE_MS:
+            return slot
+        slot = msgspec.structs.replace(slot, position=position, moved=now)
         self._write(self._path(name), slot)
         return slot
 
-    def lose(self, name: str) -> None:
-        """The slot holds nothing any more."""
+    def lose(self, name: str, abandoned: bool = False) -> None:
+        """Let the slot hold nothing any more; `abandoned` as in Slot."""
         with self._alone():
-            self._write(self._path(name), msgspec.structs.replace(self.get(name), lost=True))
+            slot = msgspec.structs.replace(self.get(name), lost=True, abandoned=abandoned)
+            self._write(self._path(name), slot)
 
     def drop(self, name: str) -> None:
         """Raises RecordNotFound."""

@@ -17,6 +17,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 from struct import Struct
 from typing import Final
@@ -27,6 +28,7 @@ import msgspec
 from sluicemq.journal.format import FORMAT_VERSION
 from sluicemq.journal.liveness import Liveness, Segment
 from sluicemq.journal.segment import damaged
+from sluicemq.journal.space import NO_SPACE, Unreserved
 from sluicemq.journal.writer import write_whole
 from sluicemq.model.destination import Kind
 from sluicemq.model.errors import JournalDamaged, JournalError
@@ -82,9 +84,10 @@ class Capture:
     raw       segment and copy of its `live`, where that has changed since the last snapshot
     finished  segments with nothing live, which may go once this is on disk
     waits     for its position to be durable
+    written   it is on disk; False where there was no space for it
     """
 
-    __slots__ = ("finished", "raw", "snapshot", "waits")
+    __slots__ = ("finished", "raw", "snapshot", "waits", "written")
 
     def __init__(
         self,
@@ -96,6 +99,7 @@ class Capture:
         self.raw = raw
         self.finished = finished
         self.waits = True
+        self.written = False
 
 
 def capture_segments(liveness: Liveness) -> Capture:
@@ -124,12 +128,23 @@ def capture_segments(liveness: Liveness) -> Capture:
     return Capture(Snapshot(0, 0, b"", 0, [], b"", states), raw, finished)
 
 
-def write_snapshot(directory: Path, capture: Capture) -> None:
-    """Pack, write and make durable, then remove older ones. Runs on the writer's second thread."""
+def write_snapshot(directory: Path, capture: Capture, space: Unreserved) -> None:
+    """Pack, write and make durable, then remove older ones. Runs on the writer's second thread.
+
+    Where there is no space for it, nothing is changed, and `written` stays False.
+    """
     for _, state in capture.raw:
         state.live = compress(state.live, 1)
     snapshot = capture.snapshot
-    write_whole(snapshot_path(directory, snapshot.position), encode_snapshot(snapshot))
+    data = encode_snapshot(snapshot)
+    write = partial(write_whole, snapshot_path(directory, snapshot.position), data)
+    try:
+        space.with_space(write, len(data), upkeep=True, wait=False)
+    except OSError as error:
+        if error.errno not in NO_SPACE:
+            raise
+        return
+    capture.written = True
     for position, path in list_snapshots(directory):
         if position < snapshot.position:
             path.unlink()

@@ -29,7 +29,7 @@ SEQUENCE_LEAP: Final = 1 << 32
 
 # A header in 8-byte steps: type, flags, priority, origin, kind, durability are within bounds.
 _PLAUSIBLE: Final = re.compile(
-    rb"(?=[\x01-%c][\x00-\x1f][\x00-\x09][\x00-\x0f][\x00-\x07][\x00-\x02])" % max(RecordType),
+    rb"(?=[\x01-%c][\x00-\x1f][\x00-\x09][\x00-\x0f][\x00-\x07][\x00-\x03])" % max(RecordType),
     re.DOTALL,
 )
 

@@ -11,10 +11,18 @@ from pathlib import Path
 from sluicemq.journal.format import HEADER_BYTES, Record
 from sluicemq.journal.liveness import Liveness, Segment
 from sluicemq.journal.lookup import Lookup
-from sluicemq.journal.reclaim import Allowance, Mover, Removable, removable, stuck
+from sluicemq.journal.reclaim import (
+    Allowance,
+    Mover,
+    Removable,
+    removable,
+    stuck,
+    wanted_by,
+)
 from sluicemq.journal.segment import segment_path
 from sluicemq.journal.slots import Slots, wall
 from sluicemq.journal.snapshot import Capture, capture_segments, write_snapshot
+from sluicemq.journal.space import ENTRY_BYTES, NO_SPACE, DiskSpace
 from sluicemq.journal.writer import Writer, nothing
 from sluicemq.model.destination import Address, encode_name
 from sluicemq.model.errors import JournalDamaged, JournalError, RecordNotFound
@@ -28,6 +36,11 @@ class Upkeep:
     failed   called when something shows that the journal cannot be trusted
     fraction segments with less live are emptied
     allowance bytes that may be saved up for moving, see `reclaim.Allowance`
+    idle_limit as journal.slot_idle_limit
+    warn     called with what somebody should know of a slot
+    space    of the file system; while it is low, segments are reclaimed without waiting for the
+             next one to be full
+    drop_slots  no slot holds a segment while space is low
     """
 
     __slots__ = (
@@ -35,13 +48,21 @@ class Upkeep:
         "_capture",
         "_carry",
         "_directory",
+        "_drop_slots",
         "_failed",
+        "_finished",
+        "_idle",
+        "_idle_limit",
         "_liveness",
         "_lookup",
         "_mover",
+        "_position",
         "_slots",
+        "_space",
+        "_warn",
         "_writer",
         "fraction",
+        "unwritten",
     )
 
     def __init__(
@@ -55,6 +76,10 @@ class Upkeep:
         allowance: int,
         carry: Callable[[Record, int], tuple[Segment, int, int]],
         failed: Callable[[BaseException], None],
+        idle_limit: int,
+        warn: Callable[[str], None],
+        space: DiskSpace,
+        drop_slots: bool,
     ) -> None:
         self._directory = directory
         self._liveness = liveness
@@ -63,10 +88,22 @@ class Upkeep:
         self._writer = writer
         self._carry = carry
         self._failed = failed
+        self._idle_limit = idle_limit
+        self._idle: set[str] = set()
+        """Slots that a warning was given of."""
+        self._warn = warn
         self._capture: Capture | None = None
         self._mover = Mover(self._move)
         self._allowance = Allowance(allowance)
+        self._space = space
+        self._drop_slots = drop_slots
+        self._finished: list[Segment] = []
+        """Nothing in them is live as of the last snapshot, and slots hold them."""
+        self._position = 0
+        """Of the broker's part of that snapshot."""
         self.fraction = fraction
+        self.unwritten = False
+        """There was no space for the last snapshot."""
 
     @property
     def taking(self) -> bool:
@@ -111,26 +148,100 @@ class Upkeep:
         if capture is not None and capture.waits and capture.snapshot.position <= sequence:
             capture.waits = False
             self._writer.defer(
-                partial(write_snapshot, self._directory, capture),
+                partial(write_snapshot, self._directory, capture, self._space),
                 partial(self._written, capture),
             )
 
     def _written(self, capture: Capture) -> None:
         self._capture = None
+        self.unwritten = not capture.written
+        if self.unwritten:
+            for segment, _ in capture.raw:
+                segment.changed = True  # what has been packed is on no disk
+            return
         for segment, state in capture.raw:
             segment.packed = state.live
-        position = capture.snapshot.state_position
+        self._finished = capture.finished
+        self._position = capture.snapshot.state_position
+        self.remove_finished()
+        if self._allowance.left and self._mover.idle and not self._space.spending:
+            self._choose(self._position)
+
+    def remove_finished(self) -> None:
+        """Remove the segments that had nothing live at the last snapshot, if no slot holds them."""
+        drop = self._drop_slots and self._space.low
         try:
-            going = removable(capture.finished, position, self._slots, wall())
+            going, idle = removable(
+                self._finished,
+                self._position,
+                self._slots,
+                wall(),
+                self._idle_limit,
+                self.completed,
+                drop=drop,
+            )
         except JournalDamaged:
-            going = Removable([], [], [])  # of a slot that cannot be read: it may need everything
+            # of a slot that cannot be read: it may need everything
+            going, idle = Removable([], [], [], []), []
+        self._report(going, idle)
         for segment in going.segments:
             self._liveness.remove(segment)
             self._lookup.forget(segment)
+        gone = {segment.first for segment in going.segments}
+        self._finished = [segment for segment in self._finished if segment.first not in gone]
         if any(going):
             self._writer.defer(partial(self._remove, going), nothing)
-        if self._allowance.left and self._mover.idle:
-            self._choose(position)
+
+    @property
+    def worth_a_snapshot(self) -> bool:
+        """A segment that the last snapshot has live records of could go with the next one."""
+        return any(
+            segment.sealed and segment.changed and not segment.is_needed
+            for segment in self._liveness.segments
+        )
+
+    def held_by_slots(self) -> dict[str, int]:
+        """Bytes of segments that could go but for a slot, by the slot's name."""
+        free = [
+            segment
+            for segment in self._finished
+            if segment.sealed and segment.last < self._position and not segment.is_needed
+        ]
+        held: dict[str, int] = {}
+        try:
+            for name, slot in self._slots.list().items() if free else ():
+                size = 0 if slot.lost else sum(s.size for s in wanted_by(slot, free))
+                if size:
+                    held[name] = size
+        except JournalDamaged:
+            return held
+        return held
+
+    def completed(self, segment: Segment) -> int:
+        """Return when a segment was sealed, in ms since the epoch, 0 if it is not there."""
+        try:
+            path = segment_path(self._directory, segment.first)
+            return path.stat().st_mtime_ns // 1_000_000
+        except OSError:
+            return 0
+
+    def _report(self, going: Removable, idle: list[str]) -> None:
+        """Warn of slots that are lost, and once of each that soon will be."""
+        for name in going.lost:
+            self._warn(f"the slot {name} is lost: it would hold back more than its limit")
+        for name in going.abandoned:
+            self._warn(
+                f"the slot {name} is lost: its reader has not moved it for longer than "
+                f"journal.slot_idle_limit ({self._idle_limit} ms)"
+            )
+        for name in idle:
+            if name not in self._idle:
+                self._warn(
+                    f"the slot {name} holds segments back, and its reader has not moved it for "
+                    f"half of journal.slot_idle_limit ({self._idle_limit} ms), after which it is "
+                    "lost. Start the reader again, or drop the slot"
+                )
+        self._idle = set(idle)
 
     def _choose(self, position: int) -> None:
         try:
@@ -142,14 +253,32 @@ class Upkeep:
 
     def _remove(self, going: Removable) -> None:
         """On the writer's second thread."""
-        for name in going.lost:
-            with suppress(RecordNotFound):
-                self._slots.lose(name)
+        unmarked = [name for name in going.lost if not self._lose(name, wait=False)]
+        given_up = [
+            name for name in going.abandoned if not self._lose(name, wait=False, abandoned=True)
+        ]
         for name in going.expired:
             with suppress(RecordNotFound):
                 self._slots.drop(name)
         for segment in going.segments:
             segment_path(self._directory, segment.first).unlink(missing_ok=True)
+        for name in unmarked:  # there is space for that now
+            self._lose(name, wait=True)
+        for name in given_up:
+            self._lose(name, wait=True, abandoned=True)
+
+    def _lose(self, name: str, *, wait: bool, abandoned: bool = False) -> bool:
+        """Mark a slot lost. False if there is no space for that."""
+        lose = partial(self._slots.lose, name, abandoned=abandoned)
+        try:
+            self._space.with_space(lose, ENTRY_BYTES, upkeep=True, wait=wait)
+        except RecordNotFound:
+            return True
+        except OSError as error:
+            if error.errno not in NO_SPACE:
+                raise
+            return False
+        return True
 
     def empty(self, segments: list[Segment]) -> None:
         """Move everything live out of these."""

@@ -76,16 +76,19 @@ def is_pattern(pattern: str) -> bool:
 class Identity:
     """Whom a connection acts as, with the rights of the moment it logged in.
 
-    `name` is "" for everybody: a broker that knows no users.
+    name     "" for everybody: a broker that knows no users
+    creator  whose quotas the destinations and subscriptions that it creates count against: all who
+             have no name share one; None = nobody's, for superusers
     """
 
-    __slots__ = ("_known", "_rules", "name", "superuser")
+    __slots__ = ("_known", "_rules", "creator", "name", "superuser")
 
     def __init__(
         self, name: str, permissions: Iterable[Permission] = (), superuser: bool = False
     ) -> None:
         self.name = name
         self.superuser = superuser
+        self.creator = None if superuser and name else name
         self._rules = [(matcher(p.pattern), p.operations) for p in permissions]
         self._known: dict[tuple[Operation, str], bool] = {}
 

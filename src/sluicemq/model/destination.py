@@ -3,9 +3,12 @@
 from __future__ import annotations
 
 from enum import IntEnum, StrEnum
-from typing import NamedTuple
+from typing import Final, NamedTuple
 
 import msgspec
+
+TEMPORARY: Final = "temporary_destination://"
+"""Prefix of the names that JMS clients give to their temporary destinations."""
 
 
 class Kind(IntEnum):
@@ -39,6 +42,14 @@ def encode_name(name: str) -> bytes:
     return name.encode("utf-8", "surrogateescape")
 
 
+def is_temporary(name: str) -> bool:
+    """Return whether only a JMS client may create a destination of this name, as a temporary one.
+
+    A message to such a destination that no longer exists is a reply that comes too late.
+    """
+    return name.startswith(TEMPORARY)
+
+
 class Overflow(StrEnum):
     """What happens to a message that would exceed a limit of its destination."""
 
@@ -56,7 +67,8 @@ class DestinationSettings(msgspec.Struct, frozen=True, kw_only=True, omit_defaul
     max_bytes          body bytes waiting
     max_message_bytes  largest body accepted
     overflow           policy when max_messages or max_bytes is reached
-    message_ttl        ms; an upper bound for the life of every message
+    message_ttl        ms; an upper bound for the life of every message, counted from its arrival by
+                       the broker's clock
     ack_timeout        ms until an unacknowledged delivery is taken back
     max_attempts       deliveries in total before a message is dead-lettered
     retry_delay        ms before the second attempt; doubles with each attempt ...

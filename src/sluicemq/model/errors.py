@@ -8,7 +8,9 @@ SluiceError
 │   ├── SubscriptionNotFound
 │   ├── SubscriptionInUse        a durable or exclusive subscription has its consumers already
 │   ├── LimitExceeded            a limit on messages, bytes, consumers or destinations
-│   │   └── MessageTooLarge
+│   │   ├── MessageTooLarge
+│   │   ├── QuotaExceeded        a user or a connection has used up its share
+│   │   └── LowDiskSpace         the journal's disk is nearly full; later it may be accepted
 │   ├── TransactionError         it is not in a state that allows the operation
 │   │   ├── TransactionNotFound
 │   │   └── TransactionEnded
@@ -19,8 +21,11 @@ SluiceError
 │   └── BrokerStopping           the broker no longer accepts messages
 ├── AccessError                  who somebody is, or what they may do
 │   ├── AuthenticationMissing    nothing was shown
-│   ├── AuthenticationFailed     it was wrong, or there were too many attempts
+│   ├── AuthenticationFailed     it was wrong
+│   │   └── TooManyFailures      it was not looked at: too many logins have failed before
+│   ├── LoginBusy                too many logins wait for their check
 │   ├── AccessDenied             the user may not do that
+│   ├── TooManyConnections       the user or the address has as many as it may have
 │   ├── UserExists
 │   └── UserNotFound
 ├── ProtocolError                a peer broke the rules of its wire protocol
@@ -39,7 +44,9 @@ SluiceError
 
 from __future__ import annotations
 
-from typing import NamedTuple
+from typing import NamedTuple, TypeVar
+
+ErrorT = TypeVar("ErrorT", bound=BaseException)
 
 
 class SluiceError(Exception):
@@ -56,6 +63,10 @@ class DestinationNotFound(BrokerError):
 
 class DestinationConflict(BrokerError):
     """The destination exists with another kind, other settings or another owner."""
+
+
+class DestinationPrivate(BrokerError):
+    """A temporary destination is received from only by the connection that created it."""
 
 
 class DestinationInUse(BrokerError):
@@ -76,6 +87,14 @@ class LimitExceeded(BrokerError):
 
 class MessageTooLarge(LimitExceeded):
     """The body is larger than the destination accepts."""
+
+
+class QuotaExceeded(LimitExceeded):
+    """A user or a connection has used up its share of destinations or subscriptions."""
+
+
+class LowDiskSpace(LimitExceeded):
+    """The file system of the journal has too little free space for what is to be stored."""
 
 
 class TransactionError(BrokerError):
@@ -155,8 +174,28 @@ class AuthenticationFailed(AccessError):
     """What the client showed is wrong, or came too often; the text does not say which part."""
 
 
+class TooManyFailures(AuthenticationFailed):
+    """Logins are refused for `retry_after` seconds (>= 1), because too many have failed."""
+
+    def __init__(self, subject: str, retry_after: int) -> None:
+        """`subject` names whose logins are refused: "for this user from this address"."""
+        super().__init__(f"too many failed logins {subject}; try again in {retry_after} s")
+        self.retry_after = retry_after
+
+
+class LoginBusy(AccessError):
+    """The queue of logins that wait for their check is full."""
+
+    def __init__(self) -> None:
+        super().__init__("the server is busy with other logins; try again")
+
+
 class AccessDenied(AccessError):
     """The user may not do that."""
+
+
+class TooManyConnections(AccessError):
+    """The user or the address has as many connections as it may have."""
 
 
 class UserExists(AccessError):
@@ -213,3 +252,11 @@ class RequestRefused(ClientError):
 
 class RequestTimeout(ClientError):
     """The broker did not answer within the given time."""
+
+
+def without_traceback(error: ErrorT) -> ErrorT:
+    """Return the error without its traceback and context. Required before an error is kept: the
+    frames of a traceback refer to the object that keeps the error, and to the data it came from.
+    """
+    error.__context__ = None
+    return error.with_traceback(None)

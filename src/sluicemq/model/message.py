@@ -51,23 +51,35 @@ class Durability(IntEnum):
 
     NONE  memory only; LAZY  journaled, visible and answered at once; SYNC  visible and
     answered only after the fdatasync that holds it.
+
+    TRANSIENT  as LAZY, but dropped at a restart: what NONE becomes with journal.record_transient.
+    No client can ask for it.
     """
 
     NONE = 0
     LAZY = 1
     SYNC = 2
+    TRANSIENT = 3
+
+    @property
+    def survives(self) -> bool:
+        """A restart keeps the message: what JMS calls persistent."""
+        return self is Durability.LAZY or self is Durability.SYNC
 
 
 class Message:
-    """One message. Nothing but the broker's own `sequence`, `references`, `sender` and `epoch`
-    changes after it has been published, because topics share one message among all subscriptions.
+    """One message. Nothing but the broker's own `sequence`, `arrival`, `references`, `sender` and
+    `epoch` changes after it has been published, because topics share one message among all
+    subscriptions.
 
     sequence        journal sequence number; 0 until published; orders everything
     destination     where it was sent
     body            payload as sent
     kind            what the payload is
     priority        0-9 (JMS 1.1 section 3.4.10)
-    timestamp       ms since the epoch, at publishing
+    arrival         ms since the epoch, by the broker's clock, when the broker took it; 0 until then
+    timestamp       ms since the epoch, by the client's clock where its protocol has such a stamp
+                    (JMSTimestamp), else when the broker received it
     expiration      ms since the epoch; 0 = never
     deliver_at      ms since the epoch before which no consumer sees it; 0 = at once
     message_id      the sender's own id, or ""
@@ -86,6 +98,7 @@ class Message:
     """
 
     __slots__ = (
+        "arrival",
         "body",
         "correlation_id",
         "deliver_at",
@@ -147,6 +160,7 @@ class Message:
         self.routes: tuple[int, ...] = ()
         self.references = 0
         self.epoch = 0
+        self.arrival = 0
 
     def copy(
         self,

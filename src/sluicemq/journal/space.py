@@ -1,0 +1,335 @@
+"""Free space of the file system that has the journal, and the reserve.
+
+                    free < threshold,                a write waits for space
+                    or a write fails with ENOSPC     that the reserve has not
+         ENOUGH ─────────────────────────────> LOW ────────────────────────> EXHAUSTED
+            <─────────────────────────────────     <─────────────────────────
+                    free >= resume,                  the write has been done, and
+                    and the reserve is whole         there is some space again
+
+Space is measured once a second (`measure`, `poll`), not with every write. Segments reserve space
+ahead of what is written, so a full file system is noticed before a record has nowhere to go.
+
+The reserve is a preallocated file. It is shortened when a write finds no space, and by no more than
+that write needs (at least RELEASE_BYTES); the write is then tried again. Groups of records may use
+three quarters of it. The last quarter is for indexes and snapshots, without which no segment can be
+removed. `poll` says when the reserve can be made whole again.
+
+What is reserved for a segment cannot be taken by another process, but what the reserve has just
+released can be. Then more is released, until nothing is left; nothing is ever lost by that.
+"""
+
+from __future__ import annotations
+
+import errno
+import os
+import threading
+from collections.abc import Callable
+from contextlib import suppress
+from enum import IntEnum
+from pathlib import Path
+from typing import Final, NamedTuple, TypeVar
+
+ResultT = TypeVar("ResultT")
+
+RESERVE_NAME: Final = "reserve"
+NO_SPACE: Final = frozenset({errno.ENOSPC, errno.EDQUOT})
+"""Errors that are no failure of the disk: more space ends them."""
+RELEASE_BYTES: Final = 1 << 20
+"""Taken from the reserve at a time."""
+UPKEEP_SHARE: Final = 4
+"""A fourth of the reserve is kept for indexes and snapshots."""
+SMALLEST_SHARE: Final = 4
+"""The threshold is never above a fourth of the file system, however small that is."""
+RESERVE_SHARE: Final = 16
+"""The reserve is never above a sixteenth of it."""
+RETRY_SECONDS: Final = 1.0
+"""Between two attempts of a write that waits for space."""
+ENTRY_BYTES: Final = 4096
+"""What a new file or directory entry may take."""
+
+
+class SpaceLevel(IntEnum):
+    """See the module. LOW: persistent messages are refused. EXHAUSTED: nothing is delivered."""
+
+    ENOUGH = 0
+    LOW = 1
+    EXHAUSTED = 2
+
+
+class SpaceReport(NamedTuple):
+    """The state of the file system, in bytes.
+
+    free, size    of the file system, for this user
+    threshold     below it persistent messages are refused
+    resume        from there on they are accepted again
+    reserve       left of the reserve
+    reserve_size  of the whole reserve
+    """
+
+    level: SpaceLevel
+    free: int = 0
+    size: int = 0
+    threshold: int = 0
+    resume: int = 0
+    reserve: int = 0
+    reserve_size: int = 0
+
+
+class SpaceLimits(NamedTuple):
+    """Thresholds in bytes and in percent of the file system, of which the larger holds, and the
+    size of the reserve in bytes. 0 = none."""
+
+    low_bytes: int
+    low_percent: float
+    reserve_bytes: int
+
+
+class Unreserved:
+    """For files that are written without a reserve: a full file system is an error."""
+
+    low = False
+
+    def with_space(
+        self,
+        action: Callable[[], ResultT],
+        size: int,
+        *,
+        upkeep: bool = False,
+        wait: bool = True,
+    ) -> ResultT:
+        """Run `action`. Raises what it raises."""
+        return action()
+
+    def run_short(self) -> None:
+        """A reservation ahead was refused. The write itself will fail."""
+
+
+class DiskSpace(Unreserved):
+    """See the module. `poll`, `report` and `close` belong to the owner's thread, `measure`,
+    `with_space` and `restore` may be called on any: file systems may hang.
+
+    low       persistent messages have to be refused
+    on_change called on the owner's thread with each change of the level
+    """
+
+    def __init__(
+        self,
+        directory: Path,
+        limits: SpaceLimits,
+        notify: Callable[[Callable[[], None]], object],
+        *,
+        patient: bool,
+    ) -> None:
+        """With `patient` a write that finds no space waits for it, except on this thread; without,
+        it fails, and a reserve is used if there is one, but not created or made whole. Raises
+        OSError."""
+        self.low = False
+        self.on_change: Callable[[SpaceReport], None] = _ignore
+        self._directory = directory
+        self._limits = limits
+        self._notify = notify
+        self._patient = patient
+        self._owner = threading.get_ident()
+        self._changed = threading.Condition()
+        """Guards what follows."""
+        self._exhausted = False
+        self._waiting = 0
+        self._closing = False
+        self._free = self._size = 0
+        self._reported = SpaceLevel.ENOUGH
+        self._fd = -1
+        self._held = 0
+        self.measure()
+        self._open_reserve()
+        if self.restorable:
+            self.restore()
+        self._update()
+
+    def _open_reserve(self) -> None:
+        path = self._directory / RESERVE_NAME
+        flags = os.O_RDWR | os.O_CLOEXEC | (os.O_CREAT if self._patient else 0)
+        try:
+            self._fd = os.open(path, flags, 0o640)
+        except FileNotFoundError:
+            return
+        except OSError as error:
+            if error.errno not in NO_SPACE:
+                raise
+            return
+        self._held = os.fstat(self._fd).st_size
+        if self._held > self._reserve_size:  # the setting is smaller than before
+            os.ftruncate(self._fd, self._reserve_size)
+            self._held = self._reserve_size
+
+    # --- measuring ---------------------------------------------------------------------------
+
+    def measure(self) -> None:
+        """Ask the file system."""
+        try:
+            found = os.statvfs(self._directory)
+        except OSError:
+            return  # the level stays; a write will fail if something is wrong
+        self._free = found.f_bavail * found.f_frsize
+        self._size = found.f_blocks * found.f_frsize
+
+    @property
+    def _threshold(self) -> int:
+        limits = self._limits
+        share = int(self._size * limits.low_percent / 100)
+        return min(max(limits.low_bytes, share), self._size // SMALLEST_SHARE)
+
+    @property
+    def _resume(self) -> int:
+        """A fourth above the threshold, so that the level does not change with every message."""
+        return self._threshold + self._threshold // 4
+
+    @property
+    def _reserve_size(self) -> int:
+        return min(self._limits.reserve_bytes, self._size // RESERVE_SHARE)
+
+    @property
+    def spending(self) -> bool:
+        """Part of the reserve is in use."""
+        return self._patient and self._held < self._reserve_size
+
+    @property
+    def restorable(self) -> bool:
+        """There is space to make the reserve whole, and as much again beside it."""
+        missing = self._reserve_size - self._held
+        return self._patient and missing > 0 and self._free >= missing + self._reserve_size
+
+    def poll(self) -> None:
+        """Judge what was measured last, and report the level if it has changed."""
+        self._update()
+        self.report()
+
+    def _update(self) -> None:
+        with self._changed:
+            if not self.low:
+                self.low = self._free < self._threshold
+            elif not self.spending and self._free >= self._resume:
+                self.low = self._exhausted = False
+            if self._exhausted and not self._waiting:
+                floor = self._reserve_size // UPKEEP_SHARE
+                self._exhausted = max(self._free, self._held - floor) < RELEASE_BYTES
+            self._changed.notify_all()
+
+    def state(self) -> SpaceReport:
+        """Return what was measured last."""
+        level = SpaceLevel.LOW if self.low else SpaceLevel.ENOUGH
+        return SpaceReport(
+            SpaceLevel.EXHAUSTED if self._exhausted else level,
+            self._free,
+            self._size,
+            self._threshold,
+            self._resume,
+            self._held,
+            self._reserve_size,
+        )
+
+    def report(self) -> None:
+        """Call `on_change` if the level is not the one reported last."""
+        state = self.state()
+        if state.level != self._reported:
+            self._reported = state.level
+            self.on_change(state)
+
+    # --- writing -----------------------------------------------------------------------------
+
+    def with_space(
+        self,
+        action: Callable[[], ResultT],
+        size: int,
+        *,
+        upkeep: bool = False,
+        wait: bool = True,
+    ) -> ResultT:
+        """Run `action`, and as long as it finds no space release at least `size` bytes of the
+        reserve and run it again: it must be harmless to repeat.
+
+        `upkeep` may use the last quarter of the reserve, too. When nothing is left, this waits for
+        space with `wait`, else it fails. Raises OSError.
+        """
+        while True:
+            try:
+                return action()
+            except OSError as error:
+                if error.errno not in NO_SPACE:
+                    raise
+                if not self._release(size, upkeep) and not (wait and self._wait()):
+                    raise
+
+    def run_short(self) -> None:
+        """A reservation ahead was refused: there is no space, whatever the last poll has seen."""
+        if not self.low:
+            self.low = True
+            self._notify(self.report)
+
+    def _release(self, size: int, upkeep: bool) -> bool:
+        """Shorten the reserve. False if nothing is left."""
+        self.run_short()
+        with self._changed:
+            floor = 0 if upkeep else self._reserve_size // UPKEEP_SHARE
+            released = min(max(size, RELEASE_BYTES), self._held - floor)
+            if released <= 0:
+                return False
+            os.ftruncate(self._fd, self._held - released)
+            self._held -= released
+        return True
+
+    def _wait(self) -> bool:
+        """Wait for space for a while; False where that must not be."""
+        if not self._patient or threading.get_ident() == self._owner:
+            return False
+        with self._changed:
+            if self._closing:
+                return False
+            self._waiting += 1
+            self._exhausted = True
+        with suppress(RuntimeError):  # the owner's event loop is closed
+            self._notify(self.report)
+        with self._changed:
+            if not self._closing:
+                self._changed.wait(RETRY_SECONDS)
+            self._waiting -= 1
+        return True
+
+    def restore(self) -> None:
+        """Make the reserve whole, if there is space for it."""
+        with self._changed:
+            if self._fd < 0:
+                self._open_reserve()
+            size = self._reserve_size
+            if self._fd < 0 or not size:
+                return
+            try:
+                os.posix_fallocate(self._fd, 0, size)
+            except OSError as error:
+                if error.errno in NO_SPACE:
+                    return
+                size = 0  # this file system cannot preallocate
+                self._limits = self._limits._replace(reserve_bytes=0)
+            self._held = size
+        self.measure()
+
+    @property
+    def exhausted(self) -> bool:
+        """A write waits for space that even the reserve has not."""
+        return self._exhausted
+
+    def close(self) -> None:
+        """Let nothing wait any more: what finds no space fails now."""
+        with self._changed:
+            self._closing = True
+            self._changed.notify_all()
+
+    def release_file(self) -> None:
+        """Close the reserve; nothing is written any more."""
+        if self._fd >= 0:
+            os.close(self._fd)
+            self._fd = -1
+
+
+def _ignore(report: SpaceReport) -> None:
+    """Ignore the change: no callback has been set."""

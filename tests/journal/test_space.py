@@ -1,0 +1,281 @@
+"""A full file system: the journal waits for space, keeps acknowledgements in its reserve, and gives
+space back."""
+
+from __future__ import annotations
+
+import os
+import threading
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+from msgspec.structs import replace
+
+from sluicemq.journal import FileJournal, JournalOptions
+from sluicemq.journal.segment import list_segments, segment_path
+from sluicemq.journal.space import RESERVE_NAME, SpaceLevel, SpaceReport
+from sluicemq.model.errors import JournalError, JournalFailed
+from tests.faults.filesystem import SmallFilesystem
+from tests.journal.support import crash, put, take
+
+MIB = 1 << 20
+OPTIONS = JournalOptions(
+    segment_bytes=2 * MIB,
+    preallocate_bytes=256 * 1024,
+    reserve_bytes=4 * MIB,
+    low_space_bytes=8 * MIB,
+    low_space_percent=0.0,
+    leftover_fraction=0.0,
+)
+
+
+class Machine:
+    """A journal on a file system of its own, and the loop that its owner would have."""
+
+    def __init__(self, directory: Path) -> None:
+        self.directory = directory
+        self.others = 0
+        self.size = 64 * MIB
+        self.filesystem = SmallFilesystem(directory, lambda: (self.size, self.others))
+        self.filesystem.install()
+        self.levels: list[SpaceLevel] = []
+        self.calls: list[Callable[[], None]] = []
+        self.called = threading.Event()
+
+    def notify(self, call: Callable[[], None]) -> None:
+        self.calls.append(call)
+        self.called.set()
+
+    def open(self, options: JournalOptions = OPTIONS) -> FileJournal:
+        journal = FileJournal.open(
+            self.directory, options, self.notify, self._failed, wait_for_space=True
+        )
+        journal.on_space = self._changed
+        journal.snapshot_source = bytes
+        journal.recovery.done()
+        self.check(journal)
+        return journal
+
+    def check(self, journal: FileJournal) -> None:
+        journal.measure_space()
+        journal.check_space()
+
+    def _failed(self, error: JournalError) -> None:
+        raise AssertionError(str(error))
+
+    def _changed(self, report: SpaceReport) -> None:
+        self.levels.append(report.level)
+
+    def fill(self, left: int = 0) -> None:
+        """Let others take the space but for some."""
+        self.others = self.size - self.filesystem.used - left
+
+    def run_until(self, condition: Callable[[], bool]) -> None:
+        """Run what the journal's threads ask for."""
+        deadline = time.monotonic() + 30
+        while not condition():
+            assert time.monotonic() < deadline
+            self.called.wait(0.02)
+            self.called.clear()
+            calls, self.calls = self.calls, []
+            for call in calls:
+                call()
+
+    def check_until(self, journal: FileJournal, condition: Callable[[], bool]) -> None:
+        """Check the space until that is so."""
+
+        def checked() -> bool:
+            self.check(journal)
+            return condition()
+
+        self.run_until(checked)
+
+
+@pytest.fixture
+def machine(tmp_path: Path) -> Iterator[Machine]:
+    machine = Machine(tmp_path)
+    yield machine
+    machine.filesystem.uninstall()
+
+
+def test_level_follows_the_free_space_with_hysteresis(machine: Machine) -> None:
+    journal = machine.open()
+    assert machine.levels == []
+    machine.fill(7 * MIB)
+    machine.check(journal)
+    assert machine.levels == [SpaceLevel.LOW]
+    machine.fill(9 * MIB)  # above the threshold, and not a quarter above it
+    machine.check(journal)
+    assert machine.levels == [SpaceLevel.LOW]
+    machine.fill(11 * MIB)
+    machine.check(journal)
+    assert machine.levels == [SpaceLevel.LOW, SpaceLevel.ENOUGH]
+    journal.close()
+
+
+def test_threshold_is_at_most_a_quarter_of_a_small_file_system(machine: Machine) -> None:
+    machine.size = 16 * MIB
+    journal = machine.open()
+    state = journal.space_state()
+    assert state.level == SpaceLevel.ENOUGH
+    assert (state.threshold, state.reserve, state.reserve_size) == (4 * MIB, MIB, MIB)
+    journal.close()
+
+
+def test_acknowledgements_go_to_the_reserve_of_a_full_disk(machine: Machine) -> None:
+    journal = machine.open()
+    sequences = [put(journal, bytes(1000)) for _ in range(3)]
+    journal.sync()
+    machine.fill()
+    written = [take(journal, sequences[0])]
+    while not journal.space.spending:  # what is reserved ahead comes first
+        written.append(take(journal, *range(1, 1000)))
+        journal.commit()
+        machine.run_until(lambda: journal.durable >= written[-1])
+    assert machine.levels[0] == SpaceLevel.LOW
+    assert SpaceLevel.EXHAUSTED not in machine.levels
+    crash(journal)
+    journal = machine.open()
+    assert journal.space.low
+    assert list(journal.addresses)
+    journal.close()
+
+
+def test_a_used_up_reserve_waits_and_goes_on(machine: Machine) -> None:
+    journal = machine.open()
+    put(journal, bytes(1000))
+    journal.sync()
+    machine.fill()
+    while not journal.space.exhausted:
+        last = put(journal, bytes(100_000))  # a record that does not give its space back
+        journal.commit()
+        machine.run_until(lambda s=last: journal.durable >= s or journal.space.exhausted)
+    machine.run_until(lambda: SpaceLevel.EXHAUSTED in machine.levels)
+    assert journal.durable < last
+    assert journal.space_state().reserve == MIB  # kept for indexes and snapshots
+    machine.others -= 40 * MIB
+    machine.check(journal)
+    machine.run_until(lambda: journal.durable >= last)
+    machine.check(journal)
+    machine.run_until(lambda: not journal.space.spending)
+    machine.check(journal)
+    assert machine.levels[-1] == SpaceLevel.ENOUGH
+    assert os.stat(machine.directory / RESERVE_NAME).st_size == 4 * MIB
+    journal.close()
+
+
+def test_a_journal_that_cannot_wait_fails(machine: Machine) -> None:
+    machine.open().close()
+    failures: list[JournalError] = []
+    journal = FileJournal.open(machine.directory, OPTIONS, on_failure=failures.append)
+    machine.fill()
+    put(journal, bytes(6 * MIB))
+    with pytest.raises(JournalFailed, match="No space left"):
+        journal.sync()
+    assert len(failures) == 1
+    journal.close()
+
+
+def test_space_of_settled_messages_returns_while_it_is_low(machine: Machine) -> None:
+    journal = machine.open()
+    sequences = [put(journal, bytes(100_000)) for _ in range(60)]
+    journal.sync()
+    machine.fill()
+    machine.check(journal)
+    before = machine.filesystem.used
+    ended = take(journal, *sequences)
+    journal.commit()
+    machine.run_until(lambda: journal.durable >= ended)
+
+    machine.check_until(journal, lambda: machine.filesystem.used < before - 5 * MIB)
+    machine.check_until(journal, lambda: not journal.space.spending)
+    journal.close()
+
+
+def test_start_on_a_full_disk_uses_the_reserve(machine: Machine) -> None:
+    journal = machine.open()
+    sequence = put(journal, b"kept")
+    journal.sync()
+    crash(journal)
+    machine.fill()
+    journal = machine.open()
+    assert machine.levels == [SpaceLevel.LOW]
+    assert live_of_reader(journal, sequence) == b"kept"
+    ended = take(journal, sequence)
+    journal.commit()
+    machine.run_until(lambda: journal.durable >= ended)
+    journal.close()
+
+
+def test_start_without_any_space_waits(machine: Machine) -> None:
+    journal = machine.open()
+    sequence = put(journal, b"kept")
+    journal.sync()
+    crash(journal)
+    (machine.directory / RESERVE_NAME).unlink()
+    machine.fill(4096 - preallocated(list_segments(machine.directory), machine))
+    journal = machine.open()
+    assert journal.space.exhausted
+    assert live_of_reader(journal, sequence) == b"kept"
+    machine.others -= 40 * MIB
+    machine.check(journal)
+    ended = take(journal, sequence)
+    journal.commit()
+    machine.run_until(lambda: journal.durable >= ended)
+    journal.close()
+
+
+def preallocated(firsts: list[int], machine: Machine) -> int:
+    """What recovery gives back of the last segment: all but its first block."""
+    path = segment_path(machine.directory, firsts[-1])
+    return os.stat(path).st_blocks * 512 - 4096
+
+
+def test_start_without_any_space_names_the_directory(machine: Machine) -> None:
+    journal = machine.open()
+    sequence = put(journal, b"kept")
+    for _ in range(100):
+        put(journal)  # their index takes more than a block
+    journal.sync()
+    crash(journal)
+    (machine.directory / RESERVE_NAME).unlink()
+    machine.fill(-MIB)
+    with pytest.raises(JournalError, match="Make room") as caught:
+        machine.open()
+    assert str(machine.directory) in str(caught.value)
+    machine.others = 0
+    journal = machine.open()
+    assert live_of_reader(journal, sequence) == b"kept"
+    journal.close()
+
+
+def live_of_reader(journal: FileJournal, sequence: int) -> bytes:
+    return journal.fetch(sequence).body
+
+
+def test_no_space_names_the_path(machine: Machine) -> None:
+    machine.fill()
+    with pytest.raises(JournalError, match="Make room") as caught:
+        FileJournal.open(machine.directory, OPTIONS)
+    assert str(machine.directory) in str(caught.value)
+
+
+def test_slots_are_named_and_dropped_only_if_so_configured(machine: Machine) -> None:
+    journal = machine.open(OPTIONS)
+    journal.slots.create("late")
+    sequences = [put(journal, bytes(100_000)) for _ in range(60)]
+    take(journal, *sequences)
+    journal.sync()
+    machine.fill(6 * MIB)
+    machine.check_until(journal, lambda: bool(journal.held_by_slots()))
+    assert journal.held_by_slots()["late"] > 2 * MIB
+    assert not journal.slots.get("late").lost
+    journal.sync()
+    journal.close()
+
+    journal = machine.open(replace(OPTIONS, drop_slots_on_low_space=True))
+    machine.check_until(journal, lambda: journal.slots.get("late").lost)
+    machine.check_until(journal, lambda: len(list_segments(machine.directory)) < 3)
+    assert journal.held_by_slots() == {}
+    journal.close()
