@@ -36,7 +36,7 @@ picks = st.integers(0, 30)
 """Which of the things that are there; a number, because those change from step to step."""
 priorities = st.sampled_from([4, 4, 4, 0, 9, 5])
 sizes = st.sampled_from([1, 3, 0, 10])
-durabilities = st.sampled_from(Durability)
+durabilities = st.sampled_from([Durability.NONE, Durability.LAZY, Durability.SYNC])
 lives = st.sampled_from([0, 0, 0, 150, 350, 1050])
 delays = st.sampled_from([0, 0, 0, 200, 1000])
 selectors = st.sampled_from(
@@ -575,6 +575,18 @@ class TransactionMachine(Machine):
     def commit(self, which: int, turn: bool) -> None:
         self.world.commit(self.pick(self.world.transactions, which))
         self.end(turn)
+
+    @precondition(lambda self: self.open_ones())
+    @rule(which=picks, turn=ends)
+    def commit_in_slices(self, which: int, turn: bool) -> None:
+        self.world.commit_in_slices(self.pick(self.open_ones(), which))
+        self.end(turn)
+
+    @precondition(lambda self: self.world.committing)
+    @rule(slices=st.integers(1, 4))
+    def continue_commits(self, slices: int) -> None:
+        for _ in range(slices):
+            self.world.flush()
 
     @precondition(lambda self: self.world.transactions)
     @rule(which=picks, turn=ends)

@@ -117,15 +117,17 @@ class Rig:
         rank: int = 0,
         ack_timeout: int | None = None,
     ) -> Reader:
-        """Attach a reader; the turn does not end."""
+        """Attach a reader, of a temporary destination as its owner; the turn does not end."""
         reader = Reader(self.broker)
+        subscription = source.queue if isinstance(source, Destination) else source
         reader.consumer = self.broker.attach(
-            source.queue if isinstance(source, Destination) else source,
+            subscription,
             reader,
             window or Window(credit, refill),
             selector=selector,
             rank=rank,
             ack_timeout=ack_timeout,
+            owner=subscription.destination.owner,
         )
         return reader
 
@@ -152,6 +154,7 @@ class OfType:
     def __init__(self, type: str) -> None:
         self.text = f"JMSType = '{type}'"
         self.equalities = ()
+        self.nodes = 3
         self.type = type
         self.calls = 0
 

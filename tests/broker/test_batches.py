@@ -26,6 +26,7 @@ from sluicemq.model.errors import (
     MessageTooLarge,
 )
 from sluicemq.model.message import Durability, Message
+from sluicemq.model.rows import DIGEST_MASK
 from tests.broker.support import Rig, bodies
 
 QUEUE = Address(Kind.QUEUE, "q")
@@ -125,8 +126,10 @@ def test_what_was_written_is_known_after_a_restart(lives: Lives, sealed: bool) -
     assert lives.write(parts[2], "d")
     lives.restart(sealed=sealed)
     assert not lives.write(parts[2], "d")
-    with pytest.raises(BatchConflict, match="3 rows"):
-        lives.write(replace(parts[2], part=0, rows=2), "d")
+    for other in ({"rows": 2, "digest": 63}, {"rows": 3, "digest": 64}):
+        with pytest.raises(BatchConflict, match="not the 3 rows"):
+            lives.write(replace(parts[2], part=0, **other), "d")
+    assert not lives.write(replace(parts[2], part=0, rows=3, digest=63), "b", "c", "d")
     assert lives.waiting() == ["a", "b", "c", "d"]
 
 
@@ -138,28 +141,38 @@ def test_what_is_in_the_snapshot_and_after_it_adds_up(lives: Lives) -> None:
     assert lives.write(BatchPart("query", 3, 1, 0, True, 2, 1), "c")
     lives.restart()
     assert lives.write(BatchPart("query", 3, 2, 0, True, 2, 1), "d")
-    assert not lives.write(BatchPart("query", 3, 0, 0, True, 7, 2), "a", "b")
-    with pytest.raises(BatchConflict, match="had 1 rows"):
+    assert not lives.write(BatchPart("query", 3, 0, 0, True, 3, 2), "a", "b")
+    with pytest.raises(BatchConflict, match="not the 1 rows"):
         lives.write(BatchPart("query", 3, 1, 0, True, 2, 2), "c", "x")
 
 
 def test_a_complete_partition_may_come_in_another_order_but_not_with_other_rows() -> None:
     broker = Rig().broker
-    cut = [BatchPart("w", 0, 0, part, part == 2, part, 10) for part in range(3)]
+    # digests add up modulo 2^64: to 8, here and below
+    digests = (DIGEST_MASK - 5, 7, 7)
+    cut = [BatchPart("w", 0, 0, part, part == 2, digests[part], 10) for part in range(3)]
     for part in cut:
         assert not broker.write_batch(part, []).already
-    other = [replace(part, digest=77, rows=12 - 2 * part.part) for part in cut]
+    other = [replace(cut[n], digest=(1, 3, 4)[n], rows=12 - 2 * n) for n in range(3)]
     assert all(broker.write_batch(part, rows("x")).already for part in other)
     other[2] = replace(other[2], rows=9)
     assert broker.write_batch(other[0], rows("x")).already
     assert broker.write_batch(other[1], rows("x")).already
     for _ in range(2):  # the first answer was lost
-        with pytest.raises(BatchConflict, match="had 30 rows"):
+        with pytest.raises(BatchConflict, match="not the 30 rows"):
             broker.write_batch(other[2], rows("x"))
     assert broker.write_batch(cut[0], rows("x")).already
-    with pytest.raises(BatchConflict, match="had 30 rows"):
+    with pytest.raises(BatchConflict, match="not the 30 rows"):
         broker.write_batch(replace(cut[1], final=True), rows("x"))
     assert broker.queue("q").waiting == 0
+
+
+def test_as_many_other_rows_are_a_conflict() -> None:
+    broker = Rig().broker
+    assert not broker.write_batch(FIRST, rows("a")).already
+    with pytest.raises(BatchConflict, match="Write other rows as another batch"):
+        broker.write_batch(replace(FIRST, digest=12), rows("b"))
+    assert broker.write_batch(FIRST, rows("a")).already
 
 
 def test_the_last_part_of_a_repetition_alone_says_little() -> None:
@@ -277,6 +290,25 @@ def test_writers_are_forgotten_after_newer_ones_the_oldest_first() -> None:
     assert not rig.broker.write_batch(replace(FIRST, writer="b"), []).already
 
 
+def test_the_oldest_writer_of_the_same_owner_is_forgotten_first() -> None:
+    rig = Rig(BrokerSettings(batch_writers=3))
+    for name, owner in (("a", "anna"), ("b", "bert"), ("c", "bert"), ("d", "bert")):
+        rig.broker.write_batch(replace(FIRST, writer=name, owner=owner), [])
+    assert list(rig.broker.batches.writers) == ["a", "c", "d"]
+    rig.broker.write_batch(replace(FIRST, writer="e", owner="carl"), [])
+    assert list(rig.broker.batches.writers) == ["c", "d", "e"]
+
+
+@pytest.mark.parametrize("sealed", [False, True])
+def test_a_writer_has_its_owner_after_a_restart(tmp_path: Path, sealed: bool) -> None:
+    lives = Lives(tmp_path)
+    lives.write(replace(FIRST, owner="anna"), "a")
+    assert lives.broker.batches.owner_of("another") == ""
+    lives.restart(sealed=sealed)
+    assert lives.broker.batches.owner_of(FIRST.writer) == "anna"
+    lives.journal.close()
+
+
 def test_writers_are_forgotten_after_their_time() -> None:
     rig = Rig()
     rig.broker.write_batch(replace(FIRST, writer="old", partition=1), [])
@@ -306,7 +338,7 @@ def test_many_partitions_take_little_room() -> None:
     for partition in (5, 3, 999_999, 0):
         rig.broker.write_batch(replace(FIRST, partition=partition, rows=partition), [])
     [state] = rig.broker.batches.state()
-    assert (len(state.done), len(state.rows)) == (16, 32)
+    assert (len(state.done), len(state.rows), len(state.digests)) == (16, 32, 32)
     for partition in (5, 3, 999_999, 0):
         assert rig.broker.batches.find(replace(FIRST, partition=partition, rows=partition))
     assert rig.broker.batches.find(replace(FIRST, partition=4)) is None
@@ -314,7 +346,11 @@ def test_many_partitions_take_little_room() -> None:
 
 @pytest.mark.parametrize(
     "writer",
-    [WriterState("w", 0, 0, b"123", b"123456", []), WriterState("w", 0, 0, bytes(8), bytes(8), [])],
+    [
+        WriterState("w", 0, 0, b"123", b"123456", b"123456", []),
+        WriterState("w", 0, 0, bytes(8), bytes(8), bytes(16), []),
+        WriterState("w", 0, 0, bytes(8), bytes(16), bytes(8), []),
+    ],
 )
 def test_writers_that_end_within_a_number_are_damage(writer: WriterState) -> None:
     with pytest.raises(JournalDamaged, match="within a number"):

@@ -13,6 +13,7 @@ from sluicemq.model.errors import (
     DestinationConflict,
     DestinationInUse,
     DestinationNotFound,
+    DestinationPrivate,
     LimitExceeded,
     SubscriptionInUse,
 )
@@ -91,6 +92,26 @@ def test_an_existing_destination_does_not_become_temporary() -> None:
     rig.queue()
     with pytest.raises(DestinationConflict):
         rig.broker.declare(Q, owner="me")
+
+
+def test_a_temporary_destination_serves_its_owner_only() -> None:
+    rig = Rig()
+    queue = rig.broker.declare(Q, owner="me").queue
+    for owner in (None, "you"):
+        with pytest.raises(DestinationPrivate):
+            rig.broker.attach(queue, Reader(rig.broker), Window(1, True), owner=owner)
+    assert not queue.consumers
+    rig.broker.attach(queue, Reader(rig.broker), Window(1, True), owner="me")
+
+
+def test_a_name_for_temporary_destinations_is_used_for_no_other() -> None:
+    rig = Rig()
+    address = Address(Kind.QUEUE, "temporary_destination://queue/x/1/1")
+    with pytest.raises(DestinationNotFound):
+        rig.broker.resolve(address)
+    with pytest.raises(DestinationConflict):
+        rig.broker.declare(address)
+    assert rig.broker.declare(address, owner="me").temporary
 
 
 def test_disown_removes_what_belongs_to_that_owner_only() -> None:

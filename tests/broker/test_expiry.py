@@ -51,6 +51,21 @@ def test_message_ttl_is_an_upper_bound_only() -> None:
     assert bodies(queue) == []
 
 
+@pytest.mark.parametrize("skew", [DAY, -DAY], ids=["ahead", "behind"])
+def test_message_ttl_counts_from_arrival_whatever_the_clock_of_the_client(skew: int) -> None:
+    rig = Rig()
+    queue = rig.queue(message_ttl=1000)
+    message = rig.message(queue, "a")
+    message.timestamp += skew
+    rig.broker.publish(queue, message)
+    rig.broker.flush()
+    assert message.arrival == rig.clock.wall
+    rig.wait(900)
+    assert bodies(queue) == ["a"]
+    rig.wait(200)
+    assert bodies(queue) == []
+
+
 @pytest.mark.parametrize("jump", [DAY, -DAY], ids=["ahead", "back"])
 def test_a_clock_that_is_set_neither_expires_nor_revives(jump: int) -> None:
     rig = Rig()

@@ -20,7 +20,7 @@ def test_the_state_has_the_fields_of_its_version() -> None:
         [(5, b"prepared")],
         9,
         [],
-        [WriterState("w", 1, 2, b"", b"", [])],
+        [WriterState("w", 1, 2, b"", b"", b"", [])],
     )
     payload = encode(state)
     older = state_of_version_1(payload)

@@ -12,12 +12,15 @@ from hypothesis.stateful import rule
 
 from sluicemq.journal import FileJournal, JournalOptions
 from sluicemq.journal.port import Journal
+from sluicemq.model.message import Durability
 from tests.broker.machines import (
     BatchMachine,
     Machine,
     QueueMachine,
     TopicMachine,
     TransactionMachine,
+    durabilities,
+    picks,
 )
 
 OPTIONS = JournalOptions(segment_bytes=4096)
@@ -72,7 +75,32 @@ class TopicsRestarting(Restarting, TopicMachine):
 
 
 class TransactionsRestarting(Restarting, TransactionMachine):
-    pass
+    @rule(
+        where=st.lists(picks, min_size=2, max_size=4),
+        durability=durabilities,
+        flushes=st.integers(0, 12),
+        crash=st.booleans(),
+        snapshot=st.booleans(),
+    )
+    def restart_during_commit(
+        self,
+        where: list[int],
+        durability: Durability,
+        flushes: int,
+        crash: bool,
+        snapshot: bool,
+    ) -> None:
+        pair = self.world.begin()
+        held = self.holding(where[0])
+        if held is not None:
+            self.world.settle_in(pair, *held)
+        for number in where:
+            letter = self.world.letter(3, 4, durability)
+            self.world.publish_in(pair, self.destination(number), letter)
+        self.world.commit_in_slices(pair)
+        for _ in range(flushes):
+            self.world.flush()
+        self.restart(crash=crash, detach=False, snapshot=snapshot, later=False)
 
 
 class BatchesRestarting(Restarting, BatchMachine):

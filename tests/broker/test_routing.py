@@ -29,6 +29,7 @@ class Counting:
         self.text = text
         self.compiled = compile_selector(text)
         self.equalities = self.compiled.equalities
+        self.nodes = self.compiled.nodes
         self.calls = 0
 
     def __call__(self, message: Message) -> bool:

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import pytest
+
+from sluicemq.broker import compile_selector
 from tests.broker.support import OfType, Rig, bodies
 
 
@@ -23,6 +26,17 @@ def test_each_message_goes_to_one_of_all_that_match() -> None:
     shares = [reader.got() for reader in readers]
     assert all(shares)
     assert sorted(shares[0] + shares[1]) == ["1", "2", "3", "4"]
+
+
+@pytest.mark.parametrize("group", [1, 3, 6])
+def test_consumers_with_different_selectors_that_match_take_turns(group: int) -> None:
+    rig = Rig()
+    queue = rig.queue()
+    selectors = [None, compile_selector("1 = 1"), compile_selector("2 = 2")]
+    readers = [rig.read(queue, selector=selector) for selector in selectors * 2]
+    for _ in range(12 // group):
+        rig.send(queue, *"123456"[:group])
+    assert all(1 <= len(reader.got()) <= 3 for reader in readers)
 
 
 def test_a_selector_is_evaluated_once_per_message_for_all_who_use_it() -> None:

@@ -19,7 +19,7 @@ from sluicemq.broker.clock import ManualClock
 from sluicemq.broker.deadletter import origin_of
 from sluicemq.broker.delivery import DELAYED, READY, RECORDED, TAKEN
 from sluicemq.broker.engine import DURABLE_SUBSCRIPTION
-from sluicemq.broker.records import BatchPart
+from sluicemq.broker.records import BatchPart, decode_prepared
 from sluicemq.broker.restore import restore, snapshot
 from sluicemq.broker.walk import Walk
 from sluicemq.journal import FileJournal
@@ -43,6 +43,7 @@ class AtLeast:
     def __init__(self, text: str) -> None:
         self.text = text
         self.equalities = ()
+        self.nodes = 3
         self.field, _, threshold = text.partition(" >= ")
         self.threshold = int(threshold)
 
@@ -107,6 +108,8 @@ class World:
         self.consumers: list[ConsumerPair] = []
         self.retired: list[ConsumerPair] = []
         self.transactions: list[TransactionPair] = []
+        self.committing: list[TransactionPair] = []
+        """Those whose commit is applied in slices, one message or acknowledgement at a time."""
         self.budget = budget
         self.tries = (500, 60)
         """Deliveries tried against a new selector: at once, and per ms."""
@@ -124,6 +127,10 @@ class World:
         )
         self.broker = broker = engine.Broker(journal, self.clock, settings, AtLeast)
         broker.core.tries_first, broker.core.tries = self.tries
+        commits = broker.transactions.commits
+        commits.slice_seconds, commits.part_deliveries = 0.0, 1
+        self.apply = commits.apply_part
+        commits.apply_part = self.perform
         journal.snapshot_source = lambda: snapshot(broker)
         self.confirm = journal.on_durable
         journal.on_durable = self.durable
@@ -274,7 +281,8 @@ class World:
         subscription = self.subscription(twin)
         if limit and len(twin.consumers) >= limit:
             try:
-                self.broker.attach(subscription, pair, window.engine)
+                owner = subscription.destination.owner
+                self.broker.attach(subscription, pair, window.engine, owner=owner)
             except SubscriptionInUse:
                 return None
             raise AssertionError("more consumers than allowed")
@@ -286,6 +294,7 @@ class World:
             selector=selector,
             rank=rank,
             ack_timeout=ack_timeout,
+            owner=subscription.destination.owner,
         )
         self.consumers.append(pair)
         return pair
@@ -520,6 +529,42 @@ class World:
         self.model.commit(pair.model)
         self.broker.transactions.commit(pair.engine)
 
+    def commit_in_slices(self, pair: TransactionPair) -> None:
+        """Begin a commit that each later flush continues."""
+        self.transactions.remove(pair)
+        self.committing.append(pair)
+        self.model.look()
+        pair.model.sends = [
+            (self.model.resolve(d.address) if d.removed else d, letter)
+            for d, letter in pair.model.sends
+        ]
+        commits = self.broker.transactions.commits
+        usual, commits.slice_deliveries = commits.slice_deliveries, 1
+        self.broker.transactions.commit(pair.engine)
+        commits.slice_deliveries = usual
+
+    def perform(self, transaction: engine.Transaction, sends: int, acks: int, record: int) -> int:
+        """Apply a part of a commit on both sides."""
+        for pair in self.committing:
+            if pair.engine is transaction:
+                self.model.look()
+                part = model.Transaction()
+                part.sends, pair.model.sends = pair.model.sends[:sends], pair.model.sends[sends:]
+                part.acks, pair.model.acks = pair.model.acks[:acks], pair.model.acks[acks:]
+                part.sends = [(d, letter) for d, letter in part.sends if not d.removed]
+                self.model.commit(part)
+        return self.apply(transaction, sends, acks, record)
+
+    def finish_after_restart(self, pair: TransactionPair) -> None:
+        """The new broker has completed a commit that was decided."""
+        for destination, letter in pair.model.sends:
+            if letter.durability.survives:
+                letter.sender = None
+                self.model.accept(self.model.resolve(destination.address), letter)
+        for entry, _ in pair.model.acks:
+            if entry in entry.subscription.entries and not entry.subscription.closed:
+                self.model.settle(entry)
+
     def rollback(self, pair: TransactionPair) -> None:
         self.transactions.remove(pair)
         self.model.look()
@@ -622,10 +667,13 @@ class World:
             for name, expected in vars(destination.totals).items():
                 found = getattr(there.statistics, name)
                 assert found == expected, f"{destination.address}: {name} {found} != {expected}"
-        for transaction in self.transactions:
+        ended = engine.TransactionState.ENDED
+        self.committing = [p for p in self.committing if p.engine.state is not ended]
+        for transaction in (*self.transactions, *self.committing):
             for delivery, _ in transaction.engine.acks:
                 if delivery.message is not None:
                     in_memory[id(delivery.message)] = delivery.size
+            in_memory |= {id(m): len(m.body) for _, m in transaction.engine.sends}
         assert self.broker.core.memory == sum(in_memory.values()), "bytes in memory"
         for pair in self.consumers:
             assert pair.window.engine.credit == pair.window.model.credit
@@ -739,6 +787,14 @@ class World:
 
     def restart(self, journal: FileJournal) -> None:
         """A new broker fills itself from what the old one left on disk."""
+        decided = [
+            pair
+            for pair in self.committing
+            if pair.engine.payload and decode_prepared(pair.engine.payload).decided
+        ]
+        self.committing.clear()
+        for pair in decided:
+            pair.model.prepared = True
         notes = self.broker.core.notes
         self.model.restart(told=not (notes.kept or notes.delivering))
         self.consumers.clear()
@@ -758,6 +814,8 @@ class World:
                 for entry, _ in pair.model.acks
                 if entry in entry.subscription.entries and not entry.subscription.closed
             ]
+        for pair in decided:
+            self.finish_after_restart(pair)
         for address, destination in list(self.model.destinations.items()):
             if destination.automatic and address not in self.broker.destinations:
                 assert not any(s.entries for s in destination.every()), f"{address} is lost"

@@ -2,9 +2,9 @@
 
 A consumer may come with a selector that nobody has used yet, to a line of millions. Each of them
 has to be read and tried, which takes seconds, and meanwhile everybody else is to be served. So it
-is done in slices, of a share of each millisecond: one walk along the line for all selectors that
-were new when it began; those that come later wait for the next walk. Of a packed backlog only
-what a selector wants becomes objects.
+is done in slices, of a share of each millisecond and never longer than scans may take (scans.py):
+one walk along the line for all selectors that were new when it began; those that come later wait
+for the next walk. Of a packed backlog only what a selector wants becomes objects.
 
 What arrives during the walk is tried at once, so that the walk ends however much arrives; but it
 is kept back until the walk has passed its priority, lest it overtake what is older. The walk waits
@@ -22,7 +22,7 @@ from sluicemq.broker.walk import Walk
 
 if TYPE_CHECKING:
     from sluicemq.broker.delivery import Delivery
-    from sluicemq.broker.lane import Lane
+    from sluicemq.broker.lane import Lane, Selector
     from sluicemq.broker.subscription import Subscription
 
 ENOUGH: Final = 1000
@@ -42,6 +42,7 @@ class Backfill:
 
     __slots__ = (
         "_armed",
+        "_expected",
         "_following",
         "_kept",
         "_lanes",
@@ -60,6 +61,8 @@ class Backfill:
         """The same, by what they want."""
         self._following: dict[Lane, None] = {}
         """Those that wait for the next walk."""
+        self._expected: Routes[Lane] = Routes()
+        """The same, by what they want."""
         self._kept: list[tuple[Lane, Delivery]] = []
         """What came since the walk began and its lanes want."""
         self._armed = False
@@ -73,17 +76,25 @@ class Backfill:
         subscription = self._subscription
         return Walk(subscription.everything, subscription.core.journal.next_sequence())
 
+    def load_with(self, selector: Selector) -> int:
+        """Return the load (routing.py) of the lanes that wait for a walk, and that selector."""
+        return self._expected.load_with(selector)
+
     def join(self, lane: Lane) -> None:
         """Try what waits against the selector of a lane that is new."""
         if self._lanes:
             self._following[lane] = None
+            self._expected.add(lane, lane.selector)
             self._arm()
             return
         self._enter(lane)
         core = self._subscription.core
         self._last = core.clock.steady
         self._turns = core.turns
-        self._try(core.tries_first)
+        if core.scans.waiting or core.scans.over():
+            self._arm()
+        else:
+            self._try(core.tries_first)
 
     def _enter(self, lane: Lane) -> None:
         """The walk is for this lane too, and so is what arrives from now on."""
@@ -95,6 +106,7 @@ class Backfill:
         """Nobody uses the lane any more. True if it has been waiting for its walk until now."""
         if lane in self._following:
             del self._following[lane]
+            self._expected.remove(lane, lane.selector)
             return True
         if lane in self._lanes:
             del self._lanes[lane]
@@ -125,9 +137,12 @@ class Backfill:
         if not self._armed:
             self._armed = True
             core = self._subscription.core
-            core.timers.add(core.clock.steady + 1, self._run, None)
+            core.timers.add(core.clock.steady + 1, self._queue, None)
 
-    def _run(self, _: None) -> None:
+    def _queue(self, _: None) -> None:
+        self._subscription.core.scans.schedule(self._run)
+
+    def _run(self) -> None:
         self._armed = False
         core = self._subscription.core
         if self._subscription.backfill is not self:
@@ -142,8 +157,8 @@ class Backfill:
         return not self._following and all(lane.length >= ENOUGH for lane in self._lanes)
 
     def _try(self, budget: int) -> None:
-        """Walk on. A delivery that goes to a lane without enough is not counted: it is work for
-        that lane's consumers."""
+        """Walk on until the budget or the time of scans is used up. A delivery that goes to a lane
+        without enough is not counted: it is work for that lane's consumers."""
         core = self._subscription.core
         everything = self._subscription.everything
         core.dirty[self._subscription] = None
@@ -153,14 +168,16 @@ class Backfill:
             if self._sated():
                 return
             priority = walk.priority
-            deliveries = walk.step(min(budget, STEP))
+            deliveries = walk.look(min(budget, STEP))
             if walk.priority != priority:
                 self._show(walk.priority)
-            if not deliveries:
+            if walk.priority < 0:
                 self._next()
                 return
-            tried += len(deliveries)
+            if not deliveries and walk.priority == priority:
+                budget -= 1  # all it has looked at were no longer READY
             for delivery in deliveries:
+                tried += 1
                 cost = 1 + delivery.size // TRIED_BYTES
                 lanes = self._routes.targets(core.read(delivery))
                 if lanes:
@@ -170,6 +187,10 @@ class Backfill:
                         cost = 0
                     lane.push(delivery)
                 budget -= cost
+                if core.scans.over():
+                    walk.back_to(delivery)
+                    self._arm()
+                    return
         self._arm()
 
     def _show(self, priority: int) -> None:
@@ -188,6 +209,7 @@ class Backfill:
         self._routes = Routes()
         if self._following:
             following, self._following = self._following, {}
+            self._expected = Routes()
             self._walk = self._begin()
             for lane in following:
                 self._enter(lane)

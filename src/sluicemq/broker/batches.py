@@ -6,14 +6,21 @@ written, so after a crash both are there or neither. Sent again, it changes noth
 
     batch below the writer's latest       there already: the writer went on, so it was complete
     partition whose final part is known   there already: a repetition may bring the rows in another
-                                          order and so cut otherwise; but if there are more of them,
-                                          or fewer, its final part is a conflict
-    known part of another partition       there already if its digest is the same; else a conflict:
-                                          the rows, or their order, are not those of the first time
+                                          order and so cut otherwise; but if they are other rows,
+                                          its final part is a conflict
+    known part of another partition       there already if its rows are the same, in any order; else
+                                          a conflict
     next part                             to be written
     later part                            a conflict: parts before it are missing
 
-A writer is forgotten when `batch_writers` others have written after it, or after RETENTION_MS.
+Rows are compared by their number and a digest (BatchPart.digest). Digests of parts add up to that
+of their partition, whatever the order of the rows and the cuts between the parts.
+
+A writer belongs to the user who wrote first as it: another user could skip its batches by writing a
+later one. Who may write as whose writer is for the callers to check (`owner_of`).
+
+A writer is forgotten after RETENTION_MS, or when there are more than `batch_writers`: the oldest
+of the same owner goes first, so that no user can make the broker forget the writers of others.
 """
 
 from __future__ import annotations
@@ -34,8 +41,10 @@ from sluicemq.model.errors import (
     DestinationNotFound,
     LimitExceeded,
     MessageTooLarge,
+    QuotaExceeded,
     Refusal,
 )
+from sluicemq.model.rows import DIGEST_MASK
 
 if TYPE_CHECKING:
     from sluicemq.broker.destination import Destination
@@ -68,37 +77,56 @@ class Writer:
     sequence  record of its last part; 0 = on disk since before the start
     done      partitions that are complete, ascending
     rows      of each of them, in all
+    digests   of each of them: the sum of its parts' digests
     partial   of the others, digest and rows of each part
-    repeated  rows of each part of a complete partition that has come again since the start
+    repeated  digest and rows of each part of a complete partition that has come again since the
+              start
+    owner     user that it belongs to, "" = nobody yet
     """
 
-    __slots__ = ("batch", "done", "partial", "repeated", "rows", "seen", "sequence")
+    __slots__ = (
+        "batch",
+        "digests",
+        "done",
+        "owner",
+        "partial",
+        "repeated",
+        "rows",
+        "seen",
+        "sequence",
+    )
 
-    def __init__(self, batch: int) -> None:
+    def __init__(self, batch: int, owner: str) -> None:
         self.batch = batch
+        self.owner = owner
         self.seen = 0
         self.sequence = 0
         self.done = array("I")
         self.rows = array("Q")
+        self.digests = array("Q")
         self.partial: dict[int, list[tuple[int, int]]] = {}
-        self.repeated: dict[int, dict[int, int]] = {}
+        self.repeated: dict[int, dict[int, tuple[int, int]]] = {}
 
-    def total(self, partition: int) -> int:
-        """Rows of a complete partition; -1 if it is not."""
+    def total(self, partition: int) -> tuple[int, int] | None:
+        """Return digest and rows of a complete partition; None if it is not complete."""
         place = bisect_left(self.done, partition)
-        found = place < len(self.done) and self.done[place] == partition
-        return self.rows[place] if found else -1
+        if place < len(self.done) and self.done[place] == partition:
+            return self.digests[place], self.rows[place]
+        return None
 
     def repeat(self, part: BatchPart) -> bool:
-        """A part of a complete partition has come again. False if it is the last and there were
-        not as many rows as the first time, so far as that is known."""
+        """Note a part of a complete partition that has come again.
+
+        Return False if it is the last part and the rows of the repetition are not those of the
+        first time. They cannot be compared if the broker was restarted during the repetition.
+        """
         repeated = self.repeated.setdefault(part.partition, {})
-        repeated[part.part] = part.rows
+        repeated[part.part] = (part.digest, part.rows)
         if not part.final:
             return True
         # they come in order, so these are of this repetition, also if another one was cut short
-        counted = [repeated[number] for number in range(part.part + 1) if number in repeated]
-        return len(counted) <= part.part or sum(counted) == self.total(part.partition)
+        parts = [repeated[number] for number in range(part.part + 1) if number in repeated]
+        return len(parts) <= part.part or _sum(parts) == self.total(part.partition)
 
     def add(self, part: BatchPart) -> None:
         """A part has been written."""
@@ -106,9 +134,11 @@ class Writer:
             self.partial.setdefault(part.partition, []).append((part.digest, part.rows))
             return
         before = self.partial.pop(part.partition, [])
+        digest, rows = _sum([*before, (part.digest, part.rows)])
         place = bisect_left(self.done, part.partition)
         self.done.insert(place, part.partition)
-        self.rows.insert(place, part.rows + sum(rows for _, rows in before))
+        self.rows.insert(place, rows)
+        self.digests.insert(place, digest)
 
 
 class Batches:
@@ -117,6 +147,11 @@ class Batches:
     def __init__(self, broker: Broker) -> None:
         self._broker = broker
         self.writers: OrderedDict[str, Writer] = OrderedDict()
+
+    def owner_of(self, writer: str) -> str:
+        """Return the user that the writer belongs to; "" for nobody, or an unknown writer."""
+        known = self.writers.get(writer)
+        return "" if known is None else known.owner
 
     def find(self, part: BatchPart) -> BatchAnswer | None:
         """The answer for a part that is there already; None if it is to be written.
@@ -130,11 +165,12 @@ class Batches:
             if part.batch < writer.batch:
                 return BatchAnswer(True, writer.sequence)
             total = writer.total(part.partition)
-            if total >= 0:
+            if total is not None:
                 if not writer.repeat(part):
                     raise BatchConflict(
-                        f"{_name(part)} ends the partition, but it had {total} rows when it was "
-                        "written first: the query's rows, or how they are partitioned, have changed"
+                        f"{_name(part)} ends the partition, but its rows are not the {total[1]} "
+                        "rows that were written first: the query's rows, or how they are "
+                        "partitioned, have changed. Write other rows as another batch"
                     )
                 return BatchAnswer(True, writer.sequence)
             known = writer.partial.get(part.partition, [])
@@ -150,15 +186,24 @@ class Batches:
             raise BatchConflict(f"{_name(part)}: only {len(known)} parts before it are there")
         return None
 
-    def check(self, messages: Sequence[tuple[Address, Message]]) -> list[Refusal]:
-        """Which of these would be refused now, in order. Raises BrokerStopping.
+    def check(
+        self, messages: Sequence[tuple[Address, Message]], creator: str | None = None
+    ) -> list[Refusal]:
+        """Which of these would be refused now, in order. Raises BrokerStopping. Destinations that
+        have to be created count against the quota of `creator` (see Registry.resolve).
 
         As in any transaction, what it brings itself does not count against the limits.
         """
-        return self._plan(messages)[1]
+        return self._plan(messages, creator)[1]
 
-    def write(self, part: BatchPart, messages: Sequence[tuple[Address, Message]]) -> BatchAnswer:
-        """Publish the messages of a part that is not there yet, all or none.
+    def write(
+        self,
+        part: BatchPart,
+        messages: Sequence[tuple[Address, Message]],
+        creator: str | None = None,
+    ) -> BatchAnswer:
+        """Publish the messages of a part that is not there yet, all or none; `creator` as in
+        `check`.
 
         Before anything has happened it raises BatchRefused (with every refusal, see `check`),
         BatchConflict, BrokerStopping, LimitExceeded (see `find`). Messages of no durability are
@@ -167,7 +212,7 @@ class Batches:
         found = self.find(part)
         if found is not None:
             return found
-        planned, refused = self._plan(messages)
+        planned, refused = self._plan(messages, creator)
         if refused:
             raise BatchRefused(refused, len(messages))
         broker = self._broker
@@ -189,7 +234,7 @@ class Batches:
         return BatchAnswer(False, sequence)
 
     def _plan(
-        self, messages: Sequence[tuple[Address, Message]]
+        self, messages: Sequence[tuple[Address, Message]], creator: str | None
     ) -> tuple[list[tuple[Destination, Message, Destination | None]], list[Refusal]]:
         """Destination of each message, with the dead-letter queue if it has to go there; and what
         is refused."""
@@ -200,13 +245,16 @@ class Batches:
         refused: list[Refusal] = []
         for row, (address, message) in enumerate(messages):
             try:
-                destination = broker.resolve(address)
+                destination = broker.resolve(address, creator=creator)
                 verdict: Destination | None = destination
                 if destination.limited or destination.parked:
                     verdict = broker.judge(destination, message, False)
+                broker.record_transient(destination, message)
                 if not message.durability:
                     broker.expect_memory()
-            except (DestinationNotFound, MessageTooLarge) as error:
+                elif broker.low_space:
+                    broker.expect_space(message)
+            except (DestinationNotFound, MessageTooLarge, QuotaExceeded) as error:
                 refused.append(Refusal(row, error, False))
             except BrokerError as error:
                 refused.append(Refusal(row, error, True))
@@ -221,18 +269,23 @@ class Batches:
         """The part has been written, at `wall` ms: now, or before a restart (sequence 0)."""
         writer = self.writers.pop(part.writer, None)
         if writer is None or part.batch > writer.batch:
-            writer = Writer(part.batch)
+            writer = Writer(part.batch, part.owner)
+        writer.owner = part.owner
         writer.add(part)
         writer.seen = wall
         writer.sequence = sequence
         self.writers[part.writer] = writer
-        self._forget(wall)
+        self._forget(wall, part)
 
-    def _forget(self, wall: int) -> None:
+    def _forget(self, wall: int, latest: BatchPart) -> None:
         writers = self.writers
-        limit = self._broker.settings.batch_writers
-        while len(writers) > limit or next(iter(writers.values())).seen <= wall - RETENTION_MS:
+        while next(iter(writers.values())).seen <= wall - RETENTION_MS:
             writers.popitem(last=False)
+        while len(writers) > self._broker.settings.batch_writers:
+            oldest = next(name for name, each in writers.items() if each.owner == latest.owner)
+            if oldest == latest.writer:  # its owner has no other
+                oldest = next(iter(writers))
+            del writers[oldest]
 
     def state(self) -> list[WriterState]:
         """For a snapshot."""
@@ -243,7 +296,9 @@ class Batches:
                 writer.seen,
                 writer.done.tobytes(),
                 writer.rows.tobytes(),
+                writer.digests.tobytes(),
                 list(writer.partial.items()),
+                writer.owner,
             )
             for name, writer in self.writers.items()
         ]
@@ -251,11 +306,17 @@ class Batches:
     def restore(self, states: list[WriterState]) -> None:
         """From a snapshot."""
         for state in states:
-            writer = self.writers[state.name] = Writer(state.batch)
+            writer = self.writers[state.name] = Writer(state.batch, state.owner)
             writer.seen = state.seen
             writer.done.frombytes(state.done)
             writer.rows.frombytes(state.rows)
+            writer.digests.frombytes(state.digests)
             writer.partial.update(state.partial)
+
+
+def _sum(parts: Sequence[tuple[int, int]]) -> tuple[int, int]:
+    """Return digest and rows of all parts together."""
+    return sum(digest for digest, _ in parts) & DIGEST_MASK, sum(rows for _, rows in parts)
 
 
 def _expect_sane(part: BatchPart) -> None:
@@ -267,7 +328,7 @@ def _expect_sane(part: BatchPart) -> None:
         0 <= part.batch < 1 << 63
         and 0 <= part.partition < MOST_PARTITIONS
         and 0 <= part.part < 1 << 32
-        and 0 <= part.digest < 1 << 64
+        and 0 <= part.digest <= DIGEST_MASK
         and 0 <= part.rows < 1 << 32
     ):
         raise LimitExceeded(f"{_name(part)}: a number is beyond its range")

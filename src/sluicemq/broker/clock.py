@@ -2,14 +2,16 @@
 
 Expiry, delays and timeouts run on the steady reading, so that a clock set forwards or back
 neither expires nor revives a message; what is stored or shown is wall time. A message that
-carries an absolute expiration is converted once, when the engine first sees it.
+carries an absolute expiration is converted once, when the engine first sees it, and once more when
+it is read back after a restart: clocklog.py says by which setting of the wall clock.
 """
 
 from __future__ import annotations
 
 
 class Clock:
-    """Readings in whole milliseconds. `refresh` is the only place where time passes."""
+    """Readings in whole milliseconds. `refresh` is the only place where time passes; `elapsed` is
+    for measuring how long the engine itself takes, and for nothing else."""
 
     __slots__ = ("steady", "wall")
 
@@ -24,6 +26,10 @@ class Clock:
 
     def refresh(self) -> None:
         """Read the sources of time again."""
+
+    def elapsed(self) -> float:
+        """Return seconds since some moment, read now where there is a source of time."""
+        return self.steady / 1000
 
 
 class ManualClock(Clock):

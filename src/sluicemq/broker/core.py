@@ -7,8 +7,10 @@ from collections import deque
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Final
 
+from sluicemq.broker.clocklog import ClockLog
 from sluicemq.broker.delivery import DELAYED, GONE, READY
 from sluicemq.broker.notes import Notes
+from sluicemq.broker.scans import Scans
 from sluicemq.broker.timers import ExpiryWheel, Timers
 
 if TYPE_CHECKING:
@@ -41,6 +43,7 @@ class Core:
     dirty           subscriptions that may be able to dispatch
     again           those that used up their share of this turn
     notes           what the journal is told without being made to write
+    selector_load   nodes of selectors that one message may be evaluated with; 0 = not limited
     settling        those with acknowledgements not yet given to the journal
     settled         sequence number of the last record of acknowledgements, or of a change of the
                     durable subscriptions
@@ -49,7 +52,9 @@ class Core:
     turns           how often a turn has ended
     requeued        deliveries whose place is not the one their sequence gives them, by
                     (subscription, sequence), and some that have gone since
+    scans           the time that scans may take, and those that wait for theirs
     unpaged         deliveries over the budget that cannot be paged out before they are durable
+    halted          nothing is delivered: there is no space to record acknowledgements
     unblocking      destinations with parked messages and perhaps room for them
     subscriptions   what a subscription is made as
     bury            moves a delivery to its dead-letter queue; False when there is none
@@ -59,7 +64,9 @@ class Core:
         "again",
         "bury",
         "clock",
+        "clock_log",
         "dirty",
+        "halted",
         "journal",
         "memory",
         "memory_budget",
@@ -68,6 +75,8 @@ class Core:
         "page",
         "requeued",
         "requeued_limit",
+        "scans",
+        "selector_load",
         "settled",
         "settling",
         "subscriptions",
@@ -85,15 +94,19 @@ class Core:
         journal: Journal,
         clock: Clock,
         settings: BrokerSettings,
+        scans: Scans,
     ) -> None:
         self.journal = journal
+        self.scans = scans
         self.clock = clock
         self.memory = 0
         self.memory_budget = settings.memory_budget
         self.overhead = settings.message_overhead
         self.page = settings.page_deliveries
+        self.selector_load = settings.selector_load
         self.bury: Callable[[Delivery, str, bool], bool] = _nowhere
         self.notes = Notes(journal, clock)
+        self.clock_log = ClockLog(journal, clock)
         self.timers = Timers()
         self.wheel = ExpiryWheel()
         self.dirty: dict[Subscription, None] = {}
@@ -105,6 +118,7 @@ class Core:
         self.tries = TRIES
         self.tries_first = TRIES_FIRST
         self.turns = 0
+        self.halted = False
         self.unpaged: deque[Delivery] = deque()
         self.unblocking: dict[Destination, None] = {}
         self.subscriptions: type[Subscription]

@@ -2,10 +2,14 @@
 
 There are four of them; one that a topic had tells two things more, so that it can go back to where
 it was: that it was a topic, and which of its subscriptions gave it up.
+
+JMS clients and selectors see them as Open MQ's properties, JMS_SUN_DMQ_..., too. These are derived
+from the others when they are read; only what cannot be derived is stored.
 """
 
 from __future__ import annotations
 
+from collections.abc import Callable, Mapping
 from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Final, NamedTuple, Protocol
 
@@ -29,6 +33,25 @@ SUBSCRIPTION: Final = "originalSubscription"
 
 STORY: Final = frozenset({REASON, ORIGIN, ATTEMPTS, TIME, KIND, SUBSCRIPTION})
 
+DMQ_PREFIX: Final = "JMS_SUN_DMQ_"
+DMQ_TIMESTAMP: Final = f"{DMQ_PREFIX}UNDELIVERED_TIMESTAMP"
+BROKER_NAME: Final = "SluiceMQ"
+"""Value of JMS_SUN_DMQ_PRODUCING_BROKER and JMS_SUN_DMQ_DEAD_BROKER."""
+
+_DMQ_REASONS: Final = {
+    "expired": "EXPIRED",
+    "overflow": "OLDEST",
+    "max-attempts": "UNDELIVERABLE",
+    "client": "UNDELIVERABLE",
+}
+"""JMS_SUN_DMQ_UNDELIVERED_REASON; ERROR for reasons of clients' own."""
+_DMQ_COMMENTS: Final = {
+    "expired": "the message expired before it was acknowledged",
+    "overflow": "the destination was full, and the message made room for others",
+    "max-attempts": "the message was delivered as often as it may be and not acknowledged",
+    "client": "a consumer could not process the message",
+}
+
 
 class Burial(Protocol):
     """What one protocol has to say about its messages that cannot be delivered."""
@@ -45,6 +68,8 @@ class Burial(Protocol):
 def dead_letter_of(message: Message, origin: str, reason: str, attempts: int, wall: int) -> Message:
     """A copy for the dead-letter queue. It never expires; its destination is set by the broker."""
     properties = dict(message.properties or {})
+    for name in DMQ_PROPERTIES:
+        properties.pop(name, None)  # of an earlier time in a dead-letter queue
     properties[REASON] = reason
     properties[ORIGIN] = origin
     properties[ATTEMPTS] = attempts
@@ -87,3 +112,62 @@ def without_story(letter: Message) -> dict[str, Property]:
 def is_dead_letter(message: Message) -> bool:
     """It has been dead-lettered already, and is not to be so again."""
     return bool(message.properties) and REASON in (message.properties or {})
+
+
+# --- Open MQ's properties ------------------------------------------------------------------------
+
+DeadProperties = Mapping[str, "Property"]
+"""The properties of a dead letter: REASON is among them."""
+
+
+def _dmq_timestamp(properties: DeadProperties) -> Property:
+    """Return the wall ms of TIME; 0 if it is not a time."""
+    try:
+        return round(datetime.fromisoformat(str(properties.get(TIME))).timestamp() * 1000)
+    except (ValueError, OverflowError):
+        return 0
+
+
+def _dmq_reason(properties: DeadProperties) -> Property:
+    return _DMQ_REASONS.get(str(properties[REASON]), "ERROR")
+
+
+def _dmq_comment(properties: DeadProperties) -> Property:
+    reason = str(properties[REASON])
+    return _DMQ_COMMENTS.get(reason, f"a consumer rejected the message: {reason}")
+
+
+def _dmq_delivery_count(properties: DeadProperties) -> Property:
+    attempts = properties.get(ATTEMPTS)
+    return attempts if isinstance(attempts, int) else 0
+
+
+def _dmq_broker(properties: DeadProperties) -> Property:
+    return BROKER_NAME
+
+
+def _dmq_body_truncated(properties: DeadProperties) -> Property:
+    return False
+
+
+DMQ_PROPERTIES: Final[dict[str, Callable[[DeadProperties], Property]]] = {
+    DMQ_TIMESTAMP: _dmq_timestamp,
+    f"{DMQ_PREFIX}UNDELIVERED_REASON": _dmq_reason,
+    f"{DMQ_PREFIX}UNDELIVERED_COMMENT": _dmq_comment,
+    f"{DMQ_PREFIX}DELIVERY_COUNT": _dmq_delivery_count,
+    f"{DMQ_PREFIX}BODY_TRUNCATED": _dmq_body_truncated,
+    f"{DMQ_PREFIX}PRODUCING_BROKER": _dmq_broker,
+    f"{DMQ_PREFIX}DEAD_BROKER": _dmq_broker,
+}
+"""Open MQ's properties of a dead letter that does not have them itself."""
+
+
+def dmq_property(properties: DeadProperties | None, name: str) -> Property:
+    """Return one of DMQ_PROPERTIES as the message has it, else derived if it is a dead letter, else
+    None."""
+    if properties is None:
+        return None
+    value = properties.get(name)
+    if value is None and REASON in properties:
+        value = DMQ_PROPERTIES[name](properties)
+    return value

@@ -32,10 +32,12 @@ class Destination:
     subscriptions  a topic's, by name; changed by `subscribe` and `unsubscribe` only
     owner          token of the connection a temporary destination belongs to
     automatic      created by use, so removed when idle
+    creator        user whose quota it counts against, "" = any without a name; None = nobody's
     created        wall ms since the epoch; of an automatic one that the journal brought back, when
                    the oldest message was sent that it then had
     staged         messages written to the journal but not yet durable, and so not yet visible
     parked         messages of blocked producers, in order of arrival
+    committing     commits under way that will publish here
     gauged         waiting, in flight and consumers as the journal was last told; None = not known
     removed        True once it is gone: whoever kept a reference must look it up again
     """
@@ -43,8 +45,10 @@ class Destination:
     __slots__ = (
         "address",
         "automatic",
+        "committing",
         "core",
         "created",
+        "creator",
         "gauged",
         "held",
         "idle_since",
@@ -74,9 +78,11 @@ class Destination:
         owner: object = None,
         automatic: bool = False,
         created: int = 0,
+        creator: str | None = None,
     ) -> None:
         self.core = core
         self.created = created or core.clock.wall
+        self.creator = creator
         self.address = address
         self.name = address.name
         self.number = 0
@@ -92,6 +98,7 @@ class Destination:
         self.staged = 0
         self.staged_bytes = 0
         self.parked: deque[Parked] = deque()
+        self.committing = 0
         self.held: dict[int, int] = {}
         self.idle_since = core.clock.steady
         self.used = 0
@@ -177,6 +184,7 @@ class Destination:
             or self.waiting
             or self.unacked
             or self.parked
+            or self.committing
             or self.subscriptions
             or self.paused
         )

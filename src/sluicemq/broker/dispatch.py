@@ -17,8 +17,12 @@ if TYPE_CHECKING:
 
 
 def dispatch(subscription: Subscription) -> None:
-    """Hand out what waits to the consumers in line, one each in turn."""
-    if subscription.destination.paused:
+    """Deliver ready messages to the consumers in line, one each in turn.
+
+    A message may match the selectors of several lanes, and the first of them gets it. So the lane
+    that is served first comes last the next time.
+    """
+    if subscription.destination.paused or subscription.core.halted:
         return
     if len(subscription.lanes) == 1:
         _serve(subscription, subscription.everything, TURN_DELIVERIES)
@@ -27,12 +31,16 @@ def dispatch(subscription: Subscription) -> None:
     enough = statistics.bytes_out + TURN_BYTES
     total = 0
     lanes = [lane for lane in subscription.lanes.values() if lane.line and lane.mask]
+    first = lanes[0] if len(lanes) > 1 else None
     while lanes:
         lanes = [lane for lane in lanes if _serve(subscription, lane, 1)]
         total += 1
         if total >= TURN_DELIVERIES or statistics.bytes_out > enough:
             subscription.core.again[subscription] = None
             break
+    if first is not None:
+        text = first.selector.text if first.selector is not None else ""
+        subscription.lanes[text] = subscription.lanes.pop(text)
     subscription.tidy()
     if subscription.backfill is not None:
         subscription.backfill.resume()
@@ -85,6 +93,7 @@ def serve_one(consumer: Consumer) -> bool:
         or not consumer.active
         or consumer.suspended
         or destination.paused
+        or subscription.core.halted
     ):
         return False
     delivery = _take(subscription, lane)
@@ -172,7 +181,7 @@ def _serve(subscription: Subscription, lane: Lane, limit: int) -> int:
         if window.credit <= 0:
             for peer in window.consumers:
                 peer.lane.line.pop(peer, None)
-        elif len(line) > 1:
+        elif taken and len(line) > 1:
             line.move_to_end(consumer)
         if consumer.ack_timeout and taken and not consumer.watched:
             watch(consumer)

@@ -8,24 +8,26 @@ that come in (intake.py), and here those who want them, and the turns.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import suppress
-from itertools import chain
 from typing import Final
 
 from sluicemq.broker import membership, redelivery
 from sluicemq.broker.batches import BatchAnswer, Batches
 from sluicemq.broker.clock import Clock
 from sluicemq.broker.consumer import Consumer, Sink, Window
-from sluicemq.broker.delivery import GONE, UNJOURNALED, Delivery
+from sluicemq.broker.delivery import GONE, Delivery
 from sluicemq.broker.destination import Destination
 from sluicemq.broker.dispatch import dispatch, serve_one
 from sluicemq.broker.gauges import Gauges
+from sluicemq.broker.heldmessages import HeldMessages
 from sluicemq.broker.intake import Intake
 from sluicemq.broker.lane import Selector
-from sluicemq.broker.listing import Listing
+from sluicemq.broker.listing import Listing, scan
 from sluicemq.broker.records import BatchPart, SubscriptionEntry, encode
-from sluicemq.broker.selectors import compile_selector
+from sluicemq.broker.registry import shown_creator
+from sluicemq.broker.scans import StartDeadline, unlimited
+from sluicemq.broker.selectors import CompiledSelector, compile_selector
 from sluicemq.broker.settings import BrokerSettings
 from sluicemq.broker.statistics import Traffic
 from sluicemq.broker.subscription import Subscription
@@ -37,18 +39,26 @@ from sluicemq.model.destination import Address
 from sluicemq.model.errors import (
     BrokerError,
     DestinationInUse,
+    JournalFailed,
     LimitExceeded,
+    QuotaExceeded,
     SubscriptionInUse,
 )
-from sluicemq.model.message import Durability, Message
+from sluicemq.model.message import Message
+
+_NO_OWNER: Final = object()
+"""Stands for the owner of a temporary destination that has been removed."""
 
 DURABLE_SUBSCRIPTION: Final = 1 << 31
 """Numbers of durable subscriptions carry this bit; without it a number is a destination's."""
 
 
 class Broker(Intake):
-    """See the module. `compile_selector` understands the selectors of durable subscriptions that
-    the journal brings back."""
+    """See the module.
+
+    `compile_selector` understands the selectors of durable subscriptions that the journal brings
+    back; `start_deadline` limits the time of scans (scans.py).
+    """
 
     def __init__(
         self,
@@ -56,9 +66,10 @@ class Broker(Intake):
         clock: Clock,
         settings: BrokerSettings | None = None,
         compile_selector: Callable[[str], Selector] = compile_selector,
+        start_deadline: StartDeadline = unlimited,
     ) -> None:
-        super().__init__(journal, clock, settings or BrokerSettings())
-        self.compile_selector = compile_selector
+        super().__init__(journal, clock, settings or BrokerSettings(), start_deadline)
+        self.restored_selector = compile_selector
         self.transactions = Transactions(self)
         self.batches = Batches(self)
         self.gauges = Gauges(self.core, self.destinations)
@@ -82,7 +93,7 @@ class Broker(Intake):
         self.core.notes.write()  # as long as the journal knows the destination
         destination.removed = True
         if self.destinations.get(destination.address) is destination:
-            del self.destinations[destination.address]
+            self.forget(destination)
             # the journal may know it from before a restart
             self.journal.forget_destination(destination.address)
             for callback in self.removals:
@@ -96,6 +107,9 @@ class Broker(Intake):
                 over = self.publish(destination, message, unblocked)
             if over:
                 unblocked()
+        if destination.owner is not None:
+            # still temporary, but what refers to it must not keep the session in memory
+            destination.owner = _NO_OWNER
         for consumer in orphans:
             consumer.sink.detached(consumer)
 
@@ -161,12 +175,19 @@ class Broker(Intake):
         shared: bool = False,
         selector: Selector | None = None,
         exclude: object = None,
+        owner: str = "",
+        creator: str | None = None,
     ) -> Subscription:
         """Find or create the subscription `name` of a topic; messages sent from now on are its.
 
+        `owner` is the user that a new one belongs to, "" = nobody yet; one that exists keeps its
+        own. Whether the caller may use or replace that one is for the caller to check. A new
+        durable one counts against the quota of `creator` (Identity.creator), None = nobody's.
         Raises SubscriptionInUse if it exists with other terms and has consumers (JMS 1.1
         section 6.11.1: with other terms and no consumers it is replaced), LimitExceeded.
         """
+        if selector is not None and selector.text not in topic.routes.routes:
+            membership.expect_load(topic, topic.routes.load_with(selector))
         existing = topic.subscriptions.get(name)
         if existing is not None:
             text = selector.text if selector else None
@@ -186,40 +207,51 @@ class Broker(Intake):
             raise LimitExceeded(f"{topic.address} has {limit} subscriptions, the limit")
         number = 0
         if durable:
+            self._check_subscriptions(name, creator)
             number = DURABLE_SUBSCRIPTION | self.next_subscription
             self.next_subscription += 1
         subscription = self.core.subscriptions(
-            self.core, topic, name, number, selector, exclude, shared
+            self.core, topic, name, number, selector, exclude, shared, owner
         )
         if durable:
             self.durable_subscriptions[number] = subscription
-            self.core.settled = self.journal.append_entry(
-                RecordType.SUBSCRIPTION,
-                encode(SubscriptionEntry.of(subscription)),
-                self.clock.wall,
-                destination=self.number(topic),
-            )
+            self._note_subscription(subscription)
         topic.subscribe(subscription)
         if topic.settings.hold and topic.queue.waiting:
-            self._hand_over(topic, subscription)
+            HeldMessages(subscription).begin()
         return subscription
 
-    def _hand_over(self, topic: Destination, subscription: Subscription) -> None:
-        """Give what was held for want of subscriptions to the first one that wants it."""
-        held = topic.queue
-        for delivery in chain(held.matching(subscription.accepts), list(held.delayed.values())):
-            message = delivery.message or self.journal.fetch(delivery.sequence)
-            if not message.epoch:  # it has been read back
-                expires = delivery.expires
-                message.epoch = delivery.expiration - expires if expires else self.clock.epoch
-            if not subscription.accepts(message):
-                continue
-            held.withdraw(delivery)
-            journaled, delivery.journaled = delivery.journaled, UNJOURNALED
-            held.forget(delivery)
-            if journaled:
-                message.durability = message.durability or Durability.SYNC
-            topic.fan_out(message, [subscription], True)
+    def _check_subscriptions(self, name: str, creator: str | None) -> None:
+        """Raise QuotaExceeded unless the user may have one more durable subscription.
+
+        Those of the same name are one: a wildcard has one for each topic.
+        """
+        limit = self.settings.max_user_subscriptions
+        if creator is None or not limit or len(self.durable_subscriptions) < limit:
+            return
+        existing = self.durable_subscriptions.values()
+        names = {each.name for each in existing if each.owner == creator}
+        if name not in names and len(names) >= limit:
+            raise QuotaExceeded(
+                f"{shown_creator(creator)} has {limit} durable subscriptions, the limit of a user "
+                "(broker.max_user_subscriptions); unsubscribe from some first"
+            )
+
+    def claim(self, subscription: Subscription, owner: str) -> None:
+        """Give a subscription to a user; of a durable one this survives a restart."""
+        if subscription.owner == owner or subscription.closed:
+            return
+        subscription.owner = owner
+        if subscription.number:
+            self._note_subscription(subscription)
+
+    def _note_subscription(self, subscription: Subscription) -> None:
+        self.core.settled = self.journal.append_entry(
+            RecordType.SUBSCRIPTION,
+            encode(SubscriptionEntry.of(subscription)),
+            self.clock.wall,
+            destination=self.number(subscription.destination),
+        )
 
     def unsubscribe(self, subscription: Subscription) -> None:
         """Remove a subscription of a topic and all it holds."""
@@ -240,6 +272,11 @@ class Broker(Intake):
         for consumer in orphans:
             consumer.sink.detached(consumer)
 
+    def compile_selector(self, text: str) -> CompiledSelector:
+        """Return the selector of that text. Raises SelectorError, also for what exceeds the
+        limits. Thread-safe."""
+        return compile_selector(text, self.settings.selectors)
+
     # --- consuming ---------------------------------------------------------------------------
 
     def attach(
@@ -251,9 +288,14 @@ class Broker(Intake):
         selector: Selector | None = None,
         rank: int = 0,
         ack_timeout: int | None = None,
+        owner: object = None,
     ) -> Consumer:
-        """Add a consumer; what waits is dispatched before this returns. SubscriptionInUse."""
-        return membership.attach(subscription, sink, window, selector, rank, ack_timeout)
+        """Add a consumer; what waits is dispatched before this returns.
+
+        `owner` is who asks: a temporary destination serves only the owner it was declared with.
+        Raises DestinationPrivate, SubscriptionInUse.
+        """
+        return membership.attach(subscription, sink, window, selector, rank, ack_timeout, owner)
 
     def detach(self, consumer: Consumer) -> None:
         """Remove a consumer; what it holds goes back to its original position."""
@@ -287,6 +329,10 @@ class Broker(Intake):
     def browse(self, subscription: Subscription, *, unacked: bool = True) -> Listing:
         """What could be delivered now or, with `unacked`, is in flight, in queue order."""
         return Listing(subscription.browse(unacked), self.clock.steady)
+
+    def scan(self, subscription: Subscription) -> Iterator[tuple[int, Message | None] | None]:
+        """As `browse`, found step by step while the subscription changes; see listing.scan."""
+        return scan(subscription)
 
     def fetch(self, sequence: int) -> Message:
         """A journaled message that is still there. Raises RecordNotFound, JournalDamaged."""
@@ -369,10 +415,19 @@ class Broker(Intake):
 
     # --- turns -------------------------------------------------------------------------------
 
+    def refresh(self) -> None:
+        """Begin the turn: read the clocks. What follows is journaled under the wall clock's new
+        setting."""
+        self.clock.refresh()
+        with suppress(JournalFailed):  # the journal has told its owner
+            self.core.clock_log.look()
+
     def flush(self) -> None:
-        """End the turn: dispatch, journal acknowledgements, start a group commit."""
+        """End the turn: run scans, dispatch, journal acknowledgements, start a group commit."""
         core = self.core
+        core.scans.run()
         core.turns += 1
+        self.transactions.commits.advance()
         while True:
             while core.dirty or core.unblocking:
                 dirty, core.dirty = core.dirty, {}
@@ -395,6 +450,7 @@ class Broker(Intake):
         if core.again:
             core.dirty, core.again = core.again, {}
             self.wake()
+        core.scans.end_iteration()
 
     def tick(self) -> None:
         """Do what time demands: expiry, delays, acknowledgement timeouts. Then `flush`."""

@@ -66,6 +66,8 @@ class Gauges:
                 self.look(destination)
 
     def _tell(self, destination: Destination, standing: tuple[int, int, int]) -> None:
+        if self._core.notes.suspended:
+            return  # the first round after that reports every change since
         known = destination.number and not destination.temporary and not destination.removed
         if known and destination.gauged != standing:
             destination.gauged = standing

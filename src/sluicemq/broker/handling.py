@@ -30,6 +30,7 @@ from sluicemq.model.errors import (
     BrokerStopping,
     DestinationNotFound,
     LimitExceeded,
+    LowDiskSpace,
     MessageTooLarge,
 )
 
@@ -119,17 +120,18 @@ def move(broker: Broker, delivery: Delivery, target: Destination) -> int:
     """End it here and send it there. Raises ActionRefused: it is in flight, or there is no room."""
     message, expiration = _to_move(broker, delivery)
     copy = message.copy(target.address, expiration)
-    if message.deliver_at > broker.clock.wall:
-        copy.deliver_at = message.deliver_at
+    copy.deliver_at = _deliver_at(broker, delivery, message)
     return _replace(broker, delivery, target, copy)
 
 
-def send_back(broker: Broker, delivery: Delivery, origin: Origin) -> int:
+def send_back(
+    broker: Broker, delivery: Delivery, origin: Origin, creator: str | None = None
+) -> int:
     """Send a dead letter back to where it was, as it was. Raises ActionRefused, as `move`, and when
-    the place is not there any more."""
+    the place is not there any more, and cannot be created for `creator`."""
     message, _ = _to_move(broker, delivery)
     try:
-        target = broker.resolve(origin.address)
+        target = broker.resolve(origin.address, creator=creator)
     except (DestinationNotFound, LimitExceeded) as error:
         raise ActionRefused("origin-gone", str(error)) from None
     chosen = None
@@ -149,8 +151,7 @@ def copy_to(broker: Broker, delivery: Delivery, target: Destination) -> int:
     """Send the same there. Raises ActionRefused when there is no room."""
     message = broker.core.read(delivery)
     copy = message.copy(target.address, _expiration(broker, delivery))
-    if message.deliver_at > broker.clock.wall:
-        copy.deliver_at = message.deliver_at
+    copy.deliver_at = _deliver_at(broker, delivery, message)
     where, copy = _admit(broker, target, copy)
     if not copy.durability:
         broker.expect_memory()
@@ -169,7 +170,7 @@ def redeliver(broker: Broker, delivery: Delivery) -> int:
         assert delivery.consumer is not None
         release(delivery.consumer, [delivery.sequence], True, True)
     elif delivery.state == DELAYED:
-        scheduled = broker.core.glance(delivery).deliver_at > broker.clock.wall
+        scheduled = _deliver_at(broker, delivery, broker.core.glance(delivery))
         if scheduled and delivery.journaled == RECORDED:
             # else it would be delayed again after a restart
             subscription.withdraw(delivery)
@@ -190,6 +191,16 @@ def _to_move(broker: Broker, delivery: Delivery) -> tuple[Message, int]:
 def _expiration(broker: Broker, delivery: Delivery) -> int:
     """Its end in wall time, which may be another by now than when it was sent."""
     return delivery.expires + broker.clock.epoch if delivery.expires else 0
+
+
+def _deliver_at(broker: Broker, delivery: Delivery, message: Message) -> int:
+    """Return the delivery time in present wall time if it has not come yet, else 0. The wall clock
+    may have been set since the message came."""
+    if not message.deliver_at:
+        return 0
+    epoch = message.epoch or broker.core.clock_log.epoch_of(delivery.sequence)
+    due = message.deliver_at - epoch
+    return due + broker.clock.epoch if due > broker.clock.steady else 0
 
 
 def _replace(
@@ -214,10 +225,15 @@ def _admit(broker: Broker, target: Destination, message: Message) -> tuple[Desti
     """Where the limits let it go, and as what. Raises ActionRefused."""
     if broker.stopping:
         raise BrokerStopping("the broker is shutting down")
+    if broker.low_space:
+        try:
+            broker.expect_space(message)  # it would be written once more
+        except LowDiskSpace as error:
+            raise ActionRefused("low-disk-space", str(error)) from None
     if not target.limited and not target.parked:
         return target, message
     try:
-        where = broker.judge(target, message, False, broker.clock.wall)
+        where = broker.judge(target, message, False)
     except MessageTooLarge as error:
         raise ActionRefused("too-large", str(error)) from None
     except LimitExceeded as error:

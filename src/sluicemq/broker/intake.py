@@ -8,19 +8,30 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Callable
+from typing import Final
 
 from sluicemq.broker.clock import Clock
 from sluicemq.broker.deadletter import Burial, dead_letter_of, is_dead_letter, note_topic
 from sluicemq.broker.delivery import RECORDED, UNJOURNALED, Delivery
 from sluicemq.broker.destination import Destination, Parked
 from sluicemq.broker.registry import Registry
+from sluicemq.broker.scans import Scans, StartDeadline
 from sluicemq.broker.settings import BrokerSettings
 from sluicemq.broker.subscription import Subscription
 from sluicemq.journal.format import Cause
 from sluicemq.journal.port import Journal
+from sluicemq.journal.space import SpaceLevel, SpaceReport
 from sluicemq.model.destination import Address, DestinationSettings, Kind, Overflow
-from sluicemq.model.errors import BrokerStopping, LimitExceeded, MessageTooLarge
+from sluicemq.model.errors import (
+    BrokerStopping,
+    LimitExceeded,
+    LowDiskSpace,
+    MessageTooLarge,
+)
 from sluicemq.model.message import Durability, Message, Origin
+
+PERSISTENT: Final = frozenset({Durability.LAZY, Durability.SYNC})
+"""What a nearly full disk refuses. Messages that are only recorded are in memory, too."""
 
 Staged = tuple[Message, Destination, list[Subscription] | None, bool]
 """A message, where it goes, its targets at a topic, and whether the topic held messages when it
@@ -32,14 +43,24 @@ class Intake(Registry):
 
     wake      called whenever a flush is needed although no turn is under way
     stopping  True once no more messages are accepted
+    low_space the journal's disk is nearly full: messages that are journaled are refused
     staged    messages not yet durable
     burials   what protocols have to say about dead letters of their messages
     """
 
-    def __init__(self, journal: Journal, clock: Clock, settings: BrokerSettings) -> None:
-        super().__init__(journal, clock, settings)
+    def __init__(
+        self,
+        journal: Journal,
+        clock: Clock,
+        settings: BrokerSettings,
+        start_deadline: StartDeadline,
+    ) -> None:
+        scans = Scans(start_deadline, lambda: self.wake())
+        super().__init__(journal, clock, settings, scans)
         self.wake: Callable[[], None] = _nothing
         self.stopping = False
+        self.low_space = False
+        self._space_waiters: dict[object, Callable[[], None]] = {}
         self.burials: dict[Origin, Burial] = {}
         self.staged: deque[Staged] = deque()
         self._unit: list[Staged] = []
@@ -54,6 +75,7 @@ class Intake(Registry):
         self.core.bury = self._bury
         journal.on_durable = self._on_durable
         journal.on_written = self._on_written
+        journal.on_space = self._on_space
 
     def publish(
         self,
@@ -65,12 +87,16 @@ class Intake(Registry):
 
         False: the destination is full and blocks its producers; the message is parked, and
         `unblocked` is called when it has been accepted. Without `unblocked` that is an error.
-        Raises LimitExceeded, MessageTooLarge, BrokerStopping, DestinationNotFound.
+        Raises LimitExceeded, LowDiskSpace, MessageTooLarge, BrokerStopping, DestinationNotFound.
         """
         if self.stopping:
             raise BrokerStopping("the broker is shutting down")
+        if self.low_space:
+            self.expect_space(message)
         if destination.removed:
-            destination = self.resolve(destination.address)
+            destination = self.resolve(destination.address, creator=destination.creator)
+        if not message.durability:
+            self.record_transient(destination, message)
         if destination.limited or destination.parked:
             admitted = self.admit(destination, message, unblocked)
             if admitted is None:
@@ -84,6 +110,27 @@ class Intake(Registry):
             self.expect_memory()
         self.accept(destination, message)
         return True
+
+    def record_transient(self, destination: Destination, message: Message) -> None:
+        """Let the journal record a message with durability none, if it is to do so and has the
+        space."""
+        if (
+            not message.durability
+            and self.journal.record_transient
+            and not destination.temporary
+            and not self.low_space
+        ):
+            message.durability = Durability.TRANSIENT
+
+    def expect_space(self, *messages: Message) -> None:
+        """Raises LowDiskSpace if one of them is persistent and there is too little space for it."""
+        if self.low_space and any(message.durability in PERSISTENT for message in messages):
+            space = self.journal.space_state()
+            raise LowDiskSpace(
+                f"the disk of the journal is nearly full: {space.free} bytes are free, and "
+                f"persistent messages are accepted again from {space.resume} bytes on. Consume "
+                "or purge messages, or make room on the disk"
+            )
 
     def expect_memory(self) -> None:
         """Raises LimitExceeded when there is no room for messages that are not journaled."""
@@ -115,6 +162,7 @@ class Intake(Registry):
             held = destination.settings.hold
             targets = destination.targets(message) if chosen is None else [chosen]
             references = destination.reserve(message, targets)
+        message.arrival = self.clock.wall
         if (message.expiration or message.deliver_at) and not message.epoch:
             message.epoch = self.clock.epoch
         durability = message.durability
@@ -163,11 +211,11 @@ class Intake(Registry):
         return None
 
     def judge(
-        self, destination: Destination, message: Message, may_wait: bool, born: int = 0
+        self, destination: Destination, message: Message, may_wait: bool
     ) -> Destination | None:
         """Where the limits let a message go: to the destination, to its dead-letter queue, or
-        nowhere as yet (None, only if it `may_wait`). Its life there begins at its timestamp, or
-        when it was `born` (wall ms). Raises LimitExceeded, MessageTooLarge."""
+        nowhere as yet (None, only if it `may_wait`). The destination's `message_ttl` counts from
+        now, whatever the clock of the client says. Raises LimitExceeded, MessageTooLarge."""
         settings = destination.settings
         size = len(message.body)
         if settings.max_message_bytes and size > settings.max_message_bytes:
@@ -177,7 +225,7 @@ class Intake(Registry):
                 f"this one has {size}"
             )
         if settings.message_ttl:
-            latest = (born or message.timestamp) + settings.message_ttl
+            latest = self.clock.wall + settings.message_ttl
             if not message.expiration or message.expiration > latest:
                 message.expiration = latest
         if destination.parked or destination.full(size):
@@ -221,12 +269,50 @@ class Intake(Registry):
         """Accept the messages of blocked producers for which there is room now."""
         waiting, self.core.unblocking = self.core.unblocking, {}
         for destination in waiting:
-            while destination.parked and not destination.full(
-                len(destination.parked[0].message.body)
-            ):
+            while destination.parked:
+                message = destination.parked[0].message
+                if destination.full(len(message.body)) or (
+                    self.low_space and message.durability in PERSISTENT
+                ):
+                    break
                 parked = destination.parked.popleft()
                 self.accept(destination, parked.message)
                 parked.unblocked()
+
+    # --- disk space ----------------------------------------------------------------------------
+
+    def _on_space(self, report: SpaceReport) -> None:
+        """The level of free space has changed."""
+        core = self.core
+        was_halted = core.halted
+        self.low_space = report.level > SpaceLevel.ENOUGH
+        core.halted = report.level == SpaceLevel.EXHAUSTED
+        if self.low_space and not core.notes.suspended:
+            core.notes.suspend()
+        elif not self.low_space and core.notes.suspended:
+            core.notes.resume()
+        if was_halted and not core.halted:
+            for destination in self.destinations.values():
+                for subscription in (destination.queue, *destination.subscriptions.values()):
+                    if subscription.waiting:
+                        core.dirty[subscription] = None
+        if not self.low_space:
+            for destination in self.destinations.values():
+                if destination.parked:
+                    core.unblocking[destination] = None
+            waiters, self._space_waiters = self._space_waiters, {}
+            for callback in waiters.values():
+                callback()
+        self.wake()
+
+    def when_space(self, waiter: object, callback: Callable[[], None]) -> None:
+        """Call back once when messages that are journaled are accepted again; `waiter` can have
+        one callback."""
+        self._space_waiters[waiter] = callback
+
+    def forget_waiter(self, waiter: object) -> None:
+        """Undo `when_space`."""
+        self._space_waiters.pop(waiter, None)
 
     def when_durable(self, sequence: int, callback: Callable[[], None]) -> None:
         """Call back once everything up to `sequence` is on disk; at once if it is."""
@@ -337,7 +423,7 @@ class Intake(Registry):
         name = source.settings.dead_letter_queue or f"{source.name}.dlq"
         address = Address(Kind.QUEUE, name)
         return self.destinations.get(address) or self.create(
-            address, DestinationSettings(), None, True
+            address, DestinationSettings(), None, True, source.creator
         )
 
     def _keeps(self, message: Message, source: Destination, usual: bool) -> bool:

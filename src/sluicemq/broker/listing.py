@@ -1,16 +1,22 @@
-"""What was in a subscription at one moment."""
+"""What is in a subscription: at one moment, or found step by step."""
 
 from __future__ import annotations
 
 from array import array
+from collections import deque
 from collections.abc import Iterable, Iterator
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Final
 
-from sluicemq.broker.delivery import DELAYED
+from sluicemq.broker.delivery import DELAYED, TAKEN, place
+from sluicemq.broker.walk import Walk
 
 if TYPE_CHECKING:
     from sluicemq.broker.delivery import Delivery
+    from sluicemq.broker.subscription import Subscription
     from sluicemq.model.message import Message
+
+STEP: Final = 50
+"""Deliveries found together."""
 
 
 class Listing:
@@ -42,3 +48,45 @@ class Listing:
     def __iter__(self) -> Iterator[tuple[int, Message | None]]:
         for sequence in self._sequences:
             yield sequence, self._messages.get(sequence)
+
+
+def scan(subscription: Subscription) -> Iterator[tuple[int, Message | None] | None]:
+    """Yield what a Listing has, in queue order, found while it is asked for.
+
+    The subscription may change meanwhile. What arrives after the beginning is left out; what is
+    dispatched meanwhile may be. None = nothing in this step; the scan goes on.
+    """
+    core = subscription.core
+    walk = Walk(subscription.everything, core.journal.next_sequence())
+    unacked: deque[Delivery] = deque()
+    for consumer in subscription.holders:
+        unacked.extend(consumer.unacked.values())
+    unacked = deque(sorted(unacked, key=place))
+    while walk.priority >= 0 or unacked:
+        found: list[Delivery] = []
+        if walk.priority >= 0:
+            found = walk.look(STEP)
+        elif unacked[0].state == TAKEN:
+            found = [unacked.popleft()]
+        else:
+            unacked.popleft()  # released or over: if it is READY again, the walk has passed it
+        steady = core.clock.steady
+        listed = [_listed(each, steady) for each in _merged(found, unacked)]
+        yield from listed or (None,)
+
+
+def _merged(found: list[Delivery], unacked: deque[Delivery]) -> Iterator[Delivery]:
+    """What a walk has found, and before each delivery those that are unacked and precede it."""
+    for delivery in found:
+        here = place(delivery)
+        while unacked and place(unacked[0]) < here:
+            first = unacked.popleft()
+            if first.state == TAKEN:
+                yield first
+        yield delivery
+
+
+def _listed(delivery: Delivery, steady: int) -> tuple[int, Message | None] | None:
+    if delivery.expires and delivery.expires <= steady:
+        return None
+    return delivery.sequence, None if delivery.journaled else delivery.message

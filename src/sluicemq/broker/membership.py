@@ -10,9 +10,10 @@ from sluicemq.broker.consumer import Consumer, Sink, Window
 from sluicemq.broker.dispatch import dispatch
 from sluicemq.broker.lane import Lane, Selector
 from sluicemq.broker.redelivery import release
-from sluicemq.model.errors import SubscriptionInUse
+from sluicemq.model.errors import DestinationPrivate, LimitExceeded, SubscriptionInUse
 
 if TYPE_CHECKING:
+    from sluicemq.broker.destination import Destination
     from sluicemq.broker.subscription import Subscription
 
 
@@ -23,14 +24,26 @@ def attach(
     selector: Selector | None,
     rank: int,
     ack_timeout: int | None,
+    owner: object = None,
 ) -> Consumer:
-    """Add a consumer and give it what waits. Raises SubscriptionInUse."""
-    settings = subscription.destination.settings
+    """Add a consumer and give it what waits.
+
+    Raises DestinationPrivate, SubscriptionInUse, LimitExceeded.
+    """
+    destination = subscription.destination
+    if destination.owner is not None and destination.owner is not owner:
+        raise DestinationPrivate(
+            f"{destination.address} is temporary: only the connection that created it may receive "
+            "from it"
+        )
+    settings = destination.settings
     limit = settings.max_consumers if subscription.shared else 1
     if limit and len(subscription.consumers) >= limit:
         raise SubscriptionInUse(
             f"{subscription.destination.name}: all {limit} consumers it may have are attached"
         )
+    if selector is not None:
+        _expect_room(subscription, selector)
     lane = _lane(subscription, selector)
     lane.consumers += 1
     consumer = Consumer(
@@ -90,6 +103,30 @@ def elect(subscription: Subscription) -> None:
 
 def _by_rank(consumer: Consumer) -> int:
     return -consumer.rank
+
+
+def _expect_room(subscription: Subscription, selector: Selector) -> None:
+    """Raise LimitExceeded if the selectors of a queue would cost each message too much."""
+    if selector.text in subscription.lanes:
+        return
+    routes = subscription.selective
+    if subscription.backfill is not None:
+        load = routes.load + subscription.backfill.load_with(selector)
+    else:
+        load = routes.load_with(selector)
+    expect_load(subscription.destination, load)
+
+
+def expect_load(destination: Destination, load: int) -> None:
+    """Raise LimitExceeded if the selectors of a destination may not cost that much together."""
+    limit = destination.core.selector_load
+    if limit and load > limit:
+        raise LimitExceeded(
+            f"the selectors in use at {destination.address} would have {load} identifiers, "
+            f"literals and operations together, at most {limit} are allowed "
+            "(broker.max_destination_selector_nodes); use fewer or simpler ones, or compare one "
+            "property with a value (id = 17)"
+        )
 
 
 def _lane(subscription: Subscription, selector: Selector | None) -> Lane:

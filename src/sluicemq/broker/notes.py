@@ -33,16 +33,33 @@ class Notes:
     recording   deliveries are worth a record
     delivering  subscriptions with deliveries of this turn that are no records yet
     kept        records to be: type, body, wall ms, number of the destination
+    suspended   disk space is low: nothing of this is recorded
     """
 
-    __slots__ = ("_clock", "_journal", "delivering", "kept", "recording")
+    __slots__ = ("_clock", "_journal", "delivering", "kept", "recording", "suspended")
 
     def __init__(self, journal: Journal, clock: Clock) -> None:
         self._journal = journal
         self._clock = clock
         self.recording = journal.deliveries
+        self.suspended = False
         self.delivering: dict[Subscription, None] = {}
         self.kept: list[tuple[int, bytes, int, int]] = []
+
+    def suspend(self) -> None:
+        """Record nothing until `resume`, and drop what has not been written."""
+        self.suspended = True
+        self.recording = False
+        self.kept.clear()
+        for subscription in self.delivering:
+            subscription.delivered = []
+            subscription.redelivered = []
+        self.delivering.clear()
+
+    def resume(self) -> None:
+        """Record what happens from now on."""
+        self.suspended = False
+        self.recording = self._journal.deliveries
 
     def deliver(self, subscription: Subscription, deliveries: Sequence[Delivery]) -> None:
         """These have just been given to a consumer. What the journal will not see the end of is

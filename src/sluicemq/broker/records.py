@@ -51,9 +51,10 @@ class Requeue(msgspec.Struct, array_like=True):
 
 class Settings(msgspec.Struct, array_like=True):
     """RecordType.SETTINGS: a destination was declared with these settings, or is temporary and
-    so not to be seen again after a restart, or came into being by itself with settings of its own.
-    `created` is in wall ms, 0 = not known. A name that is not UTF-8 is in `raw_name`. One that is
-    `paused` delivers nothing until it is told to."""
+    so not to be seen again after a restart, or came into being by itself with settings of its own
+    or for a user. `created` is in wall ms, 0 = not known. A name that is not UTF-8 is in
+    `raw_name`. One that is `paused` delivers nothing until it is told to. `creator` is the user
+    whose quota it counts against, "" = any without a name; None = nobody's."""
 
     kind: Kind
     name: str
@@ -63,6 +64,7 @@ class Settings(msgspec.Struct, array_like=True):
     created: int = 0
     raw_name: bytes = b""
     paused: bool = False
+    creator: str | None = None
 
     @classmethod
     def of(cls, destination: Destination) -> Settings:
@@ -78,6 +80,7 @@ class Settings(msgspec.Struct, array_like=True):
             destination.created,
             b"" if is_text else encode_name(name),
             destination.paused,
+            destination.creator,
         )
 
     @property
@@ -87,7 +90,11 @@ class Settings(msgspec.Struct, array_like=True):
 
 
 class SubscriptionEntry(msgspec.Struct, array_like=True):
-    """RecordType.SUBSCRIPTION and SUBSCRIPTION_GONE: a durable subscription of a topic."""
+    """RecordType.SUBSCRIPTION and SUBSCRIPTION_GONE: a durable subscription of a topic.
+
+    A later record of the same number replaces the earlier one. `owner` is the user it belongs to,
+    "" = nobody yet: it was created before there were users, or by a migration.
+    """
 
     number: int
     topic: Text
@@ -95,6 +102,7 @@ class SubscriptionEntry(msgspec.Struct, array_like=True):
     selector: Text = ""
     exclude: Text = ""
     shared: bool = False
+    owner: str = ""
 
     @classmethod
     def of(cls, subscription: Subscription) -> SubscriptionEntry:
@@ -106,6 +114,7 @@ class SubscriptionEntry(msgspec.Struct, array_like=True):
             escape_text(subscription.selector.text if subscription.selector else ""),
             escape_text(str(subscription.exclude) if subscription.exclude is not None else ""),
             subscription.shared,
+            subscription.owner,
         )
 
     @property
@@ -184,11 +193,20 @@ class StoredMessage(msgspec.Struct, array_like=True):
 
 
 class Prepared(msgspec.Struct, array_like=True):
-    """RecordType.PREPARED: what the transaction will do, acks as (subscription, sequences)."""
+    """RecordType.PREPARED: what the transaction will do, acks as (subscription, sequences).
+
+    xid      b"" for a part of a large transaction (commits.py), and for the decision to commit one
+    parts    PREPARED records without an xid that hold sends and acks before these, in order
+    decided  the parts are committed, and applied unless they are resolved
+    owner    user that began it, "" = nobody, as in SubscriptionEntry
+    """
 
     xid: bytes
     sends: list[StoredMessage]
     acks: list[tuple[int, list[int]]]
+    owner: str = ""
+    parts: list[int] = []
+    decided: bool = False
 
 
 class Resolved(msgspec.Struct, array_like=True):
@@ -206,8 +224,9 @@ class BatchPart(msgspec.Struct, array_like=True, frozen=True):
     partition  below 2^20
     part       its place in the partition, from 0
     final      the last of its partition
-    digest     of the rows, 64 bits: whatever the writer uses to tell them from others
+    digest     of the rows, 64 bits: the sum of their digests, so that their order does not matter
     rows       how many
+    owner      user that the writer belongs to; "" = nobody yet: there were no users
     """
 
     writer: str
@@ -217,6 +236,7 @@ class BatchPart(msgspec.Struct, array_like=True, frozen=True):
     final: bool
     digest: int
     rows: int
+    owner: str = ""
 
 
 class WriterState(msgspec.Struct, array_like=True):
@@ -225,7 +245,9 @@ class WriterState(msgspec.Struct, array_like=True):
     seen     wall ms of its last part
     done     complete partitions as packed u32, ascending
     rows     of each of them in all, as packed u64
+    digests  of each of them, as packed u64
     partial  of the others: number, and digest and rows of each part
+    owner    as in BatchPart
     """
 
     name: str
@@ -233,7 +255,9 @@ class WriterState(msgspec.Struct, array_like=True):
     seen: int
     done: bytes
     rows: bytes
+    digests: bytes
     partial: list[tuple[int, list[tuple[int, int]]]]
+    owner: str = ""
 
 
 class State(msgspec.Struct, array_like=True):
@@ -242,11 +266,12 @@ class State(msgspec.Struct, array_like=True):
     pending    (subscription, sequences as packed u64) of each durable subscription of a topic
     attempts   (subscription, [(sequence, attempts)])
     requeued   (subscription, sequence, order, expiration)
-    prepared   (sequence of the PREPARED record, its payload)
+    prepared   (sequence of the PREPARED record, its payload); b"" = read the record
     next_subscription   number for the next durable subscription; none is given twice
     delivered  (subscription, sequences as packed u64, deliveries of each as packed u32) of what is
                in flight
     writers    of batches, the one that wrote last at the end
+    clock_steps  (sequence of the CLOCK record, ms), see clocklog.py
     """
 
     settings: list[Settings]
@@ -258,6 +283,7 @@ class State(msgspec.Struct, array_like=True):
     next_subscription: int = 1
     delivered: list[tuple[int, bytes, bytes]] = []
     writers: list[WriterState] = []
+    clock_steps: list[tuple[int, int]] = []
 
 
 def as_text(written: Text) -> str:
@@ -316,7 +342,10 @@ def decode_state(payload: bytes) -> State:
             len(sequences) % 8 or 2 * len(attempts) != len(sequences)
             for _, sequences, attempts in state.delivered
         )
-        or any(len(w.done) % 4 or len(w.rows) != 2 * len(w.done) for w in state.writers)
+        or any(
+            len(w.done) % 4 or not 2 * len(w.done) == len(w.rows) == len(w.digests)
+            for w in state.writers
+        )
     ):
         raise JournalDamaged("the journal holds State that ends within a number")
     return state

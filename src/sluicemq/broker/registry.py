@@ -2,20 +2,29 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Callable
-from typing import Final
+from typing import Final, TypeVar
 
 from sluicemq.broker.clock import Clock
 from sluicemq.broker.core import Core
 from sluicemq.broker.destination import Destination
 from sluicemq.broker.membership import elect
 from sluicemq.broker.records import Settings, encode
+from sluicemq.broker.scans import Scans
 from sluicemq.broker.settings import BrokerSettings
 from sluicemq.broker.subscription import Subscription
 from sluicemq.journal.format import RecordType
 from sluicemq.journal.port import Journal
-from sluicemq.model.destination import Address, DestinationSettings, Kind
-from sluicemq.model.errors import DestinationConflict, DestinationNotFound, LimitExceeded
+from sluicemq.model.destination import Address, DestinationSettings, Kind, is_temporary
+from sluicemq.model.errors import (
+    DestinationConflict,
+    DestinationNotFound,
+    LimitExceeded,
+    QuotaExceeded,
+)
+
+_Key = TypeVar("_Key")
 
 _USUAL: Final = DestinationSettings()
 
@@ -23,11 +32,13 @@ _USUAL: Final = DestinationSettings()
 class Registry:
     """The part of the broker that the module tells of."""
 
-    def __init__(self, journal: Journal, clock: Clock, settings: BrokerSettings) -> None:
+    def __init__(
+        self, journal: Journal, clock: Clock, settings: BrokerSettings, scans: Scans
+    ) -> None:
         self.journal = journal
         self.clock = clock
         self.settings = settings
-        self.core = Core(journal, clock, settings)
+        self.core = Core(journal, clock, settings, scans)
         self.core.subscriptions = Subscription
         self.destinations: dict[Address, Destination] = {}
         self.durable_subscriptions: dict[int, Subscription] = {}
@@ -37,33 +48,45 @@ class Registry:
         self.removals: list[Callable[[Destination], None]] = []
         """Called with each destination that has just gone; those must not raise either."""
         self._awaited: dict[str, list[Callable[[Destination], None]]] = {}
+        self.created: Counter[str] = Counter()
+        """How many destinations each user has created; "" = those who have no name."""
+        self.temporary: Counter[object] = Counter()
+        """How many temporary destinations each owner has."""
 
     @property
     def identity(self) -> bytes:
         """8 bytes that stay the same for the life of the data directory."""
         return self.journal.identity
 
-    def queue(self, name: str) -> Destination:
+    def queue(self, name: str, creator: str | None = None) -> Destination:
         """The queue of that name, created if need be. Raises as `resolve`."""
-        return self.resolve(Address(Kind.QUEUE, name))
+        return self.resolve(Address(Kind.QUEUE, name), creator=creator)
 
-    def topic(self, name: str) -> Destination:
+    def topic(self, name: str, creator: str | None = None) -> Destination:
         """The topic of that name, created if need be. Raises as `resolve`."""
-        return self.resolve(Address(Kind.TOPIC, name))
+        return self.resolve(Address(Kind.TOPIC, name), creator=creator)
 
     def find(self, address: Address) -> Destination | None:
         """The destination, if it exists."""
         return self.destinations.get(address)
 
-    def resolve(self, address: Address, defaults: DestinationSettings | None = None) -> Destination:
+    def resolve(
+        self,
+        address: Address,
+        defaults: DestinationSettings | None = None,
+        creator: str | None = None,
+    ) -> Destination:
         """Find or automatically create. Raises DestinationNotFound, LimitExceeded.
 
         `defaults`: what a protocol's clients expect of a new one. They yield to the broker's own if
-        those are anything but the usual.
+        those are anything but the usual. A new one counts against the quota of `creator`
+        (Identity.creator), None = nobody's.
         """
         destination = self.destinations.get(address)
         if destination is not None:
             return destination
+        if is_temporary(address.name):
+            raise DestinationNotFound(f"{address} does not exist, or no longer")
         settings = self.settings
         allowed = (
             settings.auto_create_queues
@@ -74,10 +97,10 @@ class Registry:
             raise DestinationNotFound(
                 f"{address} does not exist and automatic creation is switched off"
             )
-        self._make_room(address)
+        self._check_limits(address, creator)
         if defaults is None or settings.defaults != _USUAL:
             defaults = settings.defaults
-        return self.create(address, defaults, None, True)
+        return self.create(address, defaults, None, True, creator)
 
     def await_creation(self, name: str, callback: Callable[[Destination], None]) -> None:
         """Call back when there is a queue or topic of that name, once; there must be none now."""
@@ -96,23 +119,34 @@ class Registry:
         settings: DestinationSettings | None = None,
         *,
         owner: object = None,
+        creator: str | None = None,
     ) -> Destination:
         """Create on purpose, or take new settings for an existing one; survives a restart.
 
-        With an `owner` it is temporary: nobody can declare it again, nothing about it is kept.
-        Raises DestinationConflict, LimitExceeded.
+        With an `owner` it is temporary: nobody can declare it again, nothing about it is kept. A
+        new one, and an automatic one from now on, counts against the quota of `creator`, None =
+        nobody's. Raises DestinationConflict, LimitExceeded.
         """
         settings = settings or DestinationSettings()
         destination = self.destinations.get(address)
         if destination is None:
-            self._make_room(address)
-            destination = self.create(address, settings, owner, False)
+            if owner is None and is_temporary(address.name):
+                raise DestinationConflict(
+                    f"{address} is a name for temporary destinations, which clients create"
+                )
+            self._check_limits(address, creator)
+            destination = self.create(address, settings, owner, False, creator)
             if owner is not None:
                 return destination
         elif owner is not None or destination.owner is not None:
             raise DestinationConflict(f"{address} exists already")
         elif destination.settings == settings and not destination.automatic:
             return destination
+        elif destination.automatic and destination.creator != creator:
+            self._check_quota(address, creator)
+            self._count(destination, -1)
+            destination.creator = creator
+            self._count(destination, 1)
         destination.automatic = False
         served = destination.settings.active_consumers
         destination.apply(settings)
@@ -148,16 +182,54 @@ class Registry:
             destination=self.number(destination),
         )
 
-    def _make_room(self, address: Address) -> None:
+    def _check_limits(self, address: Address, creator: str | None) -> None:
+        """Raise LimitExceeded unless there may be one more destination, and of that creator."""
         limit = self.settings.max_destinations
         if limit and len(self.destinations) >= limit:
             raise LimitExceeded(f"{address}: there are {limit} destinations already, the limit")
+        self._check_quota(address, creator)
+
+    def _check_quota(self, address: Address, creator: str | None) -> None:
+        limit = self.settings.max_user_destinations
+        if creator is not None and limit and self.created[creator] >= limit:
+            raise QuotaExceeded(
+                f"{address}: {shown_creator(creator)} created {limit} destinations that still "
+                "exist, the limit of a user (broker.max_user_destinations); delete some first"
+            )
+
+    def check_temporary(self, owner: object) -> None:
+        """Raise QuotaExceeded unless the connection may have one more temporary destination."""
+        limit = self.settings.max_temporary_destinations
+        if limit and self.temporary[owner] >= limit:
+            raise QuotaExceeded(
+                f"this connection has {limit} temporary destinations, the limit "
+                "(broker.max_temporary_destinations); delete some first"
+            )
+
+    def _count(self, destination: Destination, change: int) -> None:
+        """Keep the quotas up to date: a destination has come (1) or gone (-1)."""
+        if destination.creator is not None:
+            _change(self.created, destination.creator, change)
+        if destination.owner is not None:
+            _change(self.temporary, destination.owner, change)
+
+    def forget(self, destination: Destination) -> None:
+        """Take a destination that is removed off the list of those that exist."""
+        del self.destinations[destination.address]
+        self._count(destination, -1)
 
     def create(
-        self, address: Address, settings: DestinationSettings, owner: object, automatic: bool
+        self,
+        address: Address,
+        settings: DestinationSettings,
+        owner: object,
+        automatic: bool,
+        creator: str | None = None,
     ) -> Destination:
-        destination = Destination(self.core, address, settings, owner, automatic)
+        """Create a destination, whatever the limits are. `creator` as in `resolve`."""
+        destination = Destination(self.core, address, settings, owner, automatic, creator=creator)
         self.destinations[address] = destination
+        self._count(destination, 1)
         for callback in self._awaited.pop(address.name, ()):
             callback(destination)
         for callback in self.creations:
@@ -171,16 +243,18 @@ class Registry:
         automatic: bool = False,
         created: int = 0,
         paused: bool = False,
+        creator: str | None = None,
     ) -> Destination:
         """Create a destination that the journal knows already; without settings, an automatic one
-        with the broker's. `created` as in Destination."""
+        with the broker's. `created` and `creator` as in Destination."""
         if settings is None:
             automatic = True
             settings = self.settings.defaults
-        destination = Destination(self.core, address, settings, None, automatic, created)
+        destination = Destination(self.core, address, settings, None, automatic, created, creator)
         destination.gauged = None
         destination.paused = paused
         self.destinations[address] = destination
+        self._count(destination, 1)
         return destination
 
     def adopt_subscription(self, subscription: Subscription) -> None:
@@ -195,7 +269,11 @@ class Registry:
             number = destination.number = self.journal.destination(destination.address)
             destination.queue.number = number
             if destination.owner is not None or (
-                destination.automatic and destination.settings != self.settings.defaults
+                destination.automatic
+                and (
+                    destination.settings != self.settings.defaults
+                    or destination.creator is not None
+                )
             ):
                 self.journal.append_entry(
                     RecordType.SETTINGS,
@@ -204,3 +282,14 @@ class Registry:
                     destination=number,
                 )
         return number
+
+
+def _change(counter: Counter[_Key], key: _Key, change: int) -> None:
+    counter[key] += change
+    if not counter[key]:
+        del counter[key]
+
+
+def shown_creator(creator: str) -> str:
+    """Return how an error names the user whose quota is used up."""
+    return f"user {creator}" if creator else "users without a name"

@@ -16,10 +16,12 @@ from collections.abc import Iterable
 from itertools import repeat
 from typing import TYPE_CHECKING
 
+from sluicemq.broker.clocklog import decode_clock
 from sluicemq.broker.delivery import GONE, HELD, RECORDED, TAKEN, Delivery
 from sluicemq.broker.engine import DURABLE_SUBSCRIPTION, Broker
 from sluicemq.broker.records import (
     Attempts,
+    Prepared,
     Settings,
     State,
     SubscriptionEntry,
@@ -82,7 +84,10 @@ def snapshot(broker: Broker) -> bytes:
             Settings.of(d)
             for d in broker.destinations.values()
             if d.number or d.paused or not (d.temporary or d.automatic)
-            if d.paused or not d.automatic or d.settings != broker.settings.defaults
+            if d.paused
+            or not d.automatic
+            or d.settings != broker.settings.defaults
+            or d.creator is not None
         ],
         [SubscriptionEntry.of(s) for s in broker.durable_subscriptions.values()],
         [(number, sequences.tobytes()) for number, sequences in pending.items()],
@@ -92,7 +97,11 @@ def snapshot(broker: Broker) -> bytes:
             for d in broker.core.requeued.values()
             if d.state != GONE and d.journaled == RECORDED
         ],
-        [(t.record, t.payload) for t in transactions.prepared.values()],
+        [
+            record
+            for transaction in (*transactions.open.values(), *transactions.prepared.values())
+            for record in transaction.records
+        ],
         broker.next_subscription,
         [
             (
@@ -103,6 +112,7 @@ def snapshot(broker: Broker) -> bytes:
             for number, deliveries in flying.items()
         ],
         broker.batches.state(),
+        broker.core.clock_log.steps,
     )
     return encode(state)
 
@@ -114,6 +124,7 @@ def restore(broker: Broker, recovery: Recovery) -> int:
     """
     restoration = _Restoration(broker, recovery)
     restoration.read()
+    broker.core.clock_log.resume(recovery.last_time())
     count = restoration.deliver()
     recovery.done()
     return count
@@ -137,7 +148,9 @@ class _Restoration:
         self.flying: dict[int, dict[int, int]] = {}
         self.delivered: dict[tuple[int, int], int] = {}
         self.requeued: dict[tuple[int, int], tuple[int, int]] = {}
-        self.prepared: dict[int, bytes] = {}
+        self.payloads: dict[int, bytes] = {}
+        """Of PREPARED records that are not resolved; b"" = not read."""
+        self.prepared: dict[int, Prepared] = {}
         self.declared: dict[Address, Settings] = {}
         self.orphans: dict[int, list[int]] = {}
 
@@ -157,6 +170,10 @@ class _Restoration:
             elif kind == RecordType.BATCH:
                 part = decode_batch(record.payload)
                 self.broker.batches.remember(part, record.time // 1000, 0)
+            elif kind == RecordType.CLOCK:
+                step = decode_clock(record.payload)
+                if step:
+                    self.broker.core.clock_log.steps.append((record.sequence, step))
             elif kind == RecordType.SETTINGS:
                 settings = decode_settings(record.payload)
                 self.declared[settings.address] = settings
@@ -184,9 +201,9 @@ class _Restoration:
             elif kind == RecordType.ATTEMPTED:
                 self._attempted(decode_attempts(record.payload))
             elif kind == RecordType.PREPARED:
-                self.prepared[record.sequence] = record.payload
+                self.payloads[record.sequence] = record.payload
             elif kind == RecordType.RESOLVED:
-                self.prepared.pop(record.reference, None)
+                self.payloads.pop(record.reference, None)
         for number, attempts in self.flying.items():
             for sequence, count in attempts.items():
                 self.delivered[number, sequence] = count
@@ -204,10 +221,11 @@ class _Restoration:
             self._attempted(attempts)
         for number, sequence, order, expiration in state.requeued:
             self.requeued[number, sequence] = (order, expiration)
-        self.prepared.update(state.prepared)
+        self.payloads.update(state.prepared)
         for number, packed, counts in state.delivered:
             self._delivered(number, array("Q", packed), array("I", counts))
         self.broker.batches.restore(state.writers)
+        self.broker.core.clock_log.steps.extend(state.clock_steps)
 
     def _skip_number(self, number: int) -> None:
         """No later subscription gets it, or it would inherit what an earlier one left."""
@@ -238,28 +256,25 @@ class _Restoration:
 
     def deliver(self) -> int:
         """Build destinations, subscriptions and their deliveries."""
-        broker = self.broker
         for address, settings in self.declared.items():
-            if not settings.temporary:
-                broker.adopt(
-                    address,
-                    settings.settings,
-                    settings.automatic,
-                    settings.created,
-                    settings.paused,
-                )
+            if not settings.temporary and not self._only_if_used(settings):
+                self._adopt(address, settings)
         for entry in self.subscriptions.values():
             self._subscribe(entry)
+        self._decode_prepared()
         held = self._held()
         destinations: dict[int, Destination | None] = {}
         count = 0
+        clock_log = self.broker.core.clock_log
         for row in self.recovery.rows():
+            if not count:
+                clock_log.forget_before(row.sequence)
             number = row[1]
             if number in destinations:
                 destination = destinations[number]
             else:
                 destination = destinations[number] = self._destination(row)
-            if destination is None:
+            if destination is None or row.transient:
                 self._orphan(row, row.references)
             elif not destination.topic:
                 self._place(destination.queue, row, held)
@@ -270,6 +285,26 @@ class _Restoration:
         self._bury_orphans()
         return count
 
+    def _only_if_used(self, settings: Settings) -> bool:
+        """Whether a destination came into being by itself, with the settings of any other: without
+        messages or durable subscriptions it does not come back."""
+        usual = settings.settings == self.broker.settings.defaults
+        return settings.automatic and usual and not settings.paused
+
+    def _adopt(self, address: Address, settings: Settings | None, created: int = 0) -> Destination:
+        """Bring a destination back; without settings, an automatic one. `created` is in wall ms, if
+        the journal does not know better."""
+        if settings is None:
+            return self.broker.adopt(address, None, created=created)
+        return self.broker.adopt(
+            address,
+            settings.settings,
+            settings.automatic,
+            settings.created or created,
+            settings.paused,
+            settings.creator,
+        )
+
     def _destination(self, row: Row) -> Destination | None:
         """None if it is gone, or was temporary: a crash came before its messages were settled."""
         broker = self.broker
@@ -279,7 +314,7 @@ class _Restoration:
         settings = self.declared.get(address)
         if settings is not None and settings.temporary:
             return None
-        destination = broker.find(address) or broker.adopt(address, None, created=row.time)
+        destination = broker.find(address) or self._adopt(address, settings, row.time)
         destination.number = destination.queue.number = row.destination
         return destination
 
@@ -300,13 +335,13 @@ class _Restoration:
         selector = None
         if entry.selector:
             try:
-                selector = broker.compile_selector(as_text(entry.selector))
+                selector = broker.restored_selector(as_text(entry.selector))
             except SelectorError as error:
                 raise ConfigurationError(
                     f"the durable subscription {name} of topic {address.name} has a selector "
                     f"that this version does not understand: {error}"
                 ) from None
-        topic = broker.find(address) or broker.adopt(address, None)
+        topic = broker.find(address) or self._adopt(address, self.declared.get(address))
         subscription = broker.core.subscriptions(
             broker.core,
             topic,
@@ -315,6 +350,7 @@ class _Restoration:
             selector,
             as_text(entry.exclude) or None,
             entry.shared,
+            entry.owner,
         )
         broker.adopt_subscription(subscription)
 
@@ -373,13 +409,16 @@ class _Restoration:
         held: dict[tuple[int, int], list[Delivery]],
         journaled: int = RECORDED,
     ) -> None:
-        sequence, _, priority, expiration, _, size, _, delayed = row
+        sequence, _, priority, expiration, _, size, _, delayed, _ = row
         key = (subscription.number, sequence)
-        clock = self.broker.clock
         place = self.requeued.get(key) if self.requeued else None
         if place is not None:
             expiration = place[1]
-        expires = max(1, clock.steady + expiration - clock.wall) if expiration else 0
+        expires = epoch = 0
+        if expiration or delayed:
+            epoch = self.broker.core.clock_log.epoch_of(place[0] if place else sequence)
+        if expiration:
+            expires = max(1, expiration - epoch)
         delivery = Delivery(
             subscription,
             sequence,
@@ -405,24 +444,50 @@ class _Restoration:
             self.broker.core.requeued[key] = delivery
             subscription.restore_requeued(delivery)
         else:
-            deliver_at = self.broker.journal.fetch(sequence).deliver_at if delayed else 0
-            subscription.restore(delivery, deliver_at)
+            due = self.broker.journal.fetch(sequence).deliver_at - epoch if delayed else 0
+            subscription.restore(delivery, due)
+
+    def _decode_prepared(self) -> None:
+        journal = self.broker.journal
+        for record, payload in self.payloads.items():
+            self.prepared[record] = decode_prepared(payload or journal.entry(record).payload)
 
     def _held(self) -> dict[tuple[int, int], list[Delivery]]:
         """Where to put the deliveries that prepared transactions have acknowledged."""
         held: dict[tuple[int, int], list[Delivery]] = {}
-        for payload in self.prepared.values():
-            for subscription, sequences in decode_prepared(payload).acks:
+        for prepared in self.prepared.values():
+            for subscription, sequences in prepared.acks:
                 for sequence in sequences:
                     held[subscription, sequence] = []
         return held
 
     def _adopt_prepared(self, held: dict[tuple[int, int], list[Delivery]]) -> None:
-        for record, payload in self.prepared.items():
-            prepared = decode_prepared(payload)
-            deliveries: list[Delivery] = []
-            for subscription, sequences in prepared.acks:
-                for sequence in sequences:
-                    deliveries.extend(held[subscription, sequence])
+        """Bring back prepared transactions, finish commits that were decided, and undo those that
+        were not."""
+        transactions = self.broker.transactions
+        used = {part for prepared in self.prepared.values() for part in prepared.parts}
+        for record, prepared in self.prepared.items():
+            if record in used:
+                continue
             created = self.broker.journal.entry(record).time // 1000
-            self.broker.transactions.adopt(record, payload, prepared, deliveries, created)
+            transaction = transactions.adopt(
+                record, self.payloads[record], prepared.xid, created, prepared.owner
+            )
+            for part in (*prepared.parts, record):
+                held_by = self.prepared.get(part)
+                if held_by is None:
+                    continue  # that part has been applied
+                sends = held_by.sends
+                if prepared.decided:
+                    sends = [send for send in sends if send.durability.survives]
+                deliveries = [
+                    delivery
+                    for subscription, sequences in held_by.acks
+                    for sequence in sequences
+                    for delivery in held[subscription, sequence]
+                ]
+                transactions.adopt_part(transaction, part, sends, deliveries)
+            if prepared.decided:
+                transactions.finish(transaction)
+            elif not prepared.xid:
+                transactions.rollback(transaction)

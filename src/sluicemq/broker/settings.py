@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import msgspec
 
+from sluicemq.broker.selectors import SelectorLimits
 from sluicemq.model.destination import DestinationSettings
 
 
@@ -12,12 +13,21 @@ class BrokerSettings(msgspec.Struct, frozen=True, kw_only=True):
 
     auto_create_queues, auto_create_topics   a destination comes into being by being used
     max_destinations  0 = no limit
+    max_user_destinations       that one user has created; 0 = no limit
+    max_user_subscriptions      durable ones that one user has created; 0 = no limit
+    max_temporary_destinations  of one connection; 0 = no limit
     idle_timeout      ms until an unused automatic destination is removed; 0 = never
     memory_budget     bytes of messages kept in memory; the bodies of journaled ones beyond it are
                       read back from the segments
     message_overhead  bytes a message is counted with beside its body
     page_deliveries   deliveries to a page of a long backlog
-    memory_limit      bytes at which messages that are not journaled are refused
+    selectors         what one selector may cost
+    selector_load     nodes of the selectors that one message may have to be evaluated with at a
+                      destination (routing.py); 0 = not limited
+    memory_limit      bytes, those of open transactions included, at which messages are refused that
+                      are not journaled or belong to a transaction
+    max_transaction_bytes     bytes of messages in an open transaction; 0 = no limit
+    max_transaction_messages  messages in an open transaction; 0 = no limit
     batch_writers     writers of batches that are remembered
     defaults          settings of automatically created destinations
     """
@@ -25,10 +35,17 @@ class BrokerSettings(msgspec.Struct, frozen=True, kw_only=True):
     auto_create_queues: bool = True
     auto_create_topics: bool = True
     max_destinations: int = 0
+    max_user_destinations: int = 10_000
+    max_user_subscriptions: int = 1000
+    max_temporary_destinations: int = 1000
     idle_timeout: int = 120_000
     memory_budget: int = 256 << 20
     message_overhead: int = 512
     page_deliveries: int = 1024
     memory_limit: int = 1 << 30
+    selectors: SelectorLimits = SelectorLimits()
+    selector_load: int = 12_000
+    max_transaction_bytes: int = 64 << 20
+    max_transaction_messages: int = 0
     batch_writers: int = 10_000
     defaults: DestinationSettings = DestinationSettings()

@@ -51,6 +51,7 @@ class Subscription:
     name      "" for a queue's own; else unique within the topic
     number    what the journal calls it; 0 = not durable
     exclude   no-local token: messages of this sender are not wanted
+    owner     user that it belongs to; "" = nobody yet, or it is not owned by a user at all
     waiting   READY and DELAYED deliveries; waiting_bytes their bodies
     unacked   TAKEN deliveries; unacked_bytes their bodies
     back      READY and DELAYED deliveries that a consumer has seen, by sequence: it may still
@@ -78,6 +79,7 @@ class Subscription:
         "lanes",
         "name",
         "number",
+        "owner",
         "redelivered",
         "retired",
         "selective",
@@ -98,6 +100,7 @@ class Subscription:
         selector: Selector | None = None,
         exclude: object = None,
         shared: bool = True,
+        owner: str = "",
     ) -> None:
         self.core = core
         self.destination = destination
@@ -106,6 +109,7 @@ class Subscription:
         self.selector = selector
         self.exclude = exclude
         self.shared = shared
+        self.owner = owner
         self.everything = Lane(core.page)
         self.lanes: dict[str, Lane] = {"": self.everything}
         self.selective: Routes[Lane] = Routes()
@@ -156,6 +160,7 @@ class Subscription:
             and (not expires or expires > now)
             and due <= now
             and not self.destination.paused
+            and not core.halted
             and not (self.destination.limited and self.destination.full(size))
         ):
             consumer = next(iter(lane.line))
@@ -174,11 +179,11 @@ class Subscription:
             else:
                 core.unpaged.append(delivery)
 
-    def restore(self, delivery: Delivery, deliver_at: int = 0) -> None:
-        """A delivery found in the journal at start; in ascending order."""
+    def restore(self, delivery: Delivery, due: int = 0) -> None:
+        """A delivery found in the journal at start; in ascending order. `due` as in `enter`."""
         if delivery.attempts:
             self.back[delivery.sequence] = delivery
-        self.enter(delivery, deliver_at - self.core.clock.epoch if deliver_at else 0)
+        self.enter(delivery, due)
 
     def restore_requeued(self, delivery: Delivery) -> None:
         """The same for one whose order is out of sequence."""
@@ -258,6 +263,8 @@ class Subscription:
         # it may have been made ready by hand meanwhile, and be delayed once more
         if delivery.state == DELAYED and delivery.delivered <= self.core.clock.steady:
             self.end_delay(delivery)
+            if delivery.journaled:
+                self.core.clock_log.note_time()
 
     def end_delay(self, delivery: Delivery) -> None:
         """A delayed delivery stands in the line now."""
@@ -554,9 +561,9 @@ class Subscription:
             step = walk.step(1)
 
     def oldest(self) -> int:
-        """Timestamp (wall ms) of the message that would be delivered next; 0 when none waits."""
+        """Arrival time (wall ms) of the message that would be delivered next; 0 when none waits."""
         head = self.everything.head()
-        return self.core.read(head).timestamp if head else 0
+        return self.core.read(head).arrival if head else 0
 
     @property
     def ready(self) -> int:

@@ -17,6 +17,7 @@ from sluicemq.broker.clock import Clock
 from sluicemq.broker.engine import Broker
 from sluicemq.broker.lane import Selector
 from sluicemq.broker.notes import Notes
+from sluicemq.broker.scans import StartDeadline, unlimited
 from sluicemq.broker.selectors import compile_selector
 from sluicemq.broker.settings import BrokerSettings
 from sluicemq.broker.subscription import Subscription
@@ -106,8 +107,9 @@ class TracedSubscription(Subscription):
         selector: Selector | None = None,
         exclude: object = None,
         shared: bool = True,
+        owner: str = "",
     ) -> None:
-        super().__init__(core, destination, name, number, selector, exclude, shared)
+        super().__init__(core, destination, name, number, selector, exclude, shared, owner)
         notes = core.notes
         assert isinstance(notes, TracedNotes)
         self.observer = notes.observer
@@ -168,8 +170,9 @@ class TracedBroker(Broker):
         observer: Observer,
         settings: BrokerSettings | None = None,
         compile_selector: Callable[[str], Selector] = compile_selector,
+        start_deadline: StartDeadline = unlimited,
     ) -> None:
-        super().__init__(journal, clock, settings, compile_selector)
+        super().__init__(journal, clock, settings, compile_selector, start_deadline)
         self.observer = observer
         self.core.notes = TracedNotes(journal, clock, observer)
         self.core.subscriptions = TracedSubscription

@@ -5,24 +5,39 @@
                                │  └──────── commit ────────────┼───────────────────> (gone)
                                └─────────── rollback ──────────┴───────────────────> (gone)
 
-Until the commit nothing of it exists for anyone else. A commit is one journal unit, so after a
-crash it happened whole or not at all. A prepared transaction is in the journal and belongs to
-no connection: it survives a restart and anyone who knows its xid may end it.
+Until the commit nothing of it exists for anyone else. After a crash a commit happened whole or not
+at all. A prepared transaction is in the journal and belongs to no connection: it survives a
+restart. Who may end it is decided by its callers, by its owner.
+
+A small commit is one journal unit. A large one (commits.py) is written and applied in slices, so
+that it does not hold up the event loop; it is COMMITTING meanwhile, and nothing can undo it. In the
+same way a large transaction is PREPARING until its PREPARED record is written.
+
+What open and prepared transactions send counts against `memory_limit`, and each transaction has
+limits of its own (BrokerSettings.max_transaction_bytes, max_transaction_messages).
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections import deque
+from collections.abc import Callable, Iterable
 from enum import Enum
 from itertools import count
 from typing import TYPE_CHECKING
 
+from sluicemq.broker.commits import Commits, Part, recorded, stored_acks
 from sluicemq.broker.consumer import Consumer
-from sluicemq.broker.delivery import RECORDED, Delivery
+from sluicemq.broker.delivery import Delivery
 from sluicemq.broker.records import Prepared, Resolved, StoredMessage, encode
 from sluicemq.broker.redelivery import give_back, hold
 from sluicemq.journal.format import Cause, RecordType
-from sluicemq.model.errors import TransactionEnded, TransactionError, TransactionNotFound
+from sluicemq.model.destination import is_temporary
+from sluicemq.model.errors import (
+    LimitExceeded,
+    TransactionEnded,
+    TransactionError,
+    TransactionNotFound,
+)
 from sluicemq.model.message import Message
 
 if TYPE_CHECKING:
@@ -35,7 +50,9 @@ class TransactionState(Enum):
     """See the module."""
 
     OPEN = "open"
+    PREPARING = "preparing"
     PREPARED = "prepared"
+    COMMITTING = "committing"
     ENDED = "ended"
 
 
@@ -44,18 +61,30 @@ class Transaction:
 
     created when it began, in wall ms since the epoch; of one that the journal brought back, when it
             was prepared
-    sends   messages in order, with their destinations
-    acks    deliveries in order, with the consumers that held them (None after a restart)
+    sends   messages in order, with their destinations; applied ones are removed
+    acks    deliveries in order, with the consumers that held them (None after a restart); likewise
+    bytes   memory that `sends` count with
+    destinations  those of `sends`; once a commit has begun, where their messages go instead of one
+                  that has been removed
+    parts   records that hold the front of `sends` and `acks`, in order
     xid     set by `prepare`, as are
     record  the sequence of its PREPARED record, and
     payload what that says
     told    called when it has ended, by whomever: True if it was committed
+    done    called when the preparation or commit under way is durable and applied
+    owner   user that began it; "" = nobody: there were no users then, or it was migrated
     """
 
     __slots__ = (
+        "_touched",
         "acks",
+        "bytes",
         "created",
+        "destinations",
+        "done",
         "number",
+        "owner",
+        "parts",
         "payload",
         "record",
         "sends",
@@ -64,43 +93,122 @@ class Transaction:
         "xid",
     )
 
-    def __init__(self, number: int, created: int) -> None:
+    def __init__(self, number: int, created: int, owner: str) -> None:
         self.number = number
+        self.owner = owner
         self.created = created
         self.state = TransactionState.OPEN
-        self.sends: list[tuple[Destination, Message]] = []
-        self.acks: list[tuple[Delivery, Consumer | None]] = []
+        self.sends: deque[tuple[Destination, Message]] = deque()
+        self.acks: deque[tuple[Delivery, Consumer | None]] = deque()
+        self.bytes = 0
+        self.destinations: dict[Destination, Destination] = {}
+        self.parts: deque[Part] = deque()
         self.xid = b""
         self.record = 0
         self.payload = b""
         self.told: Callable[[bool], None] | None = None
+        self._touched: tuple[frozenset[str], frozenset[str]] | None = None
+        self.done: list[Callable[[], None]] = []
+
+    @property
+    def records(self) -> Iterable[tuple[int, bytes]]:
+        """PREPARED records that are needed after a restart, with what they say; b"" = read it."""
+        if self.record:
+            yield self.record, self.payload
+        for part in self.parts:
+            yield part.record, b""
+
+    def touched(self) -> tuple[frozenset[str], frozenset[str]]:
+        """Return the names of the destinations it sends to, and of those it acknowledges from."""
+        touched = self._touched
+        if touched is None:
+            touched = (
+                frozenset([destination.name for destination in self.destinations]),
+                frozenset([each.subscription.destination.name for each, _ in self.acks]),
+            )
+            if self.state is TransactionState.PREPARED:  # nothing is added any more
+                self._touched = touched
+        return touched
+
+
+def _nothing() -> None:
+    """Nobody waits for the end of this commit or preparation."""
 
 
 class Transactions:
-    """The broker's transactions: `open` by number, `prepared` by xid."""
+    """The broker's transactions: `open` by number, `prepared` by xid. Those being prepared or
+    committed stay where they were until that is done."""
 
     def __init__(self, broker: Broker) -> None:
         self._broker = broker
         self._numbers = count(1)
         self.open: dict[int, Transaction] = {}
         self.prepared: dict[bytes, Transaction] = {}
+        self.commits = Commits(broker, self)
 
-    def begin(self) -> Transaction:
-        """A new, empty transaction."""
-        transaction = Transaction(next(self._numbers), self._broker.clock.wall)
+    def begin(self, owner: str = "") -> Transaction:
+        """Begin an empty transaction of that user."""
+        transaction = Transaction(next(self._numbers), self._broker.clock.wall, owner)
         self.open[transaction.number] = transaction
         return transaction
 
     def publish(self, transaction: Transaction, destination: Destination, message: Message) -> None:
-        """Send as part of the transaction. Raises as Broker.publish, and TransactionError (ended,
-        or prepared)."""
+        """Send as part of the transaction.
+
+        Raises as Broker.publish; LimitExceeded also when the transaction, or all together, would
+        hold too much: it stays open, and what it holds can be committed or rolled back. Raises
+        TransactionError when it has ended, or is prepared or committed.
+        """
         self._expect(transaction, TransactionState.OPEN)
+        self._broker.expect_space(message)
+        self._check_limits(transaction, self._size(message))
+        self._broker.record_transient(destination, message)
         if destination.limited or destination.parked:
             admitted = self._broker.admit(destination, message, None)
             assert admitted is not None  # without a callback nothing is parked
             destination, message = admitted
         message.epoch = self._broker.clock.epoch
+        self._add(transaction, destination, message)
+
+    def _add(self, transaction: Transaction, destination: Destination, message: Message) -> None:
         transaction.sends.append((destination, message))
+        transaction.destinations[destination] = destination
+        size = self._size(message)
+        transaction.bytes += size
+        self._broker.core.memory += size
+
+    def _size(self, message: Message) -> int:
+        """Bytes that the message counts with while it waits for the commit."""
+        return len(message.body) + len(message.native) + self._broker.core.overhead
+
+    def _check_limits(self, transaction: Transaction, size: int) -> None:
+        """Raise LimitExceeded unless the transaction may grow by a message of `size` bytes."""
+        settings = self._broker.settings
+        most = settings.max_transaction_messages
+        if most and len(transaction.sends) >= most:
+            raise LimitExceeded(
+                f"the transaction holds {most} messages, the limit "
+                "(broker.max_transaction_messages); commit or roll it back"
+            )
+        most = settings.max_transaction_bytes
+        if most and transaction.bytes + size > most:
+            raise LimitExceeded(
+                f"the transaction holds {transaction.bytes} bytes and cannot take {size} more: the "
+                f"limit is {most} (broker.max_transaction_bytes); commit or roll it back"
+            )
+        if self._broker.core.memory + size > settings.memory_limit:
+            raise LimitExceeded(
+                "messages in memory, those of open transactions included, have reached the limit "
+                "(broker.memory_limit); commit or roll back, or try again later"
+            )
+
+    def _remove_send(self, transaction: Transaction) -> tuple[Destination, Message]:
+        """Take the first message out, to apply it."""
+        destination, message = transaction.sends.popleft()
+        size = self._size(message)
+        transaction.bytes -= size
+        self._broker.core.memory -= size
+        return transaction.destinations[destination], message
 
     def settle(self, transaction: Transaction, consumer: Consumer, sequence: int) -> bool:
         """Acknowledge as part of the transaction; False if the consumer does not hold it."""
@@ -136,53 +244,108 @@ class Transactions:
                 return True
         return False
 
-    def prepare(self, transaction: Transaction, xid: bytes) -> int:
-        """First phase. Returns the sequence to wait for before answering. Raises TransactionEnded,
-        and TransactionError when it, or another of that xid, is prepared already."""
+    def prepare(
+        self, transaction: Transaction, xid: bytes, done: Callable[[], None] = _nothing
+    ) -> None:
+        """First phase. `done` is called when a crash cannot take it back.
+
+        Raises TransactionEnded, and TransactionError when another of that xid is prepared already,
+        or this one of another xid, or it is being committed.
+        """
+        self._expect_some(transaction)
+        if transaction.xid == xid and transaction.state is TransactionState.PREPARING:
+            transaction.done.append(done)
+            return
+        if transaction.xid == xid and transaction.state is TransactionState.PREPARED:
+            self._broker.when_durable(transaction.record, done)
+            return
         self._expect(transaction, TransactionState.OPEN)
         if xid in self.prepared:
             raise TransactionError(f"a transaction with xid {xid.hex()} is prepared already")
-        acks: dict[int, list[int]] = {}
-        for delivery, _ in transaction.acks:
-            if delivery.journaled == RECORDED:
-                acks.setdefault(delivery.subscription.number, []).append(delivery.sequence)
-        payload = encode(
-            Prepared(
-                xid,
-                [StoredMessage.of(message) for _, message in transaction.sends],
-                list(acks.items()),
-            )
-        )
-        broker = self._broker
-        transaction.record = broker.journal.append_entry(
-            RecordType.PREPARED, payload, broker.clock.wall, references=1
-        )
+        self._broker.expect_space(*(message for _, message in transaction.sends))
         transaction.xid = xid
-        transaction.payload = payload
-        transaction.state = TransactionState.PREPARED
+        if self.commits.is_large(transaction):
+            transaction.state = TransactionState.PREPARING
+            transaction.done.append(done)
+            self.commits.prepare(transaction)
+        else:
+            self.record_prepared(
+                transaction, Prepared(xid, *stored(transaction), owner=transaction.owner)
+            )
+            self._broker.when_durable(transaction.record, done)
         del self.open[transaction.number]
         self.prepared[xid] = transaction
-        return transaction.record
+
+    def record_prepared(self, transaction: Transaction, prepared: Prepared) -> None:
+        """Write the PREPARED record of the transaction."""
+        transaction.state = TransactionState.PREPARED
+        transaction.payload = encode(prepared)
+        transaction.record = self._append_prepared(transaction.payload)
+
+    def record_decision(self, transaction: Transaction) -> int:
+        """Write that the parts of a transaction are committed, which ends its PREPARED record.
+
+        Returns the sequence to wait for.
+        """
+        before = transaction.record
+        parts = [part.record for part in transaction.parts]
+        transaction.payload = encode(Prepared(b"", [], [], parts=parts, decided=True))
+        transaction.record = self._append_prepared(transaction.payload, last=not before)
+        if not before:
+            return transaction.record
+        return self.resolve(transaction, before, True)
+
+    def _append_prepared(self, payload: bytes, last: bool = True) -> int:
+        broker = self._broker
+        return broker.journal.append_entry(
+            RecordType.PREPARED, payload, broker.clock.wall, references=1, last=last
+        )
 
     def adopt(
-        self,
-        record: int,
-        payload: bytes,
-        prepared: Prepared,
-        deliveries: list[Delivery],
-        created: int,
-    ) -> None:
-        """Bring a prepared transaction back after a restart."""
-        transaction = Transaction(next(self._numbers), created)
+        self, record: int, payload: bytes, xid: bytes, created: int, owner: str
+    ) -> Transaction:
+        """Bring back what a PREPARED record began before a restart; `adopt_part` gives it its sends
+        and acks. Without an xid it has to be ended at once."""
+        transaction = Transaction(next(self._numbers), created, owner)
         transaction.state = TransactionState.PREPARED
-        transaction.xid = prepared.xid
+        transaction.xid = xid
         transaction.record = record
         transaction.payload = payload
-        for stored in prepared.sends:
-            message = stored.message(record)
-            transaction.sends.append((self._broker.resolve(message.destination), message))
-        transaction.acks = [(delivery, None) for delivery in deliveries]
-        self.prepared[prepared.xid] = transaction
+        if xid:
+            self.prepared[xid] = transaction
+        return transaction
+
+    def adopt_part(
+        self,
+        transaction: Transaction,
+        record: int,
+        sends: list[StoredMessage],
+        deliveries: list[Delivery],
+    ) -> None:
+        """Add what a PREPARED record holds: that of the transaction itself or, before it, those of
+        its parts in order. `deliveries` are what was acknowledged. Replies to temporary
+        destinations, which have gone with their connections, are dropped."""
+        broker = self._broker
+        before = len(transaction.sends)
+        for send in sends:
+            message = send.message(record)
+            address = message.destination
+            if is_temporary(address.name):
+                continue
+            destination = broker.find(address) or broker.create(
+                address, broker.settings.defaults, None, True
+            )
+            self._add(transaction, destination, message)
+        transaction.acks.extend((delivery, None) for delivery in deliveries)
+        if record != transaction.record:
+            transaction.parts.append(Part(record, len(transaction.sends) - before, len(deliveries)))
+
+    def finish(self, transaction: Transaction) -> None:
+        """After a restart, complete a commit that was decided before."""
+        for part in transaction.parts:
+            self.perform(transaction, part.sends, part.acks, part.record)
+        self.resolve(transaction, transaction.record, True)
+        self.end(transaction, True)
 
     def find_prepared(self, xid: bytes) -> Transaction:
         """The prepared transaction with that xid. Raises TransactionNotFound."""
@@ -191,33 +354,66 @@ class Transactions:
             raise TransactionNotFound(f"no prepared transaction has xid {xid.hex()}")
         return transaction
 
-    def commit(self, transaction: Transaction) -> int:
-        """Make everything happen. Returns the sequence to wait for before answering (0: none).
+    def commit(self, transaction: Transaction, done: Callable[[], None] = _nothing) -> None:
+        """Make everything happen. `done` is called when it has, and a crash cannot take it back.
 
-        Raises TransactionEnded; DestinationNotFound, LimitExceeded when a destination has gone
-        and cannot be created again: then nothing has happened.
+        Raises TransactionEnded; TransactionError while it is being prepared; DestinationNotFound,
+        LimitExceeded when a destination has gone and cannot be created again, LowDiskSpace unless
+        it is prepared: then nothing has happened. Once this has returned, nothing can undo the
+        transaction.
         """
-        was = transaction.state
         self._expect_some(transaction)
+        if transaction.state is TransactionState.COMMITTING:
+            transaction.done.append(done)
+            return
+        if transaction.state is TransactionState.PREPARING:
+            raise TransactionError(f"transaction {transaction.number} is still being prepared")
         broker = self._broker
-        sends = []
-        for destination, message in transaction.sends:
+        if broker.low_space and transaction.state is TransactionState.OPEN:
+            broker.expect_space(*(message for _, message in transaction.sends))
+        destinations = transaction.destinations
+        for destination in destinations:
             if destination.removed:
-                destination = broker.resolve(destination.address)
+                if transaction.record and destination.temporary:
+                    continue  # a late reply; without it the branch could never be committed
+                destinations[destination] = self._broker.resolve(
+                    destination.address, creator=destination.creator
+                )
+        if transaction.parts or (not transaction.record and self.commits.is_large(transaction)):
+            transaction.state = TransactionState.COMMITTING
+            transaction.done.append(done)
+            self.commits.commit(transaction)
+            return
+        sequence = self.commits.apply_part(
+            transaction, len(transaction.sends), len(transaction.acks), transaction.record
+        )
+        self.end(transaction, True)
+        self._broker.when_durable(sequence, done)
+
+    def perform(self, transaction: Transaction, sends: int, acks: int, record: int) -> int:
+        """Publish the first `sends` messages and end the first `acks` deliveries, as one journal
+        unit, with the end of the PREPARED record at `record` (0: there is none).
+
+        Returns the sequence to wait for (0: none). A message to a destination that has been removed
+        since the commit began goes the way of its other messages.
+        """
+        broker = self._broker
+        accepted = []
+        for _ in range(sends):
+            destination, message = self._remove_send(transaction)
+            if destination.removed:
+                continue
             if message.durability:
                 # numbering appends records of its own, which must not end up inside the unit
                 broker.number(destination)
-            sends.append((destination, message))
-        acks: dict[Subscription, list[int]] = {}
-        for delivery, _ in transaction.acks:
-            if delivery.journaled == RECORDED:
-                acks.setdefault(delivery.subscription, []).append(delivery.sequence)
-        prepared = was is TransactionState.PREPARED
-        if acks:
+            accepted.append((destination, message))
+        ended = [transaction.acks.popleft()[0] for _ in range(acks)]
+        settled = recorded(ended)
+        if settled:
             broker.core.notes.write()
-        left = sum(1 for _, message in sends if message.durability) + len(acks) + prepared
+        left = sum(1 for _, message in accepted if message.durability) + len(settled) + bool(record)
         sequence = 0
-        for destination, message in sends:
+        for destination, message in accepted:
             if message.durability:
                 left -= 1
                 broker.accept(destination, message, last=left == 0)
@@ -225,7 +421,7 @@ class Transactions:
             else:
                 broker.accept(destination, message, last=False)
         wall = broker.clock.wall
-        for subscription, sequences in acks.items():
+        for subscription, sequences in settled.items():
             left -= 1
             sequence = broker.journal.append_settled(
                 subscription.number,
@@ -235,50 +431,62 @@ class Transactions:
                 wall,
                 last=left == 0,
             )
-        if prepared:
-            sequence = self._resolve(transaction, True)
+        if record:
+            sequence = self.resolve(transaction, record, True)
         broker.show_unit()
-        for delivery, _ in transaction.acks:
+        for delivery in ended:
             subscription = delivery.subscription
             subscription.unacked -= 1
             subscription.unacked_bytes -= delivery.size
             subscription.destination.statistics.settled += 1
             subscription.forget(delivery)
-        self._end(transaction, True)
         return sequence
 
     def rollback(self, transaction: Transaction) -> int:
         """Undo: sends are forgotten, acknowledged deliveries go back to their place.
 
-        Returns the sequence to wait for before answering (0: none). Raises TransactionEnded.
+        Returns the sequence to wait for before answering (0: none). Raises TransactionEnded, and
+        TransactionError while it is being prepared or committed.
         """
         self._expect_some(transaction)
+        if transaction.state in (TransactionState.PREPARING, TransactionState.COMMITTING):
+            raise TransactionError(
+                f"transaction {transaction.number} is {transaction.state.value}: it cannot be "
+                "rolled back now"
+            )
         sequence = 0
-        if transaction.state is TransactionState.PREPARED:
-            sequence = self._resolve(transaction, False)
+        # the parts after the record that needs them
+        for record, _ in transaction.records:
+            sequence = self.resolve(transaction, record, False)
         returned: dict[Subscription, list[Delivery]] = {}
         for delivery, _ in transaction.acks:
             returned.setdefault(delivery.subscription, []).append(delivery)
         for subscription, deliveries in returned.items():
             give_back(subscription, deliveries, True)
-        self._end(transaction, False)
+        self.end(transaction, False)
         return sequence
 
-    def _resolve(self, transaction: Transaction, committed: bool) -> int:
+    def resolve(self, transaction: Transaction, record: int, committed: bool) -> int:
+        """Write that the PREPARED record at `record` is done with."""
         return self._broker.journal.append_entry(
             RecordType.RESOLVED,
             encode(Resolved(transaction.xid, committed)),
             self._broker.clock.wall,
-            reference=transaction.record,
+            reference=record,
         )
 
-    def _end(self, transaction: Transaction, committed: bool) -> None:
+    def end(self, transaction: Transaction, committed: bool) -> None:
+        """Forget a transaction that was committed or rolled back."""
         transaction.state = TransactionState.ENDED
         self.open.pop(transaction.number, None)
         if self.prepared.get(transaction.xid) is transaction:
             del self.prepared[transaction.xid]
+        self._broker.core.memory -= transaction.bytes
+        transaction.bytes = 0
         transaction.sends.clear()
         transaction.acks.clear()
+        transaction.destinations.clear()
+        transaction.parts.clear()
         transaction.payload = b""  # who remembers how it ended must not keep its bodies
         told, transaction.told = transaction.told, None
         if told is not None:
@@ -294,3 +502,13 @@ class Transactions:
             raise TransactionError(
                 f"transaction {transaction.number} is {transaction.state.value}, not {state.value}"
             )
+
+
+def stored(
+    transaction: Transaction,
+) -> tuple[list[StoredMessage], list[tuple[int, list[int]]]]:
+    """Sends and acks of the whole transaction as a PREPARED record holds them."""
+    return (
+        [StoredMessage.of(message) for _, message in transaction.sends],
+        stored_acks(delivery for delivery, _ in transaction.acks),
+    )

@@ -66,6 +66,11 @@ class Walk:
         self.last = found[-1].order
         return ready_of(found)
 
+    def back_to(self, delivery: Delivery) -> None:
+        """Continue behind a delivery that the last step returned: those after it were not looked
+        at."""
+        self.last = delivery.order
+
     def skip(self, count: int, clean: bool, budget: int) -> int:
         """Pass over up to `count` READY deliveries, page by page where it can. Returns how many:
         fewer than `count` if the walk has ended, or if it had to look at so many that its `budget`

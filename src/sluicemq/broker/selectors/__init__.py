@@ -8,32 +8,70 @@ message must fulfil are found on the way, for the routing of topics.
 from __future__ import annotations
 
 from collections import deque
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Final, NamedTuple
 from weakref import WeakValueDictionary
 
 from sluicemq.broker.selectors.compiler import Test, compile_condition
 from sluicemq.broker.selectors.equality import Equality, equalities
+from sluicemq.model.errors import SelectorError
 
 if TYPE_CHECKING:
     from sluicemq.model.message import Message
 
-__all__ = ["CompiledSelector", "compile_selector"]
+__all__ = ["CompiledSelector", "SelectorLimits", "compile_selector"]
 
 _SHORT: Final = 1024
 _RECENT: Final = 256
+
+
+class SelectorLimits(NamedTuple):
+    """What a selector may cost. None = not limited.
+
+    text   bytes of its text in UTF-8: the time to compile it
+    nodes  identifiers, literals and operations: the time to evaluate it; see nodes.py
+    """
+
+    text: int | None = 8 * 1024
+    nodes: int | None = 512
+
+    def check_text(self, text: str) -> None:
+        """Raise SelectorError if the text is too long."""
+        if self.text is None or len(text) * 4 <= self.text:
+            return
+        size = len(text.encode("utf-8", "surrogatepass"))
+        if size > self.text:
+            raise SelectorError(
+                f"the selector has {size} bytes, at most {self.text} are allowed "
+                "(broker.max_selector_bytes)",
+                0,
+            )
+
+    def check_nodes(self, nodes: int) -> None:
+        """Raise SelectorError if there are too many."""
+        if self.nodes is not None and nodes > self.nodes:
+            raise SelectorError(
+                f"the selector has {nodes} identifiers, literals and operations, at most "
+                f"{self.nodes} are allowed (broker.max_selector_nodes)",
+                0,
+            )
+
+
+NO_LIMITS: Final = SelectorLimits(None, None)
 
 
 class CompiledSelector:
     """A predicate over messages: TRUE of them, not FALSE and not UNKNOWN.
 
     text        as it was given; selectors with equal text are equal
+    nodes       how many it has; see nodes.py
     equalities  what is true of every message that it selects; see there
     """
 
-    __slots__ = ("__weakref__", "_test", "equalities", "text")
+    __slots__ = ("__weakref__", "_test", "equalities", "nodes", "text")
 
-    def __init__(self, text: str, test: Test, equalities: tuple[Equality, ...]) -> None:
+    def __init__(self, text: str, test: Test, nodes: int, equalities: tuple[Equality, ...]) -> None:
         self.text = text
+        self.nodes = nodes
         self.equalities = equalities
         self._test = test
 
@@ -49,19 +87,30 @@ _recent: Final[deque[CompiledSelector]] = deque(maxlen=_RECENT)
 """Keeps short ones that nobody uses at the moment."""
 
 
-def compile_selector(text: str) -> CompiledSelector:
-    """The selector of that text, the same object as long as it is in use.
+def known_selector(text: str) -> CompiledSelector | None:
+    """Return the selector of that text if it is in use, or has been a short time ago."""
+    return _in_use.get(text)
+
+
+def compile_selector(text: str, limits: SelectorLimits = NO_LIMITS) -> CompiledSelector:
+    """Return the selector of that text, the same object as long as it is in use. Thread-safe.
 
     A text without anything but blanks is no condition: whoever takes it for "no selector", as JMS
-    does, must not ask. Raises SelectorError.
+    does, must not ask. Raises SelectorError, also for what exceeds the limits.
     """
+    limits.check_text(text)
     selector = _in_use.get(text)
-    if selector is None:
+    if selector is not None:
+        limits.check_nodes(selector.nodes)
+    else:
         # here, because lark takes longer to import than most commands to run
         from sluicemq.broker.selectors.reader import read
 
         condition = read(text)
-        selector = CompiledSelector(text, compile_condition(condition, True), equalities(condition))
+        limits.check_nodes(condition.size)
+        selector = CompiledSelector(
+            text, compile_condition(condition, True), condition.size, equalities(condition)
+        )
         _in_use[text] = selector
         if len(text) <= _SHORT:
             _recent.append(selector)

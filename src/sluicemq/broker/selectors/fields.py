@@ -4,7 +4,8 @@ Header fields by JMS 1.1 section 3.8.1.1: six of them may be used. JMSMessageID,
 and JMSType are NULL when the message has none. Everything else is a property, of which those that
 begin with JMS must be JMSX... or JMS_...; one that does not exist, or has bytes for a value, is
 NULL. `content_HYPHEN_type` is also the header `content-type` of another protocol
-(model/identifiers.py).
+(model/identifiers.py). A dead letter has Open MQ's properties, JMS_SUN_DMQ_..., which are derived
+(broker/deadletter.py).
 """
 
 from __future__ import annotations
@@ -13,6 +14,7 @@ from collections.abc import Callable
 from operator import attrgetter
 from typing import TYPE_CHECKING, Final
 
+from sluicemq.broker.deadletter import DMQ_PROPERTIES, dmq_property
 from sluicemq.broker.selectors.nodes import Value
 from sluicemq.model.identifiers import from_identifier
 
@@ -23,7 +25,7 @@ Read = Callable[["Message"], Value]
 
 
 def _delivery_mode(message: Message) -> Value:
-    return "PERSISTENT" if message.durability else "NON_PERSISTENT"
+    return "PERSISTENT" if message.durability.survives else "NON_PERSISTENT"
 
 
 def _message_id(message: Message) -> Value:
@@ -55,12 +57,22 @@ def reserved(name: str) -> bool:
 
 def reader(name: str) -> Read:
     """A function that reads the field or property of that name."""
+    if name in DMQ_PROPERTIES:
+        return _dead_letter_property(name)
     return HEADER.get(name) or _property(name)
 
 
 def is_field(name: str) -> bool:
     """It is more than the name of one property."""
-    return name in HEADER or from_identifier(name) != name
+    return name in HEADER or name in DMQ_PROPERTIES or from_identifier(name) != name
+
+
+def _dead_letter_property(name: str) -> Read:
+    def read(message: Message) -> Value:
+        value = dmq_property(message.properties, name)
+        return None if isinstance(value, bytes) else value
+
+    return read
 
 
 def _property(name: str) -> Read:

@@ -2,7 +2,10 @@
 
 A *value* is a Literal, an Identifier, Arithmetic or Minus; a *condition* is one of the others, or
 an Identifier or Literal that is boolean. `position` is the 0-based offset in the text at which the
-node begins, `depth` how many nodes and parentheses are inside one another at most.
+node begins, `depth` how many nodes and parentheses are inside one another at most, `size` how many
+nodes it has with all that are inside it. An evaluation costs at most some tenths of a microsecond
+for each node, so that the strings of IN count as nodes, and parts of patterns that are slower to
+find count as several (pattern.weight).
 """
 
 from __future__ import annotations
@@ -21,6 +24,7 @@ class Node:
 
     position: int
     depth: int = field(default=1, init=False)
+    size: int = field(default=1, init=False)
 
 
 @dataclass(slots=True)

@@ -8,7 +8,12 @@ from enum import Enum
 from typing import Final
 
 LIMIT: Final = 1024
-"""Characters of a pattern: a match takes at most this many steps for each of the value's."""
+"""Characters of a pattern."""
+PART_WEIGHT: Final = 8
+"""Nodes that a part between two % counts as: it is searched for in the whole value."""
+CHARACTER_WEIGHT: Final = 8
+"""Nodes that each of its characters counts as if there is a _ among them: all may be compared at
+each place of the value."""
 
 
 class Wildcard(Enum):
@@ -63,18 +68,74 @@ def matcher(parts: list[Part]) -> Callable[[str], object]:
             return lambda value: value.endswith(suffix)
         case [Wildcard.ANY, str(infix), Wildcard.ANY]:
             return lambda value: infix in value
-    return re.compile(_expression(parts), re.DOTALL).fullmatch
+    return _Matcher(parts)
 
 
-def _expression(parts: list[Part]) -> str:
-    """Between two % the first place that fits is as good as any other, so each is atomic: a
-    match never goes back over what it has found, however many % there are."""
-    runs = [""]
+def weight(parts: list[Part]) -> int:
+    """Return as how many nodes a pattern counts, beside its LIKE."""
+    total = 0
+    for run in _runs(parts)[1:-1]:
+        total += PART_WEIGHT
+        if Wildcard.ONE in run:
+            total += CHARACTER_WEIGHT * _length(run)
+    return total
+
+
+def _runs(parts: list[Part]) -> list[list[Part]]:
+    """The parts between each two %."""
+    runs: list[list[Part]] = [[]]
     for part in parts:
         if part is Wildcard.ANY:
-            runs.append("")
+            runs.append([])
         else:
-            runs[-1] += "." if isinstance(part, Wildcard) else re.escape(part)
-    if len(runs) == 1:
-        return runs[0]
-    return runs[0] + "".join(f"(?>.*?{run})" for run in runs[1:-1]) + ".*" + runs[-1]
+            runs[-1].append(part)
+    return runs
+
+
+def _length(run: list[Part]) -> int:
+    """The characters that a part matches."""
+    return sum(len(part) if isinstance(part, str) else 1 for part in run)
+
+
+def _expression(run: list[Part]) -> str:
+    return "".join(re.escape(part) if isinstance(part, str) else "." for part in run)
+
+
+class _Matcher:
+    """Match parts from left to right, each at the first place that fits: between two % that is as
+    good as any other, so nothing is ever tried again. Parts without _ are found by `str.find`,
+    whose time is linear."""
+
+    __slots__ = ("_ending", "_ending_length", "_middle", "_start", "_start_length", "_whole")
+
+    def __init__(self, parts: list[Part]) -> None:
+        first, *others = _runs(parts)
+        self._whole = not others
+        self._start = re.compile(_expression(first), re.DOTALL)
+        self._start_length = _length(first)
+        ending = others[-1] if others else []
+        self._ending = re.compile(_expression(ending), re.DOTALL)
+        self._ending_length = _length(ending)
+        self._middle: list[tuple[str | re.Pattern[str], int]] = []
+        for run in others[:-1]:
+            plain = [part for part in run if isinstance(part, str)]
+            found = re.compile(_expression(run), re.DOTALL) if plain != run else "".join(plain)
+            self._middle.append((found, _length(run)))
+
+    def __call__(self, value: str) -> bool:
+        if self._whole:
+            return self._start.fullmatch(value) is not None
+        if self._start.match(value) is None:
+            return False
+        place = self._start_length
+        for part, length in self._middle:
+            if isinstance(part, str):
+                place = value.find(part, place)
+            else:
+                found = part.search(value, place)
+                place = -1 if found is None else found.start()
+            if place < 0:
+                return False
+            place += length
+        end = len(value) - self._ending_length
+        return end >= place and self._ending.match(value, end) is not None

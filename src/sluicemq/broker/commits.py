@@ -1,0 +1,203 @@
+"""Commits and preparations of large transactions, a slice per event loop iteration.
+
+What the transaction holds is first written in *parts*: PREPARED records without an xid. Then one
+more record decides: a PREPARED record with the xid (for `prepare`), or one that says `decided` (for
+a commit). Only then the parts of a commit are applied, each as one journal unit that ends with the
+RESOLVED of the part:
+
+    PREPARED part 1 … | PREPARED decided, parts 1 … n | MESSAGE … RESOLVED part 1 | …
+
+So recovery finishes a commit that is decided, and undoes one that is not; other records may stand
+between the units. Parts are small, and each slice waits until the one before it is on disk: the
+delay that the transaction causes for others is that of one slice.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Callable, Iterable, Iterator
+from functools import partial
+from itertools import islice
+from typing import TYPE_CHECKING, Final, NamedTuple
+
+from sluicemq.broker.delivery import RECORDED
+from sluicemq.broker.records import Prepared, StoredMessage, encode
+from sluicemq.journal.format import RecordType
+
+if TYPE_CHECKING:
+    from sluicemq.broker.delivery import Delivery
+    from sluicemq.broker.engine import Broker
+    from sluicemq.broker.subscription import Subscription
+    from sluicemq.broker.transaction import Transaction, Transactions
+
+SLICE_SECONDS: Final = 0.005
+"""Time after which a slice ends, with the part that is being written or applied."""
+SLICE_DELIVERIES: Final = 1000
+"""Deliveries after which a slice ends, because showing them takes time when they are durable. A
+transaction that makes no more, in no more bytes than a slice has, is not large."""
+SLICE_BYTES: Final = 4 << 20
+PART_DELIVERIES: Final = 64
+PART_BYTES: Final = 256 << 10
+
+
+class Part(NamedTuple):
+    """Sends and acks of a large transaction that one PREPARED record without an xid holds.
+
+    record  sequence of that record
+    sends   how many messages
+    acks    how many deliveries
+    """
+
+    record: int
+    sends: int
+    acks: int
+
+
+class Commits:
+    """Runs the slices.
+
+    slice_seconds, slice_deliveries, part_deliveries  see the constants
+    apply_part  applies all of a transaction, or its next part: Transactions.perform
+    """
+
+    def __init__(self, broker: Broker, transactions: Transactions) -> None:
+        self._broker = broker
+        self._transactions = transactions
+        self.apply_part: Callable[[Transaction, int, int, int], int] = transactions.perform
+        self._ready: deque[Iterator[int]] = deque()
+        self.slice_seconds = SLICE_SECONDS
+        self.slice_deliveries = SLICE_DELIVERIES
+        self.part_deliveries = PART_DELIVERIES
+
+    def is_large(self, transaction: Transaction) -> bool:
+        """Return whether to commit the transaction at once could hold up the event loop."""
+        sends = len(transaction.sends)
+        if sends + len(transaction.acks) <= 1:
+            return False
+        widest = max((len(d.subscriptions) for d in transaction.destinations), default=0)
+        deliveries = sends * max(1, widest) + len(transaction.acks)
+        return deliveries > self.slice_deliveries or transaction.bytes > SLICE_BYTES
+
+    def commit(self, transaction: Transaction) -> None:
+        """Begin to commit; `transaction.done` are called at the end."""
+        for destination in transaction.destinations.values():
+            destination.committing += 1
+        self._start(self._commit(transaction))
+
+    def prepare(self, transaction: Transaction) -> None:
+        """Begin to prepare under `transaction.xid`; `transaction.done` are called at the end."""
+        self._start(self._prepare(transaction))
+
+    def advance(self) -> None:
+        """Do one slice of what is ready for it. Call once per event loop iteration."""
+        if not self._ready:
+            return
+        steps = self._ready.popleft()
+        sequence = next(steps, None)
+        if sequence is not None:
+            self._broker.when_durable(sequence, partial(self._start, steps))
+        if self._ready:
+            self._broker.wake()
+
+    def _start(self, steps: Iterator[int]) -> None:
+        """The next slice may come, but not now: there may be no time left in this iteration."""
+        self._ready.append(steps)
+        self._broker.wake()
+
+    # --- steps: each yields the sequence to wait for before the next one --------------------------
+
+    def _prepare(self, transaction: Transaction) -> Iterator[int]:
+        yield from self._write_parts(transaction)
+        parts = [part.record for part in transaction.parts]
+        self._transactions.record_prepared(
+            transaction, Prepared(transaction.xid, [], [], owner=transaction.owner, parts=parts)
+        )
+        yield transaction.record
+        _call_done(transaction)
+
+    def _commit(self, transaction: Transaction) -> Iterator[int]:
+        destinations = list(transaction.destinations.values())
+        if not transaction.parts:
+            yield from self._write_parts(transaction)
+        transactions = self._transactions
+        yield transactions.record_decision(transaction)
+        yield from self._apply(transaction)
+        sequence = transactions.resolve(transaction, transaction.record, True)
+        for destination in destinations:
+            destination.committing -= 1
+        transactions.end(transaction, True)
+        yield sequence
+        _call_done(transaction)
+
+    def _write_parts(self, transaction: Transaction) -> Iterator[int]:
+        sends = iter(transaction.sends)
+        acks = iter(transaction.acks)
+        broker = self._broker
+        elapsed = broker.clock.elapsed
+        left = len(transaction.sends) + len(transaction.acks)
+        done = 0
+        end = elapsed() + self.slice_seconds
+        while left:
+            messages = []
+            ended = []
+            deliveries = size = 0
+            while deliveries < self.part_deliveries and size < PART_BYTES:
+                send = next(sends, None)
+                if send is not None:
+                    messages.append(StoredMessage.of(send[1]))
+                    deliveries += max(1, len(send[0].subscriptions))
+                    size += len(send[1].body)
+                    continue
+                ack = next(acks, None)
+                if ack is None:
+                    break
+                ended.append(ack[0])
+                deliveries += 1
+            record = broker.journal.append_entry(
+                RecordType.PREPARED,
+                encode(Prepared(b"", messages, stored_acks(ended))),
+                broker.clock.wall,
+                references=1,
+            )
+            transaction.parts.append(Part(record, len(messages), len(ended)))
+            left -= len(messages) + len(ended)
+            done += deliveries
+            if left and (done >= self.slice_deliveries or elapsed() >= end):
+                yield record
+                done = 0
+                end = elapsed() + self.slice_seconds
+
+    def _apply(self, transaction: Transaction) -> Iterator[int]:
+        elapsed = self._broker.clock.elapsed
+        done = 0
+        end = elapsed() + self.slice_seconds
+        while transaction.parts:
+            part = transaction.parts.popleft()
+            done += part.acks
+            for destination, _ in islice(transaction.sends, part.sends):
+                done += max(1, len(destination.subscriptions))
+            sequence = self.apply_part(transaction, part.sends, part.acks, part.record)
+            if transaction.parts and (done >= self.slice_deliveries or elapsed() >= end):
+                yield sequence
+                done = 0
+                end = elapsed() + self.slice_seconds
+
+
+def stored_acks(deliveries: Iterable[Delivery]) -> list[tuple[int, list[int]]]:
+    """Acknowledged deliveries as a PREPARED record holds them."""
+    return [(s.number, sequences) for s, sequences in recorded(deliveries).items()]
+
+
+def recorded(deliveries: Iterable[Delivery]) -> dict[Subscription, list[int]]:
+    """Sequences of those deliveries whose end is journaled, by subscription."""
+    found: dict[Subscription, list[int]] = {}
+    for delivery in deliveries:
+        if delivery.journaled == RECORDED:
+            found.setdefault(delivery.subscription, []).append(delivery.sequence)
+    return found
+
+
+def _call_done(transaction: Transaction) -> None:
+    done, transaction.done = transaction.done, []
+    for callback in done:
+        callback()

@@ -1,0 +1,77 @@
+"""Messages that a topic held for want of subscriptions, handed to the first one that wants them."""
+
+from __future__ import annotations
+
+from collections import deque
+from typing import TYPE_CHECKING
+
+from sluicemq.broker.delivery import DELAYED, UNJOURNALED
+from sluicemq.broker.walk import Walk
+from sluicemq.model.errors import JournalDamaged, RecordNotFound
+from sluicemq.model.message import Durability
+
+if TYPE_CHECKING:
+    from sluicemq.broker.delivery import Delivery
+    from sluicemq.broker.subscription import Subscription
+
+
+class HeldMessages:
+    """The scan for one new subscription, in slices of the time that scans have.
+
+    Messages published meanwhile are the subscription's at once, and may be delivered before those
+    that are still to be handed over.
+    """
+
+    __slots__ = ("_delayed", "_held", "_subscription", "_walk")
+
+    def __init__(self, subscription: Subscription) -> None:
+        self._subscription = subscription
+        held = self._held = subscription.destination.queue
+        self._walk = Walk(held.everything, held.core.journal.next_sequence())
+        self._delayed: deque[Delivery] = deque(held.delayed.values())
+
+    def begin(self) -> None:
+        """Hand over, now if there is time."""
+        self._held.core.scans.begin(self._run)
+
+    def _run(self) -> None:
+        held = self._held
+        scans = held.core.scans
+        while not self._subscription.closed and not held.closed:
+            if self._walk.priority >= 0:
+                for delivery in self._walk.look(1):
+                    self._offer(delivery, ready=True)
+            elif self._delayed:
+                delivery = self._delayed.popleft()
+                if delivery.state == DELAYED:
+                    self._offer(delivery, ready=False)
+            else:
+                break
+            if scans.over():
+                scans.schedule(self._run)
+                break
+        if not self._subscription.closed:
+            held.core.dirty[self._subscription] = None
+
+    def _offer(self, delivery: Delivery, *, ready: bool) -> None:
+        subscription = self._subscription
+        held = self._held
+        try:
+            message = held.core.read(delivery)
+        except (JournalDamaged, RecordNotFound):
+            return  # it stays where it is, and is found there
+        if not message.epoch:  # it has been read back
+            expires = delivery.expires
+            epoch = held.core.clock.epoch
+            message.epoch = delivery.expiration - expires if expires else epoch
+        if not subscription.accepts(message):
+            return
+        if ready:
+            held.everything.pull(delivery)
+        held.withdraw(delivery)
+        journaled, delivery.journaled = delivery.journaled, UNJOURNALED
+        held.forget(delivery)
+        if journaled:
+            message.durability = message.durability or Durability.SYNC
+        subscription.destination.fan_out(message, [subscription], True)
+        held.tidy()

@@ -1,0 +1,179 @@
+"""The wall clock is set, and the broker restarted: what was due stays due, and lives go on."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from sluicemq.broker import Broker, ManualClock
+from sluicemq.broker.clocklog import MAX_STEPS, ClockLog
+from sluicemq.broker.handling import copy_to
+from sluicemq.broker.restore import restore, snapshot
+from sluicemq.journal import FileJournal
+from sluicemq.journal.memory import MemoryJournal
+from sluicemq.model.destination import Address, Kind
+from sluicemq.model.message import Durability, Message
+
+QUEUE = Address(Kind.QUEUE, "q")
+HOUR = 3_600_000
+DAY = 24 * HOUR
+
+
+class Restartable:
+    """A broker on disk with a clock that is set by hand."""
+
+    def __init__(self, directory: Path) -> None:
+        self.directory = directory
+        self.clock = ManualClock()
+        self.start()
+
+    def start(self) -> None:
+        self.journal = FileJournal.open(self.directory)
+        self.broker = Broker(self.journal, self.clock)
+        self.journal.snapshot_source = lambda: snapshot(self.broker)
+        restore(self.broker, self.journal.recovery)
+        self.broker.refresh()
+        self.queue = self.broker.resolve(QUEUE).queue
+
+    def restart(self, *, back: int = 0, seal: bool = False) -> None:
+        """Stop, set the wall clock back, start; with `seal` a snapshot is taken before."""
+        self.broker.flush()
+        if seal:
+            self.journal.seal()
+        self.journal.sync()
+        self.journal.close()
+        self.clock.set_wall(self.clock.wall - back)
+        self.start()
+
+    def set_wall(self, change: int) -> None:
+        self.clock.set_wall(self.clock.wall + change)
+        self.broker.refresh()
+
+    def send(self, body: str, *, delay: int = 0, ttl: int = 0) -> None:
+        wall = self.clock.wall
+        message = Message(
+            QUEUE,
+            body.encode(),
+            timestamp=wall,
+            durability=Durability.SYNC,
+            expiration=wall + ttl if ttl else 0,
+            deliver_at=wall + delay if delay else 0,
+        )
+        self.broker.publish(self.broker.resolve(QUEUE), message)
+        self.broker.flush()
+        self.journal.sync()
+        self.broker.flush()
+
+    def wait(self, milliseconds: int) -> None:
+        self.clock.advance(milliseconds)
+        self.broker.refresh()
+        self.broker.tick()
+        self.broker.flush()
+
+    def ready(self) -> list[str]:
+        """Bodies of what a consumer would get."""
+        return [
+            self.journal.fetch(delivery.sequence).body.decode()
+            for delivery in self.queue.browse()
+            if delivery.sequence not in self.queue.delayed
+        ]
+
+
+@pytest.fixture
+def broker(tmp_path: Path) -> Restartable:
+    return Restartable(tmp_path)
+
+
+@pytest.mark.parametrize("seal", [False, True], ids=["replayed", "snapshot"])
+@pytest.mark.parametrize("back", [0, 2 * HOUR, DAY])
+def test_a_ready_message_stays_ready_when_the_clock_was_set_back_before_a_restart(
+    broker: Restartable, back: int, seal: bool
+) -> None:
+    broker.send("later", delay=HOUR)
+    broker.wait(HOUR)
+    assert broker.ready() == ["later"]
+    broker.restart(back=back, seal=seal)
+    assert broker.ready() == ["later"]
+    # and after another one, which finds no step of its own
+    broker.restart(seal=seal)
+    assert broker.ready() == ["later"]
+
+
+@pytest.mark.parametrize("seal", [False, True], ids=["replayed", "snapshot"])
+@pytest.mark.parametrize("change", [DAY, -DAY], ids=["ahead", "back"])
+def test_a_clock_set_while_running_changes_no_delay_and_no_life_after_a_restart(
+    broker: Restartable, change: int, seal: bool
+) -> None:
+    broker.send("due", delay=HOUR)
+    broker.send("mortal", ttl=3 * HOUR)
+    broker.wait(HOUR)
+    broker.send("scheduled", delay=HOUR)
+    broker.set_wall(change)
+    broker.send("new", ttl=HOUR)
+    broker.restart(seal=seal)
+    assert broker.ready() == ["due", "mortal", "new"]
+    broker.wait(HOUR + 200)
+    assert broker.ready() == ["due", "mortal", "scheduled"]
+    broker.wait(HOUR)
+    assert broker.ready() == ["due", "scheduled"]
+
+
+def test_a_life_is_not_prolonged_by_a_clock_that_was_set_back(broker: Restartable) -> None:
+    broker.send("mortal", ttl=2 * HOUR)
+    broker.wait(HOUR)
+    broker.send("young", ttl=2 * HOUR)
+    broker.broker.core.clock_log.note_time()
+    broker.restart(back=DAY)
+    broker.wait(HOUR + 200)
+    assert broker.ready() == ["young"]
+    broker.restart()
+    broker.wait(HOUR + 200)
+    assert broker.ready() == []
+
+
+def test_a_message_from_after_the_step_is_judged_by_the_new_clock(broker: Restartable) -> None:
+    broker.send("old")
+    broker.restart(back=365 * DAY)
+    broker.send("new", ttl=HOUR)
+    broker.send("scheduled", delay=HOUR)
+    broker.restart()
+    assert broker.ready() == ["old", "new"]
+    broker.wait(HOUR + 200)
+    assert broker.ready() == ["old", "scheduled"]
+
+
+def test_a_moved_message_keeps_its_delay_after_the_clock_was_set_back(broker: Restartable) -> None:
+    broker.send("later", delay=HOUR)
+    broker.wait(HOUR)
+    broker.set_wall(-DAY)
+    [delivery] = broker.queue.browse()
+    copy_to(broker.broker, delivery, broker.broker.resolve(QUEUE))
+    broker.broker.flush()
+    broker.journal.sync()
+    assert broker.ready() == ["later", "later"]
+
+
+def test_steps_are_bounded_and_those_that_nothing_needs_are_dropped() -> None:
+    clock = ManualClock()
+    log = ClockLog(MemoryJournal(), clock)
+    for _ in range(MAX_STEPS + 10):
+        clock.set_wall(clock.wall + 2000)
+        log.look()
+    assert len(log.steps) == MAX_STEPS
+    last = log.steps[-1][0]
+    assert log.epoch_of(last) == clock.epoch
+    assert log.epoch_of(last - 1) == clock.epoch - 2000
+    log.forget_before(last)
+    assert log.steps == []
+
+
+def test_a_small_difference_is_no_step() -> None:
+    clock = ManualClock()
+    log = ClockLog(MemoryJournal(), clock)
+    clock.set_wall(clock.wall + 999)
+    log.look()
+    assert log.steps == []
+    clock.set_wall(clock.wall + 1)
+    log.look()
+    assert [step for _, step in log.steps] == [1000]

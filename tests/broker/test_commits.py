@@ -1,0 +1,318 @@
+"""Large transactions: their limits, and commits that are written and applied in slices."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from itertools import pairwise
+from pathlib import Path
+
+import pytest
+
+from sluicemq.broker import Broker, BrokerSettings, Transaction, TransactionState
+from sluicemq.journal.format import RecordType
+from sluicemq.journal.memory import MemoryJournal
+from sluicemq.model.destination import Address, DestinationSettings, Kind
+from sluicemq.model.errors import LimitExceeded, TransactionError
+from sluicemq.model.message import Durability, Message
+from tests.broker.support import Rig
+from tests.broker.test_crash import Disk
+
+QUEUE = Address(Kind.QUEUE, "q")
+INBOX = Address(Kind.QUEUE, "inbox")
+MESSAGES = 12
+SLICE = 2
+
+
+@pytest.fixture
+def disk(tmp_path: Path) -> Iterator[Disk]:
+    disk = Disk(tmp_path)
+    yield disk
+    disk.journal.close()
+
+
+def shrink(broker: Broker) -> None:
+    """Make a transaction of more than `SLICE` messages a large one."""
+    commits = broker.transactions.commits
+    commits.slice_deliveries = commits.part_deliveries = SLICE
+    commits.slice_seconds = 60.0
+
+
+def fill(broker: Broker, messages: int = MESSAGES) -> Transaction:
+    """A transaction with messages to QUEUE."""
+    transaction = broker.transactions.begin()
+    for number in range(messages):
+        message = Message(QUEUE, b"%d" % number, durability=Durability.SYNC)
+        broker.transactions.publish(transaction, broker.resolve(QUEUE), message)
+    return transaction
+
+
+def waiting(broker: Broker, address: Address = QUEUE) -> list[bytes]:
+    """Bodies of what is ready, in order."""
+    destination = broker.find(address)
+    if destination is None:
+        return []
+    return [broker.core.read(delivery).body for delivery in destination.queue.browse(unacked=False)]
+
+
+def numbers(count: int) -> list[bytes]:
+    return [b"%d" % number for number in range(count)]
+
+
+# --- limits ---------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    "settings",
+    [
+        BrokerSettings(max_transaction_messages=3),
+        BrokerSettings(max_transaction_bytes=3000),
+        BrokerSettings(memory_limit=3000),
+    ],
+    ids=["messages", "bytes", "memory"],
+)
+@pytest.mark.parametrize("committed", [True, False])
+def test_transaction_at_its_limit_can_still_be_ended(
+    settings: BrokerSettings, committed: bool
+) -> None:
+    rig = Rig(settings)
+    queue = rig.queue()
+    transactions = rig.broker.transactions
+    transaction = transactions.begin()
+    for _ in range(3):
+        transactions.publish(transaction, queue, rig.message(queue, "x" * 1000))
+    with pytest.raises(LimitExceeded, match="limit"):
+        transactions.publish(transaction, queue, rig.message(queue, "x"))
+    assert rig.broker.core.memory == 3000
+    (transactions.commit if committed else transactions.rollback)(transaction)
+    rig.broker.flush()
+    assert queue.queue.waiting == (3 if committed else 0)
+    assert rig.broker.core.memory == (3000 if committed else 0)
+
+
+def test_open_transactions_together_count_against_the_memory_limit() -> None:
+    rig = Rig(BrokerSettings(memory_limit=3000))
+    queue = rig.queue()
+    transactions = rig.broker.transactions
+    first, second = transactions.begin(), transactions.begin()
+    transactions.publish(first, queue, rig.message(queue, "x" * 2000))
+    with pytest.raises(LimitExceeded, match="memory_limit"):
+        transactions.publish(second, queue, rig.message(queue, "x" * 2000))
+    transactions.rollback(first)
+    transactions.publish(second, queue, rig.message(queue, "x" * 2000))
+
+
+def test_headers_count_against_the_limit_of_a_transaction() -> None:
+    rig = Rig(BrokerSettings(max_transaction_bytes=3000))
+    queue = rig.queue()
+    transaction = rig.broker.transactions.begin()
+    message = rig.message(queue, "", native=bytes(4000))
+    with pytest.raises(LimitExceeded, match="3000"):
+        rig.broker.transactions.publish(transaction, queue, message)
+
+
+# --- slices ---------------------------------------------------------------------------------------
+
+
+def test_large_commit_applies_one_slice_per_flush() -> None:
+    rig = Rig()
+    shrink(rig.broker)
+    rig.queue()
+    transaction = fill(rig.broker)
+    done: list[bool] = []
+    rig.broker.transactions.commit(transaction, lambda: done.append(True))
+    shown = [0]
+    while not done:
+        rig.broker.flush()
+        shown.append(len(waiting(rig.broker)))
+    steps = [after - before for before, after in pairwise(shown)]
+    assert max(steps) == SLICE
+    assert waiting(rig.broker) == numbers(MESSAGES)
+    assert transaction.state is TransactionState.ENDED
+    assert rig.broker.core.memory == sum(map(len, numbers(MESSAGES)))
+    assert rig.journal.stats().live == MESSAGES
+
+
+def test_time_ends_a_slice_too() -> None:
+    rig = Rig()
+    shrink(rig.broker)
+    rig.broker.transactions.commits.slice_deliveries = MESSAGES - 1
+    rig.broker.transactions.commits.slice_seconds = 0.0
+    rig.queue()
+    rig.broker.transactions.commit(fill(rig.broker))
+    shown = []
+    for _ in range(30):
+        rig.broker.flush()
+        shown.append(len(waiting(rig.broker)))
+    assert set(range(0, MESSAGES + 1, SLICE)) == set(shown)
+
+
+def test_others_publish_while_a_large_transaction_is_committed() -> None:
+    journal = MemoryJournal(history=True)
+    rig = Rig(journal=journal)
+    shrink(rig.broker)
+    other = rig.queue("other")
+    rig.queue()
+    transactions = rig.broker.transactions
+    done: list[bool] = []
+    transactions.commit(fill(rig.broker), lambda: done.append(True))
+    while not done:
+        [sequence] = rig.send(other, "between", durability=Durability.SYNC)
+        assert sequence <= journal.durable
+    assert other.queue.waiting > 2 * MESSAGES / SLICE
+    assert waiting(rig.broker) == numbers(MESSAGES)
+
+
+def test_commit_under_way_cannot_be_undone_and_may_be_repeated() -> None:
+    rig = Rig()
+    shrink(rig.broker)
+    queue = rig.queue()
+    transactions = rig.broker.transactions
+    transaction = fill(rig.broker)
+    done: list[int] = []
+    transactions.commit(transaction, lambda: done.append(1))
+    rig.broker.flush()
+    with pytest.raises(TransactionError, match="committing"):
+        transactions.rollback(transaction)
+    with pytest.raises(TransactionError, match="committing"):
+        transactions.publish(transaction, queue, rig.message(queue, "late"))
+    transactions.commit(transaction, lambda: done.append(2))
+    while not done:
+        rig.broker.flush()
+    assert done == [1, 2]
+    assert waiting(rig.broker) == numbers(MESSAGES)
+
+
+def test_destination_removed_during_a_commit_takes_its_messages_along() -> None:
+    rig = Rig()
+    shrink(rig.broker)
+    queue, kept = rig.queue(), rig.queue("kept")
+    transactions = rig.broker.transactions
+    transaction = fill(rig.broker)
+    transactions.publish(transaction, kept, rig.message(kept, "kept", durability=Durability.SYNC))
+    done: list[bool] = []
+    transactions.commit(transaction, lambda: done.append(True))
+    while not queue.queue.waiting:
+        rig.broker.flush()
+    rig.broker.remove(queue)
+    while not done:
+        rig.broker.flush()
+    assert rig.broker.find(QUEUE) is None
+    assert waiting(rig.broker, kept.address) == [b"kept"]
+    assert rig.journal.stats().live == 1
+
+
+def test_unused_destination_stays_during_a_commit() -> None:
+    rig = Rig()
+    shrink(rig.broker)
+    transaction = fill(rig.broker)
+    [destination] = transaction.destinations
+    rig.broker.transactions.commit(transaction)
+    rig.clock.advance(rig.broker.settings.idle_timeout + 1)
+    rig.broker.reap(destination)
+    assert not destination.removed
+    while transaction.state is not TransactionState.ENDED:
+        rig.broker.flush()
+    assert not destination.committing
+
+
+# --- crashes --------------------------------------------------------------------------------------
+
+
+def run(disk: Disk, flushes: int) -> None:
+    """End event loop iterations, each with all its records on disk."""
+    for _ in range(flushes):
+        disk.broker.flush()
+        disk.journal.sync()
+
+
+@pytest.mark.parametrize("snapshot", [False, True])
+@pytest.mark.parametrize("flushes", range(0, 3 * MESSAGES // SLICE, 2))
+def test_crash_leaves_all_of_a_commit_or_nothing(disk: Disk, flushes: int, snapshot: bool) -> None:
+    shrink(disk.broker)
+    inbox = disk.broker.declare(INBOX, DestinationSettings())
+    disk.queue()
+    disk.send(inbox, "request")
+    reader = disk.read(inbox.queue)
+    disk.sync()
+    transaction = fill(disk.broker)
+    [sequence] = reader.consumer.unacked
+    disk.broker.transactions.settle(transaction, reader.consumer, sequence)
+    done: list[bool] = []
+    disk.broker.transactions.commit(transaction, lambda: done.append(True))
+    run(disk, flushes)
+    if snapshot:
+        disk.journal.seal()
+        disk.journal.sync()
+    decided = transaction.record or done
+    disk.crash()
+    left = (waiting(disk.broker), waiting(disk.broker, INBOX))
+    assert left == ((numbers(MESSAGES), []) if decided else ([], [b"request"]))
+    assert disk.journal.stats().live == (MESSAGES if decided else 1)
+    assert not disk.broker.transactions.prepared
+    disk.crash()
+    assert (waiting(disk.broker), waiting(disk.broker, INBOX)) == left
+
+
+@pytest.mark.parametrize("flushes", [1, 3, 20])
+@pytest.mark.parametrize("committed", [True, False])
+def test_large_prepared_transaction_survives_a_crash(
+    disk: Disk, committed: bool, flushes: int
+) -> None:
+    shrink(disk.broker)
+    disk.queue()
+    transaction = fill(disk.broker)
+    done: list[bool] = []
+    disk.broker.transactions.prepare(transaction, b"xid", lambda: done.append(True))
+    with pytest.raises(TransactionError, match="prepar"):
+        disk.broker.transactions.commit(transaction)
+    run(disk, flushes)
+    if flushes < 20:
+        assert not done
+        disk.crash()
+        assert not disk.broker.transactions.prepared
+        assert disk.journal.stats().live == 0
+        return
+    assert done
+    disk.seal()
+    disk.crash()
+    assert waiting(disk.broker) == []
+    shrink(disk.broker)
+    found = disk.broker.transactions.find_prepared(b"xid")
+    assert len(found.sends) == MESSAGES
+    if committed:
+        disk.broker.transactions.commit(found)
+        run(disk, 3)
+        assert 0 < len(waiting(disk.broker)) < MESSAGES
+    else:
+        disk.broker.transactions.rollback(found)
+        run(disk, 1)
+    disk.crash()
+    assert waiting(disk.broker) == (numbers(MESSAGES) if committed else [])
+    assert disk.journal.stats().live == (MESSAGES if committed else 0)
+    assert not disk.broker.transactions.prepared
+
+
+def test_small_commit_needs_no_parts() -> None:
+    journal = MemoryJournal(history=True)
+    rig = Rig(journal=journal)
+    rig.queue()
+    start = journal.durable + 1
+    rig.broker.transactions.commit(fill(rig.broker))
+    rig.broker.flush()
+    assert RecordType.PREPARED not in {record.type for record in journal.read_from(start)}
+
+
+def test_commit_is_answered_when_it_is_durable(disk: Disk) -> None:
+    shrink(disk.broker)
+    disk.queue()
+    transaction = fill(disk.broker)
+    answers: list[int] = []
+    broker = disk.broker
+
+    def answer() -> None:
+        assert not broker.staged
+        answers.append(len(waiting(broker)))
+
+    broker.transactions.commit(transaction, answer)
+    run(disk, 3 * MESSAGES)
+    assert answers == [MESSAGES]

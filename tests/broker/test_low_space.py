@@ -1,0 +1,212 @@
+"""The engine while the journal's disk is nearly full: persistent messages are refused, what ends
+messages goes on."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import pytest
+
+from sluicemq.broker import Broker, ManualClock, Window, handling
+from sluicemq.broker.records import BatchPart
+from sluicemq.journal.format import RecordType
+from sluicemq.journal.memory import MemoryJournal
+from sluicemq.journal.space import SpaceLevel, SpaceReport
+from sluicemq.model.destination import Address, DestinationSettings, Kind, Overflow
+from sluicemq.model.errors import ActionRefused, BatchRefused, LowDiskSpace
+from sluicemq.model.message import BodyKind, Durability, Message, Origin
+from tests.broker.support import Reader
+
+
+class Fixture:
+    def __init__(self) -> None:
+        self.clock = ManualClock()
+        self.journal = MemoryJournal(True, deliveries=True, gauge_interval=100)
+        self.broker = Broker(self.journal, self.clock)
+        self.queue = self.broker.queue("orders")
+
+    def message(self, body: bytes = b"x", durability: Durability = Durability.SYNC) -> Message:
+        return Message(
+            self.queue.address,
+            body,
+            BodyKind.BYTES,
+            Origin.INTERNAL,
+            durability,
+            self.clock.wall,
+            0,
+            4,
+        )
+
+    def publish(self, body: bytes = b"x") -> int:
+        message = self.message(body)
+        self.broker.publish(self.queue, message)
+        self.broker.flush()
+        return message.sequence
+
+    def level(self, level: SpaceLevel) -> None:
+        self.journal.on_space(SpaceReport(level))
+        self.broker.flush()
+
+    def read(self, credit: int = 10) -> Reader:
+        reader = Reader(self.broker)
+        reader.consumer = self.broker.attach(self.queue.queue, reader, Window(credit, True))
+        self.broker.flush()
+        return reader
+
+    def types(self) -> list[int]:
+        return [record.type for record in self.journal.read_from(0)]
+
+
+@pytest.fixture
+def fixture() -> Fixture:
+    return Fixture()
+
+
+@pytest.mark.parametrize("durability", [Durability.LAZY, Durability.SYNC])
+def test_journaled_messages_are_refused_until_space_returns(
+    fixture: Fixture, durability: Durability
+) -> None:
+    fixture.level(SpaceLevel.LOW)
+    with pytest.raises(LowDiskSpace, match="nearly full"):
+        fixture.broker.publish(fixture.queue, fixture.message(durability=durability))
+    fixture.broker.publish(fixture.queue, fixture.message(durability=Durability.NONE))
+    fixture.level(SpaceLevel.ENOUGH)
+    fixture.broker.publish(fixture.queue, fixture.message(durability=durability))
+    fixture.broker.flush()
+    assert fixture.queue.waiting == 2
+
+
+def test_consumers_acknowledge_and_no_optional_records_are_written(fixture: Fixture) -> None:
+    fixture.publish(b"one")
+    fixture.publish(b"two")
+    fixture.level(SpaceLevel.LOW)
+    before = len(fixture.types())
+    reader = fixture.read()
+    assert reader.got() == ["one", "two"]
+    reader.settle()
+    fixture.clock.advance(1000)
+    fixture.broker.tick()
+    fixture.broker.flush()
+    assert fixture.types()[before:] == [RecordType.SETTLED]
+    fixture.level(SpaceLevel.ENOUGH)
+    fixture.publish(b"three")
+    assert RecordType.DELIVERED not in fixture.types()[:before]
+    reader.settle()
+    assert RecordType.DELIVERED in fixture.types()
+
+
+def test_redeliveries_dead_letters_and_purges_go_on(fixture: Fixture) -> None:
+    settings = DestinationSettings(max_attempts=2, dead_letter=True)
+    fixture.broker.declare(fixture.queue.address, settings)
+    fixture.publish(b"one")
+    fixture.publish(b"two")
+    fixture.level(SpaceLevel.LOW)
+    reader = fixture.read(1)
+    for _ in range(2):
+        fixture.broker.release(reader.consumer, [next(iter(reader.consumer.unacked))])
+        fixture.broker.flush()
+    letters = fixture.broker.find(Address(Kind.QUEUE, "orders.dlq"))
+    assert letters is not None
+    assert letters.waiting == 1
+    assert fixture.broker.purge(fixture.queue, unacked=True) == 1
+
+
+def test_moving_by_hand_is_refused_and_deleting_is_not(fixture: Fixture) -> None:
+    sequence = fixture.publish()
+    fixture.level(SpaceLevel.LOW)
+    subscription = fixture.queue.queue
+    delivery = handling.find(fixture.broker, subscription, sequence)
+    assert delivery is not None
+    other = fixture.broker.queue("other")
+    for act in (handling.move, handling.copy_to):
+        with pytest.raises(ActionRefused) as caught:
+            act(fixture.broker, delivery, other)
+        assert caught.value.reason == "low-disk-space"
+    handling.delete(fixture.broker, subscription, [delivery])
+    assert fixture.queue.waiting == 0
+
+
+def test_transactions(fixture: Fixture) -> None:
+    transactions = fixture.broker.transactions
+    fixture.publish(b"one")
+    fixture.publish(b"two")
+    reader = fixture.read()
+    prepared, sending, acking = transactions.begin(), transactions.begin(), transactions.begin()
+    transactions.publish(prepared, fixture.queue, fixture.message(b"prepared"))
+    transactions.prepare(prepared, b"xid")
+    transactions.publish(sending, fixture.queue, fixture.message(b"sent"))
+    transactions.settle(acking, reader.consumer, reader.held()["one"])
+    transactions.settle(sending, reader.consumer, reader.held()["two"])
+    fixture.broker.flush()
+    reader.got()
+    fixture.level(SpaceLevel.LOW)
+    refused: list[Callable[[], object]] = [
+        lambda: transactions.publish(acking, fixture.queue, fixture.message()),
+        lambda: transactions.commit(sending),
+        lambda: transactions.prepare(sending, b"other"),
+    ]
+    for call in refused:
+        with pytest.raises(LowDiskSpace):
+            call()
+    transactions.rollback(sending)
+    transactions.commit(acking)
+    transactions.commit(prepared)
+    fixture.broker.flush()
+    assert sorted(reader.got()) == ["prepared", "two"]
+
+
+def test_batches_are_refused_for_now(fixture: Fixture) -> None:
+    part = BatchPart(writer="w", batch=1, partition=0, part=0, final=True, digest=1, rows=1)
+    fixture.level(SpaceLevel.LOW)
+    with pytest.raises(BatchRefused) as caught:
+        fixture.broker.write_batch(part, [(fixture.queue.address, fixture.message())])
+    [refusal] = caught.value.refused
+    assert refusal.passing
+    fixture.level(SpaceLevel.ENOUGH)
+    assert not fixture.broker.write_batch(
+        part, [(fixture.queue.address, fixture.message())]
+    ).already
+
+
+def test_producers_that_wait_for_room_wait_for_space_too(fixture: Fixture) -> None:
+    settings = DestinationSettings(max_messages=1, overflow=Overflow.BLOCK)
+    fixture.broker.declare(fixture.queue.address, settings)
+    fixture.publish(b"one")
+    accepted: list[str] = []
+    assert not fixture.broker.publish(
+        fixture.queue, fixture.message(b"two"), lambda: accepted.append("two")
+    )
+    fixture.level(SpaceLevel.LOW)
+    reader = fixture.read()
+    reader.settle()
+    assert accepted == []
+    fixture.level(SpaceLevel.ENOUGH)
+    assert accepted == ["two"]
+    assert reader.got() == ["one", "two"]
+
+
+def test_nothing_is_delivered_when_the_reserve_is_used_up(fixture: Fixture) -> None:
+    fixture.publish(b"one")
+    fixture.publish(b"two")
+    reader = fixture.read(1)
+    assert reader.got() == ["one"]
+    fixture.level(SpaceLevel.EXHAUSTED)
+    reader.settle()
+    fixture.broker.grant(reader.consumer.window, 1)
+    assert reader.got() == []
+    fixture.broker.publish(fixture.queue, fixture.message(b"three", Durability.NONE))
+    fixture.broker.flush()
+    assert reader.got() == []
+    fixture.level(SpaceLevel.LOW)
+    assert reader.got() == ["two", "three"]
+
+
+def test_messages_in_memory_are_not_recorded(fixture: Fixture) -> None:
+    fixture.journal.record_transient = True
+    fixture.level(SpaceLevel.LOW)
+    before = len(fixture.types())
+    message = fixture.message(durability=Durability.NONE)
+    fixture.broker.publish(fixture.queue, message)
+    fixture.broker.flush()
+    assert message.durability is Durability.NONE
+    assert len(fixture.types()) == before

@@ -1,0 +1,162 @@
+"""How many destinations one user may create, and what counts."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from sluicemq.broker import BrokerSettings
+from sluicemq.model.access import EVERYBODY, Identity
+from sluicemq.model.destination import Address, DestinationSettings, Kind
+from sluicemq.model.errors import BatchRefused, LimitExceeded, QuotaExceeded
+from sluicemq.model.message import Durability, Message
+from tests.broker.support import Rig
+from tests.broker.test_batches import FIRST
+from tests.broker.test_crash import Disk
+
+
+def queue(name: str) -> Address:
+    return Address(Kind.QUEUE, name)
+
+
+@pytest.fixture
+def rig() -> Rig:
+    return Rig(BrokerSettings(max_user_destinations=2, max_destinations=6))
+
+
+@pytest.fixture
+def disk(tmp_path: Path) -> Iterator[Disk]:
+    disk = Disk(tmp_path)
+    yield disk
+    disk.journal.close()
+
+
+def test_superusers_have_no_quota_and_the_nameless_share_one() -> None:
+    assert Identity("root", superuser=True).creator is None
+    assert Identity("ann").creator == "ann"
+    assert EVERYBODY.creator == ""
+
+
+def test_user_at_the_quota_creates_nothing_while_others_do(rig: Rig) -> None:
+    broker = rig.broker
+    broker.resolve(queue("a"), creator="ann")
+    broker.declare(queue("b"), creator="ann")
+    with pytest.raises(QuotaExceeded, match="user ann created 2"):
+        broker.resolve(queue("c"), creator="ann")
+    with pytest.raises(QuotaExceeded, match="max_user_destinations"):
+        broker.declare(queue("c"), creator="ann")
+    with pytest.raises(QuotaExceeded):
+        broker.declare(queue("c"), owner=object(), creator="ann")
+    assert broker.resolve(queue("a"), creator="ann").creator == "ann"  # it exists
+    broker.resolve(queue("c"), creator="bob")
+    broker.resolve(queue("d"), creator="")
+    broker.resolve(queue("e"))
+    broker.resolve(queue("f"))
+    with pytest.raises(LimitExceeded, match="there are 6"):
+        broker.resolve(queue("g"))
+
+
+def test_removed_destination_gives_the_quota_back(rig: Rig) -> None:
+    broker = rig.broker
+    owner = object()
+    broker.resolve(queue("a"), creator="ann")
+    broker.declare(queue("b"), owner=owner, creator="ann")
+    broker.disown(owner)
+    broker.remove(broker.destinations[queue("a")])
+    assert (dict(broker.created), dict(broker.temporary)) == ({}, {})
+    broker.resolve(queue("c"), creator="ann")
+    broker.resolve(queue("d"), creator="ann")
+    assert broker.created["ann"] == 2
+
+
+def test_automatic_destination_counts_for_whoever_declares_it(rig: Rig) -> None:
+    broker = rig.broker
+    broker.resolve(queue("a"), creator="ann")
+    broker.declare(queue("a"), creator=None)
+    assert dict(broker.created) == {}
+    broker.declare(queue("a"), DestinationSettings(max_messages=3), creator="bob")
+    assert broker.destinations[queue("a")].creator is None
+    for name in "bc":
+        broker.resolve(queue(name), creator="ann")
+    broker.resolve(queue("d"), creator="bob")
+    with pytest.raises(QuotaExceeded):
+        broker.declare(queue("d"), creator="ann")
+
+
+def test_temporary_destinations_of_a_connection_are_limited() -> None:
+    broker = Rig(BrokerSettings(max_temporary_destinations=1)).broker
+    connection, other = object(), object()
+    broker.check_temporary(connection)
+    broker.declare(queue("a"), owner=connection, creator="ann")
+    with pytest.raises(QuotaExceeded, match="max_temporary_destinations"):
+        broker.check_temporary(connection)
+    broker.check_temporary(other)
+    broker.disown(connection)
+    broker.check_temporary(connection)
+
+
+def test_message_to_a_removed_queue_brings_it_back_for_its_creator(rig: Rig) -> None:
+    broker = rig.broker
+    destination = broker.resolve(queue("a"), creator="ann")
+    transaction = broker.transactions.begin()
+    broker.transactions.publish(transaction, destination, rig.message(destination, "x"))
+    broker.remove(destination)
+    broker.transactions.commit(transaction)
+    assert broker.created["ann"] == 1
+    removed = broker.destinations[queue("a")]
+    broker.remove(removed)
+    broker.publish(removed, rig.message(removed, "y"))
+    assert broker.created["ann"] == 1
+
+
+def test_batch_beyond_the_quota_is_refused_for_good(rig: Rig) -> None:
+    messages = [(queue(name), Message(queue(name), b"", timestamp=1)) for name in "abc"]
+    with pytest.raises(BatchRefused) as caught:
+        rig.broker.batches.write(FIRST, messages, "ann")
+    [refusal] = caught.value.refused
+    assert (refusal.row, refusal.passing) == (2, False)
+
+
+@pytest.mark.parametrize("snapshot", [False, True])
+def test_quota_survives_a_restart(disk: Disk, snapshot: bool) -> None:
+    used = disk.broker.resolve(queue("used"), creator="ann")
+    disk.broker.resolve(queue("empty"), creator="ann")
+    disk.broker.declare(queue("declared"), creator="ann")
+    disk.broker.declare(queue("nobody's"))
+    topic = disk.broker.topic("subscribed", "bob")
+    disk.broker.subscribe(topic, "s", durable=True)
+    disk.broker.publish(used, Message(used.address, b"x", durability=Durability.SYNC))
+    disk.broker.number(disk.broker.destinations[queue("empty")])
+    disk.sync()
+    if snapshot:
+        disk.seal()
+    disk.crash()
+    creators = {address.name: d.creator for address, d in disk.broker.destinations.items()}
+    assert creators == {"used": "ann", "declared": "ann", "nobody's": None, "subscribed": "bob"}
+    assert disk.broker.created == {"ann": 2, "bob": 1}
+    assert disk.broker.destinations[queue("used")].automatic
+
+
+@pytest.mark.parametrize("snapshot", [False, True])
+def test_durable_subscriptions_of_a_user_are_limited(disk: Disk, snapshot: bool) -> None:
+    disk.broker.settings = settings = BrokerSettings(max_user_subscriptions=2)
+    topics = [disk.broker.topic(name) for name in "ab"]
+    for name in ("one", "two"):
+        disk.broker.subscribe(topics[0], name, durable=True, owner="ann", creator="ann")
+    # the same name of another topic, as a wildcard has it
+    disk.broker.subscribe(topics[1], "two", durable=True, owner="ann", creator="ann")
+    disk.sync()
+    if snapshot:
+        disk.seal()
+    disk.crash()
+    disk.broker.settings = settings
+    topic = disk.broker.topic("a")
+    with pytest.raises(QuotaExceeded, match="user ann has 2 durable"):
+        disk.broker.subscribe(topic, "three", durable=True, owner="ann", creator="ann")
+    disk.broker.subscribe(topic, "three", owner="ann", creator="ann")
+    disk.broker.subscribe(topic, "root", durable=True, owner="root")
+    disk.broker.subscribe(topic, "four", durable=True, owner="bob", creator="bob")
+    disk.broker.unsubscribe(topic.subscriptions["one"])
+    disk.broker.subscribe(topic, "five", durable=True, owner="ann", creator="ann")

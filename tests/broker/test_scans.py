@@ -1,0 +1,235 @@
+"""The time that scans share: who goes on when, and every scan stops at the deadline."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from sluicemq.broker import Broker, BrokerSettings, Destination, ManualClock
+from sluicemq.broker.scans import Scans
+from sluicemq.journal.memory import MemoryJournal
+from sluicemq.model.destination import Address, DestinationSettings, Kind
+from sluicemq.model.message import Message
+from tests.broker.deadlines import ScanTime
+from tests.broker.support import OfType, Reader, Rig, Window
+
+
+def test_scans_take_turns_and_share_one_deadline() -> None:
+    time = ScanTime(1)
+    wakes: list[None] = []
+    scans = Scans(time.start, lambda: wakes.append(None))
+    calls: list[str] = []
+
+    def repeating(name: str) -> Callable[[], None]:
+        def step() -> None:
+            calls.append(name)
+            scans.schedule(step)
+
+        return step
+
+    for name in "abc":
+        scans.schedule(repeating(name))
+    for _ in range(5):
+        scans.run()
+        scans.end_iteration()
+    assert calls == list("abcab")
+    assert len(time.asked) == 5
+    assert wakes
+
+
+def test_a_new_scan_does_not_overtake_those_that_wait() -> None:
+    scans = Scans(ScanTime().start, lambda: None)
+    calls: list[str] = []
+    scans.begin(lambda: calls.append("first"))
+    assert calls == ["first"]
+    scans.schedule(lambda: calls.append("waiting"))
+    scans.begin(lambda: calls.append("new"))
+    assert calls == ["first"]
+    scans.run()
+    assert calls == ["first", "waiting", "new"]
+
+
+def test_work_outside_the_flush_gets_the_time_of_its_iteration() -> None:
+    scans = Scans(ScanTime().start, lambda: None)
+    calls: list[str] = []
+    scans.schedule(lambda: calls.append("coroutine"), outside=True)
+    scans.schedule(lambda: calls.append("other"))
+    scans.run()
+    assert calls == ["coroutine"]
+    scans.run()
+    assert calls == ["coroutine", "other"]
+
+
+def test_a_question_outside_a_flush_ends_with_one() -> None:
+    wakes: list[None] = []
+    scans = Scans(ScanTime(1).start, lambda: wakes.append(None))
+    assert not scans.over()
+    assert scans.over()
+    assert len(wakes) == 1
+    scans.end_iteration()
+    assert not scans.over()
+
+
+class Fixture:
+    """A broker whose scans may ask their deadline `limit` times in an iteration."""
+
+    def __init__(self, limit: int) -> None:
+        self.clock = ManualClock()
+        self.scan_time = ScanTime()
+        self.broker = Broker(MemoryJournal(), self.clock, start_deadline=self.scan_time.start)
+        self.queue: Destination = self.broker.declare(Address(Kind.QUEUE, "q"))
+        for number in range(300):
+            message = Message(self.queue.address, b"%d" % number, type="blue")
+            self.broker.publish(self.queue, message)
+        self.broker.flush()
+        self.scan_time.limit = limit
+        self.scan_time.asked.clear()
+
+
+@pytest.mark.parametrize("limit", [1, 7, 50])
+def test_a_new_selector_evaluates_no_message_after_the_deadline(limit: int) -> None:
+    fixture = Fixture(limit)
+    broker = fixture.broker
+    selector = OfType("red")
+    reader = Reader(broker)
+    reader.consumer = broker.attach(
+        fixture.queue.queue, reader, Window(10, True), selector=selector
+    )
+    evaluated = selector.calls
+    assert evaluated <= limit
+    iterations = 0
+    while fixture.queue.queue.backfill is not None:
+        fixture.clock.advance(1)
+        broker.tick()
+        broker.flush()
+        assert selector.calls - evaluated <= limit
+        evaluated = selector.calls
+        iterations += 1
+    assert evaluated == 300
+    assert iterations >= 300 // limit - 1
+
+
+def test_many_new_selectors_share_the_time() -> None:
+    fixture = Fixture(20)
+    broker = fixture.broker
+    queues = [broker.declare(Address(Kind.QUEUE, f"q{n}")) for n in range(20)]
+    selectors = []
+    for queue in queues:
+        for number in range(30):
+            broker.publish(queue, Message(queue.address, b"%d" % number))
+        broker.flush()
+        selector = OfType("red")
+        selectors.append(selector)
+        reader = Reader(broker)
+        reader.consumer = broker.attach(queue.queue, reader, Window(10, True), selector=selector)
+        broker.flush()
+    before = sum(selector.calls for selector in selectors)
+    while any(queue.queue.backfill for queue in queues):
+        fixture.clock.advance(1)
+        broker.tick()
+        broker.flush()
+        after = sum(selector.calls for selector in selectors)
+        assert after - before <= 20
+        before = after
+    assert [selector.calls for selector in selectors] == [30] * 20
+
+
+class CountingSelector(OfType):
+    """Selects everything."""
+
+    def __call__(self, message: Message) -> bool:
+        super().__call__(message)
+        return True
+
+
+@pytest.mark.parametrize("limit", [1, 7, 50])
+def test_held_messages_are_handed_over_in_slices(limit: int) -> None:
+    scan_time = ScanTime()
+    broker = Broker(MemoryJournal(), ManualClock(), start_deadline=scan_time.start)
+    topic = broker.declare(Address(Kind.TOPIC, "t"), DestinationSettings(hold=True))
+    for number in range(100):
+        broker.publish(topic, Message(topic.address, b"%d" % number))
+    broker.flush()
+    scan_time.limit = limit
+    selector = CountingSelector("x")
+    subscription = broker.subscribe(topic, "s", selector=selector)
+    reader = Reader(broker)
+    reader.consumer = broker.attach(subscription, reader, Window(1000, True))
+    assert selector.calls <= limit
+    before = selector.calls
+    while topic.queue.waiting:
+        broker.flush()
+        assert before <= selector.calls <= before + limit
+        before = selector.calls
+    assert [int(body) for body in reader.got()] == list(range(100))
+
+
+@pytest.mark.parametrize("limit", [1, 7, 50])
+def test_a_browse_looks_at_nothing_after_the_deadline(limit: int) -> None:
+    """The engine's part: what a protocol does with it is in the tests of the protocol."""
+    fixture = Fixture(limit)
+    broker = fixture.broker
+    listed = broker.scan(fixture.queue.queue)
+    found: list[int] = []
+
+    def step() -> None:
+        for each in listed:
+            if each is not None:
+                found.append(each[0])
+            if broker.core.scans.over():
+                broker.core.scans.schedule(step)
+                return
+
+    broker.core.scans.begin(step)
+    before = len(found)
+    assert before <= limit
+    while len(found) < 300:
+        broker.flush()
+        assert len(found) <= before + limit
+        before = len(found)
+
+
+def test_a_scan_goes_on_whatever_happens_meanwhile() -> None:
+    rig = Rig()
+    queue = rig.queue()
+    numbers = rig.send(queue, *map(str, range(200)))
+    reader = rig.read(queue, 10, refill=False)
+    rig.broker.flush()
+    listed = rig.broker.scan(queue.queue)
+    found = [next(listed) for _ in range(20)]
+    rig.send(queue, "new", priority=0)
+    rig.send(queue, "newer")
+    reader.release()
+    rig.broker.grant(reader.consumer.window, 150)
+    rig.broker.flush()
+    reader.settle()
+    found += listed
+    sequences = [each[0] for each in found if each is not None]
+    assert sequences == sorted(set(sequences))
+    assert set(sequences) <= set(numbers)
+    assert sequences[:20] == numbers[:20]
+    assert set(numbers[160:]) <= set(sequences)
+
+
+@given(st.data())
+def test_a_scan_without_changes_lists_what_a_listing_lists(data: st.DataObject) -> None:
+    rig = Rig(BrokerSettings(page_deliveries=3))
+    queue = rig.queue()
+    for number in range(data.draw(st.integers(0, 30))):
+        fields = data.draw(
+            st.sampled_from(
+                [{}, {"priority": 9}, {"deliver_at": rig.clock.wall + 5000}, {"expiration": 1}]
+            )
+        )
+        if "expiration" in fields:
+            fields = {"expiration": rig.clock.wall + 50}
+        rig.send(queue, str(number), **fields)
+    reader = rig.read(queue, data.draw(st.integers(0, 5)), refill=False)
+    rig.broker.flush()
+    rig.clock.advance(data.draw(st.sampled_from([0, 100])))
+    del reader
+    found = [each for each in rig.broker.scan(queue.queue) if each is not None]
+    assert found == list(rig.broker.browse(queue.queue))

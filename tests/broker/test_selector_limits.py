@@ -1,0 +1,196 @@
+"""How long a selector may be, how many nodes it may have, and what the largest ones cost."""
+
+from __future__ import annotations
+
+import sys
+import time
+from itertools import count
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from sluicemq.broker import BrokerSettings, compile_selector
+from sluicemq.broker.selectors import SelectorLimits
+from sluicemq.broker.selectors.pattern import matcher, split
+from sluicemq.broker.selectors.reader import read
+from sluicemq.model.destination import Address, Kind
+from sluicemq.model.errors import SelectorError
+from sluicemq.model.message import Message
+from tests.broker.expressions import Tree, conditions, write
+from tests.broker.support import Rig
+
+LIMITS = SelectorLimits()
+QUEUE = Address(Kind.QUEUE, "q")
+
+
+def padded(size: int) -> str:
+    """A selector of that many bytes with few nodes."""
+    return "a = '" + "x" * (size - 6) + "'"
+
+
+def strings(nodes: int) -> str:
+    """A selector of that many nodes: IN, an identifier, and strings."""
+    return "a IN (" + ",".join(["''"] * (nodes - 2)) + ")"
+
+
+def test_the_defaults() -> None:
+    assert SelectorLimits() == (8192, 512)
+    assert BrokerSettings().selectors == LIMITS
+
+
+@pytest.mark.parametrize("text", [padded(8192), strings(512), "a = 'ä" + "x" * 8184 + "'"])
+def test_what_is_at_the_limits_is_accepted(text: str) -> None:
+    assert compile_selector(text, LIMITS).text == text
+
+
+@pytest.mark.parametrize(
+    ("text", "said"),
+    [
+        (padded(8193), "the selector has 8193 bytes, at most 8192 are allowed"),
+        ("a = 'ä" + "x" * 8185 + "'", "the selector has 8193 bytes"),
+        ("\ud800" * 2731, "the selector has 8193 bytes"),
+        (strings(513), "the selector has 513 identifiers, literals and operations, at most 512"),
+        (" OR ".join(["a = 1"] * 171), "the selector has 514 identifiers"),
+        ("(" * 60_000, "the selector has 60000 bytes"),
+    ],
+)
+def test_what_exceeds_them_is_refused(text: str, said: str) -> None:
+    with pytest.raises(SelectorError) as caught:
+        compile_selector(text, LIMITS)
+    assert said in str(caught.value)
+    assert "broker.max_selector_" in str(caught.value)
+
+
+def test_one_that_is_in_use_is_refused_where_the_limits_are_lower() -> None:
+    selector = compile_selector("n = 1 AND m = 2")
+    with pytest.raises(SelectorError):
+        compile_selector(selector.text, SelectorLimits(nodes=selector.nodes - 1))
+    assert compile_selector(selector.text, SelectorLimits(nodes=selector.nodes)) is selector
+
+
+def test_a_broker_has_limits_for_clients_and_none_for_what_the_journal_brings_back() -> None:
+    rig = Rig(BrokerSettings(selectors=SelectorLimits(20, 4)))
+    assert rig.broker.compile_selector("a = 1").nodes == 3
+    for text in ("a = 1 AND b = 1", "a = 'xxxxxxxxxxxxxxxxxxxxx'"):
+        with pytest.raises(SelectorError):
+            rig.broker.compile_selector(text)
+        assert rig.broker.restored_selector(text).text == text
+
+
+@pytest.mark.parametrize(
+    ("text", "nodes"),
+    [
+        ("a", 1),
+        ("a = 1", 3),
+        ("NOT a = 1", 4),
+        ("a = 1 AND b = 1", 7),
+        ("a + 1 - 2 = 3 * b", 8),
+        ("((a))", 1),
+        ("a BETWEEN 1 AND 2", 7),
+        ("a IS NULL", 2),
+        ("a IS NOT NULL", 3),
+        ("a IN ('x', 'y')", 4),
+        ("a NOT IN ('x')", 4),
+        ("a LIKE 'x%'", 2),
+        ("a LIKE '%x%'", 10),
+        ("a LIKE '%x%y%z'", 18),
+        ("a LIKE '%x_%'", 26),
+        ("a NOT LIKE '_x'", 3),
+    ],
+)
+def test_what_counts_as_a_node(text: str, nodes: int) -> None:
+    assert read(text).size == compile_selector(text).nodes == nodes
+
+
+# --- the largest that are accepted ----------------------------------------------------------------
+
+PARTS = [
+    "a = 1",
+    "a <> 'x'",
+    "a",
+    "NOT a",
+    "a + a * a - a / 2 < -a",
+    "a = -(-(-(a)))",
+    "(a BETWEEN a - 1 AND a + 1)",
+    "a IN ('x', 'y', 'z')",
+    "s LIKE '%xxxy%'",
+    "s LIKE 'x%x_x_y%x'",
+    "s LIKE 'x_x'",
+    "a IS NOT NULL",
+    "a > 1e308 * 1e308",
+    "a = 9223372036854775807 * 9223372036854775807",
+    "JMSPriority = 4",
+]
+
+
+def largest(part: str, joint: str) -> str:
+    """As many as are accepted."""
+    text = part
+    for times in count(2):
+        longer = joint.join([part] * times)
+        try:
+            compile_selector(longer, LIMITS)
+        except SelectorError:
+            return text
+        text = longer
+    raise AssertionError
+
+
+@pytest.mark.parametrize("joint", [" OR ", " AND ", " AND NOT "])
+@pytest.mark.parametrize("part", PARTS)
+def test_the_largest_of_each_kind_compile_and_evaluate(part: str, joint: str) -> None:
+    selector = compile_selector(largest(part, joint), LIMITS)
+    assert 480 <= selector.nodes <= 512
+    limit = sys.getrecursionlimit()
+    sys.setrecursionlimit(1000)  # what pytest has used already is not ours
+    try:
+        for value in (1, 1.5, "x" * 1000, True, None, 10**400):
+            selector(Message(QUEUE, b"", properties={"a": value, "s": "x" * 1000}))
+    finally:
+        sys.setrecursionlimit(limit)
+
+
+@settings(max_examples=60)
+@given(st.lists(conditions, min_size=1, max_size=60), st.sampled_from([" AND ", " OR "]))
+def test_whatever_is_accepted_evaluates(trees: list[Tree], joint: str) -> None:
+    text = joint.join(f"({write(tree)})" for tree in trees)
+    try:
+        selector = compile_selector(text, LIMITS)
+    except SelectorError:
+        assert len(text) > LIMITS.text or read(text).size > LIMITS.nodes  # type: ignore[operator]
+        return
+    assert selector.nodes <= 512
+    assert selector(Message(QUEUE, b"", properties={"a": 1})) in (True, False)
+
+
+@pytest.mark.parametrize("pattern", ["%" + "x" * 1000 + "y%c", "%x%x%x%x%x%x%x%x%y%", "x%" * 500])
+def test_a_pattern_takes_no_longer_than_its_nodes_allow(pattern: str) -> None:
+    """The bound is far from tight: with backtracking these take minutes."""
+    matches = matcher(split(pattern, ""))
+    before = time.thread_time()
+    matches("x" * 60_000)
+    assert time.thread_time() - before < 2
+
+
+def test_a_pattern_of_which_many_places_have_to_be_compared_is_refused() -> None:
+    with pytest.raises(SelectorError, match="identifiers"):
+        compile_selector("s LIKE '%" + "_x" * 40 + "%c'", LIMITS)
+
+
+WILD = st.text("ab%_", max_size=12)
+
+
+@settings(max_examples=300)
+@given(WILD, st.text("ab", max_size=14))
+def test_patterns_match_as_defined(pattern: str, value: str) -> None:
+    assert bool(matcher(split(pattern, ""))(value)) == by_definition(pattern, value)
+
+
+def by_definition(pattern: str, value: str) -> bool:
+    if not pattern:
+        return not value
+    first, rest = pattern[0], pattern[1:]
+    if first == "%":
+        return any(by_definition(rest, value[at:]) for at in range(len(value) + 1))
+    return bool(value) and first in ("_", value[0]) and by_definition(rest, value[1:])
