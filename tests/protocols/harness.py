@@ -10,8 +10,10 @@ from sluicemq.broker import Broker, BrokerSettings, Destination, ManualClock
 from sluicemq.journal.memory import MemoryJournal
 from sluicemq.model.access import Identity, Operation, Permission
 from sluicemq.model.destination import Address, DestinationSettings, Kind
+from sluicemq.model.errors import TooManyConnections
 from sluicemq.protocols.access import Open
 from sluicemq.protocols.link import Link, Session
+from tests.broker.deadlines import ScanTime
 
 
 class RecordedTimer:
@@ -39,7 +41,10 @@ class RoomHarness(ABC):
 
     def __init__(self, settings: BrokerSettings | None = None) -> None:
         self.clock = ManualClock()
-        self.broker = Broker(MemoryJournal(), self.clock, settings)
+        self.scan_time = ScanTime()
+        self.broker = Broker(
+            MemoryJournal(), self.clock, settings, start_deadline=self.scan_time.start
+        )
         self.broker.wake = self._wake
         self.links: list[Carrier] = []
         self.timers: list[RecordedTimer] = []
@@ -106,7 +111,10 @@ class RecordedLink:
         self.stalled = False
         self.closed_because: str | None = None
         self.hastened = 0
+        self.aborted = False
         self.paused = False
+        self.users: list[str] = []
+        self.user_limit_reached = False
 
     def write(self, chunks: Iterable[bytes]) -> None:
         assert self.closed_because is None, "written after close"
@@ -117,6 +125,11 @@ class RecordedLink:
         assert self.closed_because is None, "closed twice"
         self.closed_because = reason
         self.unsent = True
+
+    def abort(self, reason: str) -> None:
+        self.close(reason)
+        self.aborted = True
+        self.session.closed()
 
     def hasten(self) -> None:
         self.hastened += 1
@@ -133,6 +146,11 @@ class RecordedLink:
         timer = RecordedTimer(self.harness.clock.steady + delay * 1000, callback)
         self.harness.timers.append(timer)
         return timer
+
+    def claim_user(self, user: str) -> None:
+        if self.user_limit_reached:
+            raise TooManyConnections(f"{user} has 1 connections already, which is the limit")
+        self.users.append(user)
 
     @property
     def open(self) -> bool:

@@ -62,6 +62,10 @@ class SocketLink(asyncio.Protocol):
         else:
             self.transport.write_eof()
 
+    def abort(self, reason: str) -> None:
+        self.closing = True
+        self.transport.abort()
+
     def hasten(self) -> None:
         pass  # what is tested here does not depend on it
 
@@ -70,6 +74,9 @@ class SocketLink(asyncio.Protocol):
 
     def resume_reading(self) -> None:
         self.transport.resume_reading()
+
+    def claim_user(self, user: str) -> None:
+        pass  # what is tested here has no limit
 
     def call_later(self, delay: float, callback: Callable[[], None]) -> asyncio.TimerHandle:
         def call() -> None:

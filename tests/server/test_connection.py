@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from types import SimpleNamespace
 from typing import Any
 
 import pytest
 import structlog
 
-from sluicemq.protocols.link import Portrait
+from sluicemq.protocols.link import Login, Portrait
 from sluicemq.server.connection import Connection
+from sluicemq.server.input import InputBudget
 
 
 class Transport:
@@ -57,6 +59,12 @@ class Session:
     def __init__(self) -> None:
         self.told: list[str] = []
         self.fault = ""
+        self.buffered = 0
+        self.incomplete = False
+        self.login = Login.DONE
+
+    def discard_input(self) -> None:
+        self.buffered = 0
 
     def __getattr__(self, name: str) -> Any:
         def call(*_: object) -> None:
@@ -103,20 +111,28 @@ class Turns:
 
 
 class House:
-    def __init__(self) -> None:
+    def __init__(self, budget: InputBudget | None = None) -> None:
         self.session = Session()
         self.transport = Transport()
         self.turns = Turns()
-        listener: Any = SimpleNamespace(
+        self.listener: Any = SimpleNamespace(
+            budget=budget or InputBudget(1000, 30.0),
+            closed=Counter(),
+            logging_in=set(),
             turns=self.turns,
-            admit=lambda _: True,
+            admit=lambda _: lambda *_: self.session,
             leave=lambda _: None,
-            room=lambda *_: self.session,
-            options=SimpleNamespace(output_timeout=0, output_high_water=1024),
+            options=SimpleNamespace(
+                output_timeout=0,
+                output_high_water=1024,
+                max_login_bytes=100,
+                login_timeout=10.0,
+                frame_timeout=60.0,
+            ),
             url="test",
             unread=set(),
         )
-        self.connection = Connection(listener)
+        self.connection = Connection(self.listener)
         transport: Any = self.transport
         self.connection.connection_made(transport)
 
@@ -253,3 +269,135 @@ def test_the_state_tells_what_holds_it_up(house: House) -> None:
     assert connection.state == "blocked"
     connection.close("done")
     assert connection.state == "closing"
+
+
+# --- unfinished input -----------------------------------------------------------------------------
+
+
+def receive(house: House, buffered: int, incomplete: bool = True) -> None:
+    """The session holds so much after something has come."""
+    house.session.buffered = buffered
+    house.session.incomplete = incomplete
+    house.connection.data_received(b"x")
+
+
+def pass_time(house: House, seconds: float) -> None:
+    house.turns.broker.clock.steady += round(seconds * 1000)
+    house.listener.budget.review(house.turns.broker.clock.steady)
+
+
+def test_input_that_a_session_holds_is_accounted_and_given_back(house: House) -> None:
+    budget = house.listener.budget
+    receive(house, 70)
+    assert budget.used == 70
+    receive(house, 0)
+    assert budget.used == 0
+    receive(house, 90)
+    house.connection.connection_lost(None)
+    assert (budget.used, budget.holders, house.session.buffered) == (0, 0, 0)
+
+
+def test_what_a_session_has_carried_out_meanwhile_is_given_back(house: House) -> None:
+    budget = house.listener.budget
+    receive(house, 70)
+    house.session.buffered = 0
+    house.connection.write([b"answer"])
+    house.turns.end()
+    assert budget.used == 0
+    receive(house, 70)
+    house.session.buffered = 10
+    pass_time(house, 1)
+    assert budget.used == 10
+
+
+def test_a_suspended_connection_is_read_when_budget_and_session_agree(house: House) -> None:
+    budget = house.listener.budget
+    other = House(budget)
+    receive(other, 1001)
+    receive(house, 10)
+    assert house.transport.done == ["pause_reading"]
+    assert house.connection.state == "blocked"
+    house.connection.pause_reading()
+    receive(other, 0)
+    assert house.transport.done == ["pause_reading"]
+    house.connection.resume_reading()
+    assert house.transport.done == ["pause_reading", "resume_reading"]
+
+
+def test_a_reader_without_progress_is_closed_while_the_budget_is_exhausted(house: House) -> None:
+    receive(house, 1001)
+    for _ in range(31):
+        pass_time(house, 1)
+    assert not house.listener.closed
+    pass_time(house, 1)
+    assert house.listener.closed == {"input-stalled": 1}
+    assert house.session.told[-1] == "dismiss"
+
+
+def test_requests_that_are_being_carried_out_do_not_keep_others_from_being_read(
+    house: House,
+) -> None:
+    budget = house.listener.budget
+    receive(house, 1001, incomplete=False)
+    other = House(budget)
+    receive(other, 10)
+    assert not other.connection.suspended
+    receive(other, 500)
+    assert not other.connection.suspended
+
+
+def test_an_unfinished_frame_without_a_byte_is_closed(house: House) -> None:
+    receive(house, 10)
+    pass_time(house, 59)
+    receive(house, 11)
+    pass_time(house, 60)
+    assert not house.listener.closed
+    pass_time(house, 1)
+    assert house.listener.closed == {"frame-timeout": 1}
+
+
+def test_complete_requests_that_wait_have_no_deadline(house: House) -> None:
+    receive(house, 10, incomplete=False)
+    pass_time(house, 1000)
+    assert not house.listener.closed
+
+
+def test_a_frame_has_no_deadline_while_the_broker_does_not_read(house: House) -> None:
+    receive(house, 10)
+    house.connection.pause_reading()
+    pass_time(house, 1000)
+    house.connection.resume_reading()
+    pass_time(house, 59)
+    assert not house.listener.closed
+    pass_time(house, 2)
+    assert house.listener.closed == {"frame-timeout": 1}
+
+
+def test_little_may_be_left_unfinished_before_the_login(house: House) -> None:
+    house.session.login = Login.CHECKING
+    receive(house, 100)
+    assert not house.listener.closed
+    receive(house, 101)
+    assert house.listener.closed == {"login-bytes": 1}
+
+
+def test_the_time_in_which_a_login_is_checked_does_not_count(house: House) -> None:
+    connection = house.connection
+    now = 0
+    for login, seconds in (
+        (Login.DUE, 6),
+        (Login.CHECKING, 100),
+        (Login.DUE, 4),
+        (Login.CHECKING, 100),
+        (Login.NONE, 100),
+    ):
+        house.session.login = login
+        for _ in range(seconds):
+            now += 1000
+            assert not connection.review_login(now)
+    assert not house.listener.closed
+    house.session.login = Login.DUE
+    assert connection.review_login(now + 1000)
+    assert house.listener.closed == {"login-timeout": 1}
+    house.session.login = Login.DONE
+    assert connection.review_login(now + 2000)

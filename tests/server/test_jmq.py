@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import socket
 import time
+from contextlib import ExitStack
 from pathlib import Path
 from typing import Any
 
@@ -13,7 +14,7 @@ from sluicemq.cli.local import LocalBroker
 from sluicemq.model.access import Operation, Permission
 from sluicemq.protocols.java import loads_map
 from sluicemq.protocols.jmq.packets import A, DestType, PacketType, Status
-from sluicemq.protocols.jmq.wire import encode_head
+from sluicemq.protocols.jmq.wire import encode_head, encode_packet
 from sluicemq.protocols.phpmq.client import BlockingPhpmqClient
 from sluicemq.server.identity import changes
 from sluicemq.server.identity.passwords import digest_answer, digest_form, hash_password
@@ -29,7 +30,7 @@ from tests.protocols.jmq.raw import (
 )
 from tests.server.authority import Authority
 from tests.server.conftest import Start
-from tests.server.tls_clients import dial, says
+from tests.server.tls_clients import dial, says, until
 
 JMQ = "jmq://127.0.0.1:0"
 
@@ -276,7 +277,8 @@ def add_user(broker: LocalBroker, name: str, password: str, *rules: str, digest:
 @pytest.fixture
 def asking(start: Start) -> LocalBroker:
     """A broker with users, one listener for each way to log in."""
-    broker = start(JMQ, "auto://127.0.0.1:0?authentication=digest")
+    block = {"SLUICEMQ_IDENTITY__LOGIN_BLOCK": "1min"}
+    broker = start(JMQ, "auto://127.0.0.1:0?authentication=digest", environment=block)
     add_user(broker, "anna", "right", "orders.*: produce consume browse", digest=True)
     add_user(broker, "bert", "other", "orders.*: consume", digest=False)
     return broker
@@ -378,16 +380,16 @@ def test_a_login_that_cannot_be_read_is_a_wrong_one(
 
 def test_guessing_is_slowed_down(asking: LocalBroker) -> None:
     statuses = []
-    for _ in range(8):
+    for _ in range(11):
         with RawJmq(asking.port("jmq")) as client:
             client.hello()
             statuses.append(status_of(client.authenticate(basic("anna", "wrong"))))
-    assert set(statuses) == {Status.INVALID_LOGIN}
+    assert statuses == [Status.INVALID_LOGIN] * 10 + [Status.FORBIDDEN]
     with RawJmq(asking.port("jmq")) as client:
         client.hello()
         reply = client.authenticate(basic("anna", "right"))
-        assert status_of(reply) == Status.INVALID_LOGIN
-        assert "too many" in str(reply.properties["JMQReason"])
+        assert status_of(reply) == Status.FORBIDDEN
+        assert "too many failed logins for this user" in str(reply.properties["JMQReason"])
 
 
 def test_permissions(asking: LocalBroker) -> None:
@@ -443,3 +445,62 @@ def test_where_there_are_tokens_passwords_are_asked_for(start: Start, tmp_path: 
     assert asked_for(broker.port("jmq")) == "basic"
     with RawJmq.login(broker.port("jmq"), "any", "a-token-of-some-length") as client:
         assert client.send("anything", b"m") == Status.OK
+
+
+def test_long_selectors_are_compiled_while_the_broker_goes_on(start: Start) -> None:
+    broker = start(JMQ)
+    longest = " OR ".join(["colour = '" + "x" * 200 + f"{n:03}'" for n in range(37)])
+    assert 8000 < len(longest) <= 8192
+    place = {"JMQDestination": "q", "JMQDestType": int(DestType.QUEUE)}
+    with RawJmq.login(broker.port("jmq")) as client, RawJmq.login(broker.port("jmq")) as other:
+        assert client.send("q", b"m") == Status.OK
+        browse = {**place, "JMQSelector": longest}
+        client.put(encode_packet(PacketType.BROWSE, A, 901, browse))
+        client.put(encode_packet(PacketType.BROWSE, A, 902, place))
+        assert status_of(other.ask(PacketType.BROWSE, place)) == Status.OK
+        assert client.reply_to(901).body == b""
+        assert len(client.reply_to(902).body) == 32
+        for selector in ("(" * 60_000, longest + " OR n = 1" * 30):
+            refused = client.ask(PacketType.BROWSE, {**place, "JMQSelector": selector})
+            assert status_of(refused) == Status.BAD_REQUEST
+        # a client that goes while its selector is being compiled
+        with RawJmq.login(broker.port("jmq")) as third:
+            again = {**place, "JMQSelector": longest.replace("colour", "shape")}
+            third.put(encode_packet(PacketType.BROWSE, A, 901, again))
+        assert status_of(client.ask(PacketType.BROWSE, place)) == Status.OK
+
+
+# --- beyond the limit of connections -------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    "listener", [f"{JMQ}?portmapper_timeout=0", f"{JMQ}?serves=jms", "auto://127.0.0.1:0"]
+)
+def test_clients_beyond_the_limit_are_told_503_up_to_a_number(start: Start, listener: str) -> None:
+    mark = "&" if "?" in listener else "?"
+    broker = start(f"{listener}{mark}max_connections=1&max_refusals=2")
+    port = broker.port(listener.partition(":")[0])
+    with ExitStack() as stack:
+        first = stack.enter_context(RawJmq(port))
+        assert status_of(first.hello()[0]) == Status.OK
+        refused = [stack.enter_context(RawJmq(port)) for _ in range(2)]
+        with RawJmq(port) as beyond:
+            assert beyond.at_end()
+        for client in refused:
+            answer = client.ask(PacketType.HELLO, {"JMQProtocolLevel": 500})
+            assert status_of(answer) == Status.UNAVAILABLE
+            assert answer.properties["JMQReason"] == "the limit of 1 connections is reached"
+            assert client.at_end()
+        status = broker.status()["listeners"][0]
+        assert (status["connections"], status["refused"]) == (1, 3)
+    until(lambda: not broker.status()["listeners"][0]["connections"], "it is still there")
+    with RawJmq(port) as client:
+        assert status_of(client.hello()[0]) == Status.OK
+
+
+def test_the_port_mapper_answers_beyond_the_limit(start: Start) -> None:
+    broker = start(f"{JMQ}?max_connections=1")
+    port = broker.port("jmq")
+    with RawJmq(port) as first:
+        first.hello()
+        assert f"jms tcp NORMAL {port}" in ask_port_mapper(port)

@@ -12,6 +12,7 @@ from sluicemq.cli.local import LocalBroker
 from sluicemq.model.errors import ConnectionLost
 from sluicemq.protocols.msglite.client import BlockingMsgliteClient
 from sluicemq.protocols.phpmq.client import BlockingPhpmqClient
+from sluicemq.protocols.phpmq.wire import FROM_SERVER, Decoder, encode_consume, encode_send
 from sluicemq.server.recognise import recognise
 from tests.server.conftest import Start
 
@@ -22,8 +23,20 @@ from tests.server.conftest import Start
         (b"", None),
         (b"H", None),
         (b"H0100102", "phpmq"),
-        (b"HEAD / HTTP/1.0", ""),
-        (b"GET / HTTP/1.0", ""),
+        (b"HE", None),
+        (b"HEAD", None),
+        (b"HEAD / HTTP/1.0", "http"),
+        (b"HELLO", "msglite"),
+        (b"G", None),
+        (b"GET / HTTP/1.0", "http"),
+        (b"GETS", "msglite"),
+        (b"POST /", "http"),
+        (b"DELETE /", "http"),
+        (b"hello\r\n", "msglite"),
+        (b"x", None),
+        (b"x\n", "msglite"),
+        (b"x\0", ""),
+        (b"\x16\x03", ""),
         (b"> 5 1 a\r\n", "msglite"),
         (b"< 1 a\r\n", "msglite"),
         (b"? 0 1 a\r\n", "msglite"),
@@ -40,6 +53,18 @@ def test_protocols_are_told_apart_by_their_first_bytes(first: bytes, protocol: s
     assert recognise(first) == protocol
 
 
+def test_a_default_phpmq_listener_serves_clients_that_know_no_ttl(start: Start) -> None:
+    with (
+        socket.create_connection(("127.0.0.1", start("phpmq://127.0.0.1:0").port("phpmq")), 5) as c,
+        c.makefile("rb") as answers,
+    ):
+        c.sendall(encode_consume(b"q", 1) + encode_send(b"q", b"body", generation=1))
+        header = answers.read(8)
+        assert header == b"H0100303"
+        [frame] = Decoder(kinds=FROM_SERVER).feed(header + answers.read(3 * 32 + 1 + 4 + 32))
+        assert frame[2] == b"body"
+
+
 def test_one_port_serves_both_protocols(start: Start) -> None:
     broker = start("auto://127.0.0.1:0")
     port = broker.port("auto")
@@ -54,10 +79,33 @@ def test_one_port_serves_both_protocols(start: Start) -> None:
 
 def test_an_auto_listener_closes_what_it_does_not_know(start: Start) -> None:
     port = start("auto://127.0.0.1:0").port("auto")
-    for first in (b"GET / HTTP/1.0\r\n\r\n", b"\x1b\xff\xe3\xc2" + bytes(68), b"\xff" * 100):
+    for first in (b"\x1b\xff\xe3\xc2" + bytes(68), b"\xff" * 100, b"H01abc02"):
         with socket.create_connection(("127.0.0.1", port), timeout=5) as client:
             client.sendall(first)
             assert client.recv(100) == b""
+
+
+def test_an_auto_listener_answers_unknown_text_with_an_error_line(start: Start) -> None:
+    port = start("auto://127.0.0.1:0").port("auto")
+    for first, quoted in (
+        (b"hello\r\n", b"hello"),
+        (b"EHLO example.org\r\n", b"EHLO"),
+        (b"AMQP\0\0\x09\x01", b"AMQP\\x00\\x00"),  # without the end of a line
+    ):
+        with socket.create_connection(("127.0.0.1", port), timeout=5) as client:
+            client.sendall(first)
+            assert client.makefile("rb").read() == b"- unknown command '%b'\r\n" % quoted
+
+
+def test_an_auto_listener_serves_http(start: Start) -> None:
+    port = start("auto://127.0.0.1:0").port("auto")
+    with socket.create_connection(("127.0.0.1", port), timeout=5) as client:
+        client.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+        for byte in b"GET /api/v1/status HTTP/1.1\r\nHost: localhost\r\nConnection: close\r\n\r\n":
+            client.sendall(bytes([byte]))
+        answer = client.makefile("rb").read()
+    assert answer.startswith(b"HTTP/1.1 200 ")
+    assert b'"version"' in answer
 
 
 def test_a_first_byte_may_come_alone(start: Start) -> None:

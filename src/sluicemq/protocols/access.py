@@ -92,10 +92,15 @@ class Access(Protocol):
     users: Users | None
 
     def login(self, peer: str, credentials: Credentials, admitted: Admitted) -> None:
-        """Find out who it is. `peer` is `Link.peer`, for the login throttle and the audit log.
+        """Find out who it is. `peer` is `Link.peer`, for the failure table and the audit log. One
+        login at a time.
 
-        AuthenticationFailed (wrong, unknown, or too many attempts), AuthenticationMissing.
+        AuthenticationFailed (wrong or unknown), TooManyFailures, LoginBusy, AuthenticationMissing.
         """
+
+    def cancel_login(self) -> None:
+        """Withdraw the login that waits for its check: the connection ends, or the client sends no
+        more. It is answered with an error. Without a login that waits, nothing happens."""
 
     def bond(self, credentials: Credentials) -> Bond:
         """For a session that outlives the connection: what has just been logged in with."""
@@ -120,6 +125,9 @@ class Open:
         """Whatever the client shows is ignored; answers at once."""
         assert self.guest is not None
         admitted(self.guest)
+
+    def cancel_login(self) -> None:
+        """No login ever waits."""
 
     def bond(self, credentials: Credentials) -> Bond:
         """Holds for ever."""

@@ -32,9 +32,6 @@ _TELL_NO_TEXT: Final = frozenset({Origin.INTERNAL, Origin.PHPMQ, Origin.MSGLITE}
 
 _JSON_STRING: Final = re.compile(rb'[ \t\r\n]*"')
 
-TEMPORARY: Final = "temporary_destination://"
-"""How the names of temporary destinations of JMQ clients begin (section 6)."""
-
 
 # --- bodies --------------------------------------------------------------------------------------
 
@@ -102,9 +99,3 @@ def answer_correlation(request: Message) -> str:
     if request.correlation_id or request.origin is not Origin.JMQ:
         return request.correlation_id
     return request.message_id
-
-
-def is_temporary(name: str) -> bool:
-    """It names a temporary destination of a JMQ client, which only that client creates. What is
-    sent there when it has gone is an answer that comes too late."""
-    return name.startswith(TEMPORARY)

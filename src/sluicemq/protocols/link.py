@@ -9,6 +9,7 @@ that neither a frame nor its header is ever split by the broker.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable
+from enum import Enum
 from typing import TYPE_CHECKING, Literal, NamedTuple, Protocol
 
 if TYPE_CHECKING:
@@ -36,6 +37,10 @@ class Link(Protocol):
     def close(self, reason: str = "") -> None:
         """Send what is queued, then close. `reason` is logged. Nothing is received any more."""
 
+    def abort(self, reason: str) -> None:
+        """Close without sending what is queued, so that the peer sees a reset and no end of the
+        output. `reason` is logged. `Session.closed` follows."""
+
     def hasten(self) -> None:
         """Confirm to the peer's kernel what has been read, now and not in 40 ms.
 
@@ -50,6 +55,32 @@ class Link(Protocol):
 
     def call_later(self, delay: float, callback: Callable[[], None]) -> Timer:
         """Call back in `delay` seconds (>= 0)."""
+
+    def dismiss(self, reason: str) -> None:
+        """Have the session say `reason` in the protocol's terms (`Session.dismiss`), and close."""
+
+    def claim_user(self, user: str) -> None:
+        """Count this connection as one of `user`, "" for nobody in particular. To be called when
+        the client has proven who it is, before it is told so.
+
+        Raises TooManyConnections if the user has as many connections as it may have.
+        """
+
+
+class Login(Enum):
+    """How far a client is with proving who it is. It decides which limits hold for its input.
+
+    NONE      it need not log in, but has not sent a valid command yet, or its protocol is not
+              known yet: the limit for input before the login holds, and no deadline runs
+    DUE       it has to log in: that limit holds, and the deadline runs
+    CHECKING  its credentials are being checked: that limit holds, and the deadline stands still
+    DONE      it has logged in, or has sent a valid command of a protocol without logins
+    """
+
+    NONE = 1
+    DUE = 2
+    CHECKING = 3
+    DONE = 4
 
 
 State = Literal["connecting", "open", "closing"]
@@ -73,6 +104,24 @@ class Portrait(NamedTuple):
 class Session(Protocol):
     """The server side of one connection, sans-I/O."""
 
+    @property
+    def buffered(self) -> int:
+        """Bytes of input that the session holds because it cannot carry them out yet: an unfinished
+        frame, or requests behind one that waits. 0 if there are none. Read after each `receive`,
+        so it must be cheap."""
+
+    @property
+    def incomplete(self) -> bool:
+        """Whether a frame has begun to arrive and has not ended."""
+
+    @property
+    def login(self) -> Login:
+        """How far the client is with its login."""
+
+    def discard_input(self) -> None:
+        """Drop the unfinished frame: `Link.close` has been called or the connection is gone.
+        Complete requests that are still to be carried out stay."""
+
     def receive(self, data: bytes) -> None:
         """Bytes from the peer. Bad ones are answered in the protocol's terms, never raised."""
 
@@ -89,7 +138,8 @@ class Session(Protocol):
         """The peer has caught up."""
 
     def closed(self) -> None:
-        """The connection is gone; release everything it holds. Called exactly once."""
+        """The connection is gone; release everything it holds. Called exactly once, and the session
+        must be free afterwards without a run of the garbage collector: no reference cycles."""
 
     def shutdown(self) -> None:
         """The broker stops: say goodbye if the protocol can, then `Link.close`."""

@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable
 
 from sluicemq.broker import Consumer
-from sluicemq.model.errors import ConfigurationError
-from sluicemq.protocols.link import Link, Portrait, Session, Timer
+from sluicemq.model.errors import ConfigurationError, TooManyConnections
+from sluicemq.protocols.link import Link, Login, Portrait, Session, Timer
 from sluicemq.server.recognise import recognise
 
 
@@ -14,10 +14,20 @@ class AutoSession:
     """Waits until the protocol is recognised, then passes everything on to its session.
 
     With `patience` (seconds; 0 = none) a client that says nothing for so long is taken for one of
-    the `silent` protocol, whose clients may wait to be spoken to.
+    the `silent` protocol, whose clients may wait to be spoken to. `login` is what holds until the
+    protocol is recognised.
     """
 
-    __slots__ = ("_first", "_link", "_open", "_recognise", "_session", "_silent", "_timer")
+    __slots__ = (
+        "_first",
+        "_link",
+        "_login",
+        "_open",
+        "_recognise",
+        "_session",
+        "_silent",
+        "_timer",
+    )
 
     def __init__(
         self,
@@ -27,8 +37,10 @@ class AutoSession:
         *,
         silent: str = "",
         patience: float = 0.0,
+        login: Login = Login.NONE,
     ) -> None:
         self._link = link
+        self._login = login
         self._open = open_session
         self._recognise = recognise
         self._first = b""
@@ -51,11 +63,32 @@ class AutoSession:
             return
         try:
             self._session = self._open(protocol)
-        except ConfigurationError as error:
+        except (ConfigurationError, TooManyConnections) as error:
             self._link.close(str(error))
             return
         first, self._first = self._first, b""
         self._session.receive(first)
+
+    @property
+    def buffered(self) -> int:
+        """See Session."""
+        return len(self._first) if self._session is None else self._session.buffered
+
+    @property
+    def incomplete(self) -> bool:
+        """See Session."""
+        return bool(self._first) if self._session is None else self._session.incomplete
+
+    @property
+    def login(self) -> Login:
+        """See Session."""
+        return self._login if self._session is None else self._session.login
+
+    def discard_input(self) -> None:
+        """See Session."""
+        self._first = b""
+        if self._session is not None:
+            self._session.discard_input()
 
     def _lose(self) -> None:
         """Patience: whoever has said nothing will say nothing."""

@@ -4,17 +4,19 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 
-from sluicemq.admin.ports import Attached, ConnectionView, ListenerView
+from sluicemq.admin.ports import Attached, ConnectionView, InputView, ListenerView
 from sluicemq.server.connection import Connection
+from sluicemq.server.input import InputBudget
 from sluicemq.server.listener import OpenListener
 
 
 class Census:
     """See `sluicemq.admin.ports.Connections`."""
 
-    def __init__(self, listeners: Sequence[OpenListener]) -> None:
-        """`listeners` are those in service, now or later."""
+    def __init__(self, listeners: Sequence[OpenListener], budget: InputBudget) -> None:
+        """`listeners` are those in service, now or later; they share `budget`."""
         self._listeners = listeners
+        self._budget = budget
 
     def __len__(self) -> int:
         return sum(len(listener.connections) for listener in self._listeners)
@@ -58,9 +60,15 @@ class Census:
                 each.refused,
                 each.bytes_in + sum(connection.bytes_in for connection in each.connections),
                 each.bytes_out + sum(connection.bytes_out for connection in each.connections),
+                dict(each.closed),
             )
             for each in self._listeners
         ]
+
+    def input(self) -> InputView:
+        """See Connections."""
+        budget = self._budget
+        return InputView(budget.used, budget.limit, budget.holders, budget.suspended)
 
     def get(self, number: int) -> ConnectionView | None:
         """See Connections."""

@@ -104,6 +104,21 @@ class BrokerSettings(msgspec.Struct, frozen=True, kw_only=True):
     max_destinations: Annotated[int, about("Queues and topics that may exist at a time.", ge=1)] = (
         100_000
     )
+    max_user_destinations: Annotated[
+        int,
+        about(
+            "Queues and topics, temporary ones included, that one user has created and that still "
+            "exist; clients without a login count as one user, superusers and `[destinations]` are "
+            "exempt. 0 = no limit."
+        ),
+    ] = 10_000
+    max_user_subscriptions: Annotated[
+        int,
+        about("Durable subscriptions that one user has; superusers are exempt. 0 = no limit."),
+    ] = 1000
+    max_temporary_destinations: Annotated[
+        int, about("Temporary destinations of a connection at a time; 0 = no limit.")
+    ] = 1000
     idle_timeout: Annotated[
         int,
         about(
@@ -124,11 +139,46 @@ class BrokerSettings(msgspec.Struct, frozen=True, kw_only=True):
     memory_limit: Annotated[
         int,
         about(
-            "Messages in memory at which messages that are not journaled are refused.",
+            "Messages in memory, those of open transactions included, at which messages that are "
+            "not journaled or belong to a transaction are refused.",
             Unit.BYTES,
             ge=1024**2,
         ),
     ] = 1024**3
+    input_memory_limit: Annotated[
+        int,
+        about(
+            "Unfinished input of all connections together; beyond it only the connection with the "
+            "oldest unfinished frame is read on, one after the other.",
+            Unit.BYTES,
+            ge=1024**2,
+        ),
+    ] = 256 * 1024**2
+    input_stall_timeout: Annotated[
+        float,
+        about(
+            "While that limit is exceeded, a connection that could be read on and sends nothing "
+            "for so long is closed.",
+            Unit.SECONDS,
+            ge=0.1,
+            le=3600,
+        ),
+    ] = 30.0
+    max_transaction_bytes: Annotated[
+        int,
+        about(
+            "Messages in a transaction that is not committed, 512 bytes counted for each beside "
+            "its body and headers; further ones are refused. 0 = no limit.",
+            Unit.BYTES,
+        ),
+    ] = 64 * 1024**2
+    max_transaction_messages: Annotated[
+        int,
+        about(
+            "Messages in a transaction that is not committed; further ones are refused. "
+            "0 = no limit."
+        ),
+    ] = 0
     batch_writers: Annotated[
         int,
         about(
@@ -137,6 +187,40 @@ class BrokerSettings(msgspec.Struct, frozen=True, kw_only=True):
             ge=1,
         ),
     ] = 10_000
+    scan_budget: Annotated[
+        int,
+        about(
+            "Time for scans (browsing, lists, moving and purging messages, new selectors tried on "
+            "waiting messages) in each iteration of the event loop; what is left waits for the "
+            "next one.",
+            Unit.MILLISECONDS,
+            ge=1,
+            le=1000,
+        ),
+    ] = 5
+    max_selector_bytes: Annotated[
+        int,
+        about("Longest text of a message selector, in UTF-8.", Unit.BYTES, ge=1, le=65_536),
+    ] = 8 * 1024
+    max_selector_nodes: Annotated[
+        int,
+        about(
+            "Identifiers, literals and operations of a message selector; a string of `IN` counts "
+            "as 1, a part of a `LIKE` pattern between two `%` as 8 and, if it has a `_`, each of "
+            "its characters as 8 more.",
+            ge=1,
+            le=65_536,
+        ),
+    ] = 512
+    max_destination_selector_nodes: Annotated[
+        int,
+        about(
+            "The same of all selectors of a destination that one message may have to be evaluated "
+            "with; 0 = not limited. Selectors that demand different values of one property "
+            "(`id = 17`) do not add up.",
+            ge=0,
+        ),
+    ] = 12_000
     stop_deadline: Annotated[
         float,
         about("Time for connections to finish when the broker stops.", Unit.SECONDS, le=3600),
@@ -169,23 +253,63 @@ class IdentitySettings(msgspec.Struct, frozen=True, kw_only=True):
             "password, and as a superuser: to manage the users of a broker that has none yet."
         ),
     ] = None
-    login_failures: Annotated[
-        int, about("Failed logins of an address or at a user that cost no waiting time.", le=1000)
-    ] = 5
-    login_delay: Annotated[
-        float,
+    min_password_length: Annotated[
+        int,
         about(
-            "Waiting time after the next failure, twice as long after each further one; attempts "
-            "before its end are refused.",
-            Unit.SECONDS,
+            "Characters that a new password has at least; 0 = no minimum. Shorter ones than 12 are "
+            "accepted with a warning.",
+            le=1024,
         ),
+    ] = 0
+    login_failures: Annotated[
+        int,
+        about(
+            "Failed logins in a row of a user from one address (IPv6: from one /64) after which "
+            "further ones of that pair are refused for a time.",
+            ge=1,
+            le=1000,
+        ),
+    ] = 10
+    login_block: Annotated[
+        float,
+        about("That time; it doubles with each further failure.", Unit.SECONDS, le=86_400),
     ] = 1.0
-    login_delay_max: Annotated[float, about("Longest waiting time.", Unit.SECONDS, le=86_400)] = (
-        60.0
-    )
-    login_memory: Annotated[
-        float, about("Failures are forgotten when there was none for so long.", Unit.SECONDS)
+    login_block_max: Annotated[
+        float, about("Longest time for which logins are refused.", Unit.SECONDS, le=86_400)
+    ] = 60.0
+    login_failures_expire: Annotated[
+        float,
+        about("Failures are forgotten when there was none for so long.", Unit.SECONDS),
     ] = 900.0
+    max_login_failure_entries: Annotated[
+        int,
+        about(
+            "Entries (user and address) in the table of failed logins. When it is full, the "
+            "entries of the address with the most become one for all of its users.",
+            ge=1,
+        ),
+    ] = 10_000
+    login_checks: Annotated[
+        int,
+        about(
+            "Passwords that are checked at a time, each with 19 MiB of memory and one processor. "
+            "This bounds how fast anybody can guess.",
+            ge=1,
+            le=64,
+        ),
+    ] = 2
+    max_waiting_logins: Annotated[
+        int,
+        about("Logins that wait for their check; more are told to try again later.", ge=1),
+    ] = 1000
+    max_proven_logins: Annotated[
+        int,
+        about(
+            "Passwords that have been right before, of a user at an address, that are remembered "
+            "(as keyed digests in memory) so that they need no check.",
+            ge=1,
+        ),
+    ] = 10_000
     audit: Annotated[
         bool,
         about("Log logins, refusals and changes of users (logger `sluicemq.audit`), at any level."),
@@ -216,6 +340,14 @@ class JmqSettings(msgspec.Struct, frozen=True, kw_only=True):
             Unit.MILLISECONDS,
         ),
     ] = 0
+    detached_timeout: Annotated[
+        int,
+        about(
+            "A transaction that is not prepared, and that no connection uses any more, is rolled "
+            "back after this time; 0 = never.",
+            Unit.MILLISECONDS,
+        ),
+    ] = 600_000
     broker_list: Annotated[
         str,
         about(
@@ -258,6 +390,10 @@ class HttpSettings(msgspec.Struct, frozen=True, kw_only=True):
         int,
         about("Largest body of a message that is published over the API.", Unit.BYTES, ge=0),
     ] = 4 * 1024 * 1024
+    max_batch_destinations: Annotated[
+        int,
+        about("Destinations that the rows of one part of a batch may name; 0 = any number."),
+    ] = 1000
     max_scan: Annotated[
         int,
         about(
@@ -415,10 +551,15 @@ class Config(msgspec.Struct, frozen=True, kw_only=True):
 
     def _identity_problems(self) -> Iterator[str]:
         settings = self.identity
-        if settings.login_delay > settings.login_delay_max:
+        if settings.login_block > settings.login_block_max:
             yield (
-                f"identity.login_delay ({settings.login_delay:g} s) is above login_delay_max "
-                f"({settings.login_delay_max:g} s)"
+                f"identity.login_block ({settings.login_block:g} s) is above login_block_max "
+                f"({settings.login_block_max:g} s)"
+            )
+        if settings.login_block_max > settings.login_failures_expire:
+            yield (
+                f"identity.login_block_max ({settings.login_block_max:g} s) is above "
+                f"login_failures_expire ({settings.login_failures_expire:g} s)"
             )
         has_token = settings.admin_token_file is not None
         if settings.admin_token_file is not None:
@@ -490,8 +631,12 @@ class Config(msgspec.Struct, frozen=True, kw_only=True):
             yield f"journal.segment_bytes: {options.segment_bytes} is below {MIN_SEGMENT}"
         if options.leftover_fraction > 1:
             yield f"journal.leftover_fraction: {options.leftover_fraction} is above 1"
+        if options.low_space_percent > 100:
+            yield f"journal.low_space_percent: {options.low_space_percent} is above 100"
         if options.slot_limit_bytes < 1:
             yield "journal.slot_limit_bytes: a slot that may hold nothing back is none; at least 1"
+        if options.slot_idle_limit < 0:
+            yield "journal.slot_idle_limit: at least 0, which is no limit"
 
     def _directory_problems(self) -> Iterator[str]:
         directory = self.broker.data_dir

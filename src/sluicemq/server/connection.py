@@ -18,8 +18,8 @@ from typing import TYPE_CHECKING, Final, cast
 
 import structlog
 
-from sluicemq.model.errors import JournalError
-from sluicemq.protocols.link import Portrait, Session
+from sluicemq.model.errors import JournalError, TooManyConnections
+from sluicemq.protocols.link import Login, Portrait, Session
 from sluicemq.server.peers import name_of, peer_user
 
 if TYPE_CHECKING:
@@ -48,7 +48,10 @@ class Connection(asyncio.Protocol):
         "_descriptor",
         "_ended",
         "_hastens",
+        "_input_at",
         "_listener",
+        "_login_at",
+        "_login_used",
         "_out",
         "_out_bytes",
         "_quick",
@@ -61,10 +64,13 @@ class Connection(asyncio.Protocol):
         "active_at",
         "bytes_in",
         "bytes_out",
+        "claimed",
+        "held",
         "number",
         "peer",
         "peer_user",
         "since",
+        "suspended",
     )
 
     def __init__(self, listener: OpenListener) -> None:
@@ -85,6 +91,16 @@ class Connection(asyncio.Protocol):
         self._quick: socket.socket | None = None
         self._stuck: asyncio.TimerHandle | None = None
         self._transport: asyncio.Transport
+        self.held = 0
+        """Bytes of input that the session could not carry out yet; see InputHolder."""
+        self.suspended = False
+        self._input_at = 0
+        """Steady ms of the last input, or since when it could come."""
+        self._login_at = 0
+        """Steady ms of the last look at the login, and ms of its deadline used by then."""
+        self._login_used = 0
+        self.claimed = ""
+        """Whose connection this is counted as; see OpenListener.claim_user."""
         self.active_at = 0
         """Steady ms of the last bytes in either direction."""
         self.bytes_in = 0
@@ -111,8 +127,10 @@ class Connection(asyncio.Protocol):
         self.peer = name_of(transport.get_extra_info("peername"))
         self._turns.begin()
         self.active_at = self._turns.broker.clock.steady
+        self._login_at = self.active_at
         self.since = self._turns.broker.clock.wall
-        if not self._listener.admit(self):
+        room = self._listener.admit(self)
+        if room is None:
             self._ended = True
             self._transport.abort()
             return
@@ -132,10 +150,16 @@ class Connection(asyncio.Protocol):
                 self.abort("its certificate names no user")
                 return
         try:
-            self._session = self._listener.room(self, self._listener.options)
+            self._session = room(self, self._listener.options)
+        except TooManyConnections as error:
+            log.info("turned away", peer=self.peer, reason=str(error))
+            self.abort(str(error))
+            return
         except Exception as error:
             self._fault(error)
             return
+        if self._session.login is not Login.DONE:
+            self._listener.logging_in.add(self)
         log.debug(
             "connected",
             peer=self.peer,
@@ -144,14 +168,19 @@ class Connection(asyncio.Protocol):
         )
 
     def data_received(self, data: bytes) -> None:
-        if self._closing or self._session is None:
+        session = self._session
+        if self._closing or session is None:
             return
         turns = self._turns
         turns.begin()
         self.active_at = turns.broker.clock.steady
         self.bytes_in += len(data)
         try:
-            self._session.receive(data)
+            session.receive(data)
+            buffered = session.buffered
+            if buffered or self.held:
+                self._input_at = self.active_at
+                self._report_input(session, buffered)
         except Exception as error:
             self._fault(error)
 
@@ -180,7 +209,6 @@ class Connection(asyncio.Protocol):
         # It may be about to be flushed in this turn, and its descriptor somebody else's by then.
         self._ended = True
         self._listener.leave(self)
-        self._listener.unread.discard(self)
         if self._stuck is not None:
             self._stuck.cancel()
         reason = self._reason or (str(exc) if exc else "")
@@ -212,6 +240,7 @@ class Connection(asyncio.Protocol):
             self._closing = True
             self._reason = reason
             self._turns.outgoing(self)
+            self._discard_input()
             if reason:
                 log.info("closing", peer=self.peer, reason=reason)
 
@@ -226,12 +255,19 @@ class Connection(asyncio.Protocol):
 
     def pause_reading(self) -> None:
         if not self._ended:
-            self._transport.pause_reading()
+            if not self.suspended:
+                self._transport.pause_reading()
             self._listener.unread.add(self)
+            if self.held:
+                self._listener.budget.balance()
 
     def resume_reading(self) -> None:
         self._listener.unread.discard(self)
-        if not self._ended:
+        session = self._session
+        if self.held and session is not None:
+            self._input_at = self._turns.broker.clock.steady
+            self._report_input(session, session.buffered)
+        if not self._ended and not self.suspended:
             self._transport.resume_reading()
 
     def look_for_the_end(self) -> None:
@@ -249,12 +285,99 @@ class Connection(asyncio.Protocol):
     def call_later(self, delay: float, callback: Callable[[], None]) -> asyncio.TimerHandle:
         return self._turns.loop.call_later(delay, self._call, callback)
 
+    def claim_user(self, user: str) -> None:
+        self._listener.claim_user(self, user)
+
     def _call(self, callback: Callable[[], None]) -> None:
         self._turns.begin()
         try:
             callback()
         except Exception as error:
             self._fault(error)
+
+    # --- the memory of its input -------------------------------------------------------------
+
+    @property
+    def pauses_itself(self) -> bool:
+        session = self._session
+        return (
+            self._closing
+            or session is None
+            or self in self._listener.unread
+            # complete requests wait for something else than input
+            or not session.incomplete
+        )
+
+    def set_suspended(self, suspended: bool) -> None:
+        if self._ended or self in self._listener.unread:
+            return
+        if suspended:
+            self._transport.pause_reading()
+        else:
+            self._input_at = self._turns.broker.clock.steady
+            self._transport.resume_reading()
+
+    def review_input(self, now: int, exhausted_since: int) -> None:
+        session = self._session
+        if session is None or self._closing:
+            return
+        self._report_input(session, session.buffered)
+        if not self.held or self.suspended or self._closing:
+            return
+        options = self._listener.options
+        timeout = options.frame_timeout
+        if (
+            timeout
+            and now - self._input_at > timeout * 1000
+            and self not in self._listener.unread
+            and session.incomplete
+        ):
+            why = f"an unfinished frame, and nothing more of it for {timeout:g} s"
+            self.end("frame-timeout", why)
+            return
+        timeout = self._listener.budget.stall_timeout
+        if exhausted_since >= 0 and now - max(self._input_at, exhausted_since) > timeout * 1000:
+            why = f"{self.held} bytes of unfinished input without progress for {timeout:g} s"
+            self.end("input-stalled", f"{why}, while memory for input was exhausted")
+
+    def review_login(self, now: int) -> bool:
+        """Enforce the deadline of the login. Returns whether there is nothing more to look at.
+        `now` is steady ms."""
+        session = self._session
+        if session is None or self._closing:
+            return True
+        elapsed, self._login_at = now - self._login_at, now
+        login = session.login
+        if login is Login.DUE:
+            self._login_used += elapsed
+            timeout = self._listener.options.login_timeout
+            if timeout and self._login_used > timeout * 1000:
+                self.end("login-timeout", f"no login within {timeout:g} s")
+                return True
+        return login is Login.DONE
+
+    def _report_input(self, session: Session, buffered: int) -> None:
+        """Tell the budget what the session holds, and end the connection if that is too much."""
+        if self._closing or self._session is None:
+            return  # it has been given back already
+        before = self.held
+        if buffered == before:
+            return
+        budget = self._listener.budget
+        if not budget.report(self, buffered):
+            why = f"unfinished input of all connections exceeds {budget.ceiling} bytes"
+            self.end("input-limit", f"{why}; try again later")
+        elif buffered > before:
+            limit = self._listener.options.max_login_bytes
+            if buffered > limit and session.login is not Login.DONE:
+                why = f"more than {limit} bytes of unfinished input before the login"
+                self.end("login-bytes", why)
+
+    def _discard_input(self) -> None:
+        session = self._session
+        if session is not None:
+            session.discard_input()
+        self._listener.budget.release(self)
 
     # --- sending -----------------------------------------------------------------------------
 
@@ -274,6 +397,8 @@ class Connection(asyncio.Protocol):
                     self._congested = False
                     session.relieve()
                 session.flushed()
+                if self.held:
+                    self._report_input(session, session.buffered)
             except Exception as error:
                 self._fault(error)
                 return
@@ -324,6 +449,7 @@ class Connection(asyncio.Protocol):
             timeout = self._listener.options.output_timeout
             self._reason = f"took none of the bytes sent to it for {timeout:g} s"
             log.info("cut off", peer=self.peer, reason=self._reason)
+            self._listener.closed["output-timeout"] += 1
             self._abort()
 
     # --- the end -----------------------------------------------------------------------------
@@ -357,6 +483,12 @@ class Connection(asyncio.Protocol):
         if self._session is not None and not self._closing:
             self._session.shutdown()
 
+    def end(self, code: str, reason: str) -> None:
+        """Close because of a limit or deadline: count it as `code`, and let the session say why."""
+        self._listener.closed[code] += 1
+        log.info("closing", peer=self.peer, reason=reason)
+        self.dismiss(reason)
+
     def dismiss(self, reason: str) -> None:
         """Somebody wants it closed: let the session say why, but not for long."""
         if self._ended:
@@ -383,7 +515,7 @@ class Connection(asyncio.Protocol):
         to it before it has read what was), closing."""
         if self._closing or self._ended or self._session is None:
             return "closing"
-        if self in self._listener.unread:
+        if self.suspended or self in self._listener.unread:
             return "blocked"
         if self._congested:
             return "slow"
@@ -401,7 +533,11 @@ class Connection(asyncio.Protocol):
 
     def _release(self) -> None:
         session, self._session = self._session, None
-        if session is not None and not self._turns.dead:
+        self._listener.budget.release(self)
+        if session is None:
+            return
+        session.discard_input()
+        if not self._turns.dead:
             self._turns.begin()
             try:
                 session.closed()

@@ -97,8 +97,9 @@ class Doorkeeper:
                 log.error("cannot accept", url=str(self._listener.url), error=str(error))
                 await asyncio.sleep(EXHAUSTED_SECONDS)
                 continue
-            if self._listener.has_room(self.arrivals):
-                self._receive(Arrival(connection, name_of(address)))
+            peer = name_of(address)
+            if self._listener.may_arrive(peer, self.arrivals):
+                self._receive(Arrival(connection, peer))
             else:
                 connection.close()
 

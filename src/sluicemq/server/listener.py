@@ -7,14 +7,17 @@ import contextlib
 import os
 import socket
 import stat
+from collections import Counter
 from typing import TYPE_CHECKING, Final
 
 import structlog
 
-from sluicemq.model.errors import ConfigurationError
+from sluicemq.model.errors import ConfigurationError, TooManyConnections
 from sluicemq.server.address import Url
 from sluicemq.server.connection import Connection
 from sluicemq.server.doorkeeper import Doorkeeper
+from sluicemq.server.identity.failures import address_of
+from sluicemq.server.input import InputBudget
 from sluicemq.server.listening import Listener
 from sluicemq.server.turns import Turns
 
@@ -30,14 +33,35 @@ log = structlog.get_logger("sluicemq.listener")
 class OpenListener:
     """A listener in service. `url` has the port that the operating system chose for port 0."""
 
-    def __init__(self, options: Listener, room: Room, turns: Turns) -> None:
+    def __init__(
+        self,
+        options: Listener,
+        room: Room,
+        turns: Turns,
+        budget: InputBudget,
+        refusing: Room | None = None,
+    ) -> None:
+        """`budget` is shared by all listeners. `refusing` makes the sessions that tell clients
+        beyond `max_connections` that there are too many; None closes their connections at once."""
         self.options = options
+        self.budget = budget
         self.room = room
+        self._refusing = refusing
+        self.refusals: set[Connection] = set()
+        """Connections beyond the limit whose clients are being told so. They are not among
+        `connections`; the time to log in bounds them."""
         self.turns = turns
         self.url: Url = options.url
         self.connections: set[Connection] = set()
         self.unread: set[Connection] = set()
         """Those of them that are not read for now."""
+        self.logging_in: set[Connection] = set()
+        """Those of them whose client has not logged in."""
+        self.closed: Counter[str] = Counter()
+        """Connections closed because of a limit or a deadline, by which of them it was."""
+        self._by_address: Counter[str] = Counter()
+        """Connections of each client address; empty without a limit for that."""
+        self._by_user: Counter[str] = Counter()
         self.accepted = 0
         self.refused = 0
         self.bytes_in = 0
@@ -56,7 +80,7 @@ class OpenListener:
             from sluicemq.server.tls import Tls
 
             self.tls = Tls(self.options)
-        sockets = await _bind(loop, self.options)
+        sockets = await bind(loop, self.options)
         if not self.options.url.path:
             self.url = self.options.url._replace(port=sockets[0].getsockname()[1])
         if self.tls is not None:
@@ -71,50 +95,117 @@ class OpenListener:
     def _connect(self) -> Connection:
         return Connection(self)
 
-    def admit(self, connection: Connection) -> bool:
-        """Count a connection in, unless there are too many already."""
-        if not self.has_room():
-            return False
-        self.connections.add(connection)
-        self.accepted += 1
-        return True
+    def admit(self, connection: Connection) -> Room | None:
+        """Count a connection in and return what makes its session. Beyond `max_connections` that is
+        a session which refuses, for up to `max_refusals` connections; None for the others."""
+        reached = self._limit_reached(connection.peer)
+        if not reached:
+            self.connections.add(connection)
+            self.accepted += 1
+            if self.options.max_connections_per_address:
+                self._by_address[address_of(connection.peer)] += 1
+            return self.room
+        self._refuse(reached)
+        if reached != "max_connections" or len(self.refusals) >= self.options.max_refusals:
+            return None
+        if self._refusing is not None:
+            self.refusals.add(connection)
+        return self._refusing
 
-    def has_room(self, arrivals: int = 0) -> bool:
-        """Whether one more may connect, beside `arrivals` whose handshake goes on."""
-        if len(self.connections) + arrivals >= self.options.max_connections:
-            self.refused += 1
-            if self.refused & (self.refused - 1) == 0:
-                log.warning(
-                    "connection refused: too many",
-                    url=str(self.url),
-                    max_connections=self.options.max_connections,
-                    refused=self.refused,
-                )
-            return False
-        return True
+    def may_arrive(self, peer: str, arrivals: int) -> bool:
+        """Return whether a connection from `peer` may begin its handshake, beside `arrivals` that
+        have: it will be admitted, or can be told that there are too many."""
+        reached = self._limit_reached(peer, arrivals)
+        if not reached:
+            return True
+        if reached == "max_connections" and self._refusing is not None:
+            present = len(self.connections) + len(self.refusals) + arrivals
+            if present < self.options.max_connections + self.options.max_refusals:
+                return True
+        self._refuse(reached)
+        return False
+
+    def _limit_reached(self, peer: str, arrivals: int = 0) -> str:
+        """Return the setting that allows no more connection from `peer`, beside `arrivals` whose
+        handshake goes on; "" if one more may connect."""
+        options = self.options
+        limit = options.max_connections_per_address
+        if limit:
+            address = address_of(peer)
+            if address and self._by_address[address] >= limit:
+                return "max_connections_per_address"
+        present = len(self.connections) + arrivals
+        return "max_connections" if present >= options.max_connections else ""
+
+    def _refuse(self, setting: str) -> None:
+        """Count a refused connection; log the first, second, fourth, eighth ... of them."""
+        self.refused += 1
+        if self.refused & (self.refused - 1) == 0:
+            log.warning(
+                "connection refused: too many",
+                url=str(self.url),
+                refused=self.refused,
+                **{setting: getattr(self.options, setting)},
+            )
+
+    def claim_user(self, connection: Connection, user: str) -> None:
+        """Count a connection as one of `user`, and of nobody else any more. Raises
+        TooManyConnections."""
+        limit = self.options.max_connections_per_user
+        if not limit or user == connection.claimed:
+            return
+        if user and self._by_user[user] >= limit:
+            self.closed["user-limit"] += 1
+            raise TooManyConnections(f"{user} has {limit} connections already, which is the limit")
+        self._forget_user(connection)
+        if user:
+            self._by_user[user] += 1
+            connection.claimed = user
+
+    def _forget_user(self, connection: Connection) -> None:
+        user, connection.claimed = connection.claimed, ""
+        if user:
+            self._by_user[user] -= 1
+            if not self._by_user[user]:
+                del self._by_user[user]
 
     def leave(self, connection: Connection) -> None:
         """Count a connection out."""
+        self.unread.discard(connection)
+        self.logging_in.discard(connection)
+        self.refusals.discard(connection)
         if connection in self.connections:
             self.connections.remove(connection)
             self.bytes_in += connection.bytes_in
             self.bytes_out += connection.bytes_out
+            self._forget_user(connection)
+            if self.options.max_connections_per_address:
+                address = address_of(connection.peer)
+                self._by_address[address] -= 1
+                if not self._by_address[address]:
+                    del self._by_address[address]
 
     def sweep(self, now: int) -> None:
         """Find connections that have ended unread, and close those that have sent nothing for the
-        listener's idle time. `now` is steady ms."""
+        listener's idle time, or have not logged in in time. `now` is steady ms."""
         for connection in list(self.unread):
             connection.look_for_the_end()
+        for connection in list(self.logging_in):
+            if connection.review_login(now):
+                self.logging_in.discard(connection)
         timeout = self.options.idle_timeout
         if timeout:
             for connection in list(self.connections):
                 if now - connection.active_at > timeout * 1000:
+                    self.closed["idle-timeout"] += 1
                     connection.abort(f"idle for {timeout:g} s")
 
     async def stop_accepting(self) -> None:
         """Close the listening sockets; connections stay."""
         if not self._servers and self._doorkeeper is None:
             return
+        for connection in list(self.refusals):
+            connection.abort("the broker stops")
         servers, self._servers = self._servers, []
         for server in servers:
             server.close()
@@ -126,7 +217,7 @@ class OpenListener:
                 os.unlink(self.url.path)
 
 
-async def _bind(loop: asyncio.AbstractEventLoop, options: Listener) -> list[socket.socket]:
+async def bind(loop: asyncio.AbstractEventLoop, options: Listener) -> list[socket.socket]:
     """Sockets that listen: one, or one for each address that the host's name has.
 
     Raises ConfigurationError.
@@ -135,7 +226,8 @@ async def _bind(loop: asyncio.AbstractEventLoop, options: Listener) -> list[sock
     sockets: list[socket.socket] = []
     try:
         if url.path:
-            _remove_stale_socket(url)
+            if is_stale(url):
+                os.unlink(url.path)
             sockets.append(socket.socket(socket.AF_UNIX))
             sockets[0].bind(url.path)
             # before anybody can connect
@@ -166,18 +258,19 @@ async def _bind(loop: asyncio.AbstractEventLoop, options: Listener) -> list[sock
     return sockets
 
 
-def _remove_stale_socket(url: Url) -> None:
-    """A socket file that nobody listens on is left over from a broker that was killed."""
+def is_stale(url: Url) -> bool:
+    """Return whether the socket file of `url` is left over from a broker that was killed: it exists
+    and nobody listens on it. Raises ConfigurationError if the path is used otherwise."""
     try:
         if not stat.S_ISSOCK(os.stat(url.path).st_mode):
             raise ConfigurationError(f"{url}: {url.path} exists and is not a socket")
     except FileNotFoundError:
-        return
+        return False
     probe = socket.socket(socket.AF_UNIX)
     try:
         probe.connect(url.path)
     except ConnectionRefusedError:
-        os.unlink(url.path)
+        return True
     except OSError as error:
         raise ConfigurationError(f"cannot use {url}: {error.strerror or error}") from error
     else:

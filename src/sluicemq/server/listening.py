@@ -11,6 +11,7 @@ from typing import Annotated, Final, Literal
 import msgspec
 
 from sluicemq.model.message import Durability
+from sluicemq.protocols.phpmq.wire import GENERATIONS, Generation
 from sluicemq.server.address import Url
 from sluicemq.server.settings import about
 from sluicemq.server.units import Unit
@@ -32,12 +33,43 @@ ASKING: Final = WITH_LOGINS | {"auto"}
 """Listeners of these protocols may ask their clients who they are."""
 
 
+def is_open(url: Url, user: str, required: str, insecure_public: bool) -> bool:
+    """Return whether clients without a certificate may do everything at a listener of a protocol
+    without logins, whether or not there are users.
+
+    `user` is that of the listener, "" for none; the others are `identity.required` and
+    `insecure_public`.
+    """
+    return not user and required != "always" and (insecure_public or not url.public)
+
+
 class Limits(msgspec.Struct, frozen=True, kw_only=True):
     """What one connection may cost the broker. Each listener may say otherwise."""
 
     max_connections: Annotated[
-        int, about("Connections of one listener at a time; more are closed at once.", ge=1)
+        int,
+        about(
+            "Connections of one listener at a time; more are closed at once (JMS clients: see "
+            "`max_refusals`).",
+            ge=1,
+        ),
     ] = 10_000
+    max_connections_per_address: Annotated[
+        int,
+        about(
+            "The same of one client address; an IPv6 address stands for its /64, Unix sockets have "
+            "none. 0 = no limit.",
+            ge=0,
+        ),
+    ] = 0
+    max_connections_per_user: Annotated[
+        int,
+        about(
+            "The same of one user; a login beyond it is refused. Not of HTTP, where each request "
+            "says who it is from. 0 = no limit.",
+            ge=0,
+        ),
+    ] = 0
     max_frame_bytes: Annotated[
         int, about("Largest message body accepted.", Unit.BYTES, ge=1, le=1024**3)
     ] = 64 * 1024**2
@@ -47,6 +79,32 @@ class Limits(msgspec.Struct, frozen=True, kw_only=True):
     max_name_bytes: Annotated[
         int, about("Longest name of a destination.", Unit.BYTES, ge=1, le=65_535)
     ] = 1024
+    max_login_bytes: Annotated[
+        int,
+        about(
+            "Input that a connection may leave unfinished before it has logged in (without logins: "
+            "before its first valid command); beyond it the connection is closed.",
+            Unit.BYTES,
+            ge=1024,
+            le=1024**3,
+        ),
+    ] = 64 * 1024
+    login_timeout: Annotated[
+        float,
+        about(
+            "Time to log in, whatever else a client sends; the time in which its password waits to "
+            "be checked does not count. 0 = for ever.",
+            Unit.SECONDS,
+        ),
+    ] = 10.0
+    frame_timeout: Annotated[
+        float,
+        about(
+            "A connection that leaves a frame or request unfinished and sends nothing more of it "
+            "for so long is closed; 0 = never.",
+            Unit.SECONDS,
+        ),
+    ] = 60.0
     idle_timeout: Annotated[
         float,
         about(
@@ -82,14 +140,14 @@ class Listener(Limits, frozen=True, kw_only=True):
         ),
     ] = None
     generation: Annotated[
-        int,
+        Generation,
         about(
-            "Of the PHPMQ protocol: 2 sends the remaining life with each message, 1 does not "
-            "(for clients that know only three packets).",
-            ge=1,
-            le=2,
+            "Of the PHPMQ protocol: the form of dispatches. `1` has three packets, as the released "
+            "PHP clients expect; `2` has a fourth with the remaining TTL. `auto`: the form in "
+            "which the connection has sent; if it has not, that in which the message was sent, "
+            "and `1` for messages of other protocols."
         ),
-    ] = 2
+    ] = "auto"
     request_address: Annotated[
         str, about("Of the msglite HTTP gateway: the queue that requests are sent to.")
     ] = "msglite.httpRequests"
@@ -194,6 +252,14 @@ class Listener(Limits, frozen=True, kw_only=True):
             Unit.SECONDS,
         ),
     ] = 120.0
+    max_refusals: Annotated[
+        int,
+        about(
+            "Of the JMQ protocol: clients beyond `max_connections` that are told so at a time "
+            "(HELLO_REPLY with status 503); the connections of more are closed at once.",
+            le=10_000,
+        ),
+    ] = 64
     user: Annotated[
         str,
         about(
@@ -261,6 +327,7 @@ JMQ_SETTINGS: Final = (
     "shared_prefetch",
     "producer_flow",
     "ping_interval",
+    "max_refusals",
 )
 """Settings of a listener that mean something only to JMS clients."""
 
@@ -300,8 +367,8 @@ def address_problems(listener: Listener) -> Iterator[str]:
     if url.options:
         names = ", ".join(name for name, _ in url.options)
         yield f"{url}: the options {names} were not applied"
-    if listener.generation not in (1, 2):
-        yield f"{url}: generation is 1 or 2, not {listener.generation}"
+    if listener.generation not in GENERATIONS.values():
+        yield f"{url}: generation is auto, 1 or 2, not {listener.generation}"
     if not 0 <= listener.mode <= 0o777:
         yield f"{url}: mode is three octal digits (0660), not 0{listener.mode:o}"
 

@@ -2,13 +2,15 @@
 
     defaults  <  file  <  environment  <  command line
 
-Each source is a tree of raw values. It is walked along the schema, so that an unknown name or a
-value that does not fit is reported with the source it stands in. Listeners given by a later
-source replace those of an earlier one; everything else is replaced setting by setting.
+Each source is a tree of raw values. It is walked along the schema, so that every unknown name and
+every value that does not fit is reported, with the source and, in a file, the line it stands in.
+Listeners given by a later source replace those of an earlier one; everything else is replaced
+setting by setting.
 """
 
 from __future__ import annotations
 
+import re
 import tomllib
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
@@ -39,6 +41,7 @@ from sluicemq.server.listening import (
     default_listeners,
 )
 from sluicemq.server.settings import Setting, convert, settings_of, unknown
+from sluicemq.server.toml_lines import TomlLines
 
 DEFAULT_FILES: Final = (Path("sluicemq.toml"), Path("/etc/sluicemq/sluicemq.toml"))
 """The first that exists is read when none is named."""
@@ -76,19 +79,66 @@ _ONLY_FOR: Final[dict[str, frozenset[str]]] = {
 }
 
 
+RawPath = tuple[str | int, ...]
+"""Names of tables and of a key, as a file spells them, and indexes of arrays."""
+
+
+_CONTINUES: Final = re.compile(r"\w|\.\w")
+"""What follows a name that is only the beginning of another."""
+
+
+_AT_LINE: Final = re.compile(r"at line (\d+)")
+"""In the errors of the TOML parser."""
+
+
 class Source(NamedTuple):
-    """A place that settings stand in. `text`: it knows only text; `base`: see settings.convert."""
+    """A place that settings stand in. `text`: it knows only text; `base`: see settings.convert;
+    `lines`: None unless it is a file."""
 
     name: str
     text: bool
     base: Path
+    lines: TomlLines | None = None
+
+    def place(self, path: RawPath) -> str:
+        """Return where a setting stands: `sluicemq.toml:12`, or the name of the source."""
+        line = 0 if self.lines is None else self.lines.number(path)
+        return f"{self.name}:{line}" if line else self.name
 
 
 class Loaded(NamedTuple):
-    """A configuration, and for each setting that is not a default the place it stands in."""
+    """A configuration.
+
+    origins  for each setting that is not a default the name of its source
+    places   source and path of settings, of listeners by URL, and of destinations
+    """
 
     config: Config
     origins: dict[str, str]
+    places: dict[str, tuple[Source, RawPath]]
+
+    def locate(self, problem: str, subject: str = "") -> str:
+        """Return a problem of the configuration, preceded by source and line of its `subject`: the
+        setting or URL that it begins with, if none is given."""
+        text = subject or problem
+        names = [
+            name
+            for name in self.places
+            if text.startswith(name) and not _CONTINUES.match(text, len(name))
+        ]
+        if not names:
+            return problem
+        source, path = self.places[max(names, key=len)]
+        return f"{source.place(path)}: {problem}"
+
+    def problems(self) -> Iterator[str]:
+        """Those of `Config.problems`, with their places."""
+        return map(self.locate, self.config.problems())
+
+    def check(self) -> None:
+        """Raise ConfigurationError with every problem on a line of its own, if there is one."""
+        if problems := list(self.problems()):
+            raise ConfigurationError("\n".join(problems))
 
 
 def load(
@@ -97,7 +147,22 @@ def load(
     flags: Mapping[str, Any] | None = None,
     listen: Sequence[str] = (),
 ) -> Loaded:
-    """Read all sources. Raises ConfigurationError; `Config.check` is the caller's to call.
+    """Read all sources, as `examine` does. Raises ConfigurationError with every error on a line of
+    its own; `Loaded.check` is the caller's to call."""
+    loaded, errors = examine(file, environ, flags, listen)
+    if errors:
+        raise ConfigurationError("\n".join(errors))
+    return loaded
+
+
+def examine(
+    file: Path | None = None,
+    environ: Mapping[str, str] | None = None,
+    flags: Mapping[str, Any] | None = None,
+    listen: Sequence[str] = (),
+) -> tuple[Loaded, list[str]]:
+    """Read all sources. Returns what could be read, and the errors in the rest. Raises
+    ConfigurationError if the file cannot be read at all.
 
     file     configuration file; None = the first of DEFAULT_FILES that exists, if any
     environ  environment variables; those not beginning with SLUICEMQ_ are ignored
@@ -108,7 +173,8 @@ def load(
     if file is None:
         file = next((candidate for candidate in DEFAULT_FILES if candidate.exists()), None)
     if file is not None:
-        collector.read_tree(_parse_file(file), Source(str(file), False, file.resolve().parent))
+        tree, lines = _parse_file(file)
+        collector.read_tree(tree, Source(str(file), False, file.resolve().parent, lines))
     collector.read_environment(environ or {})
     command_line = Source("command line", True, Path())
     for name, value in (flags or {}).items():
@@ -116,7 +182,7 @@ def load(
             collector.set(tuple(name.split(".")), value, command_line)
     if listen:
         collector.set_listeners([(url, command_line) for url in listen])
-    return collector.finish()
+    return collector.finish(), collector.errors
 
 
 def environment_name(path: tuple[str, ...]) -> str:
@@ -136,25 +202,38 @@ def setting_paths() -> Iterator[tuple[tuple[str, ...], Setting]]:
 class _Collector:
     """Values by path, in the order of the sources: later ones replace earlier ones."""
 
-    __slots__ = ("destinations", "listeners", "origins", "settings", "values")
+    __slots__ = ("destinations", "errors", "listeners", "origins", "places", "settings", "values")
 
     def __init__(self) -> None:
         self.settings = dict(setting_paths())
         self.values: dict[tuple[str, ...], Any] = {}
         self.origins: dict[str, str] = {}
+        self.places: dict[str, tuple[Source, RawPath]] = {}
+        self.errors: list[str] = []
         self.listeners: list[dict[str, Any]] | None = None
         self.destinations: dict[Address, dict[str, Any]] = {}
 
-    def set(self, path: tuple[str, ...], value: object, source: Source) -> None:
+    def report(self, error: ConfigurationError, source: Source, raw: RawPath) -> None:
+        self.errors.append(f"{source.place(raw)}: {error}")
+
+    def set(
+        self, path: tuple[str, ...], value: object, source: Source, raw: RawPath | None = None
+    ) -> None:
+        """Set one value; `raw` is its path in the source, if that differs from `path`."""
         dotted = ".".join(path)
-        setting = self.settings[path]
-        where = f"{source.name}: {dotted}"
+        raw = path if raw is None else raw
         text = source.text and isinstance(value, str)
-        self.values[path] = convert(value, setting, where, text=text, base=source.base)
+        try:
+            converted = convert(value, self.settings[path], dotted, text=text, base=source.base)
+        except ConfigurationError as error:
+            self.report(error, source, raw)
+            return
+        self.values[path] = converted
         self.origins[dotted] = source.name
+        self.places[dotted] = source, raw
 
     def read_tree(self, tree: Mapping[str, Any], source: Source) -> None:
-        self._read_section((), tree, source)
+        self._read_section((), (), tree, source)
 
     def read_environment(self, environ: Mapping[str, str]) -> None:
         names = {environment_name(path): path for path in self.settings}
@@ -169,14 +248,71 @@ class _Collector:
             elif variable in names:
                 self.set(names[variable], value, source)
             else:
-                raise unknown("environment", variable, known)
+                self.errors.append(str(unknown("environment", variable, known)))
 
     def set_listeners(self, given: Sequence[tuple[object, Source]]) -> None:
-        self.listeners = [
-            _listener_values(item, source, f"listeners[{index}]")
-            for index, (item, source) in enumerate(given)
-        ]
+        self.listeners = []
+        for index, (item, source) in enumerate(given):
+            raw = ("listeners", index)
+            try:
+                values = self._listener_values(item, source, raw)
+            except ConfigurationError as error:
+                self.report(error, source, raw)
+                continue
+            self.listeners.append(values)
+            self.places[str(values["url"])] = source, raw
         self.origins["listeners"] = given[0][1].name if given else ""
+
+    def _listener_values(self, item: object, source: Source, raw: RawPath) -> dict[str, Any]:
+        """Return the `url` of one listener, without options, and its settings by name.
+
+        Reports settings that are wrong. Raises ConfigurationError if the whole listener is.
+        """
+        where = f"listeners[{raw[-1]}]"
+        if isinstance(item, str):
+            item = {"url": item}
+        table = dict(_table(item, where))
+        url = _listener_url(table, where)
+        settings = {name: each for name, each in settings_of(Listener).items() if name != "url"}
+        values = self._table_values(table, settings, where, source, raw)
+        as_text = source._replace(text=True)
+        options = dict(url.options)
+        options_of_url = self._table_values(options, settings, f"{where} ({url})", as_text, raw)
+        if twice := sorted(values.keys() & options_of_url.keys()):
+            raise ConfigurationError(f"{where}: {twice[0]} is given both in the URL and beside it")
+        values |= options_of_url
+        for name, protocols in _ONLY_FOR.items():
+            if name in values and url.protocol not in protocols:
+                raise ConfigurationError(f"{where}: {name} has no meaning for {url.protocol}")
+        if "mode" in values and not url.path:
+            raise ConfigurationError(f"{where}: mode has a meaning only for a Unix socket")
+        values["url"] = url._replace(options=())
+        return values
+
+    def _table_values(
+        self,
+        table: Mapping[str, Any],
+        settings: Mapping[str, Setting],
+        where: str,
+        source: Source,
+        raw: RawPath,
+    ) -> dict[str, Any]:
+        """Return the values of a table by setting; what is wrong is reported and left out."""
+        values: dict[str, Any] = {}
+        for key, value in table.items():
+            name = key.replace("-", "_")
+            try:
+                if name not in settings:
+                    raise unknown(where, key, list(settings))
+                if name in values:
+                    raise ConfigurationError(f"{where}: {name} is given twice")
+                values[name] = convert(
+                    value, settings[name], f"{where}.{name}", text=source.text, base=source.base
+                )
+            except ConfigurationError as error:
+                of_url = source.text  # not a key of its own
+                self.report(error, source, raw if of_url else (*raw, key))
+        return values
 
     def finish(self) -> Loaded:
         limits = Limits(**self._section(("limits",)))
@@ -202,15 +338,15 @@ class _Collector:
             },
             insecure_public=self.values.get(("insecure_public",), False),
         )
-        return Loaded(config, self.origins)
+        return Loaded(config, self.origins, self.places)
 
     def _section(self, section: tuple[str, ...]) -> dict[str, Any]:
         return {path[-1]: value for path, value in self.values.items() if path[:-1] == section}
 
     def _read_section(
-        self, section: tuple[str, ...], tree: Mapping[str, Any], source: Source
+        self, section: tuple[str, ...], raw: RawPath, tree: Mapping[str, Any], source: Source
     ) -> None:
-        depth = len(section)
+        """Read a table, whose names are `section` and in the source `raw`."""
         names = [path[-1] for path in self.settings if path[:-1] == section]
         names += [path[-1] for path in SECTIONS if path[:-1] == section]
         if not section:
@@ -218,36 +354,46 @@ class _Collector:
         for key, value in tree.items():
             name = key.replace("-", "_")
             path = (*section, name)
-            where = f"{source.name}: {'.'.join(path)}"
-            if path in SECTIONS:
-                self._read_section(path, _table(value, where), source)
-            elif path in self.settings:
-                self.set(path, value, source)
-            elif depth == 0 and name == "listeners":
-                if not isinstance(value, list):
-                    raise ConfigurationError(f"{where}: write each listener as [[listeners]]")
-                self.set_listeners([(item, source) for item in value])
-            elif depth == 0 and name == "destinations":
-                self._read_destinations(_table(value, where), source)
-            else:
-                place = f"{source.name}: [{'.'.join(section)}]" if section else source.name
-                raise unknown(place, key, names)
+            raw_path = (*raw, key)
+            dotted = ".".join(path)
+            try:
+                if path in SECTIONS:
+                    self._read_section(path, raw_path, _table(value, dotted), source)
+                elif path in self.settings:
+                    self.set(path, value, source, raw_path)
+                elif path == ("listeners",):
+                    if not isinstance(value, list):
+                        raise ConfigurationError(f"{dotted}: write each listener as [[listeners]]")
+                    self.set_listeners([(item, source) for item in value])
+                elif path == ("destinations",):
+                    self._read_destinations(_table(value, dotted), source)
+                else:
+                    place = f"[{'.'.join(section)}]" if section else "top level"
+                    raise unknown(place, key, names)
+            except ConfigurationError as error:
+                self.report(error, source, raw_path)
 
     def _read_destinations(self, tree: Mapping[str, Any], source: Source) -> None:
         for name, table in tree.items():
-            where = f"{source.name}: destinations.{name}"
+            where = f"destinations.{name}"
+            raw = ("destinations", name)
             kind, bare = Kind.QUEUE, name
             if name.startswith("topic:"):
                 kind, bare = Kind.TOPIC, name.removeprefix("topic:")
-            if not bare:
-                raise ConfigurationError(f"{where}: a destination has a name")
-            self.destinations[Address(kind, bare)] = _convert_table(
-                _table(table, where), settings_of(DestinationSettings), where, source
-            )
-            self.origins[f"destinations.{name}"] = source.name
+            try:
+                if not bare:
+                    raise ConfigurationError(f"{where}: a destination has a name")
+                settings = settings_of(DestinationSettings)
+                values = self._table_values(_table(table, where), settings, where, source, raw)
+            except ConfigurationError as error:
+                self.report(error, source, raw)
+                continue
+            self.destinations[Address(kind, bare)] = values
+            self.origins[where] = source.name
+            self.places[where] = source, raw
 
 
-def _parse_file(file: Path) -> dict[str, Any]:
+def _parse_file(file: Path) -> tuple[dict[str, Any], TomlLines]:
     try:
         with file.open("rb") as stream:
             content = stream.read(MAX_FILE + 1)
@@ -257,56 +403,21 @@ def _parse_file(file: Path) -> dict[str, Any]:
     if len(content) > MAX_FILE:
         raise ConfigurationError(f"{file}: the file is larger than {MAX_FILE} bytes")
     try:
-        return tomllib.loads(content.decode())
+        text = content.decode()
+        return tomllib.loads(text), TomlLines(text)
     except UnicodeDecodeError as error:
         raise ConfigurationError(f"{file}: byte {error.start} is not UTF-8") from None
     except (ValueError, RecursionError) as error:  # also of int(), for thousands of digits
-        raise ConfigurationError(f"{file}: not TOML: {error}") from None
+        found = _AT_LINE.search(str(error))
+        last = content.rstrip().count(b"\n") + 1
+        line = found[1] if found else last
+        raise ConfigurationError(f"{file}:{line}: not TOML: {error}") from None
 
 
 def _table(value: object, where: str) -> dict[str, Any]:
     if not isinstance(value, dict):
         raise ConfigurationError(f"{where}: this is a table, not a value")
     return value
-
-
-def _convert_table(
-    table: Mapping[str, Any], settings: Mapping[str, Setting], where: str, source: Source
-) -> dict[str, Any]:
-    values: dict[str, Any] = {}
-    for key, value in table.items():
-        name = key.replace("-", "_")
-        if name not in settings:
-            raise unknown(where, key, list(settings))
-        if name in values:
-            raise ConfigurationError(f"{where}: {name} is given twice")
-        values[name] = convert(
-            value, settings[name], f"{where}.{name}", text=source.text, base=source.base
-        )
-    return values
-
-
-def _listener_values(item: object, source: Source, place: str) -> dict[str, Any]:
-    """What is said about one listener: its `url` without options, and settings by name."""
-    where = f"{source.name}: {place}"
-    if isinstance(item, str):
-        item = {"url": item}
-    table = dict(_table(item, where))
-    url = _listener_url(table, where)
-    settings = {name: each for name, each in settings_of(Listener).items() if name != "url"}
-    values = _convert_table(table, settings, where, source)
-    as_text = Source(source.name, True, source.base)
-    options = _convert_table(dict(url.options), settings, f"{where} ({url})", as_text)
-    if twice := sorted(values.keys() & options.keys()):
-        raise ConfigurationError(f"{where}: {twice[0]} is given both in the URL and beside it")
-    values |= options
-    for name, protocols in _ONLY_FOR.items():
-        if name in values and url.protocol not in protocols:
-            raise ConfigurationError(f"{where}: {name} has no meaning for {url.protocol}")
-    if "mode" in values and not url.path:
-        raise ConfigurationError(f"{where}: mode has a meaning only for a Unix socket")
-    values["url"] = url._replace(options=())
-    return values
 
 
 def _listener_url(table: dict[str, Any], where: str) -> Url:

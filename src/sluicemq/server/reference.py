@@ -48,7 +48,9 @@ _INTRODUCTION: Final = f"""\
 4. the command line.
 
 `sluicemq config show` prints what results, and with `--explain` where each value comes from;
-`sluicemq config check` finds mistakes. An unknown setting is a mistake, never ignored.
+`sluicemq config check` reports all errors with file and line, and tries what `serve` would: the
+data directory, the user database, certificates, and whether the addresses are free, unless a broker
+runs with that data directory. An unknown setting is an error, never ignored.
 
 Names may be written with `-` or `_`. Sizes may end in B, kB, MB, GB, KiB, MiB, GiB and durations
 in ms, s, min, h, d; a bare number is in the unit given below. Relative paths in a file start from
@@ -72,6 +74,12 @@ protocol = "msglite"
 path = "/run/sluicemq/msglite.socket"
 mode = "0660"
 ```
+
+An `auto` listener (`auto://127.0.0.1:9000`) serves msglite, PHPMQ, VibeMQ, JMQ and HTTP on one
+port: the first bytes of a connection tell its protocol. HTTP there is the management API and the
+console, not the msglite gateway, and its logins are those of an `http` listener at the same
+address. Other text gets msglite's error line; binary data of another protocol closes the
+connection.
 
 Everything else may also stand in the URL, which is how `--listen` gives it:
 `phpmq+tls://127.0.0.1:9100?certificate=/etc/ssl/broker.pem&max_connections=500`. The settings of

@@ -3,16 +3,18 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from functools import partial
 from typing import TYPE_CHECKING
 
 from sluicemq.broker import Broker
 from sluicemq.model.errors import ConfigurationError
 from sluicemq.model.message import Durability
-from sluicemq.protocols.jmq.coordinator import Coordinator
+from sluicemq.protocols.access import Access
+from sluicemq.protocols.jmq.coordinator import Background, Coordinator
 from sluicemq.protocols.jmq.options import Options as JmqOptions
 from sluicemq.protocols.jmq.portmapper import PortMapperSession, answer
 from sluicemq.protocols.jmq.session import JmqSession
-from sluicemq.protocols.link import Link, Session
+from sluicemq.protocols.link import Link, Login, Session
 from sluicemq.protocols.msglite.gateway import GatewaySession
 from sluicemq.protocols.msglite.http import HttpLimits
 from sluicemq.protocols.msglite.session import MsgliteSession, ReplyAddresses
@@ -51,12 +53,13 @@ class Rooms:
         jmq: JmqSettings | None = None,
         context: Context | None = None,
         http: HttpSettings | None = None,
+        background: Background | None = None,
     ) -> None:
         """`opened` are the listeners in service, now or later. `context` is for HTTP."""
         self._broker = broker
         self._opened = opened
         self._jmq_settings = jmq or JmqSettings()
-        self._coordinator = Coordinator(broker)
+        self._coordinator = Coordinator(broker, background)
         self._gate = gate
         self._context = context
         self._http_settings = http or HttpSettings()
@@ -69,21 +72,34 @@ class Rooms:
             "msglite-http": self._gateway,
             "vibemq": self._vibemq,
             "jmq": self._jmq,
-            "auto": self._auto,
         }
 
     def of(self, options: Listener) -> Room:
-        """The room of a listener; of HTTP, one of its own for each. Raises ConfigurationError if
-        this version has none for its protocol."""
+        """The room of a listener; one of its own for each that may speak HTTP.
+
+        Raises ConfigurationError if this version has none for its protocol.
+        """
         if options.url.protocol == "http":
             return self.http(options)
+        if options.url.protocol == "auto":
+            return self._auto(options)
         return self._of(options.url.protocol)
+
+    def refusing(self, options: Listener) -> Room | None:
+        """Return what serves clients beyond the limit of connections of a listener: those of JMQ
+        can be told that there are too many. None for protocols without such an answer."""
+        if options.max_refusals and options.url.protocol == "jmq":
+            return partial(self._jmq, refused=True)
+        if options.max_refusals and options.url.protocol == "auto":
+            return self._auto(options, refused=True)
+        return None
 
     def _of(self, protocol: str) -> Room:
         room = self._rooms.get(protocol)
         if room is None:
             raise ConfigurationError(
-                f"this version does not serve {protocol}; it serves {', '.join(self._rooms)}"
+                f"this version does not serve {protocol}; it serves "
+                f"{', '.join((*self._rooms, 'http', 'auto'))}"
             )
         return room
 
@@ -94,18 +110,25 @@ class Rooms:
         assert self._context is not None
         return HttpRoom(self._context, self._gate, options, self._http_settings, local=local)
 
+    def _guest_access(self, link: Link, options: Listener) -> Access:
+        """The access of a connection whose protocol has no logins. Raises TooManyConnections."""
+        access = self._gate.open(link, options, logs_in=False)
+        if access.guest is not None:
+            link.claim_user(access.guest.name)
+        return access
+
     def _phpmq(self, link: Link, options: Listener) -> Session:
         return PhpmqSession(
             link,
             self._broker,
-            access=self._gate.open(link, options, logs_in=False),
+            access=self._guest_access(link, options),
             generation=options.generation,
             durability=_durability(options, Durability.SYNC),
             limits=PhpmqLimits(queue=options.max_name_bytes, body=options.max_frame_bytes),
         )
 
     def _maintenance(self, link: Link, options: Listener) -> Session:
-        access = self._gate.open(link, options, logs_in=False)
+        access = self._guest_access(link, options)
         return MaintenanceSession(link, self._broker, self._vitals, access=access)
 
     def _msglite(self, link: Link, options: Listener) -> Session:
@@ -113,7 +136,7 @@ class Rooms:
             link,
             self._broker,
             self._replies,
-            access=self._gate.open(link, options, logs_in=False),
+            access=self._guest_access(link, options),
             durability=_durability(options, Durability.NONE),
             limits=MsgliteLimits(line=options.max_header_bytes, body=options.max_frame_bytes),
         )
@@ -124,7 +147,7 @@ class Rooms:
             link,
             self._broker,
             self._replies,
-            access=self._gate.open(link, options, logs_in=False),
+            access=self._guest_access(link, options),
             address=options.request_address,
             limits=limits,
         )
@@ -147,24 +170,27 @@ class Rooms:
                 compression=SUPPORTED if options.compression else (),
                 strict_create=options.strict_create,
                 rate_limit=options.rate_limit,
+                login_bytes=options.max_login_bytes,
             ),
         )
 
-    def _jmq(self, link: Link, options: Listener) -> Session:
-        """Who has connected says it with the first byte, or by saying nothing."""
+    def _jmq(self, link: Link, options: Listener, *, refused: bool = False) -> Session:
+        """Return the session of a JMQ listener. The client says with its first byte, or by sending
+        nothing, whether it wants the port mapper. `refused`: it is beyond the limit."""
         if options.serves == "jms":
-            return self._jms(link, options)
+            return self._jms(link, options, refused=refused)
         if options.serves == "portmapper":
             return self._portmapper(link, options)
         return AutoSession(
             link,
-            lambda protocol: self._recognised(protocol, link, options),
+            lambda protocol: self._recognised(protocol, link, options, refused=refused),
             recognise_jmq,
             silent=PORT_MAPPER,
             patience=options.portmapper_timeout,
+            login=Login.DUE,
         )
 
-    def _jms(self, link: Link, options: Listener) -> Session:
+    def _jms(self, link: Link, options: Listener, *, refused: bool = False) -> Session:
         settings = self._jmq_settings
         access = self._gate.open(link, options, logs_in=True)
         authentication = options.authentication
@@ -180,6 +206,7 @@ class Rooms:
             JmqOptions(
                 durability=options.durability,
                 packet=options.max_frame_bytes,
+                login_bytes=options.max_login_bytes,
                 authentication=authentication,
                 service="ssljms" if options.url.tls else "jms",
                 broker_list=settings.broker_list,
@@ -188,6 +215,10 @@ class Rooms:
                 producer_flow=options.producer_flow,
                 ping_interval=options.ping_interval,
                 transaction_timeout=settings.transaction_timeout,
+                detached_timeout=settings.detached_timeout,
+                refusal=f"the limit of {options.max_connections} connections is reached"
+                if refused
+                else "",
             ),
         )
 
@@ -198,14 +229,35 @@ class Rooms:
             options.portmapper_timeout,
         )
 
-    def _auto(self, link: Link, options: Listener) -> Session:
-        return AutoSession(link, lambda protocol: self._recognised(protocol, link, options))
+    def _auto(self, options: Listener, *, refused: bool = False) -> Room:
+        """Return the room of an `auto` listener.
 
-    def _recognised(self, protocol: str, link: Link, options: Listener) -> Session:
+        HTTP is the management API and the console, as on an HTTP listener with the same address:
+        its clients log in by the same rules. There is none without a context.
+        """
+        web = None if self._context is None or refused else self.http(options)
+
+        def open_session(link: Link, options: Listener) -> Session:
+            def open_as(protocol: str) -> Session:
+                if protocol == "http" and web is not None:
+                    return web(link, options)
+                return self._recognised(protocol, link, options, refused=refused)
+
+            return AutoSession(link, open_as, login=Login.DUE if refused else Login.NONE)
+
+        return open_session
+
+    def _recognised(
+        self, protocol: str, link: Link, options: Listener, *, refused: bool = False
+    ) -> Session:
+        """Return the session of a protocol that was recognised. Raises ConfigurationError if it is
+        not served, or the client is `refused` and the protocol cannot say so."""
         if protocol == "jmq":
-            return self._jms(link, options)
+            return self._jms(link, options, refused=refused)
         if protocol == PORT_MAPPER:
             return self._portmapper(link, options)
+        if refused:
+            raise ConfigurationError("too many connections")
         return self._of(protocol)(link, options)
 
 

@@ -10,7 +10,8 @@ import signal
 import time
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Final
+from types import FrameType
+from typing import Any, Final
 
 import structlog
 import uvloop
@@ -25,32 +26,38 @@ from sluicemq.broker import Broker
 from sluicemq.broker import BrokerSettings as EngineSettings
 from sluicemq.broker.build import COMPILED
 from sluicemq.broker.restore import restore, snapshot
+from sluicemq.broker.selectors import SelectorLimits
 from sluicemq.broker.traced import TracedBroker
 from sluicemq.journal import FileJournal, MemoryJournal
 from sluicemq.journal.port import Journal
+from sluicemq.journal.space import SpaceLevel
 from sluicemq.model.errors import JournalError, SluiceError
 from sluicemq.model.histogram import Histogram
 from sluicemq.protocols.jmq.metrics import Metrics
+from sluicemq.server.background import BackgroundThread
 from sluicemq.server.backups import Backups
 from sluicemq.server.census import Census
-from sluicemq.server.clock import SystemClock
+from sluicemq.server.clock import SystemClock, time_budget
 from sluicemq.server.config import Config
 from sluicemq.server.identity.book import Book
 from sluicemq.server.identity.gate import Gate
 from sluicemq.server.inforce import InForce
+from sluicemq.server.input import InputBudget
 from sluicemq.server.lag import LoopLag
 from sluicemq.server.listener import OpenListener
 from sluicemq.server.listening import WITH_LOGINS, admin_listener
 from sluicemq.server.logs import configure
 from sluicemq.server.notify import Notifier
 from sluicemq.server.rooms import Rooms
-from sluicemq.server.services import jms_address
+from sluicemq.server.services import console_addresses, jms_address
 from sluicemq.server.tracing import setup as tracing
 from sluicemq.server.turns import Turns
 
 EXIT_FAILED: Final = 1
 EXIT_JOURNAL: Final = 74
 """EX_IOERR: the journal can no longer be trusted with messages."""
+
+STOP_SIGNALS: Final = (signal.SIGTERM, signal.SIGINT)
 
 HOUSEKEEPING_SECONDS: Final = 1.0
 LOOK_SECONDS: Final = 30.0
@@ -68,7 +75,19 @@ def serve(config: Config, origins: Mapping[str, str] | None = None) -> int:
     """
     config.check()
     configure(config.logging)
-    return uvloop.run(Server(config, origins or {}).run())
+    server = Server(config, origins or {})
+    previous = {number: signal.signal(number, server.stop) for number in STOP_SIGNALS}
+    try:
+        code = uvloop.run(server.run())
+    except BaseException:
+        for number, handler in previous.items():
+            signal.signal(number, handler)
+        raise
+    # The broker has stopped. One more signal, until the process has gone, changes nothing: the
+    # interpreter resets handlers at its end, but not this.
+    for number in STOP_SIGNALS:
+        signal.signal(number, signal.SIG_IGN)
+    return code
 
 
 class Server:
@@ -86,19 +105,34 @@ class Server:
         self.exit_code = 0
         self._turns: Turns | None = None
         self._stop = asyncio.Event()
+        self._stop_requested = False
+        self._loop: asyncio.AbstractEventLoop | None = None
         self._reload = asyncio.Event()
         self._started = time.monotonic()
         self._state: State = "starting"
         self._tracing: tracing.Tracing | None = None
         self._notifier = Notifier.from_environment()
+        self._space_level = SpaceLevel.ENOUGH
         self.lag = Histogram()
+
+    def stop(self, number: int, frame: FrameType | None) -> None:
+        """Begin to stop: a signal handler. Signals after the first change nothing.
+
+        A handler of the event loop would not do: it ends with the loop, before the process does.
+        """
+        del number, frame
+        if not self._stop_requested:
+            self._stop_requested = True
+            if self._loop is not None:
+                self._loop.call_soon_threadsafe(self._stop.set)
 
     async def run(self) -> int:
         """Start, serve until told to stop, stop. Returns the exit code."""
         config = self.config
         loop = asyncio.get_running_loop()
-        for number in (signal.SIGTERM, signal.SIGINT):
-            loop.add_signal_handler(number, self._stop.set)
+        self._loop = loop
+        if self._stop_requested:
+            self._stop.set()
         loop.add_signal_handler(signal.SIGHUP, self._reload.set)
         config.broker.data_dir.mkdir(mode=0o700, parents=True, exist_ok=True)
         journal = self._open_journal(loop)
@@ -125,6 +159,7 @@ class Server:
             config.journal,
             notify=loop.call_soon_threadsafe,
             on_failure=failed,
+            wait_for_space=True,
         )
 
     def _build(self, journal: Journal) -> Broker:
@@ -133,50 +168,80 @@ class Server:
             auto_create_queues=settings.auto_create_queues,
             auto_create_topics=settings.auto_create_topics,
             max_destinations=settings.max_destinations,
+            max_user_destinations=settings.max_user_destinations,
+            max_user_subscriptions=settings.max_user_subscriptions,
+            max_temporary_destinations=settings.max_temporary_destinations,
             idle_timeout=settings.idle_timeout,
             memory_budget=settings.memory_budget,
             memory_limit=settings.memory_limit,
+            selectors=SelectorLimits(settings.max_selector_bytes, settings.max_selector_nodes),
+            selector_load=settings.max_destination_selector_nodes,
+            max_transaction_bytes=settings.max_transaction_bytes,
+            max_transaction_messages=settings.max_transaction_messages,
             batch_writers=settings.batch_writers,
             defaults=settings.default_destination,
         )
         clock = SystemClock()
+        start_deadline = time_budget(settings.scan_budget / 1000)
         self._tracing = tracing.begin(self.config.tracing, journal.identity)
         if self._tracing is None:
-            broker = Broker(journal, clock, engine_settings)
+            broker = Broker(journal, clock, engine_settings, start_deadline=start_deadline)
         else:
-            broker = TracedBroker(journal, clock, self._tracing.ways, engine_settings)
+            ways = self._tracing.ways
+            broker = TracedBroker(
+                journal, clock, ways, engine_settings, start_deadline=start_deadline
+            )
         journal.snapshot_source = lambda: snapshot(broker)
         if isinstance(journal, FileJournal):
+            journal.on_warning = log.warning
             waiting = restore(broker, journal.recovery)
-            report = journal.recovery.report
-            log.info("recovered", waiting=waiting, **report)
-            if report["lost_bytes"]:
-                log.error(
-                    "the journal ends before the place up to which it was confirmed: the disk has "
-                    "lost what it said it had stored, or the file has been cut",
-                    lost_bytes=report["lost_bytes"],
-                )
-            elif report["torn_bytes"]:
-                log.warning(
-                    "cut off the incomplete end that a crash has left; nothing of it had been "
-                    "confirmed",
-                    torn_bytes=report["torn_bytes"],
-                )
+            log.info("recovered", waiting=waiting, **journal.recovery.report)
+            warn_of_loss(journal.recovery.report)
         for address, destination_settings in self.config.destinations.items():
             broker.declare(address, destination_settings)
+        self._check_space(journal)
         return broker
+
+    def _check_space(self, journal: Journal) -> None:
+        """Judge the free space of the journal's disk, and log a change of its level."""
+        journal.check_space()
+        state = journal.space_state()
+        if state.level == self._space_level:
+            return
+        self._space_level = state.level
+        figures = {
+            "free_bytes": state.free,
+            "threshold_bytes": state.threshold,
+            "reserve_bytes": state.reserve,
+        }
+        if state.level == SpaceLevel.ENOUGH:
+            log.info("disk space has returned: persistent messages are accepted again", **figures)
+        elif state.level == SpaceLevel.LOW:
+            log.error(
+                "disk space is low: persistent messages are refused, consumers and administration "
+                "go on",
+                held_by_slots=journal.held_by_slots(),
+                **figures,
+            )
+        else:
+            log.error(
+                "the disk is full and the reserve is used up: nothing is delivered until there is "
+                "room on it",
+                **figures,
+            )
 
     async def _serve(self, loop: asyncio.AbstractEventLoop, journal: Journal) -> None:
         config = self.config
         broker = self._build(journal)
         self._turns = turns = Turns(loop, broker, self._fail)
         turns.begin()
+        budget = InputBudget(config.broker.input_memory_limit, config.broker.input_stall_timeout)
         gate = Gate(config, loop.call_soon_threadsafe)
         lateness = LoopLag(loop)
         self.lag = lateness.histogram
         context = Context(
             broker=broker,
-            connections=Census(self.listeners),
+            connections=Census(self.listeners, budget),
             configuration=InForce(config, self._origins),
             vitals=self,
             users=Book(gate),
@@ -197,7 +262,10 @@ class Server:
             ),
             backups=Backups(config),
         )
-        rooms = Rooms(broker, self, gate, self.listeners, config.jmq, context, config.http)
+        background = BackgroundThread(loop.call_soon_threadsafe)
+        rooms = Rooms(
+            broker, self, gate, self.listeners, config.jmq, context, config.http, background
+        )
         metrics = Metrics(
             broker,
             self,
@@ -211,18 +279,22 @@ class Server:
         chores: list[asyncio.Task[None]] = []
         try:
             for options in config.listeners:
-                listener = OpenListener(options, rooms.of(options), turns)
+                room, refusing = rooms.of(options), rooms.refusing(options)
+                listener = OpenListener(options, room, turns, budget, refusing)
                 await listener.open()
                 self.listeners.append(listener)
             admin = admin_listener(config.admin_socket)
-            self.admin = OpenListener(admin, rooms.http(admin, local=True), turns)
+            self.admin = OpenListener(admin, rooms.http(admin, local=True), turns, budget)
             await self.admin.open()
             self._warn_open(gate)
             self._state = "serving"
             lateness.start()
             log.info("serving", data_dir=str(config.broker.data_dir), version=__version__)
+            for address in console_addresses(self.listeners):
+                log.info("open the console in a browser", url=address)
             self._notifier.ready(f"serving, {len(self.listeners)} listeners")
-            chores.append(loop.create_task(self._keep_house(context, turns, gate, metrics)))
+            chores.append(loop.create_task(self._keep_house(context, turns, gate, metrics, budget)))
+            chores.append(loop.create_task(self._keep_space(journal, turns)))
             chores.append(loop.create_task(self._keep_certificates()))
             await self._stop.wait()
             await self._drain(broker, turns)
@@ -235,6 +307,7 @@ class Server:
             if self.admin is not None:
                 await self.admin.stop_accepting()
             gate.close()
+            background.close()
 
     def _all_listeners(self) -> list[OpenListener]:
         return [*self.listeners, *([self.admin] if self.admin is not None else [])]
@@ -275,7 +348,12 @@ class Server:
         return sum(len(listener.connections) for listener in self.listeners)
 
     async def _keep_house(
-        self, context: Context, turns: Turns, gate: Gate, metrics: Metrics
+        self,
+        context: Context,
+        turns: Turns,
+        gate: Gate,
+        metrics: Metrics,
+        budget: InputBudget,
     ) -> None:
         broker = context.broker
         before = time.monotonic()
@@ -292,6 +370,15 @@ class Server:
             self._notifier.alive()
             for listener in self._all_listeners():
                 listener.sweep(broker.clock.steady)
+            budget.review(broker.clock.steady)
+
+    async def _keep_space(self, journal: Journal, turns: Turns) -> None:
+        while True:
+            await asyncio.sleep(HOUSEKEEPING_SECONDS)
+            # a file system may hang, which must not hold up the event loop
+            await asyncio.to_thread(journal.measure_space)
+            turns.begin()
+            self._check_space(journal)
 
     async def _keep_certificates(self) -> None:
         """Read them again on SIGHUP, and when their files have changed."""
@@ -347,4 +434,36 @@ class Server:
         await asyncio.sleep(0)
         if not self.exit_code:
             broker.gauges.finish()
+            broker.core.clock_log.note_time()
             broker.flush()
+
+
+def warn_of_loss(report: Mapping[str, Any]) -> None:
+    """Log what the end of the journal lacks, and no more than is known about it."""
+    details = {name: report[name] for name in ("torn_bytes", "lost_bytes", "emptied")}
+    if report["confirmed"] == "lost":
+        log.error(
+            "confirmed data is lost: the journal ends before the place up to which it was "
+            "durable. The disk lost what it had reported as stored, or the file was cut. Check "
+            "the disk; the newest backup may still have the messages",
+            **details,
+        )
+    elif report["emptied"]:
+        log.error(
+            "the newest segment held no record and was removed. No crash of the broker empties "
+            "a segment; how much of it had been confirmed is not known. Check the disk",
+            **details,
+        )
+    elif report["torn_bytes"] and report["confirmed"] == "complete":
+        log.warning(
+            "cut off the incomplete end that a crash has left, behind the durable end. Messages "
+            "confirmed as durable are complete; lazily journaled messages and acknowledgements "
+            "of the last moments before the crash may be missing",
+            **details,
+        )
+    elif report["torn_bytes"]:
+        log.warning(
+            "cut off the incomplete end that a crash has left. Whether any of it had been "
+            "confirmed is not known: no durable end is published for this segment",
+            **details,
+        )

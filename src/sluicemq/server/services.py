@@ -1,4 +1,6 @@
-"""Where JMS clients are sent by the port mapper: to listeners of this broker.
+"""Addresses that clients are told: of the services of JMS, and of the console.
+
+The port mapper sends JMS clients to listeners of this broker:
 
     row                          listener
     portmapper tcp PORTMAPPER    the one that was asked
@@ -53,6 +55,16 @@ def jms_address(opened: Iterable[Opened]) -> tuple[str, int]:
             host = each.url.host
             return socket.gethostname() if is_wildcard(host) else host, _port(each)
     return "localhost", 0
+
+
+def console_addresses(opened: Iterable[Opened]) -> Iterator[str]:
+    """URLs of the console for a browser, one for each HTTP listener with a port."""
+    for each in opened:
+        url = each.url
+        if url.protocol == "http" and not url.path:
+            host = socket.gethostname() if is_wildcard(url.host) else url.host
+            shown = f"[{host}]" if ":" in host else host
+            yield f"{'https' if url.tls else 'http'}://{shown}:{url.port}/console/"
 
 
 def _is_reachable(listener: Opened) -> bool:

@@ -18,6 +18,7 @@ from typing import Annotated, Any, Final, Literal, NamedTuple, Union, get_args, 
 import msgspec
 
 from sluicemq.model.errors import ConfigurationError
+from sluicemq.model.message import Durability
 from sluicemq.server.address import nearest
 from sluicemq.server.units import Unit, parse_quantity
 
@@ -36,6 +37,9 @@ UNITS: Final[dict[str, dict[str, Unit]]] = {
         "preallocate_bytes": Unit.BYTES,
         "sync_delay": Unit.MILLISECONDS,
         "slot_limit_bytes": Unit.BYTES,
+        "slot_idle_limit": Unit.MILLISECONDS,
+        "low_space_bytes": Unit.BYTES,
+        "reserve_bytes": Unit.BYTES,
         "gauge_interval": Unit.MILLISECONDS,
     },
 }
@@ -95,7 +99,7 @@ def choices(setting: Setting) -> list[str]:
     if get_origin(setting.kind) is Literal:
         return [str(choice) for choice in get_args(setting.kind)]
     if isinstance(setting.kind, type) and issubclass(setting.kind, enum.IntEnum):
-        return [member.name.lower() for member in setting.kind]
+        return [m.name.lower() for m in setting.kind if m is not Durability.TRANSIENT]
     if isinstance(setting.kind, type) and issubclass(setting.kind, enum.Enum):
         return [str(member.value) for member in setting.kind]
     return []
@@ -143,7 +147,7 @@ def _convert_path(value: object, where: str, base: Path) -> Path:
 
 
 def _convert_choice(value: object, setting: Setting, words: list[str], where: str) -> Any:
-    if isinstance(value, float):
+    if isinstance(value, int | float) and not isinstance(value, bool):
         value = str(value)  # TOML has numbers where a choice is called by one
     if not isinstance(value, str) or value.lower() not in words:
         # of two numbers neither is a slip of the pen for the other
@@ -153,7 +157,7 @@ def _convert_choice(value: object, setting: Setting, words: list[str], where: st
         raise ConfigurationError(f"{where}: {value!r} does not fit; {hint}")
     word = value.lower()
     if get_origin(setting.kind) is Literal:
-        return word
+        return next(choice for choice in get_args(setting.kind) if str(choice) == word)
     if issubclass(setting.kind, enum.IntEnum):
         return setting.kind[word.upper()]
     return setting.kind(word)

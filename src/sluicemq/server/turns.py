@@ -41,7 +41,7 @@ class Turns:
         """Something happens: there will be an end of the turn. Refreshes the clock once."""
         if not self._open:
             self._open = True
-            self.broker.clock.refresh()
+            self.broker.refresh()
             self.loop.call_soon(self._end)
 
     def outgoing(self, connection: Connection) -> None:

@@ -34,6 +34,7 @@ class HttpRoom:
         self._local = local
         body = options.max_frame_bytes
         limits = Limits(
+            targets=settings.max_batch_destinations,
             part=body + BESIDES_BYTES,
             name=options.max_name_bytes,
             body=body,

@@ -54,9 +54,11 @@ def ask_port_mapper(port: int, line: bytes = b"101\n", host: str = "127.0.0.1") 
 class RawJmq:
     """One connection. ConnectionLost when it breaks, RequestTimeout when no answer comes."""
 
-    def __init__(self, port: int, tls: ssl.SSLContext | None = None) -> None:
-        """Connect, and say nothing yet."""
-        plain = socket.create_connection(("127.0.0.1", port), PATIENCE)
+    def __init__(
+        self, port: int, tls: ssl.SSLContext | None = None, source: str = "127.0.0.1"
+    ) -> None:
+        """Connect from the address `source`, and send nothing yet."""
+        plain = socket.create_connection(("127.0.0.1", port), PATIENCE, (source, 0))
         plain.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
         self.socket = tls.wrap_socket(plain, server_hostname="localhost") if tls else plain
         self.messages: deque[Packet] = deque()
@@ -286,6 +288,12 @@ class RawJmq:
         self, kind: int, xid: Xid | None = None, transaction: int = 0, flags: int | None = None
     ) -> Packet:
         """A request about a transaction, and its reply."""
+        return self.reply_to(self.say_transaction(kind, xid, transaction, flags))
+
+    def say_transaction(
+        self, kind: int, xid: Xid | None = None, transaction: int = 0, flags: int | None = None
+    ) -> int:
+        """Send a request about a transaction. Returns its number, for `reply_to`."""
         properties: dict[str, object] = {}
         if transaction:
             properties["JMQTransactionID"] = Long(transaction)
@@ -293,13 +301,10 @@ class RawJmq:
             properties["JMQXAFlags"] = flags
         if kind == PacketType.START_TRANSACTION and xid is None:
             properties["JMQSessionID"] = Long(self.session)
-        return self.ask(kind, properties, encode_xid(xid) if xid is not None else b"")
-
-    def say_transaction(self, kind: int, xid: Xid) -> None:
-        """A request about a transaction whose reply is not waited for."""
         self._number += 1
-        body = encode_xid(xid)
-        self.put(encode_packet(kind, packets.A, self._number, {"JMQXAFlags": 0}, body=body))
+        body = encode_xid(xid) if xid is not None else b""
+        self.put(encode_packet(kind, packets.A, self._number, properties, body=body))
+        return self._number
 
     # --- the end -----------------------------------------------------------------------------
 

@@ -7,10 +7,15 @@ from functools import partial
 from typing import Any
 
 from sluicemq.broker import BrokerSettings
-from sluicemq.model.destination import DestinationSettings
+from sluicemq.model.destination import Address, DestinationSettings, Kind
+from sluicemq.model.errors import (
+    AccessError,
+    AuthenticationFailed,
+    LoginBusy,
+    TooManyFailures,
+)
 from sluicemq.protocols.access import Access
 from sluicemq.protocols.java import Long
-from sluicemq.protocols.jmq.coordinator import Coordinator, Store
 from sluicemq.protocols.jmq.header import encode_header
 from sluicemq.protocols.jmq.ids import encode_blocks
 from sluicemq.protocols.jmq.options import Options
@@ -18,6 +23,7 @@ from sluicemq.protocols.jmq.packets import A, I, P, PacketType, Status, XaFlag
 from sluicemq.protocols.jmq.wire import Packet
 from tests.protocols.harness import RecordedAccess
 from tests.protocols.jmq.harness import Harness, Peer, blocks, encode_sysid, login, status, xid
+from tests.protocols.jmq.test_session import Users
 
 H = PacketType
 
@@ -261,6 +267,22 @@ def _() -> Packet:
     return peer.ask(H.ADD_PRODUCER, peer.place("q"))
 
 
+@provokes(H.ADD_PRODUCER_REPLY, 405)
+def _() -> Packet:
+    peer = connected(Options(most=1))
+    peer.ask(H.ADD_PRODUCER, peer.place("q"))
+    return peer.ask(H.ADD_PRODUCER, peer.place("q"))
+
+
+def wildcard_queue(kind: PacketType) -> Packet:
+    peer = connected()
+    return peer.ask(kind, peer.place("a.*"))
+
+
+for _kind in (H.ADD_CONSUMER, H.ADD_PRODUCER, H.CREATE_DESTINATION):
+    provokes(PacketType(_kind + 1), 415)(partial(wildcard_queue, _kind))
+
+
 @provokes(H.ADD_PRODUCER_REPLY, 409)
 def _() -> Packet:
     peer = connected()
@@ -282,6 +304,11 @@ def _() -> Packet:
     return peer.ask(H.DELETE_CONSUMER, number)
 
 
+@provokes(H.DELETE_CONSUMER_REPLY, 400)
+def _() -> Packet:
+    return connected().ask(H.DELETE_CONSUMER, {})
+
+
 @provokes(H.DELETE_CONSUMER_REPLY, 403)
 def _() -> Packet:
     harness = durable().harness
@@ -297,6 +324,15 @@ def _() -> Packet:
 @provokes(H.DELETE_CONSUMER_REPLY, 409)
 def _() -> Packet:
     return durable().ask(H.DELETE_CONSUMER, {"JMQDurableName": "d"})
+
+
+@provokes(H.DELETE_CONSUMER_REPLY, 412)
+def _() -> Packet:
+    peer = connected(settings=BrokerSettings(auto_create_queues=False))
+    peer.harness.broker.declare(Address(Kind.QUEUE, "q"))
+    number = {"JMQConsumerID": Long(peer.consume("q", peer.session_of()))}
+    peer.harness.broker.remove(peer.harness.queue("q"), force=True)
+    return peer.ask(H.DELETE_CONSUMER, number)
 
 
 @provokes(H.DELETE_PRODUCER_REPLY, 200)
@@ -322,39 +358,25 @@ def _() -> Packet:
     return peer.ask(H.AUTHENTICATE, {}, login("a", "b"))
 
 
+def login_error(error: AccessError) -> Packet:
+    users = Users()
+    users.error = error
+    peer = Harness(access=users).arrive()
+    peer.hello()
+    return peer.ask(H.AUTHENTICATE, {}, login("a", "b"))
+
+
+for _error, _status in (
+    (TooManyFailures("for this user from this address", 8), 403),
+    (AuthenticationFailed("the user name or the password is wrong"), 413),
+    (LoginBusy(), 503),
+):
+    provokes(H.AUTHENTICATE_REPLY, _status)(partial(login_error, _error))
+
+
 @provokes(H.HELLO_REPLY, 200)
 def _() -> Packet:
     return Harness().arrive().hello()
-
-
-class Elsewhere(Coordinator):
-    """Of a broker that knows what has become of other brokers' stores."""
-
-    def store(self, session: int) -> Store:
-        if session == 1:
-            return Store(Status.MOVED_PERMANENTLY, "mq://there:7676/")
-        return Store(Status.TIMEOUT)
-
-
-def of_a_cluster(session: int) -> Packet:
-    harness = Harness()
-    harness.coordinator = Elsewhere(harness.broker)
-    peer = harness.arrive()
-    answer = peer.hello(JMQStoreSession=Long(session))
-    assert len(peer.challenge) == 1  # it may go on
-    return answer
-
-
-@provokes(H.HELLO_REPLY, 301)
-def _() -> Packet:
-    answer = of_a_cluster(1)
-    assert answer.properties["JMQStoreOwner"] == "mq://there:7676/"
-    return answer
-
-
-@provokes(H.HELLO_REPLY, 408)
-def _() -> Packet:
-    return of_a_cluster(2)
 
 
 @provokes(H.HELLO_REPLY, 400)
@@ -372,6 +394,22 @@ def _() -> Packet:
     return connected().ask(H.HELLO, {"JMQProtocolLevel": 500})
 
 
+@provokes(H.HELLO_REPLY, 415)
+def _() -> Packet:
+    own = Harness().arrive().hello(JMQDestinationProvider="GLASSFISH_MQ")
+    assert status(own) == Status.OK
+    return Harness().arrive().hello(JMQDestinationProvider="COHERENCE_MESSAGE_PATTERN")
+
+
+@provokes(H.HELLO_REPLY, 503)
+def _() -> Packet:
+    peer = Harness().arrive(Options(refusal="the limit of 5 connections is reached"))
+    answer = peer.hello()
+    assert peer.challenge == []
+    assert not peer.link.open
+    return answer
+
+
 @provokes(H.HELLO_REPLY, 505)
 def _() -> Packet:
     return Harness().arrive().hello(JMQProtocolLevel=1)
@@ -384,6 +422,12 @@ def _() -> Packet:
 def _() -> Packet:
     peer = connected()
     return peer.ask(H.CREATE_DESTINATION, peer.place("q"))
+
+
+@provokes(H.CREATE_DESTINATION_REPLY, 400)
+def _() -> Packet:
+    two_flavours = {"JMQDestination": "q", "JMQDestType": 0x301}
+    return connected().ask(H.CREATE_DESTINATION, two_flavours)
 
 
 @provokes(H.CREATE_DESTINATION_REPLY, 403)
@@ -487,6 +531,22 @@ def _() -> Packet:
     return peer.ask(H.DESTROY_SESSION, {"JMQSessionID": Long(peer.session_of())})
 
 
+def unknown_session(kind: PacketType) -> Packet:
+    return connected().ask(kind, {"JMQSessionID": Long(5)})
+
+
+for _kind in (H.DESTROY_SESSION, H.STOP):
+    provokes(PacketType(_kind + 1), 404)(partial(unknown_session, _kind))
+
+
+def asked_for_information(kind: int) -> Packet:
+    return connected().ask(H.INFO_REQUEST, {"JMQRequestType": kind})
+
+
+for _request, _status in (1, 200), (4, 400), (3, 501):
+    provokes(H.INFO, _status)(partial(asked_for_information, _request))
+
+
 @provokes(H.GENERATE_UID_REPLY, 200)
 def _() -> Packet:
     return connected().ask(H.GENERATE_UID)
@@ -541,6 +601,16 @@ def _() -> Packet:
     peer = connected()
     step(peer, H.START_TRANSACTION)
     return step(peer, H.START_TRANSACTION, bits=I)
+
+
+@provokes(H.START_TRANSACTION_REPLY, 400)
+def _() -> Packet:
+    return connected().ask(H.START_TRANSACTION, None, b"x")
+
+
+@provokes(H.START_TRANSACTION_REPLY, 404)
+def _() -> Packet:
+    return step(connected(), H.START_TRANSACTION, XaFlag.JOIN)
 
 
 @provokes(H.START_TRANSACTION_REPLY, 500)
@@ -639,9 +709,8 @@ for _kind in (
     _reply = PacketType(_kind + 1)
     provokes(_reply, 400)(partial(without_a_xid, _kind))
     provokes(_reply, 404)(partial(unknown, _kind))
-    if _kind != H.ROLLBACK_TRANSACTION:
-        _flags = XaFlag.SUCCESS if _kind == H.END_TRANSACTION else 0
-        provokes(_reply, 408)(partial(too_late, _kind, _flags))
+    _flags = XaFlag.SUCCESS if _kind == H.END_TRANSACTION else 0
+    provokes(_reply, 408)(partial(too_late, _kind, _flags))
 
 
 @provokes(H.RECOVER_TRANSACTION_REPLY, 200)
@@ -664,6 +733,11 @@ def _() -> Packet:
 def _() -> Packet:
     peer = complete(H.PREPARE_TRANSACTION)
     return peer.ask(H.VERIFY_TRANSACTION, {"JMQTransactionID": Long(0)}, xid("x"))
+
+
+@provokes(H.VERIFY_TRANSACTION_REPLY, 400)
+def _() -> Packet:
+    return connected().ask(H.VERIFY_TRANSACTION, {"JMQTransactionID": Long(0)}, b"no Xid")
 
 
 @provokes(H.VERIFY_TRANSACTION_REPLY, 404)

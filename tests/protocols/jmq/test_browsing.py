@@ -9,6 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from sluicemq.broker import Broker, ManualClock
+from sluicemq.broker.deadletter import DMQ_PROPERTIES
 from sluicemq.journal.memory import MemoryJournal
 from sluicemq.model.destination import Address, Kind
 from sluicemq.model.message import Message
@@ -100,6 +101,47 @@ def test_selectors(peer: Peer) -> None:
         assert peer.refusal(kind, broken) == Status.BAD_REQUEST
 
 
+@pytest.mark.parametrize(
+    ("selector", "matches"),
+    [
+        ("JMS_SUN_DMQ_UNDELIVERED_REASON = 'EXPIRED'", True),
+        ("JMS_SUN_DMQ_UNDELIVERED_REASON IN ('OLDEST', 'ERROR')", False),
+        ("JMS_SUN_DMQ_UNDELIVERED_TIMESTAMP > 0", True),
+        ("JMS_SUN_DMQ_UNDELIVERED_TIMESTAMP <= 0", False),
+        ("JMS_SUN_DMQ_UNDELIVERED_COMMENT LIKE '%expired%'", True),
+        ("JMS_SUN_DMQ_PRODUCING_BROKER = 'SluiceMQ'", True),
+        ("JMS_SUN_DMQ_DEAD_BROKER = 'SluiceMQ'", True),
+        ("JMS_SUN_DMQ_DEAD_BROKER IS NULL", False),
+        ("JMS_SUN_DMQ_DELIVERY_COUNT = 0", True),
+        ("JMS_SUN_DMQ_BODY_TRUNCATED", False),
+        ("NOT JMS_SUN_DMQ_BODY_TRUNCATED", True),
+    ],
+)
+def test_selectors_on_properties_of_dead_messages(
+    harness: Harness, peer: Peer, selector: str, matches: bool
+) -> None:
+    """For browsers, and for consumers that are there before or come after the message."""
+    early = harness.connect()
+    early.consume("mq.sys.dmq", early.session_of(), size=1, JMQSelector=selector)
+    for body in ("early", "browsed"):
+        peer.send("q", body, expiration=harness.clock.wall + 1)
+        harness.turn(2000)
+    expected = ["early", "browsed"] if matches else []
+    assert early.texts() == expected[:1]
+    number, ids = browse(peer, "mq.sys.dmq", JMQSelector=selector)
+    bodies = [m.body.decode() for m in fetch(peer, number, ids)] if ids else []
+    assert bodies == expected
+    late = harness.connect()
+    late.consume("mq.sys.dmq", late.session_of(), JMQSelector=selector)
+    assert late.texts() == expected[1:]
+
+
+def test_selectors_on_properties_of_dead_messages_match_no_others(peer: Peer) -> None:
+    peer.send("q", "a")
+    for name in DMQ_PROPERTIES:
+        assert browse(peer, JMQSelector=f"{name} IS NOT NULL")[1] == []
+
+
 def test_what_has_gone_is_left_out(harness: Harness, peer: Peer) -> None:
     peer.send("q", *"abcd")
     peer.put(peer.message("q", b"e", flags=0))
@@ -141,6 +183,12 @@ def test_a_queue_that_is_not_there(harness: Harness, peer: Peer) -> None:
     assert peer.refusal(H.BROWSE, peer.place("t", True)) == Status.BAD_REQUEST
 
 
+def test_what_is_browsed_without_a_type_is_a_queue(peer: Peer) -> None:
+    peer.send("q", "a")
+    answer = peer.ask(H.BROWSE, {"JMQDestination": "q"}, expect=Status.OK)
+    assert len(answer.body) == 32
+
+
 def test_permissions(harness: Harness) -> None:
     harness.broker.queue("theirs")
     peer = harness.connect(access=RecordedAccess("mine: browse produce", "theirs: consume"))
@@ -169,15 +217,12 @@ def test_a_message_of_another_protocol(harness: Harness, peer: Peer) -> None:
     assert (message.body, message.sysid) == (b"\xff", ids[0])
 
 
-def test_a_long_queue_is_browsed_in_slices(
-    harness: Harness, peer: Peer, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(browsing, "SLICE", 10)
+def test_a_long_queue_is_browsed_in_slices(harness: Harness, peer: Peer) -> None:
     for number in range(95):
         peer.put(peer.message("q", str(number).encode(), flags=P if number % 2 else 0))
+    harness.scan_time.limit = 10
     peer.session.receive(peer.request(H.BROWSE, peer.place("q"))[1])
     assert peer.receive() == []  # others have their turn
-    peer.say(H.PING)
     for _ in range(20):
         harness.turn()
     [answer] = peer.receive()
@@ -203,7 +248,7 @@ def test_who_does_not_read_is_not_sent_more(
     peer.put(peer.request(H.DELIVER, {"JMQConsumerID": Long(number)}, b"".join(ids))[1])
     assert peer.receive() == []
     peer.session.relieve()
-    harness.turn()
+    harness.broker.flush()
     assert 0 < len(peer.receive()) < 11
     peer.session.congest()
     harness.turn()
@@ -214,11 +259,9 @@ def test_who_does_not_read_is_not_sent_more(
     assert peer.receive()[-1].flags & L
 
 
-def test_a_connection_that_goes_meanwhile(
-    harness: Harness, peer: Peer, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(browsing, "SLICE", 2)
+def test_a_connection_that_goes_meanwhile(harness: Harness, peer: Peer) -> None:
     peer.send("q", *"abcdefgh")
+    harness.scan_time.limit = 2
     peer.session.receive(peer.request(H.BROWSE, peer.place("q"))[1])
     peer.session.receive(peer.request(H.GOODBYE)[1])
     for _ in range(5):
@@ -231,9 +274,9 @@ def test_a_connection_that_goes_meanwhile(
 def test_requests_wait_their_turn(
     harness: Harness, peer: Peer, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(browsing, "SLICE", 2)
     monkeypatch.setattr(browsing, "MOST_WAITING", 3)
     peer.send("q", *"abcdef")
+    harness.scan_time.limit = 2
     requests = [peer.request(H.BROWSE, peer.place("q")) for _ in range(5)]
     peer.session.receive(b"".join(data for _, data in requests))
     for _ in range(30):

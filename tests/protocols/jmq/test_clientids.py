@@ -14,6 +14,7 @@ from tests.protocols.jmq.harness import Harness, Peer
 SET = PacketType.SET_CLIENTID
 
 Way = tuple[bool, str]
+ANNA = Identity("anna")
 ALONE: Way = (False, "")
 SHARED: Way = (True, "")
 IN_A: Way = (True, "a")
@@ -37,30 +38,30 @@ IN_B: Way = (True, "b")
 )
 def test_two_connections(first: Way, second: Way, allowed: bool) -> None:
     ids = ClientIds()
-    ids.take(1, "x", shared=first[0], namespace=first[1])
+    ids.take(1, "x", ANNA, shared=first[0], namespace=first[1])
     if allowed:
-        ids.take(2, "x", shared=second[0], namespace=second[1])
+        ids.take(2, "x", ANNA, shared=second[0], namespace=second[1])
     else:
         with pytest.raises(Refused) as refused:
-            ids.take(2, "x", shared=second[0], namespace=second[1])
+            ids.take(2, "x", ANNA, shared=second[0], namespace=second[1])
         assert refused.value.status == Status.CONFLICT
         ids.release(1)
-        ids.take(2, "x", shared=second[0], namespace=second[1])
+        ids.take(2, "x", ANNA, shared=second[0], namespace=second[1])
 
 
 def test_a_connection_has_one(harness: Harness) -> None:
     ids = harness.coordinator.client_ids
-    ids.take(1, "x", shared=False, namespace="")
-    ids.take(1, "x", shared=False, namespace="")
-    ids.take(1, "y", shared=False, namespace="")
-    ids.take(2, "x", shared=False, namespace="")
+    ids.take(1, "x", ANNA, shared=False, namespace="")
+    ids.take(1, "x", ANNA, shared=False, namespace="")
+    ids.take(1, "y", ANNA, shared=False, namespace="")
+    ids.take(2, "x", ANNA, shared=False, namespace="")
     with pytest.raises(Refused):
-        ids.take(1, "x", shared=False, namespace="")
+        ids.take(1, "x", ANNA, shared=False, namespace="")
     with pytest.raises(Refused):
-        ids.take(2, "y", shared=False, namespace="")  # the refused one did not lose its own
+        ids.take(2, "y", ANNA, shared=False, namespace="")  # the refused one did not lose its own
     ids.release(1)
     ids.release(1)
-    ids.take(2, "y", shared=False, namespace="")
+    ids.take(2, "y", ANNA, shared=False, namespace="")
 
 
 @pytest.fixture

@@ -7,11 +7,12 @@ from typing import Any
 
 import pytest
 
+from sluicemq.broker import BrokerSettings
 from sluicemq.model.destination import Address, DestinationSettings, Kind
 from sluicemq.model.message import Message
 from sluicemq.protocols.java import Long
 from sluicemq.protocols.jmq.ids import encode_blocks
-from sluicemq.protocols.jmq.packets import AckMode, P, PacketType, R, Status
+from sluicemq.protocols.jmq.packets import AckMode, I, P, PacketType, R, Status
 from tests.protocols.jmq.harness import Harness, Peer, blocks, encode_sysid, status
 
 H = PacketType
@@ -46,6 +47,49 @@ def test_a_message_is_sent_received_and_acknowledged(harness: Harness, peer: Pee
     assert harness.queue("q").unacked == 1
     peer.acknowledge(message)
     assert harness.queue("q").unacked == harness.queue("q").waiting == 0
+
+
+def test_an_acknowledgement_with_the_i_bit_is_refused(harness: Harness, peer: Peer) -> None:
+    peer.consume("q", peer.session_of())
+    peer.send("q", "hello")
+    [message] = peer.delivered()
+    answer = peer.ask(H.ACKNOWLEDGE, {}, blocks(message), flags=I)
+    assert status(answer) == Status.BAD_REQUEST
+    assert harness.queue("q").unacked == 1
+    peer.acknowledge(message)
+    assert harness.queue("q").unacked == 0
+
+
+def test_the_r_bit_of_a_sender_is_passed_on(harness: Harness, peer: Peer) -> None:
+    peer.consume("q", peer.session_of())
+    peer.send("q", "again", flags=P | R | I)
+    [message] = peer.delivered()
+    assert message.flags & (R | I) == R
+    assert message.variable.delivery_count == 1
+
+
+def test_closing_a_consumer_whose_queue_is_gone_is_412() -> None:
+    harness = Harness(BrokerSettings(auto_create_queues=False))
+    harness.broker.declare(Address(Kind.QUEUE, "q"))
+    peer = harness.connect()
+    consumer = {"JMQConsumerID": Long(peer.consume("q", peer.session_of()))}
+    harness.broker.remove(harness.queue("q"), force=True)
+    answer = peer.ask(H.DELETE_CONSUMER, consumer)
+    assert status(answer) == Status.PRECONDITION_FAILED
+    assert answer.properties["JMQConsumerID"] == consumer["JMQConsumerID"]
+    assert peer.refusal(H.DELETE_CONSUMER, consumer) == Status.NOT_FOUND
+
+
+def test_closing_a_consumer_whose_topic_is_gone_is_412() -> None:
+    harness = Harness(BrokerSettings(auto_create_topics=False))
+    harness.broker.declare(Address(Kind.TOPIC, "t"))
+    peer = harness.connect()
+    session = peer.session_of()
+    plain = {"JMQConsumerID": Long(peer.consume("t", session, topic=True))}
+    wildcard = {"JMQConsumerID": Long(peer.consume("*", session, topic=True))}
+    harness.broker.remove(harness.topic("t"), force=True)
+    assert peer.refusal(H.DELETE_CONSUMER, plain) == Status.PRECONDITION_FAILED
+    assert peer.refusal(H.DELETE_CONSUMER, wildcard) == Status.OK
 
 
 def test_the_reply_comes_before_the_messages(peer: Peer) -> None:
@@ -282,6 +326,18 @@ def test_a_message_may_say_what_becomes_of_it(harness: Harness, peer: Peer) -> N
     [dead] = peer.delivered()
     assert dead.body == b""
     assert dead.properties["JMS_SUN_DMQ_BODY_TRUNCATED"] is True
+
+
+def test_a_message_that_is_dead_again_has_no_properties_of_its_first_time(peer: Peer) -> None:
+    peer.consume("q", peer.session_of())
+    old = {"JMS_SUN_DMQ_UNDELIVERED_REASON": "EXPIRED", "JMS_SUN_DMQ_BODY_TRUNCATED": True}
+    peer.send("q", "a", properties=old)
+    peer.say(H.ACKNOWLEDGE, {"JMQAckType": 2}, blocks(*peer.delivered()))
+    selector = "JMS_SUN_DMQ_UNDELIVERED_REASON = 'UNDELIVERABLE'"
+    peer.consume("mq.sys.dmq", peer.session_of(), JMQSelector=selector)
+    [dead] = peer.delivered()
+    assert dead.properties["JMS_SUN_DMQ_UNDELIVERED_REASON"] == "UNDELIVERABLE"
+    assert dead.properties["JMS_SUN_DMQ_BODY_TRUNCATED"] is False
 
 
 def test_an_undeliverable_message_goes_to_another_consumer(harness: Harness, peer: Peer) -> None:

@@ -8,8 +8,9 @@ import pytest
 
 from sluicemq.protocols.java import Long
 from sluicemq.protocols.jmq.options import Options
-from sluicemq.protocols.jmq.packets import C, F, PacketType, Status
-from tests.protocols.jmq.harness import Harness, Peer
+from sluicemq.protocols.jmq.packets import AckMode, C, F, PacketType, Status
+from sluicemq.protocols.jmq.wire import Packet
+from tests.protocols.jmq.harness import Harness, Peer, status
 
 H = PacketType
 
@@ -220,3 +221,170 @@ def test_safe_mode_is_one_at_a_time(harness: Harness) -> None:
     peer.redeliver(message, attempted=True)
     [again] = peer.delivered()
     assert again.sysid == message.sysid
+
+
+@pytest.mark.parametrize("group", [1, 100, 250])
+def test_every_consumer_of_a_connection_has_its_turn(harness: Harness, group: int) -> None:
+    """As the Java client does: 100 messages to the connection, then RESUME_FLOW."""
+    peer = harness.connect(JMQRBufferSize=100)
+    received = {peer.consume("q", peer.session_of()): 0 for _ in range(500)}
+    sender = harness.connect()
+    for _ in range(1000 // group):
+        sender.put(b"".join(sender.message("q", b"x") for _ in range(group)))
+        while messages := peer.delivered():
+            for message in messages:
+                received[message.consumer_id] += 1
+                if message.flags & F:
+                    peer.say(H.RESUME_FLOW)
+            peer.acknowledge(*messages)
+    assert set(received.values()) <= {1, 2, 3}
+
+
+def test_every_consumer_has_its_turn_when_a_client_reads_slowly(harness: Harness) -> None:
+    peer = harness.connect()
+    received = {peer.consume("q", peer.session_of()): 0 for _ in range(4)}
+    sender = harness.connect()
+    for _ in range(4):
+        sender.send("q", "x")
+        [message] = peer.delivered()
+        received[message.consumer_id] += 1
+        peer.session.congest()
+        peer.session.relieve()
+    assert set(received.values()) == {1}
+
+
+# --- flow control by bytes -----------------------------------------------------------------------
+
+
+def size_of(message: Packet) -> int:
+    """Bytes of the packet that the broker has sent."""
+    return int.from_bytes(message.head[8:12], "big")
+
+
+@pytest.fixture
+def size(harness: Harness) -> int:
+    """Bytes of a delivery with a text of one character."""
+    peer = harness.connect()
+    peer.consume("m", peer.session_of(AckMode.NO_ACK))
+    peer.send("m", "x")
+    [message] = peer.delivered()
+    return size_of(message)
+
+
+def marks(messages: list[Packet], flag: int) -> list[bool]:
+    return [bool(message.flags & flag) for message in messages]
+
+
+def test_a_consumer_is_sent_as_many_bytes_as_it_asked_for(harness: Harness) -> None:
+    peer = harness.connect()
+    peer.send("q", *"abcdefgh")
+    session = peer.session_of()
+    where = {**peer.place("q"), "JMQSessionID": Long(session), "JMQSize": 1000}
+    answer = peer.ask(H.ADD_CONSUMER, {**where, "JMQBytes": Long(300)}, expect=Status.OK)
+    assert answer.properties["JMQBytes"] == 300
+    consumer = answer.properties["JMQConsumerID"]
+    messages = peer.delivered()
+    sizes = [size_of(message) for message in messages]
+    assert sum(sizes[:-1]) < 300 <= sum(sizes)
+    assert marks(messages, C) == [False] * (len(messages) - 1) + [True]
+    assert not any(marks(messages, F))
+    peer.acknowledge(*messages)
+    assert peer.texts() == []
+    resume: dict[str, object] = {"JMQConsumerID": consumer, "JMQSize": 1000}
+    peer.say(H.RESUME_FLOW, resume)  # as many bytes again
+    again = peer.delivered()
+    assert len(again) == len(messages)
+    peer.say(H.RESUME_FLOW, {**resume, "JMQBytes": Long(1)})
+    assert marks(peer.delivered(), C) == [True]
+    peer.say(H.RESUME_FLOW, {**resume, "JMQBytes": Long(0)})
+    assert peer.delivered() == []
+    peer.say(H.RESUME_FLOW, {**resume, "JMQBytes": Long(-1)})
+    rest = peer.delivered()
+    assert len(messages) + len(again) + 1 + len(rest) == 8
+    assert not any(marks(rest, C))
+
+
+def test_messages_that_exceed_the_bytes_wait_in_order(harness: Harness) -> None:
+    peer = harness.connect()
+    session = peer.session_of()
+    consumer = peer.consume("q", session, JMQBytes=Long(1))
+    other = harness.connect()
+    for text in "abc":
+        other.send("q", text)
+    assert peer.texts() == ["a"]
+    for text in "bc":
+        peer.resume(consumer, 1000)
+        assert peer.texts() == [text]
+
+
+@pytest.mark.parametrize("later", [False, True])
+def test_a_connection_is_sent_as_many_bytes_as_it_asked_for(
+    harness: Harness, size: int, later: bool
+) -> None:
+    limit: dict[str, Any] = {"JMQBytes": Long(2 * size)}
+    peer = harness.connect(**({} if later else limit))
+    if later:
+        peer.say(H.RESUME_FLOW, limit)
+    session = peer.session_of()
+    peer.consume("q", session)
+    peer.consume("r", session)
+    for name, text in ("q", "a"), ("r", "b"), ("q", "c"), ("r", "d"):
+        peer.send(name, text)
+    messages = peer.delivered()
+    assert [m.body for m in messages] == [b"a", b"b"]
+    assert marks(messages, F) == [False, True]
+    assert not any(marks(messages, C))
+    peer.say(H.RESUME_FLOW)
+    messages = peer.delivered()
+    assert {m.body for m in messages} == {b"c", b"d"}
+    assert marks(messages, F) == [False, True]
+
+
+def test_a_connection_that_takes_no_bytes_is_sent_nothing(harness: Harness) -> None:
+    peer = harness.connect(JMQBytes=Long(0))
+    peer.consume("q", peer.session_of())
+    peer.send("q", "a")
+    assert peer.delivered() == []
+    peer.say(H.RESUME_FLOW, {"JMQBytes": Long(-1)})
+    assert peer.texts() == ["a"]
+
+
+def test_a_message_larger_than_the_client_takes_becomes_a_dead_letter(
+    harness: Harness, size: int
+) -> None:
+    peer = harness.connect(JMQMaxMsgBytes=Long(size + 9))
+    peer.consume("q", peer.session_of())
+    peer.send("q", "a", "b" * 100, "c" * 10)
+    harness.turn()
+    assert peer.texts() == ["a", "c" * 10]
+    assert harness.bodies("mq.sys.dmq") == [b"b" * 100]
+    peer.consume("mq.sys.dmq", peer.session_of())
+    peer.say(H.RESUME_FLOW, {"JMQMaxMsgBytes": Long(-1)})
+
+
+def test_a_message_larger_than_a_client_takes_goes_to_another(harness: Harness, size: int) -> None:
+    small = harness.connect()
+    small.consume("q", small.session_of())
+    small.say(H.RESUME_FLOW, {"JMQMaxMsgBytes": Long(size)})
+    large = harness.connect()
+    large.consume("q", large.session_of())
+    sender = harness.connect()
+    for number in range(4):
+        sender.send("q", f"{number}" * 100)
+        harness.turn()
+    assert small.texts() == []
+    assert large.texts() == [f"{number}" * 100 for number in range(4)]
+    small.say(H.RESUME_FLOW, {"JMQMaxMsgBytes": Long(0)})  # any size
+    large.drop()
+    sender.send("q", "x" * 100)
+    harness.turn()
+    assert "x" * 100 in small.texts()
+
+
+def test_a_limit_of_bytes_that_is_no_number_is_refused(harness: Harness) -> None:
+    peer = harness.connect()
+    where = {**peer.place("q"), "JMQSize": 10}
+    assert peer.refusal(H.ADD_CONSUMER, {**where, "JMQBytes": "many"}) == Status.BAD_REQUEST
+    assert harness.connect().link.open
+    arriving = harness.arrive()
+    assert status(arriving.hello(JMQMaxMsgBytes="all")) == Status.BAD_REQUEST

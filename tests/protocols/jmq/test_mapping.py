@@ -228,7 +228,7 @@ def test_a_delivery_can_be_sent_on() -> None:
     first = delivered(message_of(sent(properties={"a": 1})), packets.R | packets.C, 5)
     again = delivered(message_of(first), 0, 1)
     assert again.header.count(b"\0\x0b\0\4") == 1
-    assert again.flags == CLASSIC
+    assert again.flags == CLASSIC | packets.R  # its sender says so
     assert again.properties == {"a": 1}
 
 
@@ -307,6 +307,7 @@ def test_a_dead_letter_tells_its_story() -> None:
         "failedAt": "2026-11-21T05:34:45.147+00:00",
         "JMS_SUN_DMQ_UNDELIVERED_TIMESTAMP": 1795239285147,
         "JMS_SUN_DMQ_UNDELIVERED_REASON": "EXPIRED",
+        "JMS_SUN_DMQ_UNDELIVERED_COMMENT": "the message expired before it was acknowledged",
         "JMS_SUN_DMQ_DELIVERY_COUNT": 2,
         "JMS_SUN_DMQ_BODY_TRUNCATED": False,
         "JMS_SUN_DMQ_PRODUCING_BROKER": "SluiceMQ",

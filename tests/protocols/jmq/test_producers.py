@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+
 import pytest
 
 from sluicemq.broker import BrokerSettings
@@ -12,7 +14,7 @@ from sluicemq.protocols.jmq.options import Options
 from sluicemq.protocols.jmq.packets import A, C, DestType, F, I, P, PacketType, Status
 from sluicemq.protocols.jmq.wire import Packet
 from tests.protocols.harness import RecordedAccess
-from tests.protocols.jmq.harness import Harness, Peer, encode_sysid, status
+from tests.protocols.jmq.harness import DiskHarness, Harness, Peer, encode_sysid, status
 
 H = PacketType
 
@@ -32,6 +34,27 @@ def produce(peer: Peer, name: str, topic: bool = False) -> int:
     number = answer.properties["JMQProducerID"]
     assert isinstance(number, int)
     return number
+
+
+# --- time ----------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("skew", [-7_200_000, 7_200_000], ids=["behind", "ahead"])
+def test_the_clock_of_the_client_decides_nothing(tmp_path: Path, skew: int) -> None:
+    harness = DiskHarness(tmp_path)
+    harness.broker.declare(Address(Kind.QUEUE, "q"), DestinationSettings(message_ttl=3_600_000))
+    arrival, stamp = harness.clock.wall, harness.clock.wall + skew
+    harness.connect().send("q", "a", sysid=encode_sysid(stamp, 1))
+    harness = harness.restart()
+    [delivery] = harness.queue("q").queue.browse()
+    message = harness.broker.core.read(delivery)
+    assert (message.arrival, message.timestamp) == (arrival, stamp)
+    assert message.expiration == arrival + 3_600_000
+    harness.turn(3_500_000)
+    peer = harness.connect()
+    peer.consume("q", peer.session_of())
+    [packet] = peer.delivered()
+    assert (packet.body, packet.timestamp) == (b"a", stamp)
 
 
 # --- answers -------------------------------------------------------------------------------------

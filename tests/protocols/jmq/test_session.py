@@ -7,13 +7,19 @@ from hashlib import md5
 import pytest
 
 from sluicemq.model.access import EVERYBODY, Identity
-from sluicemq.model.errors import AccessError, AuthenticationFailed
+from sluicemq.model.errors import (
+    AccessDenied,
+    AccessError,
+    AuthenticationFailed,
+    LoginBusy,
+    TooManyFailures,
+)
 from sluicemq.protocols.access import Admitted, Credentials, Open
 from sluicemq.protocols.java import Long, loads_map
 from sluicemq.protocols.jmq.options import Options
 from sluicemq.protocols.jmq.packets import A, GoodbyeReason, P, PacketType, Status
 from sluicemq.protocols.jmq.wire import encode_packet
-from sluicemq.protocols.link import Portrait
+from sluicemq.protocols.link import Login, Portrait
 from tests.protocols.jmq.harness import Harness, login, status, string
 
 H = PacketType
@@ -60,18 +66,17 @@ def test_hello_tells_about_the_broker() -> None:
     assert told["JMQConnectionID"] != second.properties["JMQConnectionID"]
 
 
-def test_hello_of_another_cluster() -> None:
-    harness = Harness()
-    assert status(harness.arrive().hello(JMQClusterID="x")) == Status.BAD_REQUEST
-    peer = harness.arrive(Options(cluster="ours"))
-    assert status(peer.hello(JMQClusterID="theirs")) == Status.BAD_REQUEST
+def test_hello_with_a_cluster_id_is_refused() -> None:
+    peer = Harness().arrive()
+    answer = peer.hello(JMQClusterID="x")
+    assert status(answer) == Status.BAD_REQUEST
+    assert answer.properties["JMQReason"] == "this broker is not in a cluster"
     assert not peer.link.open
-    answer = harness.arrive(Options(cluster="ours")).hello(JMQClusterID="ours")
-    assert status(answer) == Status.OK
-    assert answer.properties["JMQClusterID"] == "ours"
-    store = answer.properties["JMQStoreSession"]
-    again = harness.arrive(Options(cluster="ours")).hello(JMQStoreSession=store)
-    assert status(again) == Status.OK
+
+
+def test_hello_reply_names_no_cluster() -> None:
+    answer = Harness().arrive().hello()
+    assert not {"JMQClusterID", "JMQStoreSession", "JMQStoreOwner"} & set(answer.properties)
 
 
 def test_a_store_that_is_not_here_is_no_reason_to_go() -> None:
@@ -123,6 +128,11 @@ class Users(Open):
         self.later = later
         self.asked: list[Credentials] = []
         self.waiting: list[tuple[Credentials, Admitted]] = []
+        self.error: AccessError = AuthenticationFailed("wrong")
+        self.cancelled = 0
+
+    def cancel_login(self) -> None:
+        self.cancelled += 1
 
     def login(self, peer: str, credentials: Credentials, admitted: Admitted) -> None:
         self.asked.append(credentials)
@@ -134,7 +144,7 @@ class Users(Open):
     def verdict(self, shown: Credentials) -> Identity | AccessError:
         if (shown.user, shown.password) == ("anna", "secret") or shown.digest:
             return EVERYBODY
-        return AuthenticationFailed("wrong")
+        return self.error
 
     def answer(self) -> None:
         credentials, admitted = self.waiting.pop(0)
@@ -153,6 +163,57 @@ def test_a_wrong_password_is_413_and_the_end() -> None:
     assert peer.link.open
     harness.turn(1000)
     assert not peer.link.open
+
+
+def test_logins_may_be_spelled_as_the_protocol_page_does() -> None:
+    users = Users()
+    harness = Harness(access=users)
+    peer = harness.arrive()
+    peer.hello()
+    assert peer.challenge[0].properties["JMQAuthType"] == "basic"
+    basic = {"JMQAuthType": "jmqbasic"}
+    assert peer.refusal(H.AUTHENTICATE, basic, login("anna", "secret")) == Status.OK
+    peer = harness.arrive(Options(authentication="digest"))
+    peer.hello()
+    assert peer.challenge[0].properties["JMQAuthType"] == "digest"
+    digest = {"JMQAuthType": "jmqdigest"}
+    assert peer.refusal(H.AUTHENTICATE, digest, string("anna") + string("5e")) == Status.OK
+    assert users.asked[-1].digest == "5e"
+    peer = harness.arrive(Options(authentication="digest"))
+    peer.hello()
+    assert peer.refusal(H.AUTHENTICATE, basic, login("anna", "secret")) == Status.INVALID_LOGIN
+
+
+@pytest.mark.parametrize(
+    ("error", "expected"),
+    [
+        (AccessDenied("not now"), Status.FORBIDDEN),
+        (TooManyFailures("for this user from this address", 8), Status.FORBIDDEN),
+        (LoginBusy(), Status.UNAVAILABLE),
+    ],
+)
+def test_login_that_is_not_looked_at_says_when_to_try_again(
+    error: AccessError, expected: Status
+) -> None:
+    users = Users()
+    users.error = error
+    peer = Harness(access=users).arrive()
+    peer.hello()
+    answer = peer.ask(H.AUTHENTICATE, {"JMQAuthType": "basic"}, login("anna", "guess"))
+    assert status(answer) == expected
+    assert answer.properties["JMQReason"] == str(error)
+
+
+def test_closed_connection_withdraws_its_login() -> None:
+    users = Users(later=True)
+    peer = Harness(access=users).arrive()
+    peer.hello()
+    peer.say(H.AUTHENTICATE, {"JMQAuthType": "basic"}, login("anna", "secret"))
+    assert users.cancelled == 0
+    peer.session.end_of_input()
+    assert users.cancelled == 1
+    peer.drop()
+    assert users.cancelled == 2
 
 
 @pytest.mark.parametrize(
@@ -303,7 +364,7 @@ def test_others_are_not_ended() -> None:
 
 def test_what_has_no_meaning_is_501_if_an_answer_is_wanted() -> None:
     peer = Harness().connect()
-    for kind in (7, 30, 74, 80, 1000, -1, 0x7FFE):
+    for kind in (7, 30, 74, 82, 1000, -1, 0x7FFE):
         number, data = peer.request(kind)
         peer.put(data)
         [answer] = peer.receive()
@@ -399,7 +460,17 @@ def test_get_license_and_info() -> None:
     cluster = loads_map(peer.ask(H.INFO_REQUEST, {"JMQRequestType": 2}, expect=Status.OK).body)
     assert cluster[str(cluster["BrokerIDs"])] == about
     assert peer.refusal(H.INFO_REQUEST, {"JMQRequestType": 3}) == Status.NOT_IMPLEMENTED
+    assert peer.refusal(H.INFO_REQUEST, {"JMQRequestType": 4}) == Status.BAD_REQUEST
     assert peer.refusal(H.INFO_REQUEST) == Status.BAD_REQUEST
+
+
+def test_an_info_request_has_the_number_of_the_protocol_page_too() -> None:
+    peer = Harness().connect()
+    answer = peer.ask(78, {"JMQRequestType": 1}, expect=Status.OK)
+    assert answer.properties["JMQRequestType"] == 1
+    expected = peer.ask(H.INFO_REQUEST, {"JMQRequestType": 1}).body
+    assert (answer.type, answer.body) == (79, expected)
+    assert peer.refusal(78, {"JMQTransactionID": Long(5)}) == Status.NOT_FOUND
 
 
 # --- ping ----------------------------------------------------------------------------------------
@@ -432,13 +503,31 @@ def test_whoever_says_anything_is_alive() -> None:
     assert not peer.link.open
 
 
-def test_old_clients_are_not_pinged() -> None:
+def test_old_clients_are_pinged_without_a_wish_for_an_answer() -> None:
     harness = Harness()
     peer = harness.connect(Options(ping_interval=10.0), JMQProtocolLevel=360)
+    harness.turn(10_000)
+    assert peer.receive() == []
     for _ in range(8):
         harness.turn(10_000)
-    assert peer.receive() == []
+        [ping] = peer.receive()
+        assert (ping.type, ping.flags & A) == (H.PING, 0)
+    assert peer.link.open  # they never answer, so their silence means nothing
+
+
+def test_an_old_client_that_does_not_log_in_is_given_up() -> None:
+    harness = Harness()
+    peer = harness.arrive(Options(authentication="basic", ping_interval=10.0))
+    peer.hello(JMQProtocolLevel=360)
+    for _ in range(8):
+        harness.turn(10_000)
     assert not peer.link.open
+
+
+def test_a_ping_without_the_a_bit_is_not_answered() -> None:
+    peer = Harness().connect()
+    assert peer.say(H.PING) == []
+    assert peer.refusal(H.PING) == Status.OK
 
 
 # --- the end -------------------------------------------------------------------------------------
@@ -540,3 +629,45 @@ def test_who_does_not_read_is_not_read() -> None:
     assert peer.link.paused
     peer.session.relieve()
     assert not peer.link.paused
+
+
+# --- memory of unfinished input ------------------------------------------------------------------
+
+
+def test_little_is_kept_before_the_login() -> None:
+    peer = Harness().arrive(Options(login_bytes=4096, authentication="basic"))
+    peer.hello()
+    assert peer.session.login is Login.DUE
+    assert peer.refusal(H.AUTHENTICATE, {}, bytes(5000)) == Status.ENTITY_TOO_LARGE
+    # also of a header that is large
+    large = encode_packet(H.AUTHENTICATE, A, 7, body=b"", header=bytes(200_000))
+    peer.session.receive(large[:100_000])
+    assert peer.session.buffered < 4096
+    peer.session.receive(large[100_000:])
+    assert peer.session.buffered == 0
+    assert peer.refusal(H.AUTHENTICATE, {}, login("a", "b")) == Status.OK
+    assert peer.session.login is Login.DONE
+    peer.send("q", "x" * 10_000)
+
+
+def test_a_user_with_too_many_connections_may_not_log_in() -> None:
+    peer = Harness().arrive()
+    peer.hello()
+    peer.link.user_limit_reached = True
+    assert peer.refusal(H.AUTHENTICATE, {}, login("a", "b")) == Status.UNAVAILABLE
+    peer.harness.turn(1000)
+    assert not peer.link.open
+
+
+def test_what_waits_behind_a_login_counts_until_it_is_answered() -> None:
+    access = Users(later=True)
+    peer = Harness().arrive(access=access)
+    peer.hello()
+    peer.put(
+        encode_packet(H.AUTHENTICATE, A, 2, body=login("anna", "secret"))
+        + encode_packet(H.PING, A, 3, body=bytes(1000))
+    )
+    assert peer.session.login is Login.CHECKING
+    assert peer.session.buffered > 1000
+    access.waiting[0][1](EVERYBODY)
+    assert peer.session.buffered == 0

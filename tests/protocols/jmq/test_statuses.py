@@ -1,7 +1,9 @@
 """Every status of every reply that the protocol specification has.
 
-TABLE is the specification's; each status is either provoked by a scenario (scenarios.py) or stands
-in IMPOSSIBLE, with the reason why one broker never answers it.
+TABLE is the specification's, and what Open MQ's programs send beside it; each status is either
+provoked by a scenario (scenarios.py) or stands in IMPOSSIBLE, with the reason why one broker never
+answers it. None is impossible here that one Open MQ broker sends, except for 409 to
+START_TRANSACTION.
 """
 
 from __future__ import annotations
@@ -11,54 +13,53 @@ from functools import partial
 import pytest
 
 from sluicemq.model.destination import Address, Kind
-from sluicemq.protocols.jmq.packets import PacketType, Status
-from tests.protocols.jmq.harness import Harness, login, status
+from sluicemq.protocols.jmq.packets import PacketType
+from tests.protocols.jmq.harness import Harness, status
 from tests.protocols.jmq.scenarios import SCENARIOS, provokes, too_early
-from tests.protocols.jmq.test_session import Users
 
 H = PacketType
 
 TABLE: dict[PacketType, set[int]] = {
     H.SEND_REPLY: {200, 304, 403, 404, 408, 410, 412, 414, 423, 500},
     H.ACKNOWLEDGE_REPLY: {200, 400, 404, 405, 408, 410, 412, 500},
-    H.ADD_CONSUMER_REPLY: {200, 400, 403, 404, 405, 409, 412, 500},
-    H.ADD_PRODUCER_REPLY: {200, 403, 404, 409, 500},
-    H.AUTHENTICATE_REPLY: {200, 403, 500},
+    H.ADD_CONSUMER_REPLY: {200, 400, 403, 404, 405, 409, 412, 415, 500},
+    H.ADD_PRODUCER_REPLY: {200, 403, 404, 405, 409, 415, 500},
+    H.AUTHENTICATE_REPLY: {200, 403, 413, 500, 503},
     H.BROWSE_REPLY: {200, 400, 403, 404, 500},
-    H.CREATE_DESTINATION_REPLY: {200, 403, 409, 500},
+    H.CREATE_DESTINATION_REPLY: {200, 400, 403, 409, 415, 500},
     H.CREATE_SESSION_REPLY: {200, 400, 405, 500},
-    H.DELETE_CONSUMER_REPLY: {200, 403, 404, 409, 412, 500},
+    H.DELETE_CONSUMER_REPLY: {200, 400, 403, 404, 409, 412, 500},
     H.DELETE_PRODUCER_REPLY: {200, 403, 404, 500},
     H.DELIVER_REPLY: {200, 404, 500},
     H.DESTROY_DESTINATION_REPLY: {200, 403, 404, 409, 500},
-    H.DESTROY_SESSION_REPLY: {200, 500},
+    H.DESTROY_SESSION_REPLY: {200, 404, 500},
     H.GENERATE_UID_REPLY: {200, 500},
     H.GET_LICENSE_REPLY: {200, 500},
     H.GOODBYE_REPLY: {200},
-    H.HELLO_REPLY: {200, 301, 400, 404, 405, 408, 500, 503, 505},
+    H.HELLO_REPLY: {200, 301, 400, 404, 405, 408, 415, 500, 503, 505},
+    H.INFO: {200, 400, 500, 501},
     H.PING_REPLY: {200, 500},
-    H.SET_CLIENTID_REPLY: {200, 400, 409, 500},
-    H.STOP_REPLY: {200},
+    H.SET_CLIENTID_REPLY: {200, 400, 408, 409, 500},
+    H.STOP_REPLY: {200, 404, 500},
     H.VERIFY_DESTINATION_REPLY: {200, 400, 403, 404, 500},
-    H.START_TRANSACTION_REPLY: {200, 304, 409, 500, 501},
+    H.START_TRANSACTION_REPLY: {200, 304, 400, 404, 409, 500, 501},
     H.COMMIT_TRANSACTION_REPLY: {200, 400, 404, 408, 410, 412, 500},
-    H.ROLLBACK_TRANSACTION_REPLY: {200, 400, 404, 412, 500},
+    H.ROLLBACK_TRANSACTION_REPLY: {200, 400, 404, 408, 412, 500},
     H.END_TRANSACTION_REPLY: {200, 304, 400, 404, 408, 412, 500},
     H.PREPARE_TRANSACTION_REPLY: {200, 304, 400, 404, 408, 412, 500},
     H.RECOVER_TRANSACTION_REPLY: {200, 400, 404, 500},
-    H.VERIFY_TRANSACTION_REPLY: {200, 404, 500},
+    H.VERIFY_TRANSACTION_REPLY: {200, 400, 404, 500},
 }
 
 IMPOSSIBLE: dict[tuple[PacketType, int], str] = {
-    (H.AUTHENTICATE_REPLY, 403): "a wrong login is 413, and connecting takes no permission",
-    (H.DELETE_CONSUMER_REPLY, 412): "a consumer stays when its destination goes",
-    (H.DELETE_PRODUCER_REPLY, 403): "only its own connection knows a producer",
-    (H.GET_LICENSE_REPLY, 500): "a question with one answer, for those who have logged in",
-    (H.HELLO_REPLY, 405): "there is no licence that a client could exceed",
-    (H.HELLO_REPLY, 503): "too many connections are refused before they are greeted",
-    (H.PING_REPLY, 500): "a broker that is not well does not answer at all",
-    (H.START_TRANSACTION_REPLY, 409): "the Java client would ask again for ever",
-    (H.COMMIT_TRANSACTION_REPLY, 410): "of a broker in another part of the transaction",
+    (H.DELETE_PRODUCER_REPLY, 403): "Open MQ does not send it: an unknown producer is an error",
+    (H.HELLO_REPLY, 301): "Open MQ sends it in a cluster only: a store session has moved",
+    (H.HELLO_REPLY, 408): "Open MQ sends it in a cluster only: a store session is being moved",
+    (H.HELLO_REPLY, 405): "Open MQ has no licences any more that a client could exceed",
+    (H.PING_REPLY, 500): "Open MQ does not send it: PING is always answered with OK",
+    (H.SET_CLIENTID_REPLY, 408): "Open MQ sends it in a cluster only: another broker has a lock",
+    (H.START_TRANSACTION_REPLY, 409): "Open MQ sends it, and the Java client then asks for ever",
+    (H.COMMIT_TRANSACTION_REPLY, 410): "Open MQ sends it in a cluster only: a broker is down",
 }
 
 NOT_LOGGED_IN = {kind for kind in TABLE if kind not in (H.SEND_REPLY, H.HELLO_REPLY)}
@@ -81,12 +82,6 @@ def test_no_status_is_left_out() -> None:
     every = {(kind, status) for kind, statuses in TABLE.items() for status in statuses}
     assert set(SCENARIOS) | set(IMPOSSIBLE) == every
     assert not set(SCENARIOS) & set(IMPOSSIBLE)
-
-
-def test_a_wrong_login_is_413() -> None:
-    peer = Harness(access=Users()).arrive()
-    peer.hello()
-    assert peer.refusal(H.AUTHENTICATE, {}, login("a", "b")) == Status.INVALID_LOGIN
 
 
 def test_nothing_is_refused_without_a_status() -> None:

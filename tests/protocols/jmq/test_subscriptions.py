@@ -12,6 +12,7 @@ from sluicemq.model.destination import Address, DestinationSettings, Kind
 from sluicemq.protocols.java import Long
 from sluicemq.protocols.jmq.options import Options
 from sluicemq.protocols.jmq.packets import PacketType, Status, W
+from sluicemq.protocols.jmq.wire import Packet
 from tests.protocols.harness import RecordedAccess
 from tests.protocols.jmq.harness import DiskHarness, Harness, Peer, status
 
@@ -243,6 +244,48 @@ def test_unsubscribing_with_a_message_that_is_not_acknowledged(harness: Harness)
     peer.acknowledge(message)
 
 
+def close_and_unsubscribe(peer: Peer, consumer: int, name: str, expect: int) -> Packet:
+    properties = {"JMQConsumerID": Long(consumer), "JMQDurableName": name}
+    return peer.ask(H.DELETE_CONSUMER, properties, expect=expect)
+
+
+@pytest.mark.parametrize("topic", ["t", "t.*"])
+def test_closing_a_consumer_and_unsubscribing_at_once(harness: Harness, topic: str) -> None:
+    peer = harness.connect(client_id="me")
+    peer.create("t.a", topic=True)
+    consumer = subscribe(peer, topic, JMQDurableName="d")
+    answer = close_and_unsubscribe(peer, consumer, "d", Status.OK)
+    assert answer.properties["JMQConsumerID"] == consumer
+    assert not harness.broker.durable_subscriptions
+    assert peer.refusal(H.DELETE_CONSUMER, {"JMQDurableName": "d"}) == Status.NOT_FOUND
+    gone = {"JMQConsumerID": Long(consumer)}
+    assert peer.refusal(H.DELETE_CONSUMER, gone) == Status.NOT_FOUND
+
+
+def test_closing_and_unsubscribing_happen_both_or_not_at_all(harness: Harness) -> None:
+    peer = harness.connect(client_id="me")
+    consumer = subscribe(peer, "t", JMQDurableName="d", JMQShare=True)
+    other = subscribe(peer, "t", JMQDurableName="d", JMQShare=True)
+    close_and_unsubscribe(peer, consumer, "d", Status.CONFLICT)
+    close_and_unsubscribe(peer, consumer, "unknown", Status.NOT_FOUND)
+    publish(peer, "t", "a", "b")
+    assert {message.consumer_id for message in peer.delivered()} == {consumer, other}
+    peer.close_consumer(other)
+    close_and_unsubscribe(peer, consumer, "d", Status.OK)
+    assert not harness.broker.durable_subscriptions
+
+
+def test_it_is_answered_when_the_removal_is_on_disk(harness: Harness) -> None:
+    peer = harness.connect(client_id="me")
+    consumer = subscribe(peer, "t", JMQDurableName="d")
+    properties = {"JMQConsumerID": Long(consumer), "JMQDurableName": "d"}
+    peer.session.receive(peer.request(H.DELETE_CONSUMER, properties)[1])
+    assert peer.receive() == []
+    harness.turn()
+    [answer] = peer.receive()
+    assert status(answer) == Status.OK
+
+
 def test_durable_subscriptions_are_known_after_a_restart(tmp_path: Path) -> None:
     harness = DiskHarness(tmp_path)
     peer = harness.connect(client_id="me/too")
@@ -459,7 +502,6 @@ def test_temporary_destinations_are_their_connections(harness: Harness) -> None:
     peer.drop()
     assert other.refusal(H.ADD_CONSUMER, other.place(name, True)) == Status.NOT_FOUND
     assert other.create(name, topic) == Status.NOT_FOUND
-    assert other.create("mine", temporary=True) == Status.ERROR
 
 
 def test_destinations_that_may_not_be_created() -> None:
@@ -495,3 +537,66 @@ def test_a_request_without_a_wish_for_an_answer(harness: Harness) -> None:
     peer.say(H.ADD_CONSUMER, peer.place("a.*"))
     assert peer.receive() == []
     assert harness.find("q") is not None
+
+
+# --- flavours of queues --------------------------------------------------------------------------
+
+
+def create(peer: Peer, bits: int, name: str = "q") -> Packet:
+    return peer.ask(H.CREATE_DESTINATION, {"JMQDestination": name, "JMQDestType": bits})
+
+
+@pytest.mark.parametrize("name", ["q", "temporary_destination://queue/1"])
+def test_a_single_receiver_queue_has_one_consumer(harness: Harness, name: str) -> None:
+    peer = harness.connect()
+    bits = 0x101 if name == "q" else 0x111
+    assert create(peer, bits, name).properties["JMQDestType"] == bits
+    consumer = peer.consume(name, peer.session_of())
+    assert peer.refusal(H.ADD_CONSUMER, peer.place(name)) == Status.CONFLICT
+    peer.close_consumer(consumer)
+    peer.consume(name, peer.session_of())  # as soon as the answer is there
+
+
+def test_a_failover_queue_serves_its_first_consumer(harness: Harness) -> None:
+    peer = harness.connect()
+    create(peer, 0x401)
+    first, second = (peer.consume("q", peer.session_of()) for _ in range(2))
+    peer.send("q", "a", "b")
+    assert {message.consumer_id for message in peer.delivered()} == {first}
+    peer.close_consumer(first)
+    assert {message.consumer_id for message in peer.delivered()} == {second}
+
+
+def test_a_round_robin_queue_serves_all_whatever_the_default_is() -> None:
+    defaults = DestinationSettings(max_consumers=1)
+    peer = Harness(BrokerSettings(defaults=defaults)).connect()
+    create(peer, 0x201)
+    consumers = {peer.consume("q", peer.session_of()) for _ in range(2)}
+    peer.send("q", "a", "b")
+    assert {message.consumer_id for message in peer.delivered()} == consumers
+
+
+def test_a_queue_that_exists_keeps_its_flavour(harness: Harness) -> None:
+    peer = harness.connect()
+    create(peer, 0x101)
+    assert create(peer, 0x401).properties["JMQDestType"] == 0x101
+    assert create(peer, 0x001).properties["JMQDestType"] == 0x101
+    answer = peer.ask(H.VERIFY_DESTINATION, peer.place("q"))
+    assert answer.properties["JMQDestType"] == 0x121
+    assert harness.queue("q").settings.max_consumers == 1
+
+
+def test_a_flavour_survives_a_restart(tmp_path: Path) -> None:
+    harness = DiskHarness(tmp_path)
+    peer = harness.connect()
+    create(peer, 0x101)
+    peer.send("q", "a")
+    assert harness.restart().queue("q").settings.max_consumers == 1
+
+
+def test_flavours_that_make_no_sense(harness: Harness) -> None:
+    peer = harness.connect()
+    assert status(create(peer, 0x301)) == Status.BAD_REQUEST
+    assert harness.find("q") is None
+    assert status(create(peer, 0x102, "t")) == Status.OK  # topics have none
+    assert harness.topic("t").settings.max_consumers == 0

@@ -2,14 +2,18 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import pytest
 
 from sluicemq.broker import BrokerSettings
 from sluicemq.model.destination import Address, DestinationSettings, Kind
 from sluicemq.protocols.java import Long
-from sluicemq.protocols.jmq.header import encode_header
+from sluicemq.protocols.jmq.header import QUEUE_CLASS, encode_header
+from sluicemq.protocols.jmq.ids import encode_blocks
 from sluicemq.protocols.jmq.options import Options
-from sluicemq.protocols.jmq.packets import A, AckMode, P, PacketType, R, Status
+from sluicemq.protocols.jmq.packets import A, AckMode, P, PacketType, Q, R, Status
+from tests.protocols.harness import RecordedAccess
 from tests.protocols.jmq.harness import Harness, Peer, blocks, encode_sysid, status
 
 H = PacketType
@@ -437,3 +441,206 @@ def test_a_message_that_is_not_persistent(harness: Harness, peer: Peer) -> None:
     assert answer.consumer_id == 4
     peer.commit(transaction)
     assert harness.bodies("q") == [b"a", b"b"]
+
+
+# --- without its session -------------------------------------------------------------------------
+
+
+def leave_behind(peer: Peer, **wish: object) -> int:
+    """A local transaction with a message, whose session has ended, and then its connection."""
+    session = peer.session_of(AckMode.NONE)
+    answer = peer.ask(H.START_TRANSACTION, {"JMQSessionID": Long(session), **wish})
+    transaction = answer.properties["JMQTransactionID"]
+    assert isinstance(transaction, int)
+    peer.send("q", "a", transaction_id=transaction)
+    peer.ask(H.DESTROY_SESSION, {"JMQSessionID": Long(session)}, expect=Status.OK)
+    peer.drop()
+    return transaction
+
+
+def test_a_local_transaction_survives_if_it_is_sessionless(harness: Harness, peer: Peer) -> None:
+    transaction = leave_behind(peer, JMQSessionLess=True)
+    other = harness.connect()
+    other.send("q", "b", transaction_id=transaction)
+    other.commit(transaction)
+    assert harness.bodies("q") == [b"a", b"b"]
+
+
+@pytest.mark.parametrize("wish", [{}, {"JMQSessionLess": False}], ids=["absent", "false"])
+def test_a_local_transaction_ends_with_its_session(
+    harness: Harness, peer: Peer, wish: dict[str, object]
+) -> None:
+    transaction = leave_behind(peer, **wish)
+    assert not harness.broker.transactions.open
+    other = harness.connect()
+    other.send("q", "b", transaction_id=transaction, expect=Status.GONE)
+    other.commit(transaction, expect=Status.NOT_FOUND)
+
+
+def test_a_local_transaction_without_a_connection_ends_in_time(harness: Harness) -> None:
+    options = Options(authentication="basic", detached_timeout=10_000)
+    leave_behind(harness.connect(options), JMQSessionLess=True)
+    harness.turn(9_999)
+    assert harness.broker.transactions.open
+    harness.turn(2)
+    assert not harness.broker.transactions.open
+
+
+def test_a_local_transaction_of_a_connection_is_nobody_elses(harness: Harness, peer: Peer) -> None:
+    answer = peer.ask(H.START_TRANSACTION, {"JMQSessionLess": True}, expect=Status.OK)
+    transaction = answer.properties["JMQTransactionID"]
+    assert isinstance(transaction, int)
+    harness.connect().send("q", "b", transaction_id=transaction, expect=Status.GONE)
+
+
+# --- failed ones ---------------------------------------------------------------------------------
+
+
+def fill(harness: Harness) -> None:
+    """Let transactions refuse all but small messages."""
+    harness.broker.settings = BrokerSettings(max_transaction_bytes=4000)
+
+
+def test_a_message_refused_without_an_answer_fails_its_transaction(
+    harness: Harness, peer: Peer
+) -> None:
+    fill(harness)
+    transaction = peer.begin()
+    peer.send("q", "a", transaction_id=transaction)
+    assert peer.say(1, **silent(peer, "b" * 4000, transaction)) == []
+    peer.send("q", "c", transaction_id=transaction, expect=Status.PRECONDITION_FAILED)
+    answer = peer.ask(H.COMMIT_TRANSACTION, {**about(transaction), "JMQStartNextTransaction": True})
+    assert status(answer) == Status.PRECONDITION_FAILED
+    assert "max_transaction_bytes" in str(answer.properties["JMQReason"])
+    assert harness.bodies("q") == []
+    peer.ask(H.ROLLBACK_TRANSACTION, about(transaction), expect=Status.OK)
+    assert not harness.broker.transactions.open
+
+
+def silent(peer: Peer, body: str, transaction: int, name: str = "q") -> dict[str, Any]:
+    """A message that is not persistent, and wants no answer, for `Peer.say`."""
+    header = encode_header(name, destination_class=QUEUE_CLASS, transaction_id=transaction)
+    return {"body": body.encode(), "flags": Q, "header": header}
+
+
+@pytest.mark.parametrize("name", ["mq.sys.dmq", "not allowed"])
+def test_so_does_one_that_may_not_be_sent(harness: Harness, name: str) -> None:
+    peer = harness.connect(access=RecordedAccess("q: produce"))
+    transaction = peer.begin()
+    peer.say(1, **silent(peer, "a", transaction, name))
+    peer.commit(transaction, expect=Status.PRECONDITION_FAILED)
+
+
+def test_so_does_one_that_is_too_large_to_be_read(harness: Harness) -> None:
+    peer = harness.connect(Options(authentication="basic", packet=1000))
+    transaction = peer.begin()
+    peer.say(1, **silent(peer, "a" * 2000, transaction))
+    peer.commit(transaction, expect=Status.PRECONDITION_FAILED)
+
+
+def test_a_refused_message_with_an_answer_leaves_the_transaction_usable(
+    harness: Harness, peer: Peer
+) -> None:
+    fill(harness)
+    transaction = peer.begin()
+    peer.send("q", "b" * 4000, flags=0, transaction_id=transaction, expect=Status.RESOURCE_FULL)
+    peer.send("q", "a", transaction_id=transaction)
+    peer.commit(transaction)
+    assert harness.bodies("q") == [b"a"]
+
+
+@pytest.mark.parametrize("wanted", [False, True], ids=["no answer", "answer"])
+def test_an_acknowledgement_refused_without_an_answer_fails_its_transaction(
+    harness: Harness, peer: Peer, wanted: bool
+) -> None:
+    transaction = peer.begin()
+    peer.send("q", "a", transaction_id=transaction)
+    body = encode_blocks([(5, encode_sysid(1, 1))])  # there is no such consumer
+    header = encode_header(transaction_id=transaction)
+    peer.say(H.ACKNOWLEDGE, {}, body, A if wanted else 0, header)
+    peer.receive()
+    peer.commit(transaction, expect=Status.OK if wanted else Status.PRECONDITION_FAILED)
+    assert harness.bodies("q") == ([b"a"] if wanted else [])
+
+
+@pytest.mark.parametrize("body", [b"x", b""], ids=["refused", "empty"])
+def test_what_others_send_does_not_fail_a_transaction(
+    harness: Harness, peer: Peer, body: bytes
+) -> None:
+    transaction = peer.begin()
+    other = harness.connect()
+    other.say(H.ACKNOWLEDGE, {}, body, 0, encode_header(transaction_id=transaction))
+    peer.send("q", "a", transaction_id=transaction)
+    peer.commit(transaction)
+
+
+# --- large ones ----------------------------------------------------------------------------------
+
+
+def test_send_above_the_limit_is_refused_and_the_rest_can_be_committed(
+    harness: Harness, peer: Peer
+) -> None:
+    harness.broker.settings = BrokerSettings(max_transaction_bytes=4000)
+    transaction = peer.begin()
+    peer.send("q", "a" * 1000, "b" * 1000, transaction_id=transaction)
+    peer.send("q", "c" * 4000, transaction_id=transaction, expect=Status.RESOURCE_FULL)
+    peer.commit(transaction)
+    assert harness.bodies("q") == [b"a" * 1000, b"b" * 1000]
+    other = peer.begin()
+    peer.send("q", "c" * 4000, transaction_id=other, expect=Status.RESOURCE_FULL)
+    peer.ask(H.ROLLBACK_TRANSACTION, about(other), expect=Status.OK)
+
+
+def begin_large_commit(harness: Harness, peer: Peer, **more: object) -> int:
+    """Send a COMMIT that takes several event loop iterations; its transaction."""
+    commits = harness.broker.transactions.commits
+    commits.slice_deliveries = commits.part_deliveries = 1
+    transaction = peer.begin()
+    peer.send("q", *"abcdef", transaction_id=transaction)
+    peer.session.receive(peer.request(H.COMMIT_TRANSACTION, {**about(transaction), **more})[1])
+    return transaction
+
+
+def test_large_commit_is_answered_when_all_of_it_is_applied(harness: Harness, peer: Peer) -> None:
+    transaction = begin_large_commit(harness, peer, JMQStartNextTransaction=True)
+    answers = peer.receive()
+    while not answers:
+        assert harness.broker.transactions.open
+        harness.turn()
+        answers = peer.receive()
+    assert harness.bodies("q") == [b"a", b"b", b"c", b"d", b"e", b"f"]
+    [answer] = answers
+    assert status(answer) == Status.OK
+    assert answer.properties["JMQTransactionID"] == transaction
+    following = answer.properties["JMQNextTransactionID"]
+    assert isinstance(following, int)
+    peer.commit(following)
+
+
+@pytest.mark.parametrize("flushes", [0, 1, 8])
+def test_large_commit_goes_on_when_its_connection_has_gone(
+    harness: Harness, peer: Peer, flushes: int
+) -> None:
+    begin_large_commit(harness, peer)
+    for _ in range(flushes):
+        harness.broker.flush()
+    peer.drop()
+    for _ in range(30):
+        harness.turn()
+    assert harness.bodies("q") == [b"a", b"b", b"c", b"d", b"e", b"f"]
+    assert not harness.broker.transactions.open
+
+
+def test_requests_about_a_transaction_that_is_being_committed(harness: Harness, peer: Peer) -> None:
+    transaction = begin_large_commit(harness, peer)
+    harness.broker.flush()
+    rollback = peer.request(H.ROLLBACK_TRANSACTION, about(transaction))[1]
+    late = peer.request(H.COMMIT_TRANSACTION, about(transaction))[1]
+    peer.session.receive(rollback)
+    peer.session.receive(late)
+    answers: list[int] = []
+    for _ in range(30):
+        harness.turn()
+        answers += [status(answer) for answer in peer.receive()]
+    assert sorted(answers) == [Status.OK, Status.OK, Status.PRECONDITION_FAILED]
+    assert harness.bodies("q") == [b"a", b"b", b"c", b"d", b"e", b"f"]

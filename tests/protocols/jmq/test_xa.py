@@ -13,6 +13,7 @@ from sluicemq.protocols.jmq.options import Options
 from sluicemq.protocols.jmq.packets import (
     I,
     PacketType,
+    Q,
     R,
     Status,
     TransactionState,
@@ -299,16 +300,25 @@ def test_a_xid_can_be_used_again(harness: Harness, peer: Peer) -> None:
 # --- lost connections, restarts ------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("state", [S.STARTED, S.INCOMPLETE, S.FAILED, S.COMPLETE])
-def test_a_connection_that_is_lost_before_it_is_prepared(
+def lose(peer: Peer, state: TransactionState, **more: object) -> int:
+    """Lose the connection of a branch in that state, in which something has been done."""
+    number = number_of(step(peer, START, **more))
+    work(peer, number)
+    flags = {S.INCOMPLETE: XaFlag.SUSPEND, S.FAILED: XaFlag.FAIL, S.COMPLETE: XaFlag.SUCCESS}
+    if state is not S.STARTED:
+        step(peer, END, flags=flags[state])
+    peer.drop()
+    return number
+
+
+UNPREPARED = pytest.mark.parametrize("state", [S.STARTED, S.INCOMPLETE, S.FAILED, S.COMPLETE])
+
+
+@UNPREPARED
+def test_a_branch_of_its_session_is_lost_with_its_connection(
     harness: Harness, peer: Peer, state: TransactionState
 ) -> None:
-    number = to_state(peer, S.STARTED)
-    work(peer, number)
-    if state is not S.STARTED:
-        flags = {S.INCOMPLETE: XaFlag.SUSPEND, S.FAILED: XaFlag.FAIL}
-        step(peer, END, flags=flags.get(state, XaFlag.SUCCESS))
-    peer.drop()
+    lose(peer, state, JMQSessionLess=False)
     assert harness.bodies("in") == [b"a"]
     assert harness.queue("in").unacked == 0
     other = harness.connect()
@@ -316,14 +326,46 @@ def test_a_connection_that_is_lost_before_it_is_prepared(
     assert status(step(other, ROLLBACK)) == Status.OK  # as it wishes
 
 
-def test_a_transaction_that_does_not_need_its_connection(harness: Harness, peer: Peer) -> None:
-    number = number_of(step(peer, START, JMQSessionLess=True))
-    work(peer, number)
-    step(peer, END, flags=XaFlag.SUCCESS)
-    peer.drop()
-    number_of(step(harness.connect(), COMMIT, flags=XaFlag.ONEPHASE))
-    assert harness.bodies("out") == [b"b"]
+@UNPREPARED
+@pytest.mark.parametrize("wish", [{}, {"JMQSessionLess": True}], ids=["absent", "true"])
+def test_a_branch_survives_its_connection(
+    harness: Harness, peer: Peer, state: TransactionState, wish: dict[str, object]
+) -> None:
+    number = lose(peer, state, **wish)
+    assert (harness.bodies("in"), harness.bodies("out")) == ([], [])
+    other = harness.connect()
+    if state is S.FAILED:
+        assert status(step(other, PREPARE)) == Status.PRECONDITION_FAILED
+        number_of(step(other, ROLLBACK))
+        assert (harness.bodies("in"), harness.bodies("out")) == ([b"a"], [])
+        return
+    if state is not S.COMPLETE:
+        resume = XaFlag.RESUME if state is S.INCOMPLETE else XaFlag.JOIN
+        assert number_of(step(other, START, flags=resume)) == number
+        other.send("out", "c", transaction_id=number)
+        number_of(step(other, END, flags=XaFlag.SUCCESS))
+    number_of(step(other, PREPARE))
+    number_of(step(other, COMMIT))
+    assert harness.bodies("out") == ([b"b"] if state is S.COMPLETE else [b"b", b"c"])
     assert harness.bodies("in") == []
+    assert harness.queue("in").unacked == 0
+
+
+def test_so_many_branches_are_kept_without_a_connection(harness: Harness) -> None:
+    """The oldest of the owner goes when one more loses its connection."""
+    options = Options(authentication="basic", most=2)
+    for name in ("x", "y", "z"):
+        peer = harness.connect(options)
+        peer.send("q", name, transaction_id=number_of(step(peer, START, name)))
+        number_of(step(peer, END, name, XaFlag.SUCCESS))
+        peer.drop()
+    other = harness.connect(options)
+    assert status(step(other, PREPARE, "x")) == Status.TIMEOUT
+    number_of(step(other, COMMIT, "y", XaFlag.ONEPHASE))
+    number_of(step(other, PREPARE, "z"))
+    number_of(step(other, COMMIT, "z"))
+    assert harness.bodies("q") == [b"y", b"z"]
+    assert not harness.coordinator.branches._kept
 
 
 def test_what_is_prepared_survives_its_connection(harness: Harness, peer: Peer) -> None:
@@ -440,9 +482,38 @@ def test_verify(harness: Harness, peer: Peer) -> None:
         assert facts["JMQAutoRollback"] == 2
         assert facts["JMQLifetime"] == 0
         assert answer.properties["JMQTransactionID"] == number
+        # the protocol page has another number
+        page = peer.ask(80, properties, body, expect=Status.OK)
+        assert (page.type, page.body) == (81, answer.body)
+    assert peer.refusal(80, {"JMQTransactionID": 5}) == Status.NOT_FOUND
     complete = to_state(peer, S.COMPLETE, "y")
     for properties in ({"JMQTransactionID": Long(complete)}, {"JMQTransactionID": Long(5)}, {}):
         assert peer.refusal(H.VERIFY_TRANSACTION, properties) == Status.NOT_FOUND
+
+
+@pytest.mark.parametrize("wish", [True, False])
+def test_verify_says_whether_it_is_sessionless(peer: Peer, wish: bool) -> None:
+    step(peer, START, JMQSessionLess=wish)
+    step(peer, END, flags=XaFlag.SUCCESS)
+    number_of(step(peer, PREPARE))
+    answer = peer.ask(H.VERIFY_TRANSACTION, {}, xid("x"), expect=Status.OK)
+    assert loads_map(answer.body)["JMQSessionLess"] is wish
+
+
+def test_a_branch_with_a_message_refused_without_an_answer_cannot_be_prepared(
+    harness: Harness, peer: Peer
+) -> None:
+    number = number_of(step(peer, START))
+    work(peer, number)
+    header = encode_header("mq.sys.dmq", transaction_id=number)
+    peer.say(H.TEXT_MESSAGE, body=b"x", flags=Q, header=header)
+    assert status(step(peer, END, flags=XaFlag.SUCCESS)) == Status.NOT_MODIFIED
+    for kind, flags in ((PREPARE, 0), (COMMIT, XaFlag.ONEPHASE)):
+        answer = step(peer, kind, flags=flags)
+        assert status(answer) == Status.PRECONDITION_FAILED
+        assert "mq.sys.dmq" in str(answer.properties["JMQReason"])
+    number_of(step(peer, ROLLBACK))
+    assert (harness.bodies("in"), harness.bodies("out")) == ([b"a"], [])
 
 
 def test_wishes_for_a_distributed_transaction(peer: Peer) -> None:
@@ -455,3 +526,46 @@ def test_a_local_step_has_no_flags() -> None:
         after(PREPARE, LOCAL, S.STARTED)
     assert after(COMMIT, LOCAL, S.STARTED) is S.COMMITTED
     assert after(ROLLBACK, LOCAL, S.STARTED) is S.ROLLEDBACK
+
+
+# --- branches without a connection ----------------------------------------------------------------
+
+
+def leave_behind(harness: Harness, peer: Peer, timeout: int) -> int:
+    """A branch that is not prepared, and that no connection uses any more."""
+    other = harness.connect(Options(authentication="basic", detached_timeout=timeout))
+    number = number_of(step(other, START, JMQSessionLess=True))
+    work(other, number)
+    step(other, END, flags=XaFlag.SUCCESS)
+    other.drop()
+    return number
+
+
+def test_branch_without_a_connection_is_rolled_back_in_time(harness: Harness, peer: Peer) -> None:
+    leave_behind(harness, peer, 10_000)
+    harness.turn(9_999)
+    assert harness.broker.transactions.open
+    harness.turn(2)
+    assert not harness.broker.transactions.open
+    assert status(step(peer, COMMIT, flags=XaFlag.ONEPHASE)) == Status.TIMEOUT
+    assert harness.bodies("out") == []
+    assert harness.bodies("in") == [b"a"]
+
+
+def test_branch_that_is_joined_or_prepared_in_time_stays(harness: Harness, peer: Peer) -> None:
+    leave_behind(harness, peer, 10_000)
+    harness.turn(9_000)
+    number_of(step(peer, START, flags=XaFlag.JOIN))
+    harness.turn(60_000)
+    assert harness.broker.transactions.open
+    step(peer, END, flags=XaFlag.SUCCESS)
+    number_of(step(peer, PREPARE))
+    peer.drop()
+    harness.turn(60_000)
+    assert recovered(harness.connect()) == [xid("x")]
+
+
+def test_branch_stays_for_ever_without_a_timeout(harness: Harness, peer: Peer) -> None:
+    leave_behind(harness, peer, 0)
+    harness.turn(86_400_000)
+    assert harness.broker.transactions.open

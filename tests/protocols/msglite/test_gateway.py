@@ -85,6 +85,19 @@ def test_a_request_and_its_response(harness: Harness, client: Peer, worker: Work
     assert harness.temporary() == []
 
 
+def test_header_names_of_a_reply_are_canonical(client: Peer, worker: Worker) -> None:
+    client.put(GET)
+    worker.take()
+    worker.answer(
+        b'["200", ["content-type", "Text/Plain", "X-REQUEST-id", "Ab", "x_y-z", "1",'
+        b' "set-cookie", "a", "Set-Cookie", "b", "CONNECTION", "keep-alive"]]'
+    )
+    assert client.got() == (
+        b"HTTP/1.0 200 OK\r\nConnection: close\r\nContent-Type: Text/Plain\r\n"
+        b"X-Request-Id: Ab\r\nX_y-Z: 1\r\nSet-Cookie: a\r\nSet-Cookie: b\r\n\r\n"
+    )
+
+
 def test_what_a_worker_of_another_protocol_sees_is_json(harness: Harness, client: Peer) -> None:
     client.put(GET)
     [delivery] = harness.broker.queue(ADDRESS).queue.browse()
@@ -146,6 +159,17 @@ BAD_REQUESTS = [
     b"POST / HTTP/1.1\r\nContent-Length: -1\r\n\r\n",
     b"POST / HTTP/1.1\r\nContent-Length: 1_0\r\n\r\n",
     b"POST / HTTP/1.1\r\nContent-Length: 5\r\nContent-Length: 5\r\n\r\nhello",
+    b"POST / HTTP/1.1\r\nContent-Length: 5\r\nContent-Length: 6\r\n\r\nhello",
+    b"POST / HTTP/1.1\r\nContent-Length:\r\n 5\r\n\r\nhello",
+    b"POST / HTTP/1.1\r\nContent-Length: 5, 5\r\n\r\nhello",
+    b"POST / HTTP/1.1\r\nContent-Length: +5\r\n\r\nhello",
+    b"POST / HTTP/1.1\r\nContent-Length : 5\r\n\r\nhello",
+    b"POST / HTTP/1.1\r\nContent-Length: 5\r\nTransfer-Encoding: chunked\r\n\r\n0\r\n\r\n",
+    b"POST / HTTP/1.1\r\nTransfer-Encoding: identity\r\n\r\n",
+    b"POST / HTTP/1.1\r\nTransfer-Encoding : chunked\r\n\r\n0\r\n\r\n",
+    b"GET / HTTP/1.1\r\nA: b\rC: d\r\n\r\n",
+    b"GET / HTTP/1.1\r\nA: b\0c\r\n\r\n",
+    b"GET /\r HTTP/1.1\r\n\r\n",
     b"POST / HTTP/1.1\r\nContent-Length: 99999999999\r\n\r\n",
     b"POST / HTTP/1.1\r\nContent-Length: " + b"9" * 4000 + b"\r\n\r\n",
     b"POST / HTTP/1.1\r\nTransfer-Encoding: chunked\r\n\r\n0\r\n\r\n",

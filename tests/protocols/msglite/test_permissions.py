@@ -63,7 +63,7 @@ def test_a_service_answers_without_a_permission_for_reply_addresses(harness: Har
 
 def test_a_name_that_only_looks_like_a_reply_address_is_not_one(harness: Harness) -> None:
     peer = harness.connect(access=RecordedAccess())
-    name = harness.replies.create(harness.broker).name.rpartition(".")[0] + ".FFFF"
+    name = harness.replies.create(harness.broker, harness, None).name.rpartition(".")[0] + ".FFFF"
     assert peer.ask(b"> 1 9 %b\r\nx\r\n" % name.encode()).startswith(b"- anna may not produce")
 
 

@@ -1,11 +1,14 @@
 from __future__ import annotations
 
+import re
+
 import pytest
 
 from sluicemq.broker import BrokerSettings
 from sluicemq.model.destination import Address, DestinationSettings, Kind, Overflow
 from sluicemq.model.message import BodyKind, Durability, Message, Origin
 from sluicemq.protocols.msglite import wire
+from sluicemq.protocols.msglite.replies import ReplyAddresses
 from tests.protocols.msglite.harness import Harness, Peer
 
 
@@ -261,17 +264,22 @@ def test_a_query_and_its_reply(harness: Harness, client: Peer, worker: Peer) -> 
     request = worker.got()
     to = reply_address(request)
     assert request == b"> 4 7 oven %b\r\nhot?\r\n" % to
-    assert to == b"%X.1" % (1_700_000_000)
+    assert re.fullmatch(rb"%X\.1[0-9A-F]{24}" % 1_700_000_000, to)
     worker.put(b"> 3 5 %b\r\n220\r\n< 60 oven\r\n" % to)
     assert client.got() == b"> 3 5 %b\r\n220\r\n" % to
     assert harness.find(to.decode()) is None
 
 
-def test_reply_addresses_count_up_in_upper_case_hex(client: Peer, worker: Peer) -> None:
-    client.put(b"? 0 0 a\r\n" * 30)
-    worker.put(b"< 60 oven\r\n")
-    client.put(b"? 0 7 oven\r\n")
-    assert reply_address(worker.got()).endswith(b".1F")
+def test_reply_addresses_cannot_be_guessed_from_earlier_ones(harness: Harness) -> None:
+    names = [harness.replies.create(harness.broker, harness, None).name for _ in range(31)]
+    counters = [name.partition(".")[2][:-24] for name in names]
+    assert counters == [f"{number:X}" for number in range(1, 32)]
+    assert len({name[-24:] for name in names}) == 31
+    started = names[0].partition(".")[0]
+    assert ReplyAddresses(int(started, 16) * 1000).issued(names[0].encode()) is False
+    assert all(harness.replies.issued(name.encode()) for name in names)
+    forged = [names[0][:-1], names[0][:-1] + "G", f"{started}.{'0' * 25}", f"{started}.1"]
+    assert not any(harness.replies.issued(name.encode()) for name in forged)
 
 
 def test_a_query_without_body_needs_no_line_break_but_may_have_one(
@@ -323,16 +331,16 @@ def test_pipelined_queries_are_answered_in_order(harness: Harness, client: Peer)
     assert [line[-1:] for line in client.got().split(b"\r\n")[1::2]] == [b"1", b"2", b""]
 
 
-def test_anybody_may_wait_on_a_reply_address(harness: Harness, client: Peer, worker: Peer) -> None:
+def test_nobody_else_may_wait_on_a_reply_address(
+    harness: Harness, client: Peer, worker: Peer
+) -> None:
     client.put(b"? 0 5 a\r\n")
     to = reply_address(worker.ask(b"< 0 a\r\n"))
     thief = harness.connect()
-    thief.put(b"< 9 %b\r\n" % to)
+    assert thief.ask(b"< 9 %b\r\n" % to).startswith(b"- %b is temporary" % to)
+    assert not thief.open
     worker.put(b"> 1 5 %b\r\n1\r\n" % to)
     assert client.got() == b"> 1 5 %b\r\n1\r\n" % to
-    assert thief.got() == b""
-    harness.turn(9000)
-    assert thief.got() == b"*\r\n"
 
 
 def test_a_query_of_a_client_that_has_gone_leaves_nothing_behind(
@@ -524,6 +532,14 @@ def test_what_the_broker_refuses_is_an_error(command: bytes) -> None:
     assert not harness.broker.destinations
 
 
+def test_polling_an_unknown_address_creates_no_queue(harness: Harness, client: Peer) -> None:
+    assert client.ask(b"> 1 9 a\r\nx\r\n< 0 b a\r\n< 0 b a\r\n") == b"> 1 9 a\r\nx\r\n*\r\n"
+    assert [address.name for address in harness.broker.destinations] == ["a"]
+    other = harness.connect()
+    other.put(b"> 1 9 b\r\ny\r\n")
+    assert client.ask(b"< 0 b a\r\n") == b"> 1 9 b\r\ny\r\n"
+
+
 def test_a_full_queue_is_an_error(harness: Harness, client: Peer) -> None:
     harness.limit("a", DestinationSettings(max_messages=1))
     assert client.ask(b"> 1 9 a\r\n1\r\n> 1 9 a\r\n2\r\n").startswith(b"- a is full")
@@ -607,14 +623,6 @@ def test_a_query_whose_reply_address_is_removed_ends_in_time(
     assert client.got() == b""
     harness.turn(9000)
     assert client.got() == b"*\r\n"
-
-
-def test_a_reply_address_that_somebody_has_guessed_is_not_given_out(
-    harness: Harness, client: Peer, worker: Peer
-) -> None:
-    worker.put(b"< 60 %X.1\r\n" % 1_700_000_000)
-    client.put(b"? 0 9 a\r\n")
-    assert harness.temporary() == [f"{1_700_000_000:X}.2"]
 
 
 # --- durability ----------------------------------------------------------------------------------
@@ -709,3 +717,16 @@ def test_segments_are_confirmed_at_once_unless_an_answer_does_it(harness: Harnes
     assert worker.link.hastened == 0
     sender.put(b"> 5 60 b\r\n")  # the body comes in the next segment
     assert sender.link.hastened == 2
+
+
+@pytest.mark.parametrize("command", [b"> 1 9 a\r\nx\r\n", b"< 9 a\r\n", b"? 1 9 a\r\nx\r\n"])
+def test_user_at_the_quota_gets_an_error(command: bytes) -> None:
+    harness = Harness(BrokerSettings(max_user_destinations=1))
+    harness.broker.queue("first", "")
+    client = harness.connect()
+    answer = client.ask(command)
+    assert answer.startswith(b"- ")
+    assert b"max_user_destinations" in answer
+    assert not client.open
+    client.drop()
+    assert len(harness.broker.destinations) == 1

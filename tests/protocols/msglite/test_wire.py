@@ -100,6 +100,17 @@ def test_accepted_byte_by_byte(data: bytes, frames: list[Frame]) -> None:
     assert decoder.error is None
 
 
+@pytest.mark.parametrize(
+    "first", [b"hello world", b" GET / HTTP", b">5 1 a", b"AMQP\0\0\t\1", b"x\r"]
+)
+@pytest.mark.parametrize("step", [1, 100])
+def test_an_unknown_command_is_an_error_before_its_line_ends(first: bytes, step: int) -> None:
+    decoder = Decoder(SMALL)
+    for start in range(0, len(first), step):
+        assert decoder.feed(first[start : start + step]) == []
+    assert "unknown command" in str(decoder.error)
+
+
 @pytest.mark.parametrize(("data", "text"), REFUSED)
 @pytest.mark.parametrize("whole", [True, False])
 def test_refused_after_what_came_before(data: bytes, text: str, whole: bool) -> None:

@@ -16,7 +16,7 @@ class Harness(RoomHarness):
 
     def connect(
         self,
-        generation: int = 2,
+        generation: wire.Generation = "auto",
         durability: Durability = Durability.SYNC,
         limits: wire.Limits | None = None,
         access: Access = OPEN,

@@ -102,7 +102,7 @@ def test_the_line_form_is_answered_in_the_line_form(harness: Harness, newline: b
 
 
 def test_the_durability_of_a_listener_is_that_of_its_messages(harness: Harness) -> None:
-    for durability in Durability:
+    for durability in (Durability.NONE, Durability.LAZY, Durability.SYNC):
         harness.connect(durability=durability).send(b"q", b"")
     destination = harness.find("q")
     assert destination is not None
@@ -118,6 +118,30 @@ def test_a_message_is_dispatched_only_once_it_is_durable(harness: Harness) -> No
     assert peer.bodies() == [b"body"]
 
 
+def test_a_probe_comes_back_once_everything_before_it_is_durable(harness: Harness) -> None:
+    peer = harness.connect()
+    peer.session.receive(wire.encode_send(b"q", b"body"))
+    peer.session.receive(wire.encode_consume(b"sluicemq.probe.1", 1))
+    peer.session.receive(wire.encode_send(b"sluicemq.probe.1", b"confirm"))
+    assert peer.frames() == []
+    harness.turn()
+    (frame,) = peer.frames()
+    assert frame[1] == b"sluicemq.probe.1"
+    peer.acknowledge(frame)
+    assert peer.link.open
+    assert [address.name for address in harness.broker.destinations] == ["q"]
+
+
+def test_a_probe_after_a_refused_message_does_not_come_back(harness: Harness) -> None:
+    harness.limit("q", DestinationSettings(max_messages=1))
+    peer = harness.connect()
+    peer.send(b"q", b"1", b"2")
+    peer.consume(b"sluicemq.probe.1", 1)
+    peer.send(b"sluicemq.probe.1", b"confirm")
+    assert peer.frames() == []
+    assert not peer.link.open
+
+
 # --- generations -------------------------------------------------------------------------------
 
 
@@ -131,14 +155,6 @@ def test_generation_1_dispatches_three_packets_and_keeps_the_time_to_live(harnes
     harness.turn(5000)
     peer.consume(b"q", 1)
     assert peer.frames() == []
-
-
-def test_a_send_of_two_packets_does_not_change_what_is_dispatched(harness: Harness) -> None:
-    peer = harness.connect()
-    peer.put(wire.encode_send(b"q", b"body", generation=1))
-    peer.consume(b"q", 1)
-    assert peer.link.written.startswith(b"H0100304")
-    assert peer.frames()[0][4] == 0
 
 
 # --- the window --------------------------------------------------------------------------------
@@ -602,7 +618,7 @@ def test_what_a_slow_peer_leaves_goes_to_another(harness: Harness) -> None:
 
 
 def test_a_message_of_another_protocol(harness: Harness) -> None:
-    peer = harness.connect()
+    peer = harness.connect(generation=2)
     destination = harness.broker.queue("q")
     message = Message(
         Address(Kind.QUEUE, "q"),
@@ -716,3 +732,15 @@ def test_a_request_put_off_is_not_served_while_congested(harness: Harness) -> No
     consumer.session.relieve()
     harness.turn()
     assert consumer.bodies() == [b"1"]
+
+
+def test_user_at_the_quota_is_disconnected() -> None:
+    harness = Harness(BrokerSettings(max_user_destinations=1))
+    one = harness.connect()
+    one.put(wire.encode_send(b"first", b""))
+    assert one.link.open
+    for request in (wire.encode_send(b"q", b""), wire.encode_consume(b"q", 1)):
+        peer = harness.connect()
+        peer.put(request)
+        assert not peer.link.open
+    assert len(harness.broker.destinations) == 1

@@ -26,7 +26,7 @@ def client_messages(draw: st.DrawFn) -> tuple[wire.Frame, int, list[tuple[int, b
         if draw(st.booleans()):
             packets.append((wire.TIME_TO_LIVE, b"%d" % number))
         else:
-            number = 0
+            number = -1
         frame = (kind, queue, body, b"", number)
     elif kind == wire.CONSUME:
         packets.append((wire.COUNT, b"%d" % number))

@@ -10,12 +10,19 @@ from sluicemq import __version__
 from sluicemq.broker import BrokerSettings
 from sluicemq.model.access import EVERYBODY, Identity, Operation, Permission
 from sluicemq.model.destination import Address, DestinationSettings, Kind, Overflow
-from sluicemq.model.errors import AuthenticationFailed, AuthenticationMissing
+from sluicemq.model.errors import (
+    AccessError,
+    AuthenticationFailed,
+    AuthenticationMissing,
+    LoginBusy,
+    TooManyFailures,
+)
 from sluicemq.model.message import Durability
 from sluicemq.protocols.access import Access, Admitted, Credentials, Users
+from sluicemq.protocols.link import Login
 from sluicemq.protocols.vibemq import wire
 from sluicemq.protocols.vibemq.compression import Compression
-from sluicemq.protocols.vibemq.session import Options
+from sluicemq.protocols.vibemq.session import MOST_UNPACKED, Options
 from sluicemq.protocols.vibemq.subscriber import Terms
 from sluicemq.protocols.vibemq.wire import Frame
 from tests.protocols.vibemq.harness import Harness
@@ -29,9 +36,13 @@ class Gate:
         self.users: Users | None = None
         self.asked: list[tuple[Credentials, Admitted]] = []
         self.refused: list[str] = []
+        self.cancelled = 0
 
     def login(self, peer: str, credentials: Credentials, admitted: Admitted) -> None:
         self.asked.append((credentials, admitted))
+
+    def cancel_login(self) -> None:
+        self.cancelled += 1
 
     def denied(self, peer: str, identity: Identity, what: str) -> None:
         self.refused.append(what)
@@ -172,10 +183,12 @@ def test_what_follows_connect_waits_for_the_login(
     [
         (AuthenticationMissing("who are you?"), "AUTH_REQUIRED"),
         (AuthenticationFailed("wrong"), "AUTH_FAILED"),
+        (TooManyFailures("for this user from this address", 8), "RATE_LIMITED"),
+        (LoginBusy(), "RATE_LIMITED"),
     ],
 )
 def test_a_refused_login_is_answered_then_closed_and_nothing_is_carried_out(
-    error: AuthenticationFailed, code: str
+    error: AccessError, code: str
 ) -> None:
     gate = Gate()
     harness = behind(gate)
@@ -191,6 +204,17 @@ def test_a_refused_login_is_answered_then_closed_and_nothing_is_carried_out(
     assert not peer.link.open
     assert harness.find("q") is None
     assert len(gate.asked) == 1
+
+
+def test_closed_connection_withdraws_its_login() -> None:
+    gate = Gate()
+    peer = behind(gate).arrive()
+    peer.say(Frame(wire.CONNECT, "c"))
+    assert gate.cancelled == 0
+    peer.session.end_of_input()
+    assert gate.cancelled == 1
+    peer.drop()
+    assert gate.cancelled == 2
 
 
 def test_a_login_that_comes_after_the_connection_has_gone_is_ignored() -> None:
@@ -645,3 +669,103 @@ def test_topics_and_queues_of_one_name(harness: Harness) -> None:
     harness.broker.declare(Address(Kind.TOPIC, "both"))
     peer.publish("both", "2")
     assert len(harness.bodies("both")) == 1
+
+
+# --- memory of unfinished input ------------------------------------------------------------------
+
+
+def test_a_frame_above_the_limit_before_the_login_is_refused_by_its_header(
+    harness: Harness,
+) -> None:
+    peer = harness.arrive(Options(login_bytes=1000))
+    peer.put((1001).to_bytes(4, "big") + b"\0")
+    [error] = peer.frames()
+    assert (error.type, error.error_code) == (wire.ERROR, "INVALID_MESSAGE")
+    assert not peer.link.open
+    peer = harness.connect(Options(login_bytes=1000))
+    peer.publish("q", "x" * 2000)
+
+
+def test_the_state_of_the_login_is_known() -> None:
+    gate = Gate()
+    peer = behind(gate).arrive()
+    assert peer.session.login is Login.DUE
+    peer.say(Frame(wire.PING, "p"))
+    assert peer.session.login is Login.DUE
+    peer.say(Frame(wire.CONNECT, "c"), Frame(wire.PUBLISH, "1", "q", b'"%b"' % bytes(500)))
+    assert peer.session.login is Login.CHECKING
+    assert peer.session.buffered >= 500
+    gate.asked[0][1](EVERYBODY)
+    assert peer.session.login is Login.DONE
+    assert peer.session.buffered == 0
+    assert peer.link.users == [""]
+
+
+def test_a_user_with_too_many_connections_may_not_log_in(harness: Harness) -> None:
+    peer = harness.arrive()
+    peer.link.user_limit_reached = True
+    [error] = peer.say(Frame(wire.CONNECT, "c"), Frame(wire.PUBLISH, "1", "q", b"1"))
+    assert error.error_code == "CONNECTION_LIMIT"
+    assert "limit" in error.error_message
+    harness.turn(1000)
+    assert not peer.link.open
+    assert harness.find("q") is None
+
+
+def packed(count: int) -> bytes:
+    """Frames of some bytes each that unpack to a megabyte each."""
+    payload = b'"%b"' % (b"x" * 1_000_000)
+    return b"".join(
+        wire.compressed(
+            wire.encode(Frame(wire.PUBLISH, str(n), "q", payload)), Compression.BROTLI, 0
+        )
+        for n in range(count)
+    )
+
+
+def test_compressed_frames_are_unpacked_when_there_is_room_for_them(harness: Harness) -> None:
+    peer = harness.connect()
+    data = packed(30)
+    assert len(data) < 10_000
+    peer.session.receive(data)
+    assert len(harness.bodies("q")) <= MOST_UNPACKED // 1_000_000 + 1
+    assert peer.link.paused
+    assert peer.session.buffered > 0
+    assert not peer.session.incomplete
+    for _ in range(30):
+        harness.turn(1)
+    assert [frame.id for frame in peer.frames()] == [str(n) for n in range(30)]
+    assert len(harness.bodies("q")) == 30
+    assert not peer.link.paused
+    assert peer.session.buffered == 0
+
+
+def test_the_end_of_input_waits_for_what_is_still_packed(harness: Harness) -> None:
+    peer = harness.connect()
+    peer.session.receive(packed(12))
+    peer.session.end_of_input()
+    for _ in range(12):
+        harness.turn(1)
+    assert len(peer.frames()) == 12
+    assert peer.link.closed_because == ""
+
+
+def test_messages_that_wait_for_room_count_until_they_have_it(harness: Harness) -> None:
+    harness.limit("full", DestinationSettings(max_messages=1, overflow=Overflow.BLOCK))
+    peer = harness.connect()
+    peer.publish("full", "first")
+    peer.say(Frame(wire.PUBLISH, "second", "full", b'"%b"' % (b"x" * 1000)))
+    assert peer.session.buffered == 1002
+    harness.turn(9000)
+    assert peer.session.buffered == 0
+    assert peer.frames()[0].error_code == "QUEUE_FULL"
+
+
+def test_user_at_the_quota_creates_no_queue() -> None:
+    harness = Harness(BrokerSettings(max_user_destinations=1))
+    peer = harness.connect()
+    peer.publish("q", "m")
+    assert peer.error(wire.PUBLISH, "other") == "SERVER_ERROR"
+    assert peer.error(wire.SUBSCRIBE, "other") == "SERVER_ERROR"
+    assert peer.error(wire.CREATE_QUEUE, "other") == "SERVER_ERROR"
+    assert peer.subscribe("q") == ["m"]

@@ -412,3 +412,45 @@ def test_a_publish() -> None:
     assert data == encode(frame)
     assert decoded(data) == [frame]
     assert wire.encode_publish(b"msg_123", b"notifications", HELLO.payload) == encode(HELLO)
+
+
+# --- what compressed frames unpack to -------------------------------------------------------------
+
+
+def bomb(count: int) -> bytes:
+    """Frames of some bytes each that unpack to 100 kB each."""
+    payload = b'"%b"' % bytes(100_000)
+    return b"".join(
+        wire.compressed(
+            wire.encode(Frame(wire.PUBLISH, str(number), "q", payload)), Compression.BROTLI, 0
+        )
+        for number in range(count)
+    )
+
+
+def test_compressed_frames_are_unpacked_piece_by_piece() -> None:
+    decoder = Decoder(Limits(unpacked=250_000))
+    data = bomb(10) + wire.encode(Frame(wire.PUBLISH, "last", "q"))
+    frames = decoder.feed(data + b"\0")
+    sizes = [len(frames)]
+    assert not decoder.incomplete
+    while decoder.backlog:
+        assert 250_000 <= decoder.unpacked < 400_000
+        more = decoder.feed(b"")
+        sizes.append(len(more))
+        frames += more
+    assert sizes == [3, 3, 3, 2]
+    assert [frame.id for frame in frames] == [*map(str, range(10)), "last"]
+    assert decoder.buffered == 1
+    assert decoder.incomplete
+    decoder.discard()
+    assert decoder.buffered == 0
+
+
+def test_input_behind_a_backlog_is_kept_in_order() -> None:
+    decoder = Decoder(Limits(unpacked=1))
+    frames = decoder.feed(bomb(3))
+    frames += decoder.feed(wire.encode(Frame(wire.PUBLISH, "last", "q")))
+    while decoder.backlog:
+        frames += decoder.feed(b"")
+    assert [frame.id for frame in frames] == ["0", "1", "2", "last"]

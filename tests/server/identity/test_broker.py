@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import socket
+from base64 import b64encode
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -15,6 +16,7 @@ from sluicemq.cli.main import main
 from sluicemq.model.errors import ClientError, ConnectionLost, RequestRefused, RequestTimeout
 from sluicemq.protocols.phpmq.client import BlockingPhpmqClient
 from sluicemq.protocols.vibemq.blocking import BlockingVibeMQClient
+from tests.protocols.jmq.raw import RawJmq
 from tests.server.conftest import Start
 
 Command = Callable[..., None]
@@ -115,6 +117,18 @@ def test_a_recognised_protocol_acts_as_the_user_of_its_listener(
     assert ask(port, b"> 1 9 other\r\nx\r\n") == b"- anna may not produce 'other'\r\n"
 
 
+def test_http_on_a_listener_for_all_protocols_asks_for_a_login(
+    start: Start, command: Command, tmp_path: Path
+) -> None:
+    command("users", "add", "anna", "--password-file", str(tmp_path / "secret"), "--superuser")
+    port = start("auto://127.0.0.1:0?user=anna").port("auto")
+    head = "GET /api/v1/destinations HTTP/1.1\r\nHost: localhost\r\nConnection: close\r\n"
+    assert ask(port, f"{head}\r\n".encode()).startswith(b"HTTP/1.1 401 ")
+    login = b64encode(f"anna:{SECRET}".encode()).decode()
+    logged_in = f"{head}Authorization: Basic {login}\r\n\r\n".encode()
+    assert ask(port, logged_in).startswith(b"HTTP/1.1 200 ")
+
+
 def test_without_a_user_a_loopback_listener_is_open(start: Start, command: Command) -> None:
     command("users", "add", "anna", "--no-password")
     assert may_send(start("phpmq://127.0.0.1:0").port("phpmq"), "anything")
@@ -180,3 +194,47 @@ def test_a_protocol_with_logins_asks_as_soon_as_there_is_a_user(
     added = [line for line in audit_log(broker) if line["event"] == "user added"]
     assert [line["user"] for line in added] == ["root", "anna"]
     assert added[1]["changed_by"].startswith("root at 127.0.0.1:")
+
+
+def publish_on(client: BlockingVibeMQClient) -> None:
+    """Publish until the connection is lost."""
+    while True:
+        client.publish("jobs", {"n": 2})
+
+
+def test_first_user_disconnects_clients_that_need_a_login_now(
+    start: Start, command: Command, capsys: pytest.CaptureFixture[str]
+) -> None:
+    broker = start("vibemq://127.0.0.1:0", "jmq://127.0.0.1:0", "phpmq://127.0.0.1:0")
+    phpmq = broker.port("phpmq")
+    with (
+        BlockingVibeMQClient.connect(port=broker.port("vibemq")) as vibemq,
+        RawJmq.login(broker.port("jmq")) as jmq,
+        BlockingPhpmqClient.connect(port=phpmq) as old,
+        socket.create_connection(("127.0.0.1", broker.port("vibemq"))) as silent,
+    ):
+        vibemq.publish("jobs", {"n": 1})
+        command("users", "add", "root", "--superuser", "--password-file", "secret")
+        said = " ".join("".join(capsys.readouterr()).split())
+        assert "Added root, the first user." in said
+        assert "were connected without one are disconnected" in said
+        assert f"stay open to everybody who reaches these listeners: phpmq://127.0.0.1:{phpmq}" in (
+            said.replace("127.0.0.1:0", f"127.0.0.1:{phpmq}")
+        )
+        with pytest.raises(ConnectionLost):
+            publish_on(vibemq)
+        assert jmq.at_end()
+        # one that has not logged in would still have been taken for everybody
+        silent.settimeout(20)
+        while silent.recv(4096):
+            pass
+        old.send("jobs", b"x")
+        with BlockingPhpmqClient.connect(port=phpmq) as another:
+            another.send("jobs", b"y")
+        # what was connected with a login stays
+        root = BlockingVibeMQClient.connect(
+            port=broker.port("vibemq"), username="root", password=SECRET
+        )
+        command("users", "add", "anna", "--password-file", "secret")
+        root.publish("jobs", {"n": 3})
+        root.close()

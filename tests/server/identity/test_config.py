@@ -82,9 +82,11 @@ def test_a_damaged_user_database_is_a_problem(tmp_path: Path) -> None:
     assert problem.startswith("identity.users_file:")
 
 
-def test_delays_that_contradict(tmp_path: Path) -> None:
-    (problem,) = problems(tmp_path, "phpmq://:1", **{"identity.login_delay": "2min"})
-    assert "login_delay_max" in problem
+def test_login_times_that_contradict(tmp_path: Path) -> None:
+    (problem,) = problems(tmp_path, "phpmq://:1", **{"identity.login_block": "2min"})
+    assert "login_block_max" in problem
+    (problem,) = problems(tmp_path, "phpmq://:1", **{"identity.login_block_max": "1h"})
+    assert "login_failures_expire" in problem
 
 
 def test_a_user_is_for_protocols_without_logins() -> None:

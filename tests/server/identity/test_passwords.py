@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import hashlib
 from pathlib import Path
 
 import pytest
@@ -15,6 +16,7 @@ from sluicemq.server.identity.passwords import (
     digest_answer,
     digest_form,
     hash_password,
+    page_digest_answer,
     read_secret_file,
     verify,
 )
@@ -62,6 +64,17 @@ def test_the_answer_to_a_nonce_is_that_of_the_original_client() -> None:
     answer = digest_answer(form, "-34b997a1a2d58a1635f2b0596f8a217")
     assert answer == "-4bd2e7a6ba3de828e8bd2740b6419a98"
     assert digest_answer(form, "another") != answer
+
+
+def test_page_digest_answer_has_32_digits_inside_and_outside() -> None:
+    def md5(text: str) -> str:
+        return hashlib.md5(text.encode()).hexdigest()
+
+    for user in ("guest", "anna", "bert", "carl"):  # some forms are negative
+        form = digest_form(user, "secret")
+        expected = md5(f"{md5(f'{user}:secret')}:nonce")
+        assert page_digest_answer(form, "nonce") == expected
+        assert len(expected) == 32
 
 
 def test_secrets_in_files(tmp_path: Path) -> None:

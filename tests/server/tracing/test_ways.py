@@ -12,12 +12,13 @@ from sluicemq.broker.traced import TracedBroker
 from sluicemq.model.destination import Address, Kind
 from sluicemq.model.errors import ConfigurationError
 from sluicemq.model.message import Durability, Origin
+from sluicemq.protocols.phpmq.mapping import came_with_ttl, to_message
 from sluicemq.server.config import TracingSettings
 from sluicemq.server.tracing import export as exporting
 from sluicemq.server.tracing import ways as noting
 from sluicemq.server.tracing.context import read
 from sluicemq.server.tracing.export import Export
-from sluicemq.server.tracing.setup import begin
+from sluicemq.server.tracing.setup import NATIVES, begin
 from sluicemq.server.tracing.spans import maker
 from sluicemq.server.tracing.ways import Way, Ways
 from tests.broker.support import Rig
@@ -136,6 +137,17 @@ def test_a_message_without_a_trace_begins_one_and_carries_it_on() -> None:
     assert carried.sampled
     assert f"{carried.span:016x}" == id_of(published)
     assert parent_of(spans["deliver q"]) == id_of(published)
+
+
+def test_the_framing_of_a_phpmq_message_does_not_keep_it_from_carrying_a_trace() -> None:
+    rig = TracedRig(ratio=1.0)
+    rig.ways = Ways(rig.noted.append, 1.0, 0, NATIVES)
+    rig.broker = TracedBroker(rig.journal, rig.clock, rig.ways)
+    queue = rig.queue("q")
+    message = to_message(queue.address, b"a", -1, Durability.SYNC, rig.clock.wall)
+    rig.broker.publish(queue, message)
+    assert "traceparent" in (message.properties or {})
+    assert not came_with_ttl(message)
 
 
 def test_the_ratio_is_of_those_that_belong_to_no_trace(monkeypatch: pytest.MonkeyPatch) -> None:

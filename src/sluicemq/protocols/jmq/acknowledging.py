@@ -13,15 +13,16 @@ from __future__ import annotations
 
 from typing import Final
 
-from sluicemq.broker import Consumer, Delivery
+from sluicemq.broker import Delivery
 from sluicemq.protocols.jmq.connection import Connection, number, truth
-from sluicemq.protocols.jmq.consumers import JmsConsumer
+from sluicemq.protocols.jmq.consumers import GIVEN_UP, JmsConsumer, reroute
 from sluicemq.protocols.jmq.ids import INT_BLOCK, LONG_BLOCK, decode_blocks
 from sluicemq.protocols.jmq.packets import (
     A,
     AckType,
     BodyType,
     DeadReason,
+    I,
     Level,
     PacketType,
     Status,
@@ -29,10 +30,6 @@ from sluicemq.protocols.jmq.packets import (
 from sluicemq.protocols.jmq.statuses import Refused
 from sluicemq.protocols.jmq.wire import Packet, encode_reply
 
-GIVEN_UP: Final = "client"
-"""The broker's word for a message that a client could not do anything with."""
-MOST_REROUTED: Final = 20
-"""Deliveries after which a message that its consumers send back is given up."""
 _REPLY: Final = PacketType.ACKNOWLEDGE_REPLY.value
 _OK: Final = Status.OK.value
 
@@ -50,7 +47,10 @@ class Acknowledging:
         self._consumers = connection.consumers
 
     def acknowledge(self, packet: Packet) -> None:
-        """ACKNOWLEDGE."""
+        """Carry out ACKNOWLEDGE. Raises Refused, BAD_REQUEST if it has the I bit: an
+        acknowledgement that was carried out cannot be told from one that was not."""
+        if packet.flags & I:
+            raise Refused(Status.BAD_REQUEST, "ACKNOWLEDGE cannot be sent again with the I bit")
         blocks = self._blocks(packet)
         transaction = packet.transaction_id
         if packet.block:
@@ -161,18 +161,10 @@ class Acknowledging:
                 continue
             holder, delivery = taken
             if kind == AckType.UNDELIVERABLE:
-                self._reroute(holder, delivery)
+                reroute(self._broker, holder, delivery)
             else:
                 self._bury(delivery, "expired" if expired else GIVEN_UP)
             self._forget(consumer)
-
-    def _reroute(self, holder: Consumer, delivery: Delivery) -> None:
-        """To another consumer, if there is one; else it would come back at once, and for ever."""
-        others = len(delivery.subscription.consumers) > 1
-        if others and delivery.attempts < MOST_REROUTED:
-            self._broker.release(holder, [delivery.sequence])
-        else:
-            self._bury(delivery, GIVEN_UP)
 
     def _bury(self, delivery: Delivery, reason: str) -> None:
         self._broker.dead_letter(delivery.subscription, delivery.sequence, reason)

@@ -1,10 +1,24 @@
 """The transactions of all JMQ connections of a broker: local ones, and parts of distributed ones.
 
-A local transaction is its connection's, and is rolled back with it. A branch is found by its Xid
-from any connection; the connections that have started or joined it may send and acknowledge in it.
-If one of them is lost before the branch is prepared, it is rolled back too, unless it was started
-with JMQSessionLess. A prepared one belongs to nobody; after a restart it is found in the engine and
-gets a new JMQTransactionID.
+A branch is found by its Xid from any connection of its owner (protocols/ownership.py) or of a
+superuser; to all others there is no such branch. The connections that have started or joined it may
+send and acknowledge in it. A branch keeps its owner, the user of the connection that started it.
+
+When the last connection of a transaction that is not prepared has gone:
+
+| JMQSessionLess       | local                                     | branch                      |
+|----------------------|-------------------------------------------|-----------------------------|
+| absent               | rolled back, also when its session closes | kept                        |
+| true                 | kept: its owner goes on by its number     | kept                        |
+| false                | as if absent                              | rolled back                 |
+
+What is kept is rolled back after `detached_timeout`, and when its owner leaves more than `most`
+behind. A prepared branch belongs to no connection; after a restart it is found in the engine and
+gets a new JMQTransactionID. A transaction that the engine is committing cannot be rolled back any
+more, whatever happens to its connections.
+
+A transaction has failed when something that belongs to it was refused and its client, which wanted
+no answer, cannot know: it can only be rolled back.
 
 How the latest of them ended is remembered for a while: a client that has lost its connection may
 ask again.
@@ -18,12 +32,16 @@ from functools import partial
 from typing import Final
 
 from sluicemq.broker import Broker, Consumer, Delivery, Transaction
+from sluicemq.broker import TransactionState as EngineState
+from sluicemq.model.access import Identity
+from sluicemq.model.errors import SluiceError
 from sluicemq.protocols.jmq.connection import Connection
 from sluicemq.protocols.jmq.consumers import JmsConsumer
 from sluicemq.protocols.jmq.destinations import find_or_create
 from sluicemq.protocols.jmq.ids import XID_SIZE
 from sluicemq.protocols.jmq.packets import Status, TransactionState
 from sluicemq.protocols.jmq.statuses import Refused
+from sluicemq.protocols.ownership import may_use_transaction
 
 MOST_REMEMBERED: Final = 4096
 """Ended transactions."""
@@ -44,16 +62,22 @@ class Branch:
     session      JMQSessionID of a local one, or 0
     joined       numbers of the connections that may use it
     sessionless  it does not end with them
+    failure      why it has failed, "" if it has not, or its client has ended it with TMFAIL
+    kept_for     owner for whom it is kept without a connection, None while it has one
     acked        what was acknowledged in it, as ACKNOWLEDGE named it: the consumer, the engine's,
                  and the delivery
     used         steady ms of the first message or acknowledgement, 0 = there is none
     timeout      ms after that until it is rolled back, 0 = never
+    detached     how often it was left by its last connection
     """
 
     __slots__ = (
         "acked",
         "created",
+        "detached",
+        "failure",
         "joined",
+        "kept_for",
         "number",
         "session",
         "sessionless",
@@ -79,10 +103,22 @@ class Branch:
         self.created = created
         self.session = 0
         self.joined: set[int] = set()
-        self.sessionless = False
+        self.sessionless = bool(xid)
+        self.failure = ""
+        self.kept_for: str | None = None
         self.acked: dict[tuple[int, bytes], tuple[JmsConsumer, Consumer, Delivery]] = {}
         self.used = 0
         self.timeout = 0
+        self.detached = 0
+
+    @property
+    def can_roll_back(self) -> bool:
+        """It has neither ended nor been prepared, and is not being committed."""
+        return not (
+            self.over
+            or self.state is TransactionState.PREPARED
+            or self.transaction.state is EngineState.COMMITTING
+        )
 
     @property
     def over(self) -> bool:
@@ -93,7 +129,7 @@ class Branch:
 class Branches:
     """See the module."""
 
-    __slots__ = ("_broker", "_by_connection", "_by_xid", "_ended", "_open", "_uid")
+    __slots__ = ("_broker", "_by_connection", "_by_xid", "_ended", "_kept", "_open", "_uid")
 
     def __init__(self, broker: Broker, uid: Callable[[], int]) -> None:
         self._broker = broker
@@ -103,24 +139,48 @@ class Branches:
         """Those that have ended included."""
         self._by_connection: dict[int, dict[int, Branch]] = {}
         self._ended: OrderedDict[int, Branch] = OrderedDict()
+        self._kept: dict[str, dict[int, Branch]] = {}
+        """Those that have lost their connections and can be rolled back, by owner and number."""
 
     # --- finding -----------------------------------------------------------------------------
 
     def active(self, number: int, connection: Connection) -> Branch:
         """For a message or an acknowledgement. Refused: GONE, TIMEOUT, PRECONDITION_FAILED."""
         branch = self._open.get(number)
-        if branch is None or connection.number not in branch.joined:
+        if branch is None or not self.usable(branch, connection):
             ended = self._ended.get(number)
             if ended is not None and ended.state is TransactionState.TIMED_OUT:
                 raise Refused(Status.TIMEOUT, f"transaction {number} has taken too long")
             raise Refused(Status.GONE, f"there is no transaction {number} here, or not any more")
         if branch.state is not TransactionState.STARTED:
+            reason = f": {branch.failure}" if branch.failure else ""
             raise Refused(
-                Status.PRECONDITION_FAILED, f"transaction {number} is {branch.state.name}"
+                Status.PRECONDITION_FAILED, f"transaction {number} is {branch.state.name}{reason}"
             )
         if not branch.used:
             branch.used = self._broker.clock.steady
         return branch
+
+    def usable(self, branch: Branch, connection: Connection) -> bool:
+        """Return whether the connection may use the transaction by its number. A local one without
+        a connection is joined by the first of its owner's that does."""
+        if connection.number in branch.joined:
+            return True
+        if branch.xid or branch.joined or not branch.sessionless or branch.over:
+            return False
+        if not may_use_transaction(connection.identity, branch.transaction):
+            return False
+        self.join(branch, connection)
+        return True
+
+    def fail(self, number: int, connection: Connection, error: SluiceError) -> None:
+        """Mark a transaction as failed: something that belongs to it was refused, and nobody was
+        told. Does nothing to a transaction that the connection may not use, or that cannot be
+        rolled back any more."""
+        branch = self._open.get(number)
+        if branch is not None and branch.can_roll_back and self.usable(branch, connection):
+            branch.state = TransactionState.FAILED
+            branch.failure = branch.failure or str(error)
 
     def by_number(self, number: int) -> Branch | None:
         """Also one that has ended, while it is remembered."""
@@ -139,13 +199,14 @@ class Branches:
                 self._open[branch.number] = self._by_xid[xid] = branch
         return branch
 
-    def prepared(self) -> list[Branch]:
-        """All that are, in the order in which they were."""
+    def prepared(self, identity: Identity) -> list[Branch]:
+        """Return the prepared branches that the user may end, oldest first."""
         found = []
-        for xid in list(self._broker.transactions.prepared):
-            branch = self.by_xid(xid) if len(xid) == XID_SIZE else None
-            if branch is not None:
-                found.append(branch)
+        for xid, transaction in list(self._broker.transactions.prepared.items()):
+            if len(xid) == XID_SIZE and may_use_transaction(identity, transaction):
+                branch = self.by_xid(xid)
+                if branch is not None:
+                    found.append(branch)
         return found
 
     # --- beginning ---------------------------------------------------------------------------
@@ -156,7 +217,7 @@ class Branches:
             raise Refused(Status.ERROR, "this connection has too many transactions")
         branch = Branch(
             self._uid(),
-            self._broker.transactions.begin(),
+            self._broker.transactions.begin(connection.identity.name),
             TransactionState.STARTED,
             xid,
             self._broker.clock.wall,
@@ -176,6 +237,7 @@ class Branches:
 
     def join(self, branch: Branch, connection: Connection) -> None:
         """The connection may use it, too."""
+        self._keep_no_longer(branch)
         branch.joined.add(connection.number)
         self._by_connection.setdefault(connection.number, {})[branch.number] = branch
 
@@ -186,7 +248,7 @@ class Branches:
 
     def _ring(self, branch: Branch) -> None:
         """A session with local transactions always has one, so time runs from its first use."""
-        if branch.over or branch.state is TransactionState.PREPARED:
+        if not branch.can_roll_back:
             return
         now = self._broker.clock.steady
         due = (branch.used or now) + branch.timeout
@@ -195,22 +257,55 @@ class Branches:
         else:
             self.roll_back(branch, TransactionState.TIMED_OUT)
 
+    def _detach(self, branch: Branch, timeout: int, most: int) -> None:
+        """Roll the branch back in `timeout` ms unless a connection joins it by then; 0 = never.
+        At most `most` are kept for its owner; the oldest goes first."""
+        branch.detached += 1
+        if not branch.can_roll_back:
+            return
+        branch.kept_for = branch.transaction.owner
+        kept = self._kept.setdefault(branch.kept_for, {})
+        kept[branch.number] = branch
+        if len(kept) > most:
+            oldest = next((each for each in kept.values() if each.can_roll_back), branch)
+            self.roll_back(oldest, TransactionState.TIMED_OUT)
+        if timeout:
+            when = self._broker.clock.steady + timeout
+            self._broker.core.timers.add(when, self._end_detached, (branch, branch.detached))
+
+    def _keep_no_longer(self, branch: Branch) -> None:
+        """The branch has a connection again, is prepared, or has ended."""
+        if branch.kept_for is not None:
+            kept = self._kept[branch.kept_for]
+            del kept[branch.number]
+            if not kept:
+                del self._kept[branch.kept_for]
+            branch.kept_for = None
+
+    def _end_detached(self, argument: tuple[Branch, int]) -> None:
+        branch, detached = argument
+        if branch.can_roll_back and not branch.joined and branch.detached == detached:
+            self.roll_back(branch, TransactionState.TIMED_OUT)
+
     # --- the end -----------------------------------------------------------------------------
 
-    def prepare(self, branch: Branch) -> int:
-        """Returns the sequence number to wait for. Raises BrokerError."""
-        sequence = self._broker.transactions.prepare(branch.transaction, branch.xid)
-        branch.state = TransactionState.PREPARED
-        branch.acked.clear()
-        self._expect(branch, TransactionState.ROLLEDBACK)
-        return sequence
+    def prepare(self, branch: Branch, done: Callable[[], None]) -> None:
+        """`done` is called when a crash cannot take it back. Raises BrokerError."""
+        self._broker.transactions.prepare(branch.transaction, branch.xid, done)
+        if branch.state is not TransactionState.PREPARED:
+            branch.state = TransactionState.PREPARED
+            branch.acked.clear()
+            self._keep_no_longer(branch)
+            self._expect(branch, TransactionState.ROLLEDBACK)
 
-    def commit(self, branch: Branch) -> int:
-        """Returns the sequence number to wait for. Raises BrokerError: nothing has happened."""
-        for destination, _ in branch.transaction.sends:
-            if destination.removed:  # what was temporary must not come back as something else
-                find_or_create(self._broker, destination.address)
-        return self._broker.transactions.commit(branch.transaction)
+    def commit(self, branch: Branch, done: Callable[[], None]) -> None:
+        """`done` is called when it has happened. Raises BrokerError: nothing has happened."""
+        prepared = branch.state is TransactionState.PREPARED
+        for destination in branch.transaction.destinations:
+            # refused for a temporary one that has gone; of a prepared branch the engine drops those
+            if destination.removed and not (prepared and destination.temporary):
+                find_or_create(self._broker, destination.address, destination.creator)
+        self._broker.transactions.commit(branch.transaction, done)
 
     def roll_back(
         self, branch: Branch, state: TransactionState = TransactionState.ROLLEDBACK
@@ -225,7 +320,7 @@ class Branches:
         """Those of its acknowledgements: the consumers, which are returned, hold the messages
         again. They may have been closed."""
         held: list[tuple[JmsConsumer, bytes]] = []
-        if branch.over or branch.state is TransactionState.PREPARED:
+        if not branch.can_roll_back:
             return held
         unsettle = self._broker.transactions.unsettle
         for block in blocks:
@@ -251,6 +346,7 @@ class Branches:
     def _end(self, branch: Branch, state: TransactionState) -> None:
         branch.state = state
         branch.acked.clear()
+        self._keep_no_longer(branch)
         del self._open[branch.number]
         for number in branch.joined:
             self._by_connection[number].pop(branch.number, None)
@@ -264,14 +360,18 @@ class Branches:
     def leave_session(self, connection: Connection, session: int) -> None:
         """A JMS session has ended: its local transactions are rolled back."""
         for branch in list(self._by_connection.get(connection.number, {}).values()):
-            if branch.session == session and not branch.xid and not branch.sessionless:
+            local = branch.session == session and not branch.xid and not branch.sessionless
+            if local and branch.can_roll_back:
                 self.roll_back(branch)
 
     def leave(self, connection: Connection) -> None:
         """A connection has gone."""
         for branch in list(self._by_connection.get(connection.number, {}).values()):
-            if branch.state is TransactionState.PREPARED or branch.sessionless:
+            if branch.sessionless or not branch.can_roll_back:
                 branch.joined.discard(connection.number)
+                if not branch.joined:
+                    options = connection.options
+                    self._detach(branch, options.detached_timeout, options.most)
             else:
                 self.roll_back(branch)
                 if not branch.xid:  # nobody knows its number any more

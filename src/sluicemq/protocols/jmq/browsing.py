@@ -4,8 +4,9 @@ BROWSE is answered with the SysMessageIDs of what is there, in queue order, DELI
 these, the last of which has the L bit. They are sent even to a connection that is stopped. What has
 gone meanwhile is left out.
 
-A queue may be long and its messages in the journal, so both go in slices, and nothing is sent to a
-client that does not read. A connection does one at a time, in the order asked for.
+A queue may be long and its messages in the journal, so both go in slices of the time that scans
+have (broker/scans.py), and nothing is sent to a client that does not read. A connection does one at
+a time, in the order asked for.
 """
 
 from __future__ import annotations
@@ -16,25 +17,21 @@ from collections.abc import Callable, Iterator
 from typing import Final
 
 from sluicemq.broker import Broker, Selector
-from sluicemq.model.access import Operation
 from sluicemq.model.destination import Address, Kind
 from sluicemq.model.errors import JournalDamaged, ProtocolError, RecordNotFound
 from sluicemq.model.message import Message, Origin
-from sluicemq.protocols.crossing import is_temporary
 from sluicemq.protocols.java import Long, dumps_map
-from sluicemq.protocols.jmq.connection import Connection, number, text, truth
-from sluicemq.protocols.jmq.destinations import address_of, missing
+from sluicemq.protocols.jmq.connection import Connection, number, truth
+from sluicemq.protocols.jmq.destinations import address_of, missing, visible
 from sluicemq.protocols.jmq.ids import SYSID_SIZE, decode_sysids
 from sluicemq.protocols.jmq.mapping import deliver_chunks, sysid_of
 from sluicemq.protocols.jmq.metrics import counters, gauges
-from sluicemq.protocols.jmq.packets import L, Status
+from sluicemq.protocols.jmq.packets import DestType, L, Status
 from sluicemq.protocols.jmq.statuses import Refused
 from sluicemq.protocols.jmq.wire import Packet
 
-SLICE: Final = 500
-"""Messages looked at before others have their turn."""
 SLICE_BYTES: Final = 1 << 20
-"""Bytes of bodies delivered before that."""
+"""Bytes of bodies delivered in one slice at most."""
 MOST_VIEWS: Final = 8
 """Answers to BROWSE that a connection's DELIVERs may be about; older ones are forgotten."""
 MOST_WAITING: Final = 1000
@@ -105,8 +102,9 @@ def read(broker: Broker, sequence: int) -> Message | None:
 
 
 def address_of_queue(packet: Packet) -> Address:
-    """What a request names. Refused if it is a topic."""
-    address = address_of(packet)
+    """Return what a request names: a queue, also if it has no JMQDestType. Refused if it is a
+    topic."""
+    address = address_of(packet, DestType.QUEUE)
     if address.kind is not Kind.QUEUE:
         raise Refused(Status.BAD_REQUEST, f"{address}: only queues can be browsed")
     return address
@@ -115,11 +113,12 @@ def address_of_queue(packet: Packet) -> Address:
 class Browsing:
     """See the module."""
 
-    __slots__ = ("_broker", "_connection", "_ended", "_running", "_views", "_waiting")
+    __slots__ = ("_broker", "_connection", "_ended", "_running", "_scans", "_views", "_waiting")
 
     def __init__(self, connection: Connection) -> None:
         self._connection = connection
         self._broker = connection.broker
+        self._scans = connection.broker.core.scans
         self._views: dict[int, View] = {}
         """By the JMQConsumerID that BROWSE_REPLY gave."""
         self._waiting: deque[Work] = deque()
@@ -132,11 +131,8 @@ class Browsing:
     def browse(self, packet: Packet) -> None:
         """BROWSE."""
         address = address_of_queue(packet)
-        selector = text(packet, "JMQSelector")
-        compiled = self._broker.compile_selector(selector) if selector.strip() else None
-        if not is_temporary(address.name):
-            self._connection.demand(Operation.BROWSE, address.name)
-        destination = self._broker.find(address)
+        destination = visible(self._connection, address)
+        compiled = self._connection.selector(packet)
         if destination is None:
             raise missing(self._broker, address)
         if truth(packet, "JMQMetrics"):
@@ -163,12 +159,14 @@ class Browsing:
             raise Refused(Status.UNAVAILABLE, "too much is being browsed on this connection")
         self._waiting.append(work())
         if not self._running:
-            self._step()
+            self._running = True
+            self._scans.begin(self._step)
 
     def go_on(self) -> None:
         """The client reads again."""
         if self._waiting and not self._running:
-            self._step()
+            self._running = True
+            self._scans.schedule(self._step)
 
     def end(self) -> None:
         """The connection has gone."""
@@ -184,9 +182,11 @@ class Browsing:
             if next(self._waiting[0], self) is self:
                 if self._waiting:
                     self._waiting.popleft()
-                continue
-            self._running = True
-            self._connection.link.call_later(0, self._step)
+                if not self._scans.over():
+                    continue
+            self._running = bool(self._waiting)
+            if self._running:
+                self._scans.schedule(self._step)
             return
 
     # --- BROWSE ------------------------------------------------------------------------------
@@ -196,18 +196,21 @@ class Browsing:
         broker = self._broker
         destination = broker.find(address_of_queue(packet))
         view = View()
-        if destination is not None:
+        # it may have gone meanwhile, and be there anew as another connection's
+        if destination is not None and destination.owner in (None, self._connection):
             most = self._connection.options.browsed
             identity = broker.identity
-            for place, (sequence, unjournaled) in enumerate(broker.browse(destination.queue)):
-                if place % SLICE == SLICE - 1:
+            over = self._scans.over
+            for listed in broker.scan(destination.queue):
+                if listed is not None:
+                    sequence, unjournaled = listed
+                    message = unjournaled or read(broker, sequence)
+                    if message is not None and (selector is None or selector(message)):
+                        view.add(sysid_of(message, identity), sequence, unjournaled)
+                        if len(view) >= most:
+                            break
+                if over():
                     yield
-                message = unjournaled or read(broker, sequence)
-                if message is None or (selector is not None and not selector(message)):
-                    continue
-                view.add(sysid_of(message, identity), sequence, unjournaled)
-                if len(view) >= most:
-                    break
         number = self._connection.coordinator.uid()
         self._views[number] = view
         if len(self._views) > MOST_VIEWS:
@@ -222,19 +225,19 @@ class Browsing:
         found: Message | None = None
         answered = False
         size = 0
-        for place, sysid in enumerate(sysids):
-            if place % SLICE == SLICE - 1 or size > SLICE_BYTES:
+        over = self._scans.over
+        for sysid in sysids:
+            message = self._find(consumer_id, sysid)
+            if message is not None:
+                if found is not None:
+                    if not answered:
+                        answered = True
+                        self._connection.reply(packet)
+                    size += self._write(found, consumer_id, 0)
+                found = message
+            if over() or size > SLICE_BYTES:
                 size = 0
                 yield
-            message = self._find(consumer_id, sysid)
-            if message is None:
-                continue
-            if found is not None:
-                if not answered:
-                    answered = True
-                    self._connection.reply(packet)
-                size += self._write(found, consumer_id, 0)
-            found = message
         if found is None:
             why = Refused(Status.NOT_FOUND, "none of these is there any more")
             self._connection.refuse(packet, why)

@@ -2,13 +2,16 @@
 
 A client id belongs to one connection, or to several that all say JMQShare; with a JMQNamespace it
 is shared between namespaces, but within one there is only one. (Protocol specification,
-SET_CLIENTID.) `${u}` at the beginning stands for the user's name.
+SET_CLIENTID.) Connections that share one are of the same user, superusers excepted. While nobody
+has it, it belongs to the user who owns its durable subscriptions (interests.py). `${u}` at the
+beginning stands for the user's name.
 """
 
 from __future__ import annotations
 
 from typing import Final, NamedTuple
 
+from sluicemq.model.access import Identity
 from sluicemq.protocols.jmq.packets import Status
 from sluicemq.protocols.jmq.statuses import Refused
 
@@ -20,10 +23,11 @@ _NO_PART: Final = "${%%}"
 
 
 class Holder(NamedTuple):
-    """How a connection has a client id. `namespace` is "" without one."""
+    """How a connection of that user has a client id. `namespace` is "" without one."""
 
     shared: bool
     namespace: str
+    user: str
 
 
 class ClientIds:
@@ -35,20 +39,28 @@ class ClientIds:
         self._holders: dict[str, dict[int, Holder]] = {}
         self._held: dict[int, str] = {}
 
-    def take(self, connection: int, client_id: str, *, shared: bool, namespace: str) -> None:
-        """Give the connection this client id instead of the one it has. Refused: CONFLICT."""
+    def take(
+        self, connection: int, client_id: str, identity: Identity, *, shared: bool, namespace: str
+    ) -> None:
+        """Give the connection this client id instead of the one it has.
+
+        Raises Refused: CONFLICT.
+        """
         if not shared:
             namespace = ""
         for other, holder in self._holders.get(client_id, {}).items():
             if other == connection:
                 continue
-            if not shared or not holder.shared:
-                raise Refused(Status.CONFLICT, f"the client id {client_id} is in use")
+            of_another = holder.user != identity.name and not identity.superuser
+            if not shared or not holder.shared or of_another:
+                raise in_use(client_id)
             if namespace and holder.namespace in ("", namespace):
                 where = f"the namespace {namespace}" if holder.namespace else "no namespace"
                 raise Refused(Status.CONFLICT, f"the client id {client_id} is in use in {where}")
         self.release(connection)
-        self._holders.setdefault(client_id, {})[connection] = Holder(shared, namespace)
+        self._holders.setdefault(client_id, {})[connection] = Holder(
+            shared, namespace, identity.name
+        )
         self._held[connection] = client_id
 
     def release(self, connection: int) -> None:
@@ -59,6 +71,11 @@ class ClientIds:
             del holders[connection]
             if not holders:
                 del self._holders[client_id]
+
+
+def in_use(client_id: str) -> Refused:
+    """Return the refusal of a client id that another connection has, or that another user owns."""
+    return Refused(Status.CONFLICT, f"the client id {client_id} is in use")
 
 
 def expanded(client_id: str, user: str) -> str:

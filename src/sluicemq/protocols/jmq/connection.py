@@ -3,14 +3,15 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Final, NamedTuple, NoReturn
 
 from sluicemq.broker import Broker, Delivery
+from sluicemq.broker.selectors import CompiledSelector, known_selector
 from sluicemq.model.access import NOBODY, Identity, Operation
-from sluicemq.model.errors import SluiceError
+from sluicemq.model.errors import AccessDenied, ProtocolError, SelectorError, SluiceError
 from sluicemq.model.message import Property
 from sluicemq.protocols.access import Access, demand
-from sluicemq.protocols.jmq.flow import Outlet
+from sluicemq.protocols.jmq.flow import UNLIMITED_BYTES, Outlet
 from sluicemq.protocols.jmq.options import Options
 from sluicemq.protocols.jmq.packets import LAST_MESSAGE_TYPE, A, Level, PacketType, Status
 from sluicemq.protocols.jmq.statuses import Refused, shown, status_of
@@ -36,6 +37,19 @@ _NEVER_ANSWERED: Final = frozenset(
 )
 
 
+SHORT_SELECTOR: Final = 1024
+"""Characters of a selector that is compiled on the event loop: up to 5 ms."""
+
+
+class SelectorPending(Exception):
+    """A selector has to be compiled in another thread first. The request that needs it is carried
+    out again after that, so nothing may have happened yet but checks."""
+
+    def __init__(self, text: str) -> None:
+        super().__init__(text)
+        self.text = text
+
+
 class Sender:
     """Who has sent a message, for no-local: it equals itself, which stands for the connection, and
     its client id. (Protocol specification, JMQNoLocal.)"""
@@ -57,6 +71,27 @@ class Sender:
         return self.client_id
 
 
+class Compiled(NamedTuple):
+    """What has become of a selector in another thread."""
+
+    text: str
+    outcome: CompiledSelector | SelectorError
+
+    @classmethod
+    def of(cls, broker: Broker, text: str) -> Compiled:
+        """Compile it. Thread-safe."""
+        try:
+            return cls(text, broker.compile_selector(text))
+        except SelectorError as error:
+            return cls(text, error)
+
+    def result(self) -> CompiledSelector:
+        """Return the selector. Raises SelectorError."""
+        if isinstance(self.outcome, SelectorError):
+            raise self.outcome
+        return self.outcome
+
+
 class Connection:
     """See the module.
 
@@ -72,12 +107,14 @@ class Connection:
     unread       bytes of answers since the client stopped reading
     reconnected  the client has lost another connection, and has not said START on this one
     closed       nothing is said any more
+    compiled     what has become of a pending selector, until its request is carried out again
     """
 
     __slots__ = (
         "access",
         "broker",
         "closed",
+        "compiled",
         "consumers",
         "coordinator",
         "identity",
@@ -124,6 +161,7 @@ class Connection:
         self.unread = 0
         self.reconnected = False
         self.closed = False
+        self.compiled: Compiled | None = None
 
     @property
     def client_id(self) -> str:
@@ -133,6 +171,37 @@ class Connection:
     def demand(self, operation: Operation, name: str) -> None:
         """AccessDenied unless the user may do that."""
         demand(self.access, self.link.peer, self.identity, operation, name)
+
+    def release(self) -> None:
+        """Let go of the session, after its end."""
+        self.pressed = _nothing
+
+    def deny(self, what: str, why: str) -> NoReturn:
+        """Raise AccessDenied, and write a line to the audit log; `what` is like "produce x"."""
+        self.access.denied(self.link.peer, self.identity, what)
+        raise AccessDenied(why)
+
+    def selector(self, packet: Packet) -> CompiledSelector | None:
+        """Return the selector that a request has, if any.
+
+        Raises Refused, SelectorError, SelectorPending. A short one counts as a scan, so that many
+        of them are no way around the time that scans may take.
+        """
+        selector = text(packet, "JMQSelector")
+        if not selector.strip():
+            return None
+        compiled, self.compiled = self.compiled, None
+        if compiled is not None and compiled.text == selector:
+            return compiled.result()
+        broker = self.broker
+        broker.settings.selectors.check_text(selector)
+        if (
+            self.coordinator.background is not None
+            and known_selector(selector) is None
+            and (len(selector) > SHORT_SELECTOR or broker.core.scans.over())
+        ):
+            raise SelectorPending(selector)
+        return broker.compile_selector(selector)
 
     # --- answers -----------------------------------------------------------------------------
 
@@ -154,6 +223,18 @@ class Connection:
         """Answer a request that cannot be granted."""
         self.reply(packet, status_of(error), shown(error))
 
+    def fail_transaction(self, packet: Packet | Oversized, error: SluiceError) -> None:
+        """Make the transaction of a message or acknowledgement fail that was refused without an
+        answer: its client does not know, and must not be told that all of it was committed."""
+        if packet.flags & A:
+            return
+        try:
+            transaction = packet.transaction_id
+        except ProtocolError:
+            return  # it does not say which
+        if transaction:
+            self.coordinator.branches.fail(transaction, self, error)
+
     def write(self, data: bytes) -> None:
         """Bytes that are no delivery."""
         if self.closed:
@@ -162,6 +243,10 @@ class Connection:
         if self.outlet.congested:
             self.unread += len(data)
             self.pressed()
+
+
+def _nothing() -> None:
+    """Stands for the callback of a session that has gone."""
 
 
 # --- properties of requests ----------------------------------------------------------------------
@@ -175,6 +260,24 @@ def number(packet: Packet, name: str, usual: int | None = None) -> int:
     if isinstance(value, bool) or not isinstance(value, int):
         raise _unusable(name, value)
     return value
+
+
+def byte_limit(packet: Packet) -> int | None:
+    """Return the bytes that a request allows until RESUME_FLOW (JMQBytes): UNLIMITED_BYTES if it
+    is negative, None if it is absent. Raises Refused."""
+    if "JMQBytes" not in packet.properties:
+        return None
+    limit = number(packet, "JMQBytes")
+    return UNLIMITED_BYTES if limit < 0 else limit
+
+
+def max_packet(packet: Packet) -> int | None:
+    """Return the bytes of the largest packet that the client takes (JMQMaxMsgBytes):
+    UNLIMITED_BYTES if it is 0 or less, None if it is absent. Raises Refused."""
+    if "JMQMaxMsgBytes" not in packet.properties:
+        return None
+    limit = number(packet, "JMQMaxMsgBytes")
+    return limit if limit > 0 else UNLIMITED_BYTES
 
 
 def text(packet: Packet, name: str) -> str:

@@ -9,6 +9,11 @@ Flow control (protocol specification, RESUME_FLOW). The client says how many mes
 
     credit      messages that may still be written; the engine may hand over as many, less those
                 that are pending
+    byte_credit the same in bytes of packets (JMQBytes, flow.py); while bytes count, messages are
+                written one by one, so that the one that reaches the limit can carry the C bit
+
+A message that is larger than the client takes (JMQMaxMsgBytes) goes to another consumer of its
+subscription, or becomes a dead letter.
 
 Redelivery. REDELIVER makes held messages pending again, in their place in the queue; they stay this
 consumer's. When the consumer is closed, the client says which message its application has been
@@ -22,12 +27,14 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Iterable
+from functools import partial
 from itertools import islice
 from typing import TYPE_CHECKING, Final, Protocol
 
 from sluicemq.broker import Broker, Consumer, Delivery, Window
 from sluicemq.broker.delivery import GONE, RECORDED
 from sluicemq.model.errors import BrokerError, ProtocolError
+from sluicemq.protocols.jmq.flow import ByteCredit
 from sluicemq.protocols.jmq.mapping import deliver_chunks
 from sluicemq.protocols.jmq.packets import C, F, R
 
@@ -37,6 +44,10 @@ if TYPE_CHECKING:
 
 UNSPEAKABLE: Final = "NotForJMQ"
 """Reason of a dead message that no JMQ packet can carry."""
+GIVEN_UP: Final = "client"
+"""The broker's word for a message that a client could not do anything with."""
+MOST_REROUTED: Final = 20
+"""Deliveries after which a message that its consumers do not take is given up."""
 _EVERYTHING: Final = 1 << 62
 _SPARE: Final = 64
 
@@ -47,6 +58,10 @@ class Interest(Protocol):
     @property
     def sharing(self) -> bool:
         """It does not mind others at its subscription."""
+
+    @property
+    def exists(self) -> bool:
+        """Whether its destination exists."""
 
     def attach(self, consumer: JmsConsumer) -> None:
         """Raises BrokerError."""
@@ -81,6 +96,7 @@ class JmsConsumer:
         "_trim_at",
         "_twins",
         "_written",
+        "byte_credit",
         "closed",
         "credit",
         "engines",
@@ -104,6 +120,7 @@ class JmsConsumer:
         credit: int,
         prefetch: int,
         interest: Interest,
+        byte_credit: ByteCredit,
     ) -> None:
         """`credit`: messages until the first RESUME_FLOW; `prefetch` UNLIMITED: without flow."""
         self._connection = connection
@@ -113,6 +130,7 @@ class JmsConsumer:
         self.number = number
         self.credit = credit
         self.prefetch = prefetch
+        self.byte_credit = byte_credit
         self.interest = interest
         self.holds = session.holds
         """Messages are held until they are acknowledged; else they are settled when written."""
@@ -131,6 +149,11 @@ class JmsConsumer:
         self._suspended = True
         self.known = False
         self.closed = False
+
+    @property
+    def creator(self) -> str | None:
+        """Whose quotas count what is created for it (Identity.creator)."""
+        return self._connection.identity.creator
 
     # --- beginning ---------------------------------------------------------------------------
 
@@ -155,7 +178,8 @@ class JmsConsumer:
         if self.closed or not self.known:
             return
         self._full = len(self.held) >= self._most_held
-        if self._full or self.session.stopped or not self._outlet.room:
+        paused = self._full or self.session.stopped or self.byte_credit.left <= 0
+        if paused or not self._outlet.room:
             self._suspend()
             return
         if self.pending:
@@ -180,17 +204,21 @@ class JmsConsumer:
             for engine in self.engines:
                 self._broker.suspend(engine)
 
-    def resume(self, size: int) -> None:
-        """RESUME_FLOW: the client takes `size` more messages; < 0 is as many as there may be."""
+    def resume(self, size: int, byte_limit: int | None) -> None:
+        """RESUME_FLOW: the client takes `size` more messages; < 0 is as many as there may be. And
+        `byte_limit` more bytes; None is as many as before."""
         self.credit = self.prefetch if size < 0 else min(size, self.prefetch)
+        self.byte_credit.resume(byte_limit)
         self.level()
 
     # --- deliveries --------------------------------------------------------------------------
 
     def deliver(self, consumer: Consumer, deliveries: list[Delivery]) -> None:
         """Write them, or keep those for which there is no room."""
-        room = self._outlet.room
-        if self._suspended or room < len(deliveries):
+        outlet = self._outlet
+        room = outlet.room
+        counts_bytes = outlet.counts_bytes or self.byte_credit.limited
+        if self._suspended or room < len(deliveries) or counts_bytes:
             self.pending.extend(deliveries)
             if not self._suspended and not self._drain():
                 self._suspend()
@@ -201,10 +229,19 @@ class JmsConsumer:
         """Write what is pending, as far as it may be; whether more may be written then."""
         pending = self.pending
         outlet = self._outlet
-        while self.credit > 0 and outlet.room and not self.session.stopped and not self._full:
+        byte_credit = self.byte_credit
+        while (
+            self.credit > 0
+            and byte_credit.left > 0
+            and outlet.room
+            and not self.session.stopped
+            and not self._full
+        ):
             if not pending:
                 return True
             room = min(outlet.room, self.credit, len(pending))
+            if outlet.counts_bytes or byte_credit.limited:
+                room = 1
             ready = []
             for delivery in [pending.popleft() for _ in range(room)]:
                 if self._has(delivery):
@@ -214,7 +251,7 @@ class JmsConsumer:
         return False
 
     def _write(self, deliveries: list[Delivery]) -> None:
-        """There is room for all of them."""
+        """Write deliveries, for all of which there is room; no more than one while bytes count."""
         outlet = self._outlet
         number = self.number
         identity = self._broker.identity
@@ -223,6 +260,8 @@ class JmsConsumer:
         written = self._written
         chunks: list[bytes] = []
         unspeakable: list[Delivery] = []
+        counts_bytes = outlet.counts_bytes or self.byte_credit.limited
+        size = 0
         last = deliveries[-1] if outlet.limit and outlet.credit == len(deliveries) else None
         for delivery in deliveries:
             message = delivery.message
@@ -240,6 +279,13 @@ class JmsConsumer:
                 unspeakable.append(delivery)
                 credit += 1
                 continue
+            if counts_bytes:
+                size = self._size_if_taken(delivery, parts)
+                if not size:
+                    credit += 1
+                    continue
+                if reached := self._limits_reached(size):
+                    parts = deliver_chunks(message, number, flags | reached, attempts, identity)
             chunks += parts
             written += 1
             if self.holds:
@@ -250,8 +296,8 @@ class JmsConsumer:
             else:
                 self._connection.unsent.append((self, delivery))
         self.credit = credit
-        self._written = written
-        self._connection.traffic.delivered += len(deliveries) - len(unspeakable)
+        count, self._written = written - self._written, written
+        self._connection.traffic.delivered += count
         self._connection.link.write(chunks)
         if unspeakable:
             self._connection.link.call_later(0, lambda: self._bury(unspeakable))
@@ -260,7 +306,24 @@ class JmsConsumer:
         if len(held) >= self._most_held:
             self._full = True
             self._suspend()
-        outlet.spend(len(deliveries) - len(unspeakable))
+        self.byte_credit.left -= size
+        if self.byte_credit.left <= 0:
+            self._suspend()
+        outlet.spend(self, count, size)
+
+    def _size_if_taken(self, delivery: Delivery, parts: Iterable[bytes]) -> int:
+        """Return the bytes of a packet, or 0 if the client does not take one of that size: then the
+        message goes to another consumer soon."""
+        size = sum(map(len, parts))
+        if size > self._outlet.max_packet:
+            self._connection.link.call_later(0, partial(self._pass_on, delivery))
+            return 0
+        return size
+
+    def _limits_reached(self, size: int) -> int:
+        """Return the flags C and F for a packet of `size` bytes if it reaches a limit of bytes."""
+        flags = C if self.byte_credit.left <= size else 0
+        return flags | F if self._outlet.byte_credit.left <= size else flags
 
     def _hold_twin(self, sysid: bytes, delivery: Delivery) -> None:
         entry = self.held[sysid]
@@ -273,6 +336,13 @@ class JmsConsumer:
                 self._broker.dead_letter(
                     delivery.subscription, delivery.sequence, UNSPEAKABLE, force=True
                 )
+        self.level()
+
+    def _pass_on(self, delivery: Delivery) -> None:
+        """Give a message that the client does not take to another consumer, or give it up."""
+        holder = delivery.consumer
+        if holder is not None and self._has(delivery):
+            reroute(self._broker, holder, delivery, force=True)
         self.level()
 
     def _trim(self) -> None:
@@ -429,6 +499,17 @@ class JmsConsumer:
             self.engines.remove(consumer)
             self._trim()
             self.interest.lost(self, consumer)
+
+
+def reroute(broker: Broker, holder: Consumer, delivery: Delivery, *, force: bool = False) -> None:
+    """Give a message back for another consumer of its subscription. Without another one it would
+    come back at once, and for ever: then it is given up. `force`: it becomes a dead letter even if
+    its destination keeps none."""
+    others = len(delivery.subscription.consumers) > 1
+    if others and delivery.attempts < MOST_REROUTED:
+        broker.release(holder, [delivery.sequence])
+    else:
+        broker.dead_letter(delivery.subscription, delivery.sequence, GIVEN_UP, force=force)
 
 
 def _place(delivery: Delivery) -> tuple[int, int]:

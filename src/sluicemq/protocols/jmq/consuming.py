@@ -2,20 +2,28 @@
 
 from __future__ import annotations
 
+from collections.abc import Collection
 from functools import partial
 
-from sluicemq.broker import Selector
+from sluicemq.broker import Consumer, Selector
 from sluicemq.model.access import Operation
-from sluicemq.model.destination import Address, Kind
-from sluicemq.protocols.crossing import is_temporary
+from sluicemq.model.destination import Address, Kind, is_temporary
 from sluicemq.protocols.java import Long
-from sluicemq.protocols.jmq.connection import Connection, number, text, truth
+from sluicemq.protocols.jmq.connection import (
+    Connection,
+    byte_limit,
+    max_packet,
+    number,
+    text,
+    truth,
+)
 from sluicemq.protocols.jmq.consumers import Interest, JmsConsumer
 from sluicemq.protocols.jmq.destinations import (
     address_of,
     find_or_create,
+    owns,
 )
-from sluicemq.protocols.jmq.flow import UNLIMITED
+from sluicemq.protocols.jmq.flow import UNLIMITED, ByteCredit
 from sluicemq.protocols.jmq.ids import SYSID_SIZE
 from sluicemq.protocols.jmq.interests import (
     ALONE,
@@ -51,8 +59,8 @@ class Consuming:
         connection = self._connection
         session = self._sessions.find(packet)
         address = address_of(packet)
-        selector = self._selector(packet)
         self._may_consume(address)
+        selector = self._connection.selector(packet)
         if len(connection.consumers) >= connection.options.most:
             raise Refused(Status.CONFLICT, f"{len(connection.consumers)} consumers are enough")
         consumer_id = connection.coordinator.uid()
@@ -60,7 +68,7 @@ class Consuming:
             interest: Interest = self._queue(packet, address, selector)
         else:
             terms = self._terms(packet, address, selector, consumer_id)
-            interest = TopicInterest(self._broker, connection.coordinator.durables, address, terms)
+            interest = TopicInterest(connection, address, terms)
         options = connection.options
         shared = address.kind is Kind.TOPIC and interest.sharing
         prefetch = options.shared_prefetch if shared else options.prefetch
@@ -71,7 +79,13 @@ class Consuming:
             properties["JMQSize"] = credit
         else:  # a client that knows nothing of the flow of one consumer
             credit = prefetch = UNLIMITED
-        consumer = JmsConsumer(connection, session, consumer_id, credit, prefetch, interest)
+        byte_credit = ByteCredit()
+        byte_credit.resume(byte_limit(packet))
+        if byte_credit.limited:
+            properties["JMQBytes"] = Long(byte_credit.limit)
+        consumer = JmsConsumer(
+            connection, session, consumer_id, credit, prefetch, interest, byte_credit
+        )
         consumer.attach()
         connection.consumers[consumer_id] = consumer
         session.add(consumer)
@@ -87,26 +101,21 @@ class Consuming:
         consumer.known = True
         consumer.level()
 
-    def _selector(self, packet: Packet) -> Selector | None:
-        """Raises SelectorError."""
-        selector = text(packet, "JMQSelector")
-        return self._broker.compile_selector(selector) if selector.strip() else None
-
     def _may_consume(self, address: Address) -> None:
-        """Raises Refused, AccessDenied."""
-        if not is_temporary(address.name):
-            self._connection.demand(Operation.CONSUME, address.name.replace(">", "*"))
-            return
-        destination = find_or_create(self._broker, address)
-        if destination.owner is not self._connection:
-            raise Refused(Status.NOT_ALLOWED, f"{address} is another connection's")
+        """Raises Refused, AccessDenied. The owner of a temporary destination needs no right."""
+        connection = self._connection
+        if is_temporary(address.name):
+            if find_or_create(self._broker, address, None).owner is not connection:
+                raise Refused(Status.NOT_ALLOWED, f"{address} is another connection's")
+        elif not owns(connection, self._broker.find(address)):
+            connection.demand(Operation.CONSUME, address.name.replace(">", "*"))
 
     def _queue(self, packet: Packet, address: Address, selector: Selector | None) -> QueueInterest:
         if truth(packet, "JMQNoLocal"):
             raise Refused(Status.ERROR, "JMQNoLocal is for topics")
         if text(packet, "JMQDurableName"):
             raise Refused(Status.ERROR, "durable subscriptions are for topics")
-        return QueueInterest(self._broker, address, selector)
+        return QueueInterest(self._connection, address, selector)
 
     def _terms(
         self, packet: Packet, address: Address, selector: Selector | None, consumer_id: int
@@ -138,15 +147,20 @@ class Consuming:
             if not exclude:
                 why = "without a client id, nobody's messages are local to this subscription"
                 raise Refused(Status.PRECONDITION_FAILED, why)
-        owner = client_id if sort != ALONE else ""
-        return Terms(subscription_name(sort, owner, name), sort, sharing, selector, exclude)
+        if sort == ALONE:
+            return Terms(subscription_name(sort, "", name), sort, sharing, selector, exclude)
+        full = subscription_name(sort, client_id, name)
+        connection = self._connection
+        owner = connection.coordinator.durables.owner_for(client_id, full, connection.identity)
+        return Terms(full, sort, sharing, selector, exclude, owner)
 
     # --- DELETE_CONSUMER ---------------------------------------------------------------------
 
     def delete(self, packet: Packet) -> None:
-        """Close a consumer, or unsubscribe."""
+        """Close a consumer (JMQConsumerID), remove a durable subscription (JMQDurableName), or
+        both. If either is refused, nothing happens."""
         if "JMQConsumerID" not in packet.properties:
-            self._unsubscribe(packet)
+            self._unsubscribe(packet, self._durable(packet, ()), {})
             return
         chosen = number(packet, "JMQConsumerID")
         connection = self._connection
@@ -158,14 +172,29 @@ class Consuming:
             if len(packet.body) != SYSID_SIZE:
                 raise Refused(Status.BAD_REQUEST, "the body is no SysMessageID")
             last = packet.body
-        consumer.retire(last, none=truth(packet, "JMQRedeliverAll"))
+        nothing = truth(packet, "JMQRedeliverAll")
+        durable = ""
+        if text(packet, "JMQDurableName"):
+            durable = self._durable(packet, consumer.engines)
+        consumer.retire(last, none=nothing)
         if not consumer.held:
             del connection.consumers[chosen]
             del consumer.session.consumers[chosen]
-        properties = {"JMQConsumerID": Long(chosen)}
-        connection.reply(packet, properties=properties)
+        properties: dict[str, object] = {"JMQConsumerID": Long(chosen)}
+        if not consumer.interest.exists:
+            why = "the consumer is closed, but its destination no longer exists"
+            raise Refused(Status.PRECONDITION_FAILED, why, properties)
+        if durable:
+            self._unsubscribe(packet, durable, properties)
+        else:
+            connection.reply(packet, properties=properties)
 
-    def _unsubscribe(self, packet: Packet) -> None:
+    def _durable(self, packet: Packet, leaving: Collection[Consumer]) -> str:
+        """Return the name of the durable subscription that the request removes.
+
+        Raises Refused: BAD_REQUEST, NOT_FOUND; AccessDenied; SubscriptionInUse if it has other
+        consumers than those `leaving`.
+        """
         name = text(packet, "JMQDurableName")
         if not name:
             raise Refused(Status.BAD_REQUEST, "which consumer, or which durable subscription?")
@@ -176,30 +205,40 @@ class Consuming:
             if sort == DURABLE and not client_id:
                 continue
             full = subscription_name(sort, client_id, name)
+            if not durables.may_use(full, connection.identity):
+                connection.deny(f"unsubscribe {full}", f"{name} belongs to another user")
             for subscription in durables.find(full):
                 connection.demand(Operation.CONSUME, subscription.destination.name)
-            if durables.remove(full):
-                changed = self._broker.core.settled
-                self._broker.when_durable(changed, partial(connection.reply, packet))
-                return
+            if durables.is_known(full):
+                durables.expect_unused(full, leaving)
+                return full
         raise Refused(Status.NOT_FOUND, f"there is no durable subscription {name}")
+
+    def _unsubscribe(self, packet: Packet, durable: str, properties: dict[str, object]) -> None:
+        """Remove a durable subscription; the reply follows when that is on disk."""
+        connection = self._connection
+        connection.coordinator.durables.remove(durable)
+        changed = self._broker.core.settled
+        self._broker.when_durable(changed, partial(connection.reply, packet, properties=properties))
 
     # --- RESUME_FLOW -------------------------------------------------------------------------
 
     def resume(self, packet: Packet) -> None:
-        """RESUME_FLOW: of one consumer, or of the connection."""
+        """RESUME_FLOW: of one consumer, or of the connection. Raises Refused."""
         size: int | None = None
         for name in ("JMQSize", "JMQRBufferSize"):
             if packet.block and name in packet.properties:
                 size = number(packet, name)
                 break
+        limit = byte_limit(packet) if packet.block else None
+        outlet = self._connection.outlet
+        if packet.block:
+            outlet.limit_packets(max_packet(packet))
         if packet.block and "JMQConsumerID" in packet.properties:
             consumer = self._connection.consumers.get(number(packet, "JMQConsumerID"))
             if consumer is not None and not consumer.closed:
-                consumer.resume(-1 if size is None else size)
-            return
-        outlet = self._connection.outlet
-        if size is not None and self._connection.options.connection_flow:
-            outlet.limit_to(size)
+                consumer.resume(-1 if size is None else size, limit)
+        elif self._connection.options.connection_flow:
+            outlet.resume(size, limit)
         else:
-            outlet.resume()
+            outlet.resume(None, None)

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Final, NamedTuple
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Final, Protocol, TypeVar
 
 from sluicemq.broker import Broker
 from sluicemq.model.message import Origin
@@ -11,7 +12,6 @@ from sluicemq.protocols.jmq.clientids import ClientIds
 from sluicemq.protocols.jmq.deadletter import JmqBurial
 from sluicemq.protocols.jmq.destinations import create_dead_messages
 from sluicemq.protocols.jmq.interests import Durables
-from sluicemq.protocols.jmq.packets import Status
 
 if TYPE_CHECKING:
     from sluicemq.protocols.jmq.session import JmqSession
@@ -21,17 +21,21 @@ _COUNT_BITS: Final = 22
 _MOST: Final = (1 << 63) - 1
 
 
-class Store(NamedTuple):
-    """Who has a store session (HELLO, JMQStoreSession): whether a client may go on here with what
-    it had there.
+class Job(Protocol):
+    """Work in another thread."""
 
-    status  OK: it is this broker's; MOVED_PERMANENTLY: `owner` has taken it over; TIMEOUT: somebody
-            is about to; NOT_FOUND: nobody is known to have it
-    owner   JMQStoreOwner, a URL; "" = not known
-    """
+    def cancel(self) -> object:
+        """Do not begin it, if that is still possible."""
 
-    status: Status
-    owner: str = ""
+
+Result = TypeVar("Result")
+
+
+class Background(Protocol):
+    """Another thread."""
+
+    def submit(self, work: Callable[[], Result], done: Callable[[Result], None]) -> Job:
+        """Call `work`, which does not raise, there, and then `done` on the event loop."""
 
 
 class Coordinator:
@@ -39,12 +43,14 @@ class Coordinator:
 
     session      JMQBrokerSessionID: of this run of the broker
     connections  by JMQConnectionID
+    background   for what takes longer than others should wait
     """
 
     __slots__ = (
         "_broker",
         "_next",
         "_ready",
+        "background",
         "branches",
         "client_ids",
         "connections",
@@ -52,8 +58,10 @@ class Coordinator:
         "session",
     )
 
-    def __init__(self, broker: Broker) -> None:
+    def __init__(self, broker: Broker, background: Background | None = None) -> None:
+        """Without `background` long selectors are compiled on the event loop."""
         self._broker = broker
+        self.background = background
         self._next = (broker.clock.wall << _COUNT_BITS) & _MOST
         self._ready = False
         self.session = self.uid()
@@ -73,12 +81,3 @@ class Coordinator:
         if not self._ready:
             self._ready = True
             create_dead_messages(self._broker)
-
-    @property
-    def store_session(self) -> int:
-        """JMQStoreSession of this broker: the same for the life of its data directory."""
-        return int.from_bytes(self._broker.identity, "big") & _MOST or 1
-
-    def store(self, session: int) -> Store:
-        """Who has that store session. A broker that takes stores over answers for those too."""
-        return Store(Status.OK if session == self.store_session else Status.NOT_FOUND)

@@ -13,10 +13,9 @@ from __future__ import annotations
 from typing import Final
 
 from sluicemq.broker import Destination
-from sluicemq.broker.deadletter import dead_letter_of
+from sluicemq.broker.deadletter import DMQ_PREFIX, dead_letter_of
 from sluicemq.model.message import BodyKind, Message
 from sluicemq.protocols.java import dumps, dumps_map, dumps_stream
-from sluicemq.protocols.jmq.mapping import DMQ_PREFIX
 from sluicemq.protocols.jmq.packets import Z
 
 PRESERVE: Final = "JMS_SUN_PRESERVE_UNDELIVERED"

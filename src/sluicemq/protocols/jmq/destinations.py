@@ -2,7 +2,8 @@
 
 | name                          | what may be done                                                 |
 |-------------------------------|------------------------------------------------------------------|
-| temporary_destination://...   | created by one connection and gone with it; consumers only there |
+| temporary_destination://...   | created by one connection and gone with it; all may send to it,  |
+|                               | only that connection consumes, browses, verifies and destroys it |
 | mq.sys.dmq                    | the dead message queue: consumed and browsed, never sent to      |
 | mq.metrics.*, mq.log.broker.* | topics of the broker: consumed, never sent to                    |
 | another name with mq.         | nothing: it is reserved                                          |
@@ -10,8 +11,19 @@
 | any other                     | comes into being by being used, if the broker allows that        |
 
 A client says CREATE_DESTINATION before it adds a producer or a consumer, whether there is such a
-destination or not, so that it takes no more than the permission to produce or to consume. Nobody
-needs permissions for temporary destinations: who knows the name has been given it.
+destination or not, so that it takes no more than the permission to produce or to consume. Sending
+to a temporary destination takes no permission: who knows its name has been given it for a reply. A
+temporary destination of another name takes the permission to create it.
+
+A queue that CREATE_DESTINATION creates gets the flavour that JMQDestType has; one that exists keeps
+what it was declared with:
+
+| flavour     | max_consumers | active_consumers | consumers                                     |
+|-------------|---------------|------------------|-----------------------------------------------|
+| SINGLE      | 1             | 0                | one; another is refused: 409                  |
+| FAILOVER    | 0             | 1                | one receives, the others stand by, in order   |
+| ROUND_ROBIN | 0             | 0                | all in turn                                   |
+| none        | by the broker's default settings                                                 |
 """
 
 from __future__ import annotations
@@ -19,11 +31,18 @@ from __future__ import annotations
 from contextlib import suppress
 from typing import Final
 
+from msgspec.structs import replace
+
 from sluicemq.broker import Broker, Destination
 from sluicemq.model.access import Operation
-from sluicemq.model.destination import Address, DestinationSettings, Kind, Overflow
+from sluicemq.model.destination import (
+    Address,
+    DestinationSettings,
+    Kind,
+    Overflow,
+    is_temporary,
+)
 from sluicemq.model.errors import DestinationNotFound
-from sluicemq.protocols.crossing import TEMPORARY, is_temporary
 from sluicemq.protocols.jmq.connection import Connection, number, text
 from sluicemq.protocols.jmq.names import read_name, shown_name
 from sluicemq.protocols.jmq.packets import A, DestType, PacketType, Status, W
@@ -42,6 +61,14 @@ MAX_NAME: Final = 1024
 
 _RESERVED: Final = "mq."
 _FOR_MONITORS: Final = ("mq.metrics.", "mq.log.broker.")
+
+_FLAVOURS: Final = {
+    DestType.SINGLE: (1, 0),
+    DestType.ROUND_ROBIN: (0, 0),
+    DestType.FAILOVER: (0, 1),
+}
+"""max_consumers and active_consumers."""
+_FLAVOUR_BITS: Final = DestType.SINGLE | DestType.ROUND_ROBIN | DestType.FAILOVER
 
 
 # --- names ---------------------------------------------------------------------------------------
@@ -69,9 +96,10 @@ def check_name(address: Address) -> None:
             raise Refused(Status.BAD_REQUEST, str(error)) from None
 
 
-def address_of(packet: Packet) -> Address:
-    """What a request names. Refused unless it can be a destination's name."""
-    bits = number(packet, "JMQDestType")
+def address_of(packet: Packet, usual: int | None = None) -> Address:
+    """What a request names; its JMQDestType is `usual` if it has none. Refused unless it can be a
+    destination's name."""
+    bits = number(packet, "JMQDestType", usual)
     if bool(bits & DestType.QUEUE) == bool(bits & DestType.TOPIC):
         raise Refused(Status.BAD_REQUEST, f"JMQDestType {bits} is neither queue nor topic")
     kind = Kind.QUEUE if bits & DestType.QUEUE else Kind.TOPIC
@@ -80,9 +108,32 @@ def address_of(packet: Packet) -> Address:
     return address
 
 
+def _flavoured(settings: DestinationSettings, address: Address, bits: int) -> DestinationSettings:
+    """Return the settings with the flavour in JMQDestType, which topics do not have. Refused if
+    there is more than one."""
+    flavour = bits & _FLAVOUR_BITS
+    if not flavour or address.kind is Kind.TOPIC:
+        return settings
+    if flavour not in _FLAVOURS:
+        raise Refused(Status.BAD_REQUEST, f"JMQDestType {bits} has more than one flavour")
+    most, active = _FLAVOURS[flavour]
+    return replace(settings, max_consumers=most, active_consumers=active)
+
+
+def _flavour_bits(destination: Destination) -> int:
+    """Return the flavour of a queue; 0 for round robin, the usual one."""
+    settings = destination.settings
+    if destination.topic:
+        return 0
+    if settings.max_consumers == 1:
+        return DestType.SINGLE
+    return DestType.FAILOVER if settings.active_consumers == 1 else 0
+
+
 def type_bits(destination: Destination) -> int:
     """JMQDestType."""
     bits = DestType.TOPIC if destination.topic else DestType.QUEUE
+    bits |= _flavour_bits(destination)
     if destination.temporary:
         bits |= DestType.TEMP
     elif destination.automatic:
@@ -95,8 +146,11 @@ def type_bits(destination: Destination) -> int:
 # --- finding and creating ------------------------------------------------------------------------
 
 
-def find_or_create(broker: Broker, address: Address) -> Destination:
-    """Raises Refused, DestinationNotFound, LimitExceeded."""
+def find_or_create(broker: Broker, address: Address, creator: str | None) -> Destination:
+    """The destination; a new one counts against the quota of `creator` (Identity.creator).
+
+    Raises Refused, DestinationNotFound, LimitExceeded.
+    """
     destination = broker.find(address)
     if destination is not None:
         return destination
@@ -110,7 +164,7 @@ def find_or_create(broker: Broker, address: Address) -> Destination:
             return broker.resolve(address, DEFAULTS)
         # it is the broker's to say, whatever applications may create
         return broker.create(address, DEFAULTS, None, True)
-    return broker.resolve(address, DEFAULTS)
+    return broker.resolve(address, DEFAULTS, creator)
 
 
 def create_dead_messages(broker: Broker) -> None:
@@ -130,6 +184,31 @@ def can_create(broker: Broker, address: Address) -> bool:
     return settings.auto_create_topics
 
 
+def owns(connection: Connection, destination: Destination | None) -> bool:
+    """Return whether it is a temporary destination of this connection."""
+    return destination is not None and destination.owner is connection
+
+
+def accepts_replies(destination: Destination | None) -> bool:
+    """Return whether it is a temporary destination: whoever has its name may send to it."""
+    return destination is not None and destination.temporary
+
+
+def visible(connection: Connection, address: Address) -> Destination | None:
+    """Return the destination if it exists, for looking at it.
+
+    Raises AccessDenied, and Refused: NOT_FOUND for a temporary one of another connection.
+    """
+    destination = connection.broker.find(address)
+    if owns(connection, destination):
+        return destination
+    if not is_temporary(address.name):
+        connection.demand(Operation.BROWSE, address.name.replace(">", "*"))
+    if destination is not None and destination.temporary:
+        raise missing(connection.broker, address)
+    return destination
+
+
 class Destinations:
     """The requests that are about destinations."""
 
@@ -145,11 +224,14 @@ class Destinations:
         bits = number(packet, "JMQDestType")
         wildcard = is_wildcard(address.name)
         if bits & DestType.TEMP:
-            self._create_temporary(address)
+            self._create_temporary(address, bits)
         elif is_temporary(address.name):
-            find_or_create(self._broker, address)
+            find_or_create(self._broker, address, None)
         elif not wildcard and not is_reserved(address):
-            self._create(address)
+            self._create(address, bits)
+        destination = self._broker.find(address)
+        if destination is not None and _flavour_bits(destination):
+            bits = bits & ~_FLAVOUR_BITS | _flavour_bits(destination)
         properties: dict[str, object] = {
             "JMQDestType": bits,
             "JMQDestUID": shown_name(address.name),
@@ -163,25 +245,36 @@ class Destinations:
             kind = PacketType.CREATE_DESTINATION_REPLY
             self._connection.write(encode_packet(kind, W, packet.consumer_id, properties))
 
-    def _create_temporary(self, address: Address) -> None:
-        if not is_temporary(address.name) or is_wildcard(address.name):
-            raise Refused(
-                Status.ERROR, f"the names of temporary destinations begin with {TEMPORARY}"
-            )
-        self._connection.owns = True
-        self._broker.declare(address, DEFAULTS, owner=self._connection)
+    def _create_temporary(self, address: Address, bits: int) -> None:
+        if is_wildcard(address.name) or is_reserved(address):
+            raise Refused(Status.ERROR, f"{address.name} cannot be a temporary destination")
+        if not is_temporary(address.name):
+            self._connection.demand(Operation.CREATE, address.name)
+        connection = self._connection
+        settings = _flavoured(DEFAULTS, address, bits)
+        self._broker.check_temporary(connection)
+        connection.owns = True
+        self._broker.declare(
+            address, settings, owner=connection, creator=connection.identity.creator
+        )
 
-    def _create(self, address: Address) -> None:
+    def _create(self, address: Address, bits: int) -> None:
         identity = self._connection.identity
+        if accepts_replies(self._broker.find(address)):
+            return
         if not (
             identity.may(Operation.PRODUCE, address.name)
             or identity.may(Operation.CONSUME, address.name)
         ):
             self._connection.demand(Operation.CREATE, address.name)
+        _flavoured(DEFAULTS, address, bits)  # refused before anything is created
+        exists = self._broker.find(address) is not None
         try:
-            find_or_create(self._broker, address)
+            destination = find_or_create(self._broker, address, identity.creator)
         except DestinationNotFound as error:
             raise Refused(Status.FORBIDDEN, str(error)) from None
+        if not exists:
+            destination.apply(_flavoured(destination.settings, address, bits))
 
     def destroy(self, packet: Packet) -> None:
         """DESTROY_DESTINATION: meant for temporary ones, which only their connection destroys."""
@@ -202,24 +295,21 @@ class Destinations:
     def verify(self, packet: Packet) -> None:
         """VERIFY_DESTINATION: changes nothing."""
         address = address_of(packet)
-        selector = text(packet, "JMQSelector")
-        if selector.strip():
-            self._broker.compile_selector(selector)
+        destination = visible(self._connection, address)
+        self._connection.selector(packet)  # refused if there is a mistake in it
         if is_wildcard(address.name):
             if packet.flags & A:
                 properties = {"JMQStatus": Status.OK.value, "JMQDestType": DestType.TOPIC}
                 kind = PacketType.VERIFY_DESTINATION_REPLY
                 self._connection.write(encode_packet(kind, W, packet.consumer_id, properties))
             return
-        if not is_temporary(address.name):
-            self._connection.demand(Operation.BROWSE, address.name)
-        destination = self._broker.find(address)
         if destination is None:
             raise missing(self._broker, address)
         self._connection.reply(packet, properties={"JMQDestType": type_bits(destination)})
 
 
 def missing(broker: Broker, address: Address) -> Refused:
-    """What is said of a destination that is only looked at, and is not there."""
-    properties = {"JMQCanCreate": can_create(broker, address)}
+    """Return the refusal to look at a destination that does not exist, or is not to be seen."""
+    creatable = broker.find(address) is None and can_create(broker, address)
+    properties = {"JMQCanCreate": creatable}
     return Refused(Status.NOT_FOUND, f"there is no {address}", properties)

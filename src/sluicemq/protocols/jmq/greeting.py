@@ -7,35 +7,49 @@ Any level from 100 on is answered with OK, and spoken up to 500; clients that as
 all ask again. Refused are, and the connection is closed after that:
 
     505 BAD_VERSION     a level below 100, or none
-    400 BAD_REQUEST     JMQClusterID of another cluster
+    400 BAD_REQUEST     JMQClusterID: this broker is not in a cluster
+    415 UNSUPPORTED     JMQDestinationProvider other than Open MQ's own
+    503 UNAVAILABLE     too many connections, or (AUTHENTICATE_REPLY) too many logins that wait
     413 INVALID_LOGIN   a wrong user name or password (AUTHENTICATE_REPLY)
+    403 FORBIDDEN       a login that is denied without a look at the password: too many have failed
+                        before (AUTHENTICATE_REPLY)
 
-Who asks for a store session that this broker does not have is told so (404, or where it is) and may
-go on. A client that was connected before says JMQConnectionID: if the old connection of the same
-user is still there, it is ended. (Protocol specification, section 5.)
+A client that asks for a store session (JMQStoreSession), which only brokers of a cluster have, is
+told so (404) and may go on. A client that was connected before says JMQConnectionID: if the old
+connection of the same user is still there, it is ended. (Protocol specification, section 5.)
 """
 
 from __future__ import annotations
 
 import secrets
+from typing import Final
 
 from sluicemq import __version__
 from sluicemq.model.errors import ProtocolError
 from sluicemq.protocols.access import Credentials
 from sluicemq.protocols.java import Long
 from sluicemq.protocols.jmq import login
-from sluicemq.protocols.jmq.connection import Connection, number, text, truth
+from sluicemq.protocols.jmq.connection import (
+    Connection,
+    byte_limit,
+    max_packet,
+    number,
+    text,
+    truth,
+)
 from sluicemq.protocols.jmq.packets import Level, PacketType, Status
 from sluicemq.protocols.jmq.statuses import Refused
 from sluicemq.protocols.jmq.wire import Packet, encode_packet
 
+DESTINATION_PROVIDER: Final = "GLASSFISH_MQ"
+"""JMQDestinationProvider of clients that want Open MQ's own destinations."""
+
 
 def greet(connection: Connection, packet: Packet) -> Status:
-    """Answer HELLO; any other than OK, NOT_FOUND, MOVED_PERMANENTLY and TIMEOUT is the end."""
+    """Answer HELLO and return the status: OK and NOT_FOUND let the client log in."""
     options = connection.options
     coordinator = connection.coordinator
     level = _level(packet)
-    cluster = text(packet, "JMQClusterID")
     properties: dict[str, object] = {"JMQVersion": __version__, "JMQService": options.service}
     if level < Level.LOWEST:
         properties["JMQProtocolLevel"] = Level.LOWEST
@@ -44,22 +58,30 @@ def greet(connection: Connection, packet: Packet) -> Status:
         return Status.BAD_VERSION
     connection.level = min(level, Level.HIGHEST)
     properties["JMQProtocolLevel"] = connection.level
-    if cluster and cluster != options.cluster:
-        properties["JMQReason"] = "this broker is not of that cluster"
+    if options.refusal:
+        properties["JMQReason"] = options.refusal
+        connection.reply(packet, Status.UNAVAILABLE, properties)
+        return Status.UNAVAILABLE
+    provider = text(packet, "JMQDestinationProvider")
+    if provider and provider != DESTINATION_PROVIDER:
+        properties["JMQReason"] = f"JMQDestinationProvider {provider[:80]} is not available here"
+        connection.reply(packet, Status.UNSUPPORTED_TYPE, properties)
+        return Status.UNSUPPORTED_TYPE
+    if text(packet, "JMQClusterID"):
+        properties["JMQReason"] = "this broker is not in a cluster"
         connection.reply(packet, Status.BAD_REQUEST, properties)
         return Status.BAD_REQUEST
     status = Status.OK
     store = number(packet, "JMQStoreSession", 0)
     if store:
-        status, owner = coordinator.store(store)
-        if owner:
-            properties["JMQStoreOwner"] = owner
-        if status is not Status.OK:
-            properties["JMQReason"] = f"store session {store} is not here"
+        status = Status.NOT_FOUND
+        properties["JMQReason"] = f"store session {store} is not here"
     outlet = connection.outlet
     outlet.safe = truth(packet, "JMQSafeMode")
+    outlet.limit_packets(max_packet(packet))
     if options.connection_flow:
-        outlet.limit_to(number(packet, "JMQSize", number(packet, "JMQRBufferSize", 0)))
+        size = number(packet, "JMQSize", number(packet, "JMQRBufferSize", 0))
+        outlet.resume(size, byte_limit(packet))
     properties |= {
         "JMQConnectionID": Long(connection.number),
         "JMQMaxMsgBytes": Long(options.packet),
@@ -68,9 +90,6 @@ def greet(connection: Connection, packet: Packet) -> Status:
     }
     if options.broker_list:
         properties["JMQBrokerList"] = options.broker_list
-    if options.cluster:
-        properties["JMQClusterID"] = options.cluster
-        properties["JMQStoreSession"] = Long(coordinator.store_session)
     connection.reply(packet, status, properties)
     return status
 
@@ -111,6 +130,7 @@ class Challenge:
         """What AUTHENTICATE shows. Refused: INVALID_LOGIN."""
         try:
             given = text(packet, "JMQAuthType") or self.way
+            given = login.PAGE_SPELLINGS.get(given, given)
             if given != self.way:
                 raise Refused(Status.INVALID_LOGIN, f"log in by {self.way}")
             user, secret = login.shown(packet.body)

@@ -36,6 +36,10 @@ def inform(connection: Connection, packet: Packet) -> None:
     }
     if wanted == CLUSTER:
         about = {name: about, "BrokerIDs": name}
+    elif wanted == CONSUMERS:
+        why = "news of consumers (JMQRequestType 3) is not available"
+        raise Refused(Status.NOT_IMPLEMENTED, why, properties)
     elif wanted != STATUS:
-        raise Refused(Status.NOT_IMPLEMENTED, f"JMQRequestType {wanted} is not served", properties)
+        why = f"JMQRequestType {wanted} is unknown; use 1 (this broker) or 2 (cluster)"
+        raise Refused(Status.BAD_REQUEST, why, properties)
     connection.reply(packet, properties=properties, body=dumps_map(about, hashtable=True))

@@ -12,6 +12,10 @@
 | a wildcard                              | each of these once for every topic that it matches,    |
 |                                         | and for those that come into being later               |
 
+A durable or shared subscription belongs to the user who created it (protocols/ownership.py), and so
+does a client id for as long as it has durable subscriptions: those that are created with it later
+belong to that user too, whoever creates them.
+
 Names of subscriptions are `<sort>:<client id>/<name>`, quoted as in URLs; that of a durable one of
 a wildcard is followed by a blank and the wildcard, so that it is known after a restart.
 (Protocol specification, ADD_CONSUMER; JMS 2.0 section 8.3.)
@@ -19,11 +23,13 @@ a wildcard is followed by a blank and the wildcard, so that it is known after a 
 
 from __future__ import annotations
 
+from collections.abc import Collection, Iterator
 from contextlib import suppress
-from typing import Final, NamedTuple
+from typing import TYPE_CHECKING, Final, NamedTuple
 from urllib.parse import quote, unquote
 
 from sluicemq.broker import Broker, Consumer, Destination, Selector, Subscription
+from sluicemq.model.access import Identity, Operation
 from sluicemq.model.destination import Address, Kind
 from sluicemq.model.errors import BrokerError, SubscriptionInUse
 from sluicemq.protocols.jmq.consumers import JmsConsumer
@@ -32,6 +38,10 @@ from sluicemq.protocols.jmq.destinations import (
     is_reserved,
 )
 from sluicemq.protocols.jmq.wildcards import Pattern, is_wildcard
+from sluicemq.protocols.ownership import claim_subscription, may_use, may_use_subscription
+
+if TYPE_CHECKING:
+    from sluicemq.protocols.jmq.connection import Connection
 
 DURABLE: Final = "durable"
 SHARED_DURABLE: Final = "shared-durable"
@@ -63,6 +73,7 @@ class Terms(NamedTuple):
     sort      DURABLE, SHARED_DURABLE, GROUP, SHARED or ALONE
     sharing   it may have other consumers
     exclude   whose messages are not wanted
+    owner     user that a new subscription belongs to
     """
 
     name: str
@@ -70,6 +81,7 @@ class Terms(NamedTuple):
     sharing: bool
     selector: Selector | None
     exclude: object
+    owner: str = ""
 
     @property
     def durable(self) -> bool:
@@ -80,21 +92,32 @@ class Terms(NamedTuple):
 class QueueInterest:
     """A queue, or the one that takes its place when it is removed."""
 
-    __slots__ = ("_address", "_broker", "_selector")
+    __slots__ = ("_address", "_broker", "_connection", "_selector")
 
     sharing = True
 
-    def __init__(self, broker: Broker, address: Address, selector: Selector | None) -> None:
-        self._broker = broker
+    def __init__(self, connection: Connection, address: Address, selector: Selector | None) -> None:
+        self._connection = connection
+        self._broker = connection.broker
         self._address = address
         self._selector = selector
 
+    @property
+    def exists(self) -> bool:
+        """Return whether there is a queue of that name."""
+        return self._broker.find(self._address) is not None
+
     def attach(self, consumer: JmsConsumer) -> None:
         """Raises BrokerError."""
-        queue = find_or_create(self._broker, self._address).queue
+        queue = find_or_create(self._broker, self._address, consumer.creator).queue
         # JMS knows no time in which a message has to be acknowledged
         engine = self._broker.attach(
-            queue, consumer, consumer.window, selector=self._selector, ack_timeout=0
+            queue,
+            consumer,
+            consumer.window,
+            selector=self._selector,
+            ack_timeout=0,
+            owner=self._connection,
         )
         consumer.add(engine)
 
@@ -110,11 +133,12 @@ class QueueInterest:
 class TopicInterest:
     """One topic, or with a wildcard all that it matches."""
 
-    __slots__ = ("_broker", "_consumer", "_durables", "_pattern", "_terms", "_topic")
+    __slots__ = ("_broker", "_connection", "_consumer", "_durables", "_pattern", "_terms", "_topic")
 
-    def __init__(self, broker: Broker, durables: Durables, topic: Address, terms: Terms) -> None:
-        self._broker = broker
-        self._durables = durables
+    def __init__(self, connection: Connection, topic: Address, terms: Terms) -> None:
+        self._connection = connection
+        self._broker = connection.broker
+        self._durables = connection.coordinator.durables
         self._topic = topic
         self._terms = terms
         self._pattern = Pattern(topic.name) if is_wildcard(topic.name) else None
@@ -125,12 +149,17 @@ class TopicInterest:
         """Its subscription may have other consumers that say so, too."""
         return self._terms.sharing
 
+    @property
+    def exists(self) -> bool:
+        """Return whether there is a topic of that name; a wildcard always exists."""
+        return self._pattern is not None or self._broker.find(self._topic) is not None
+
     def attach(self, consumer: JmsConsumer) -> None:
         """Raises BrokerError."""
         if self._terms.durable:
-            self._durables.make_way(self._terms, self._topic.name)
+            self._durables.make_way(self._terms, self._topic.name, self._connection.identity)
         if self._pattern is None:
-            self._join(consumer, find_or_create(self._broker, self._topic))
+            self._join(consumer, find_or_create(self._broker, self._topic, consumer.creator))
             return
         if self._terms.durable:
             self._durables.expect(self._terms, self._pattern)
@@ -141,7 +170,13 @@ class TopicInterest:
 
     def _join(self, consumer: JmsConsumer, topic: Destination) -> None:
         terms = self._terms
-        subscription = subscribe(self._broker, topic, terms, self._pattern)
+        identity = self._connection.identity
+        existing = topic.subscriptions.get(full_name(terms, self._pattern))
+        if existing is not None and not may_use_subscription(identity, existing):
+            raise _foreign(terms.name)
+        subscription = subscribe(self._broker, topic, terms, self._pattern, consumer.creator)
+        if terms.sort != ALONE:
+            claim_subscription(self._broker, identity, subscription)
         for other in subscription.consumers:
             sink = other.sink
             if not (terms.sharing and isinstance(sink, JmsConsumer) and sink.interest.sharing):
@@ -149,7 +184,9 @@ class TopicInterest:
         if terms.durable:
             self._durables.add(terms.name, subscription)
         # JMS knows no time in which a message has to be acknowledged
-        engine = self._broker.attach(subscription, consumer, consumer.window, ack_timeout=0)
+        engine = self._broker.attach(
+            subscription, consumer, consumer.window, ack_timeout=0, owner=self._connection
+        )
         consumer.add(engine)
 
     def _created(self, topic: Destination) -> None:
@@ -164,7 +201,7 @@ class TopicInterest:
         """Somebody else has removed the topic; or the subscription alone, and that on purpose."""
         if self._pattern is None and engine.subscription.destination.removed:
             with suppress(BrokerError):
-                self._join(consumer, find_or_create(self._broker, self._topic))
+                self._join(consumer, find_or_create(self._broker, self._topic, consumer.creator))
 
     def left(self, engines: list[Consumer]) -> None:
         """A consumer has left these: what is not durable goes with the last one."""
@@ -178,21 +215,32 @@ class TopicInterest:
                     self._broker.unsubscribe(subscription)
 
 
-def subscribe(
-    broker: Broker, topic: Destination, terms: Terms, pattern: Pattern | None
-) -> Subscription:
-    """The topic's subscription of these terms. Raises BrokerError."""
-    name = terms.name
+def full_name(terms: Terms, pattern: Pattern | None) -> str:
+    """Return the name of the engine's subscription of these terms."""
     if pattern is not None and terms.durable:
-        name = pattern_name(name, pattern.text)
+        return pattern_name(terms.name, pattern.text)
+    return terms.name
+
+
+def subscribe(
+    broker: Broker,
+    topic: Destination,
+    terms: Terms,
+    pattern: Pattern | None,
+    creator: str | None = None,
+) -> Subscription:
+    """The topic's subscription of these terms. A new durable one counts against the quota of
+    `creator` (Identity.creator). Raises BrokerError."""
     return broker.subscribe(
         topic,
-        name,
+        full_name(terms, pattern),
         durable=terms.durable,
         # who may share a durable one is said by each consumer, and can change
         shared=terms.sort != ALONE,
         selector=terms.selector,
         exclude=terms.exclude,
+        owner=terms.owner,
+        creator=creator,
     )
 
 
@@ -214,13 +262,15 @@ class Durables:
     """The durable subscriptions of JMQ clients, by name: a name is one subscription, even if the
     engine has one for each topic that a wildcard matches."""
 
-    __slots__ = ("_broker", "_expected", "_found")
+    __slots__ = ("_broker", "_expected", "_found", "_names")
 
     def __init__(self, broker: Broker) -> None:
         self._broker = broker
         self._found: dict[str, dict[Subscription, None]] = {}
         self._expected: dict[str, tuple[Terms, Pattern]] = {}
         """Wildcards: topics that come into being later are subscribed to, too."""
+        self._names: dict[str, dict[str, None]] = {}
+        """Names by client id, as it is quoted in them."""
         for subscription in broker.durable_subscriptions.values():
             name, _, pattern = subscription.name.partition(" ")
             sort = name.partition(":")[0]
@@ -228,7 +278,14 @@ class Durables:
                 continue
             self.add(name, subscription)
             if pattern:
-                terms = Terms(name, sort, True, subscription.selector, subscription.exclude)
+                terms = Terms(
+                    name,
+                    sort,
+                    True,
+                    subscription.selector,
+                    subscription.exclude,
+                    subscription.owner,
+                )
                 with suppress(ValueError):
                     self.expect(terms, Pattern(unquote(pattern, errors="surrogatepass")))
         broker.creations.append(self._created)
@@ -239,15 +296,27 @@ class Durables:
         alive = [subscription for subscription in found if not subscription.closed]
         if not alive:
             self._found.pop(name, None)
+            if name not in self._expected:
+                self._forget(name)
         return alive
 
     def add(self, name: str, subscription: Subscription) -> None:
         """There is this one, too."""
         self._found.setdefault(name, {})[subscription] = None
+        self._names.setdefault(_client_part(name), {})[name] = None
 
     def expect(self, terms: Terms, pattern: Pattern) -> None:
         """Subscribe to what the wildcard matches later."""
         self._expected[terms.name] = (terms, pattern)
+        self._names.setdefault(_client_part(terms.name), {})[terms.name] = None
+
+    def _forget(self, name: str) -> None:
+        client = _client_part(name)
+        names = self._names.get(client)
+        if names is not None:
+            names.pop(name, None)
+            if not names:
+                del self._names[client]
 
     def _created(self, topic: Destination) -> None:
         for terms, pattern in list(self._expected.values()):
@@ -255,12 +324,78 @@ class Durables:
                 with suppress(BrokerError):
                     self.add(terms.name, subscribe(self._broker, topic, terms, pattern))
 
-    def make_way(self, terms: Terms, topic: str) -> None:
+    # --- owners ------------------------------------------------------------------------------
+
+    def owner_for(self, client_id: str, name: str, identity: Identity) -> str:
+        """Return the user that the subscription is to belong to: as what it joins or replaces, as
+        the client id, or else the user who asks."""
+        owner = next(filter(None, self._owners(name)), "")
+        if not owner and client_id:
+            owner = self.owner_of(client_id)
+        return owner or identity.name
+
+    def owner_of(self, client_id: str) -> str:
+        """Return the user that the client id belongs to; "" if it belongs to nobody."""
+        for name in list(self._names.get(_quoted(client_id), ())):
+            for owner in self._owners(name):
+                if owner:
+                    return owner
+        return ""
+
+    def may_have(self, client_id: str, identity: Identity) -> bool:
+        """Return whether the user may have that client id: it belongs to nobody else.
+
+        Of a client id whose durable subscriptions all have no owner, the user has to be able to
+        claim one.
+        """
+        if identity.superuser:
+            return True
+        owner = self.owner_of(client_id)
+        if owner:
+            return owner == identity.name
+        names = list(self._names.get(_quoted(client_id), ()))
+        return not names or any(self.may_use(name, identity) for name in names)
+
+    def claim(self, client_id: str, identity: Identity) -> None:
+        """Make the user the owner of those durable subscriptions of the client id that have none
+        and that it may consume from."""
+        for name in list(self._names.get(_quoted(client_id), ())):
+            if self.may_use(name, identity):
+                self._claim(name, identity)
+
+    def may_use(self, name: str, identity: Identity) -> bool:
+        """Return whether the user may use, replace or delete all that has that name."""
+        if not all(may_use_subscription(identity, each) for each in self.find(name)):
+            return False
+        terms, pattern = self._expected.get(name, (None, None))
+        if terms is None or pattern is None:
+            return True
+        return may_use(identity, terms.owner, [(Operation.CONSUME, pattern.text.replace(">", "*"))])
+
+    def _claim(self, name: str, identity: Identity) -> None:
+        for subscription in self.find(name):
+            claim_subscription(self._broker, identity, subscription)
+        terms, pattern = self._expected.get(name, (None, None))
+        if terms is not None and pattern is not None and not terms.owner:
+            self._expected[name] = (terms._replace(owner=identity.name), pattern)
+
+    def _owners(self, name: str) -> Iterator[str]:
+        for subscription in self.find(name):
+            yield subscription.owner
+        if name in self._expected:
+            yield self._expected[name][0].owner
+
+    # --- replacing and removing --------------------------------------------------------------
+
+    def make_way(self, terms: Terms, topic: str, identity: Identity) -> None:
         """Drop what has the name, but another topic (JMS 1.1 section 6.11.1); what has other terms
         is dropped by the engine.
 
-        Raises SubscriptionInUse if that has consumers, or is shared in the other way.
+        Raises SubscriptionInUse if that has consumers, is shared in the other way, or belongs to
+        another user.
         """
+        if not self.may_use(terms.name, identity):
+            raise _foreign(terms.name)
         sort, _, rest = terms.name.partition(":")
         if self.find(f"{_OTHER_SORT[sort]}:{rest}"):
             raise SubscriptionInUse(f"{rest} is a subscription that is shared in another way")
@@ -272,18 +407,40 @@ class Durables:
                 old.append(subscription)
         self._drop(terms.name, old)
 
-    def remove(self, name: str) -> bool:
-        """Unsubscribe; False if there is none. Raises SubscriptionInUse."""
-        found = self.find(name)
-        known = name in self._expected
-        self._drop(name, found)
+    def is_known(self, name: str) -> bool:
+        """Return whether there is such a subscription, perhaps of a wildcard without a topic."""
+        return name in self._expected or bool(self.find(name))
+
+    def expect_unused(self, name: str, leaving: Collection[Consumer] = ()) -> None:
+        """Raise SubscriptionInUse if it has other consumers than those `leaving`."""
+        _expect_unused(name, self.find(name), leaving)
+
+    def remove(self, name: str) -> None:
+        """Unsubscribe. Raises SubscriptionInUse."""
+        self._drop(name, self.find(name))
         self._expected.pop(name, None)
-        return known or bool(found)
+        self.find(name)  # forgets the name, which nothing has any more
 
     def _drop(self, name: str, subscriptions: list[Subscription]) -> None:
-        if any(subscription.consumers for subscription in subscriptions):
-            raise SubscriptionInUse(f"{name} has a consumer")
+        _expect_unused(name, subscriptions, ())
         for subscription in subscriptions:
             self._broker.unsubscribe(subscription)
         if subscriptions:
             self._expected.pop(name, None)
+
+
+def _expect_unused(
+    name: str, subscriptions: list[Subscription], leaving: Collection[Consumer]
+) -> None:
+    for subscription in subscriptions:
+        if any(consumer not in leaving for consumer in subscription.consumers):
+            raise SubscriptionInUse(f"{name} has a consumer")
+
+
+def _client_part(name: str) -> str:
+    """Return the client id in the name of a subscription, quoted."""
+    return name.partition(":")[2].partition("/")[0]
+
+
+def _foreign(name: str) -> SubscriptionInUse:
+    return SubscriptionInUse(f"the subscription {name} belongs to another user")

@@ -3,7 +3,8 @@
     basic   user:str  base64 of the password:str
     digest  user:str  H(H(user ":" password) ":" nonce):str
 
-H is the MD5 as a signed number, in hex: without leading zeros, with a `-` in half of the cases.
+H is the MD5 as a signed number, in hex: without leading zeros, with a `-` in half of the cases. The
+published protocol page has 32 hexadecimal digits instead; a broker accepts both forms.
 """
 
 from __future__ import annotations
@@ -21,6 +22,9 @@ GUEST: Final = "guest"
 """User and password of who gives none, as in Open MQ's clients."""
 BASIC: Final = "basic"
 DIGEST: Final = "digest"
+PAGE_SPELLINGS: Final = {"jmqbasic": BASIC, "jmqdigest": DIGEST}
+"""How the published protocol page spells JMQAuthType. AUTHENTICATE may say either; the broker asks
+by the short names, because Open MQ's clients know no others."""
 
 _length: Final = Struct(">H")
 _LONGEST: Final = 65_535

@@ -34,11 +34,11 @@ from __future__ import annotations
 
 from base64 import b64encode
 from collections.abc import Mapping
-from datetime import datetime
 from functools import lru_cache
 from struct import Struct
 from typing import Final
 
+from sluicemq.broker.deadletter import DMQ_PROPERTIES, DMQ_TIMESTAMP, REASON, dmq_property
 from sluicemq.model.destination import Kind
 from sluicemq.model.errors import ProtocolError
 from sluicemq.model.identifiers import to_identifier
@@ -54,7 +54,7 @@ from sluicemq.protocols.jmq.header import (
 from sluicemq.protocols.jmq.header import MAX_STRING as MAX_HEADER_STRING
 from sluicemq.protocols.jmq.ids import make_sysid, origin_text
 from sluicemq.protocols.jmq.names import shown_name
-from sluicemq.protocols.jmq.packets import MAGIC, VERSION, C, F, I, L, P, PacketType, Q, R
+from sluicemq.protocols.jmq.packets import MAGIC, VERSION, C, F, I, L, P, PacketType, Q
 from sluicemq.protocols.jmq.properties import (
     MAX_STRING,
     decode_properties,
@@ -65,20 +65,6 @@ from sluicemq.protocols.jmq.wire import FIXED, FIXED_SIZE, Packet, encode_head
 
 LAST_TIME: Final = 1 << 53
 """Wall ms: a later time is stored as this one, so that it fits all that stores times."""
-
-REASON: Final = "deadLetterReason"
-"""This property is what makes a message a dead letter to the broker (broker/deadletter.py)."""
-DMQ_PREFIX: Final = "JMS_SUN_DMQ_"
-BROKER_NAME: Final = "SluiceMQ"
-"""What JMS_SUN_DMQ_PRODUCING_BROKER and JMS_SUN_DMQ_DEAD_BROKER say."""
-
-_DEAD: Final = {
-    "expired": "EXPIRED",
-    "overflow": "OLDEST",
-    "max-attempts": "UNDELIVERABLE",
-    "client": "UNDELIVERABLE",
-}
-"""JMS_SUN_DMQ_UNDELIVERED_REASON; ERROR for reasons of clients' own."""
 
 _KINDS: Final[dict[int, BodyKind]] = {
     PacketType.TEXT_MESSAGE.value: BodyKind.TEXT,
@@ -102,8 +88,9 @@ _SERIALISED: Final = (BodyKind.MAP, BodyKind.STREAM, BodyKind.OBJECT)
 _LONGS: Final = 1 << 63
 
 _JMQ: Final = Origin.JMQ
-_KEPT: Final = 0xFFFF & ~(R | L | F | C | I)
-"""Flags of the sender that a delivery keeps."""
+_KEPT: Final = 0xFFFF & ~(L | F | C | I)
+"""Flags of the sender that a delivery keeps. R is one of them: a client that lost its broker before
+SEND_REPLY sends the message again with R, because a consumer may have received the first one."""
 _FLAGS_AT: Final = 62
 _AFTER_COUNT: Final = 80
 _COUNT_SIZE: Final = 4
@@ -266,9 +253,9 @@ def _crossing(message: Message, identity: bytes) -> tuple[bytes, bytes]:
     properties = message.properties or {}
     shown = shown_properties(properties)
     if REASON in properties:
-        shown = {**_story(properties), **shown}
+        shown = {**shown_properties(_story(properties)), **shown}
     flags = Q if address.kind is Kind.QUEUE else 0
-    if message.durability is not Durability.NONE:
+    if message.durability.survives:
         flags |= P
     head = encode_head(
         _TYPES[kind],
@@ -324,24 +311,12 @@ def _fits(text: str) -> bool:
 
 
 def _story(properties: Mapping[str, Property]) -> dict[str, Property]:
-    """What Open MQ says of a dead letter, made of what the broker says."""
-    attempts = properties.get("deliveryAttempts")
-    return {
-        f"{DMQ_PREFIX}UNDELIVERED_TIMESTAMP": Long(_instant(properties.get("failedAt"))),
-        f"{DMQ_PREFIX}UNDELIVERED_REASON": _DEAD.get(str(properties[REASON]), "ERROR"),
-        f"{DMQ_PREFIX}DELIVERY_COUNT": attempts if isinstance(attempts, int) else 0,
-        f"{DMQ_PREFIX}BODY_TRUNCATED": False,
-        f"{DMQ_PREFIX}PRODUCING_BROKER": BROKER_NAME,
-        f"{DMQ_PREFIX}DEAD_BROKER": BROKER_NAME,
-    }
-
-
-def _instant(text: Property) -> int:
-    """Wall ms; 0 for what is no time."""
-    try:
-        return round(datetime.fromisoformat(str(text)).timestamp() * 1000)
-    except (ValueError, OverflowError):
-        return 0
+    """Return Open MQ's properties of a dead letter, each with the type that Open MQ gives it."""
+    story = {name: dmq_property(properties, name) for name in DMQ_PROPERTIES}
+    timestamp = story[DMQ_TIMESTAMP]
+    if isinstance(timestamp, int):
+        story[DMQ_TIMESTAMP] = Long(timestamp)
+    return story
 
 
 def _dead_letter(message: Message) -> bytes:

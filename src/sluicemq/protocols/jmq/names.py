@@ -7,8 +7,8 @@ The queue `orders-eu` is `orders_HYPHEN_eu` to JMQ clients (model/identifiers.py
 
 from __future__ import annotations
 
+from sluicemq.model.destination import is_temporary
 from sluicemq.model.identifiers import from_identifier, to_identifier
-from sluicemq.protocols.crossing import is_temporary
 
 
 def read_name(name: str) -> str:

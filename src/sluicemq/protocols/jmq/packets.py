@@ -89,6 +89,12 @@ class PacketType(IntEnum):
     VERIFY_TRANSACTION_REPLY = 79
 
 
+PAGE_INFO_REQUEST: Final = 78
+"""INFO_REQUEST in the published protocol page. Open MQ's programs use the number for
+VERIFY_TRANSACTION, so a packet of this type is an INFO_REQUEST only if it has JMQRequestType."""
+PAGE_VERIFY_TRANSACTION: Final = 80
+"""VERIFY_TRANSACTION in the published protocol page. Open MQ's programs do not use the number."""
+
 LAST_MESSAGE_TYPE: Final = PacketType.MESSAGE.value
 """Packets from 1 to this type carry a message of an application."""
 
@@ -158,7 +164,8 @@ class Status(IntEnum):
 
 
 class DestType:
-    """Bits of JMQDestType. Clients send QUEUE or TOPIC, with TEMP or without."""
+    """Bits of JMQDestType. Clients send QUEUE or TOPIC, with TEMP or without; old ones add the
+    flavour of a queue, SINGLE, ROUND_ROBIN or FAILOVER."""
 
     QUEUE: Final = 0x01
     TOPIC: Final = 0x02
@@ -166,6 +173,9 @@ class DestType:
     AUTO: Final = 0x20
     INTERNAL: Final = 0x40
     ADMIN: Final = 0x80
+    SINGLE: Final = 0x100
+    ROUND_ROBIN: Final = 0x200
+    FAILOVER: Final = 0x400
     DMQ: Final = 0x1000
     LOCAL: Final = 0x2000
 

@@ -15,7 +15,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable
 from typing import Final, NamedTuple
 
-from sluicemq.protocols.link import Link, Portrait, Timer
+from sluicemq.protocols.link import Link, Login, Portrait, Timer
 
 VERSION: Final = 101
 """Of the port mapper's protocol: the clients refuse any other."""
@@ -63,6 +63,24 @@ class PortMapperSession:
         self._heard += len(data)
         if b"\n" in data or b"\r" in data or self._heard >= MAX_LINE:
             self._answer()
+
+    @property
+    def buffered(self) -> int:
+        """Nothing is kept of the line."""
+        return 0
+
+    @property
+    def incomplete(self) -> bool:
+        """See `buffered`."""
+        return False
+
+    @property
+    def login(self) -> Login:
+        """Who asks has to ask in the time for a login."""
+        return Login.DONE if self._answered else Login.DUE
+
+    def discard_input(self) -> None:
+        """See `buffered`."""
 
     def end_of_input(self) -> None:
         """Whoever says no more has said enough."""

@@ -2,7 +2,8 @@
 
 A SEND_REPLY leaves when its message is on disk; those of one read leave together. A message of a
 transaction is answered at once: it is the commit that has to be on disk. So is one that is not
-persistent; most clients want no answer to these, and are told nothing when one is refused.
+persistent; most clients want no answer to these, and are told nothing when one is refused. In a
+transaction the refusal of such a message makes the commit fail, so that it is not lost unnoticed.
 
 A producer sends so many messages (JMQSize), the last of them with the C bit, and then waits for
 RESUME_FLOW: it gets that with the SEND_REPLYs, when its message is on disk. Where a destination is
@@ -18,13 +19,13 @@ from typing import Final, NamedTuple
 
 from sluicemq.broker import Destination
 from sluicemq.model.access import Operation
-from sluicemq.model.destination import Address, Kind, Overflow
+from sluicemq.model.destination import Address, Kind, Overflow, is_temporary
 from sluicemq.model.errors import BrokerError, RecordNotFound
 from sluicemq.model.message import Durability, Message, Origin
-from sluicemq.protocols.crossing import is_temporary
 from sluicemq.protocols.java import Long
 from sluicemq.protocols.jmq.connection import Connection, number
 from sluicemq.protocols.jmq.destinations import (
+    accepts_replies,
     address_of,
     check_name,
     find_or_create,
@@ -132,7 +133,7 @@ class Producers:
         number(packet, "JMQSessionID", 0)
         self._check(address)
         if not is_wildcard(address.name):
-            find_or_create(self._broker, address)
+            find_or_create(self._broker, address, connection.identity.creator)
         if len(self._producers) >= connection.options.most:
             # by this, and not by 409, the Java client knows that there are too many
             raise Refused(Status.NOT_ALLOWED, f"{len(self._producers)} producers are enough")
@@ -161,7 +162,7 @@ class Producers:
         check_name(address)
         if is_reserved(address):
             raise Refused(Status.CONFLICT, f"nobody may send to {address}")
-        if not is_temporary(address.name):
+        if not is_temporary(address.name) and not accepts_replies(self._broker.find(address)):
             self._connection.demand(Operation.PRODUCE, address.name.replace(">", "*"))
 
     # --- sending -----------------------------------------------------------------------------
@@ -182,6 +183,7 @@ class Producers:
                 taken = self._take(packet, header, destination, message)
         except ANSWERED as error:
             self._connection.refuse(packet, error)
+            self._connection.fail_transaction(packet, error)
             self._resume(packet)
             return
         self._connection.traffic.published += 1
@@ -218,7 +220,8 @@ class Producers:
         if is_reserved(address):
             raise Refused(Status.FORBIDDEN, f"nobody may send to {address}")
         self._check(address)
-        destination = find_or_create(self._broker, address)
+        creator = self._connection.identity.creator
+        destination = find_or_create(self._broker, address, creator)
         targets = self._queues if address.kind is Kind.QUEUE else self._topics
         if len(targets) >= _MOST_TARGETS:
             targets.clear()

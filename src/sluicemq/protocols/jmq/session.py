@@ -6,10 +6,11 @@
         └── anything but HELLO, AUTHENTICATE, PING and GOODBYE: 500
 
 Packets are carried out in their order; replies carry the request's consumer id and may come in
-another order: that of a login when the password has been checked (what follows it waits), a
-SEND_REPLY or the reply to a commit when it is on disk. A request that cannot be granted is answered
-with a status, and the connection goes on; what is no packet ends it. Nobody is sent ERROR or DEBUG,
-for which clients have no code. (Protocol specification, sections 2.5, 3 and 5.)
+another order: a SEND_REPLY or the reply to a commit when it is on disk. What follows a login waits
+until the password has been checked, and what follows a request with a long selector until this has
+been compiled in another thread. A request that cannot be granted is answered with a status, and the
+connection goes on; what is no packet ends it. Nobody is sent ERROR or DEBUG, for which clients have
+no code. (Protocol specification, sections 2.5, 3 and 5.)
 """
 
 from __future__ import annotations
@@ -20,26 +21,29 @@ from typing import Final
 
 from sluicemq.broker import Broker, Consumer
 from sluicemq.model.access import Identity
-from sluicemq.model.errors import AccessError
+from sluicemq.model.errors import AccessError, TooManyConnections
 from sluicemq.protocols.access import OPEN, Access
 from sluicemq.protocols.jmq.acknowledging import Acknowledging
 from sluicemq.protocols.jmq.browsing import Browsing
-from sluicemq.protocols.jmq.clientids import expanded
+from sluicemq.protocols.jmq.clientids import expanded, in_use
 from sluicemq.protocols.jmq.connection import (
     MOST_UNREAD,
+    Compiled,
     Connection,
+    SelectorPending,
     number,
     text,
     truth,
 )
 from sluicemq.protocols.jmq.consuming import Consuming
-from sluicemq.protocols.jmq.coordinator import Coordinator
+from sluicemq.protocols.jmq.coordinator import Coordinator, Job
 from sluicemq.protocols.jmq.destinations import Destinations
 from sluicemq.protocols.jmq.greeting import Challenge, greet
 from sluicemq.protocols.jmq.information import inform
 from sluicemq.protocols.jmq.options import MISSED_PINGS, Options
 from sluicemq.protocols.jmq.packets import (
     LAST_MESSAGE_TYPE,
+    PAGE_VERIFY_TRANSACTION,
     A,
     GoodbyeReason,
     Level,
@@ -48,22 +52,26 @@ from sluicemq.protocols.jmq.packets import (
 )
 from sluicemq.protocols.jmq.producers import MOST_UNCONFIRMED, Producers
 from sluicemq.protocols.jmq.sessions import Sessions
-from sluicemq.protocols.jmq.statuses import ANSWERED, Refused
+from sluicemq.protocols.jmq.statuses import ANSWERED, Refused, login_status
 from sluicemq.protocols.jmq.transactions import Transactions
-from sluicemq.protocols.jmq.wire import Decoder, Limits, Oversized, Packet, encode_packet
-from sluicemq.protocols.link import Link, Portrait, State, Timer
+from sluicemq.protocols.jmq.wire import (
+    MAX_HEADER,
+    MAX_PROPERTIES,
+    Decoder,
+    Limits,
+    Oversized,
+    Packet,
+    encode_packet,
+)
+from sluicemq.protocols.link import Link, Login, Portrait, State, Timer
 
 REFUSED_SECONDS: Final = 0.25
 """From a refused login to the end of the connection."""
-STRANGERS: Final = Limits(packet=65_536)
-"""For who has not logged in: little memory."""
 MOST_IDS: Final = 10_000
 """Unique ids in one GENERATE_UID_REPLY."""
 
 _ACKNOWLEDGE: Final = PacketType.ACKNOWLEDGE.value
-_GOING_ON: Final = frozenset(
-    {Status.OK, Status.NOT_FOUND, Status.MOVED_PERMANENTLY, Status.TIMEOUT}
-)
+_GOING_ON: Final = frozenset({Status.OK, Status.NOT_FOUND})
 """Statuses of HELLO_REPLY after which a client may log in."""
 
 Packets = Sequence[Packet | Oversized]
@@ -74,8 +82,10 @@ class JmqSession:
 
     __slots__ = (
         "_acknowledging",
+        "_at_end",
         "_browsing",
         "_challenge",
+        "_compilation",
         "_connection",
         "_coordinator",
         "_decoder",
@@ -83,6 +93,7 @@ class JmqSession:
         "_handlers",
         "_heard",
         "_held_back",
+        "_held_bytes",
         "_late",
         "_link",
         "_logged_in",
@@ -107,7 +118,8 @@ class JmqSession:
         options = options or Options()
         self._link = link
         self._coordinator = coordinator
-        self._decoder = Decoder(STRANGERS)
+        few = min(options.packet, options.login_bytes)
+        self._decoder = Decoder(Limits(few, min(few, MAX_HEADER), min(few, MAX_PROPERTIES)))
         connection = Connection(link, broker, coordinator, access, options, self._read_or_not)
         self._connection = connection
         self._sessions = Sessions(connection)
@@ -119,7 +131,14 @@ class JmqSession:
         self._login: Packet | None = None
         """The AUTHENTICATE that is being answered."""
         self._held_back: list[Packet | Oversized] | None = None
-        """Packets behind it; None while there is no such one."""
+        """Packets behind it, or from a request on whose selector is being compiled; None while
+        there is no such one."""
+        self._held_bytes = 0
+        """Bytes that they have come in."""
+        self._compilation: Job | None = None
+        """Of that selector."""
+        self._at_end = False
+        """The client has sent all; what is held back is still carried out."""
         self._late = False
         """Its answer comes in a later turn."""
         self._logged_in = False
@@ -174,7 +193,8 @@ class JmqSession:
             PacketType.COMMIT_TRANSACTION: transactions.commit,
             PacketType.ROLLBACK_TRANSACTION: transactions.roll_back,
             PacketType.RECOVER_TRANSACTION: transactions.recover,
-            PacketType.VERIFY_TRANSACTION: transactions.verify,
+            PacketType.VERIFY_TRANSACTION: partial(_verify_or_inform, connection, transactions),
+            PAGE_VERIFY_TRANSACTION: transactions.verify,
         }
 
     # --- from the connection -----------------------------------------------------------------
@@ -187,12 +207,36 @@ class JmqSession:
         packets = self._decoder.feed(data)
         if self._held_back is not None:
             self._held_back += packets
+            self._held_bytes += len(data)
         else:
             self._handle(packets, len(data))
 
+    @property
+    def buffered(self) -> int:
+        """See Session."""
+        return self._decoder.buffered + self._held_bytes
+
+    @property
+    def incomplete(self) -> bool:
+        """See Session."""
+        return self._decoder.incomplete
+
+    @property
+    def login(self) -> Login:
+        """See Session."""
+        if self._logged_in or self._connection.closed:
+            return Login.DONE
+        return Login.DUE if self._login is None else Login.CHECKING
+
+    def discard_input(self) -> None:
+        """See Session."""
+        self._decoder.discard()
+
     def end_of_input(self) -> None:
-        """The client is done. What it has sent is still answered."""
-        self._ended = True
+        """The client is done. What it has sent is still answered, unless its login waits for a
+        check: most likely the client has gone."""
+        self._at_end = True
+        self._connection.access.cancel_login()
         if self._held_back is None:
             self._leave()
 
@@ -225,8 +269,11 @@ class JmqSession:
     def closed(self) -> None:
         """Give everything back."""
         self._stop()
+        self._connection.access.cancel_login()
         if self._refused is not None:
             self._refused.cancel()
+        self._handlers.clear()
+        self._connection.release()
 
     def shutdown(self) -> None:
         """Say goodbye: clients that can will look for the broker again."""
@@ -252,7 +299,7 @@ class JmqSession:
         """See Session."""
         connection = self._connection
         state: State = "open" if self._logged_in else "connecting"
-        if self._ended:
+        if self._ended or self._at_end:
             state = "closing"
         return Portrait("jmq", connection.identity.name, connection.client_id, state)
 
@@ -273,7 +320,9 @@ class JmqSession:
                 self._handle_other(packet)
                 if self._held_back is not None:
                     self._late = True
-                    self._held_back += packets[place + 1 :]
+                    if behind := packets[place + 1 :]:
+                        self._held_back += behind
+                        self._held_bytes = size
                     break
             elif 0 < kind <= LAST_MESSAGE_TYPE:
                 send(packet)
@@ -288,6 +337,11 @@ class JmqSession:
                         handler(packet)
                 except ANSWERED as error:
                     connection.refuse(packet, error)
+                    if kind == _ACKNOWLEDGE:
+                        connection.fail_transaction(packet, error)
+                except SelectorPending as pending:
+                    self._compile(pending.text, packets[place:], size)
+                    break
             if connection.closed or self._ended:
                 break
         self._producers.confirm(size)
@@ -295,20 +349,46 @@ class JmqSession:
         if connection.closed:
             return
         if self._held_back is None:
-            if self._ended:
+            if self._ended or self._at_end:
                 self._leave()
             elif self._decoder.error is not None:
                 self._leave(str(self._decoder.error))
         self._read_or_not()
+
+    def _compile(self, text: str, packets: Packets, size: int) -> None:
+        """Have a selector compiled in another thread, then carry out the packets, which came in
+        `size` bytes."""
+        coordinator = self._coordinator
+        assert coordinator.background is not None
+        self._held_back = list(packets)
+        self._held_bytes = size
+        work = partial(Compiled.of, self._connection.broker, text)
+        self._compilation = coordinator.background.submit(work, self._compiled)
+
+    def _compiled(self, compiled: Compiled) -> None:
+        """Carry out what has waited for a selector."""
+        self._compilation = None
+        held_back, self._held_back = self._held_back, None
+        size, self._held_bytes = self._held_bytes, 0
+        connection = self._connection
+        if held_back is None or connection.closed:
+            return
+        connection.broker.wake()
+        connection.compiled = compiled
+        self._handle(held_back, size)
 
     def _handle_other(self, packet: Packet | Oversized) -> None:
         """A packet of somebody who has not logged in, or one that was too large to be read."""
         connection = self._connection
         try:
             if isinstance(packet, Oversized):
+                options = connection.options
+                limit = f"{options.packet} bytes"
+                if not self._logged_in:
+                    limit = f"{min(options.packet, options.login_bytes)} bytes before the login"
                 raise Refused(
                     Status.ENTITY_TOO_LARGE,
-                    f"packets have up to {connection.options.packet} bytes, this one {packet.size}",
+                    f"packets have up to {limit}, this one {packet.size}",
                 )
             if packet.type == PacketType.HELLO:
                 self._hello(packet)
@@ -324,6 +404,8 @@ class JmqSession:
             connection.refuse(packet, error)
             if isinstance(packet, Oversized):
                 self._producers.too_large(packet)
+                if packet.type <= LAST_MESSAGE_TYPE or packet.type == _ACKNOWLEDGE:
+                    connection.fail_transaction(packet, error)
 
     # --- beginning ---------------------------------------------------------------------------
 
@@ -367,11 +449,17 @@ class JmqSession:
         """Who it is, or that it is nobody."""
         packet, self._login = self._login, None
         held_back, self._held_back = self._held_back, None
+        self._held_bytes = 0
         connection = self._connection
         if packet is None or connection.closed:
             return
+        if isinstance(identity, Identity):
+            try:
+                self._link.claim_user(identity.name)
+            except TooManyConnections as error:
+                identity = error
         if not isinstance(identity, Identity):
-            connection.reply(packet, Status.INVALID_LOGIN, {"JMQReason": str(identity)})
+            connection.reply(packet, login_status(identity), {"JMQReason": str(identity)})
             self._stop()
             close = partial(self._link.close, str(identity))
             self._refused = self._link.call_later(REFUSED_SECONDS, close)
@@ -408,13 +496,20 @@ class JmqSession:
         connection = self._connection
         client_ids = self._coordinator.client_ids
         if "JMQClientID" in packet.properties:
-            client_id = expanded(text(packet, "JMQClientID"), connection.identity.name)
+            identity = connection.identity
+            durables = self._coordinator.durables
+            client_id = expanded(text(packet, "JMQClientID"), identity.name)
+            if not durables.may_have(client_id, identity):
+                connection.access.denied(self._link.peer, identity, f"client id {client_id}")
+                raise in_use(client_id)
             client_ids.take(
                 connection.number,
                 client_id,
+                identity,
                 shared=truth(packet, "JMQShare"),
                 namespace=text(packet, "JMQNamespace"),
             )
+            durables.claim(client_id, identity)
         else:
             client_id = ""
             client_ids.release(connection.number)
@@ -440,9 +535,13 @@ class JmqSession:
         elif self._missed >= MISSED_PINGS:
             self._close("the client has not been heard of for too long")
             return
+        elif self._logged_in and connection.level < Level.MQ_3_6_SP4:
+            # these clients answer no PING, so their silence means nothing: the bytes only let the
+            # operating system find out that the peer has gone
+            connection.write(encode_packet(PacketType.PING))
         else:
             self._missed += 1
-            if self._logged_in and connection.level >= Level.MQ_3_6_SP4:
+            if self._logged_in:
                 connection.write(encode_packet(PacketType.PING, A))
         self._timer = self._link.call_later(connection.options.ping_interval, self._ring)
 
@@ -500,9 +599,14 @@ class JmqSession:
         """Neither listen nor speak any more."""
         self._ended = True
         self._connection.closed = True
+        if self._compilation is not None:
+            self._compilation.cancel()
+            self._compilation = None
         if self._timer is not None:
             self._timer.cancel()
             self._timer = None
+        self._held_back = None
+        self._held_bytes = 0
         self._give_back()
 
     def _close(self, reason: str) -> None:
@@ -513,6 +617,15 @@ class JmqSession:
 
 def _ignore(packet: Packet) -> None:
     """Nothing is to be done."""
+
+
+def _verify_or_inform(connection: Connection, transactions: Transactions, packet: Packet) -> None:
+    """Answer packet type 78: VERIFY_TRANSACTION, or with JMQRequestType INFO_REQUEST as the
+    published protocol page numbers it. Raises Refused."""
+    if "JMQRequestType" in packet.properties:
+        inform(connection, packet)
+    else:
+        transactions.verify(packet)
 
 
 def _unknown(kind: int) -> Refused:

@@ -7,6 +7,7 @@
 | DestinationNotFound           | 404 NOT_FOUND                                               |
 | SubscriptionNotFound          | 404 NOT_FOUND                                               |
 | DestinationConflict           | 409 CONFLICT                                                |
+| DestinationPrivate            | 405 NOT_ALLOWED                                             |
 | DestinationInUse              | 409 CONFLICT                                                |
 | SubscriptionInUse             | 409 CONFLICT                                                |
 | SelectorError                 | 400 BAD_REQUEST                                             |
@@ -16,6 +17,9 @@
 | BrokerStopping                | 503 UNAVAILABLE                                             |
 | ProtocolError                 | 400 BAD_REQUEST                                             |
 | another BrokerError           | 500 ERROR                                                   |
+
+PREPARE and COMMIT of a transaction that has failed (branches.py) are refused with 412
+PRECONDITION_FAILED, as every step is that is not legal in the transaction's state (xa.py).
 """
 
 from __future__ import annotations
@@ -25,18 +29,23 @@ from typing import Final
 
 from sluicemq.model.errors import (
     AccessDenied,
+    AccessError,
     BrokerError,
     BrokerStopping,
     DestinationConflict,
     DestinationInUse,
     DestinationNotFound,
+    DestinationPrivate,
     LimitExceeded,
+    LoginBusy,
     MessageTooLarge,
     ProtocolError,
     SelectorError,
     SluiceError,
     SubscriptionInUse,
     SubscriptionNotFound,
+    TooManyConnections,
+    TooManyFailures,
     TransactionError,
 )
 from sluicemq.protocols.jmq.packets import Status
@@ -65,6 +74,7 @@ _STATUSES: Final[tuple[tuple[type[SluiceError], Status], ...]] = (
     (DestinationNotFound, Status.NOT_FOUND),
     (SubscriptionNotFound, Status.NOT_FOUND),
     (DestinationConflict, Status.CONFLICT),
+    (DestinationPrivate, Status.NOT_ALLOWED),
     (DestinationInUse, Status.CONFLICT),
     (SubscriptionInUse, Status.CONFLICT),
     (SelectorError, Status.BAD_REQUEST),
@@ -84,6 +94,23 @@ def status_of(error: SluiceError) -> Status:
         if isinstance(error, kind):
             return status
     return Status.ERROR
+
+
+_LOGIN_STATUSES: Final[tuple[tuple[type[AccessError], Status], ...]] = (
+    (LoginBusy, Status.UNAVAILABLE),
+    (TooManyConnections, Status.UNAVAILABLE),
+    (TooManyFailures, Status.FORBIDDEN),
+    (AccessDenied, Status.FORBIDDEN),
+)
+
+
+def login_status(error: AccessError | Refused) -> Status:
+    """Return the status of AUTHENTICATE_REPLY: UNAVAILABLE if the broker is busy or the user has
+    too many connections, FORBIDDEN if it is denied whatever the password is, else INVALID_LOGIN."""
+    for kind, status in _LOGIN_STATUSES:
+        if isinstance(error, kind):
+            return status
+    return Status.INVALID_LOGIN
 
 
 def shown(error: SluiceError) -> dict[str, object]:

@@ -1,6 +1,12 @@
 """The requests that are about transactions (protocol specification, section 10; steps in xa.py).
 
 A commit is answered when it is on disk, and so is whatever is done to a prepared transaction.
+
+JMQSessionLess, and what becomes of a transaction without a connection: branches.py.
+
+A branch of another user is answered as one that does not exist, with one exception:
+START_TRANSACTION of its Xid cannot create a second branch, so it is refused with 500 (JTA's
+XAER_DUPID).
 """
 
 from __future__ import annotations
@@ -9,6 +15,7 @@ from functools import partial
 from typing import Final
 
 from sluicemq.broker import Broker
+from sluicemq.model.errors import BrokerError
 from sluicemq.protocols.java import Long, dumps_map
 from sluicemq.protocols.jmq.branches import Branch, Branches
 from sluicemq.protocols.jmq.connection import Connection, number, truth
@@ -18,6 +25,7 @@ from sluicemq.protocols.jmq.packets import I, PacketType, Status, TransactionSta
 from sluicemq.protocols.jmq.statuses import Refused
 from sluicemq.protocols.jmq.wire import Packet
 from sluicemq.protocols.jmq.xa import LOCAL, after
+from sluicemq.protocols.ownership import claim_transaction, may_use_transaction
 
 _ALL: Final = 1
 _NOT_PREPARED: Final = 2
@@ -46,6 +54,7 @@ class Transactions:
                 raise Refused(Status.BAD_REQUEST, "JMQXAFlags are about a Xid")
             session = number(packet, "JMQSessionID", 0)
             branch = self._branches.start(self._connection, session=session)
+            branch.sessionless = truth(packet, "JMQSessionLess")
         else:
             branch = self._start_branch(packet, xid)
         self._answer(packet, branch)
@@ -66,16 +75,19 @@ class Transactions:
         branch = self._branches.by_xid(xid)
         if branch is not None and branch.over:
             branch = None  # a Xid may be used again
-        if branch is None and flags in (XaFlag.JOIN, XaFlag.RESUME):
-            raise _unknown()
+        if flags in (XaFlag.JOIN, XaFlag.RESUME):
+            branch = self._own(branch)
+        elif branch is not None and self._visible(branch) is None:
+            raise Refused(Status.ERROR, "there is a transaction with this Xid already")
         state = TransactionState.CREATED if branch is None else branch.state
         again = packet.flags & I != 0
         state = after(PacketType.START_TRANSACTION, flags, state, again=again)
         if branch is None:
             branch = self._branches.start(self._connection, xid)
-            branch.sessionless = truth(packet, "JMQSessionLess")
+            branch.sessionless = truth(packet, "JMQSessionLess", True)
         else:
             branch.state = state
+            claim_transaction(self._connection.identity, branch.transaction)
             self._branches.join(branch, self._connection)
         return branch
 
@@ -92,23 +104,29 @@ class Transactions:
     def prepare(self, packet: Packet) -> None:
         """PREPARE_TRANSACTION."""
         branch = self._find(packet)
-        was = branch.state
-        state = self._next(packet, branch, XaFlag.NOFLAGS)
-        sequence = branch.transaction.record
-        if state is not was:
-            sequence = self._branches.prepare(branch)
-        self._broker.when_durable(sequence, partial(self._answer, packet, branch))
+        self._next(packet, branch, XaFlag.NOFLAGS)
+        self._branches.prepare(branch, partial(self._answer, packet, branch))
 
     def commit(self, packet: Packet) -> None:
         """COMMIT_TRANSACTION."""
         branch = self._find(packet)
         self._next(packet, branch, number(packet, "JMQXAFlags", XaFlag.NOFLAGS))
-        sequence = 0 if branch.over else self._branches.commit(branch)
         properties: dict[str, object] = {}
+        following = None
         if not branch.xid and truth(packet, "JMQStartNextTransaction"):
             following = self._branches.start(self._connection, session=branch.session)
             properties["JMQNextTransactionID"] = Long(following.number)
-        self._broker.when_durable(sequence, partial(self._answer, packet, branch, properties))
+        answer = partial(self._answer, packet, branch, properties)
+        if branch.over:
+            answer()
+            return
+        try:
+            self._branches.commit(branch, answer)
+        except BrokerError:
+            if following is not None:
+                self._branches.roll_back(following)
+            raise
+        claim_transaction(self._connection.identity, branch.transaction)
 
     def roll_back(self, packet: Packet) -> None:
         """ROLLBACK_TRANSACTION. With JMQRedeliver what was acknowledged in it is sent again;
@@ -120,6 +138,7 @@ class Transactions:
             if truth(packet, "JMQRedeliver"):
                 self._send_again(branch, truth(packet, "JMQSetRedelivered", True))
             sequence = self._branches.roll_back(branch)
+        claim_transaction(self._connection.identity, branch.transaction)
         self._broker.when_durable(sequence, partial(self._answer, packet, branch))
 
     def _send_again(self, branch: Branch, attempted: bool) -> None:
@@ -138,7 +157,7 @@ class Transactions:
         """RECOVER_TRANSACTION: what is prepared, or whether one is."""
         chosen = number(packet, "JMQTransactionID", 0)
         if chosen:
-            branch = self._branches.by_number(chosen)
+            branch = self._visible(self._branches.by_number(chosen))
             if branch is None or branch.state is not TransactionState.PREPARED:
                 raise Refused(
                     Status.NOT_FOUND, f"no transaction {chosen} is prepared", {"JMQQuantity": 0}
@@ -147,7 +166,9 @@ class Transactions:
             self._connection.reply(packet, properties=properties, body=branch.xid)
             return
         flags = number(packet, "JMQXAFlags", XaFlag.NOFLAGS)
-        found = self._branches.prepared() if flags & XaFlag.STARTRSCAN else []
+        found = []
+        if flags & XaFlag.STARTRSCAN:
+            found = self._branches.prepared(self._connection.identity)
         body = b"".join([branch.xid for branch in found])
         self._connection.reply(packet, properties={"JMQQuantity": len(found)}, body=body)
 
@@ -158,12 +179,13 @@ class Transactions:
         xid = _xid(packet)
         if branch is None and xid:
             branch = self._branches.by_xid(xid)
+        branch = self._visible(branch)
         if branch is None or branch.state is not TransactionState.PREPARED:
             raise Refused(Status.NOT_FOUND, "there is no such transaction that is prepared")
         facts = {
             "JMQAutoRollback": _NOT_PREPARED,
             "JMQXid": str(decode_xid(branch.xid)),
-            "JMQSessionLess": True,
+            "JMQSessionLess": branch.sessionless,
             "JMQCreateTime": Long(branch.created),
             "JMQLifetime": Long(0),
             "State": int(branch.state),
@@ -172,19 +194,42 @@ class Transactions:
 
     # --- common ------------------------------------------------------------------------------
 
+    def _visible(self, branch: Branch | None) -> Branch | None:
+        """Return the branch if this connection may use it; to others it does not exist."""
+        if (
+            branch is None
+            or self._connection.number in branch.joined  # checked when it joined
+            or may_use_transaction(self._connection.identity, branch.transaction)
+        ):
+            return branch
+        return None
+
+    def _own(self, branch: Branch | None) -> Branch:
+        """Return the branch. Raises Refused: NOT_FOUND if there is none that the user may use."""
+        branch = self._visible(branch)
+        if branch is None:
+            raise _unknown()
+        return branch
+
     def _find(self, packet: Packet) -> Branch:
-        """That of a request, by its number or its Xid. Refused: NOT_FOUND, BAD_REQUEST.
+        """Return the branch of a request, by its number or its Xid. Raises Refused: NOT_FOUND,
+        BAD_REQUEST.
 
         A number is good only for connections that use the transaction: others have to know the Xid.
+        A branch without an owner gets one, unless it is prepared: then who ends it does.
         """
+        branch = self._locate(packet)
+        if branch.state is not TransactionState.PREPARED:
+            claim_transaction(self._connection.identity, branch.transaction)
+        return branch
+
+    def _locate(self, packet: Packet) -> Branch:
         xid = _xid(packet)
         chosen = number(packet, "JMQTransactionID", 0)
         if xid:
-            branch = self._branches.by_xid(xid)
-            if branch is None:
-                raise _unknown()
+            branch = self._own(self._branches.by_xid(xid))
             if chosen and chosen != branch.number:
-                other = self._branches.by_number(chosen)
+                other = self._visible(self._branches.by_number(chosen))
                 if other is not None:
                     raise Refused(
                         Status.BAD_REQUEST, f"transaction {chosen} has another Xid than this one"
@@ -192,9 +237,9 @@ class Transactions:
             return branch
         if not chosen:
             raise Refused(Status.BAD_REQUEST, "which transaction?")
-        branch = self._branches.by_number(chosen)
-        if branch is None or (
-            self._connection.number not in branch.joined
+        branch = self._own(self._branches.by_number(chosen))
+        if (
+            not self._branches.usable(branch, self._connection)
             and branch.state is not TransactionState.TIMED_OUT
         ):
             raise _unknown()
@@ -203,6 +248,12 @@ class Transactions:
     def _next(self, packet: Packet, branch: Branch, flags: int) -> TransactionState:
         """The state that the request leads to. Raises Refused."""
         request = PacketType(packet.type)
+        if branch.failure and request in (
+            PacketType.PREPARE_TRANSACTION,
+            PacketType.COMMIT_TRANSACTION,
+        ):
+            why = f"the transaction has failed and can only be rolled back: {branch.failure}"
+            raise Refused(Status.PRECONDITION_FAILED, why)
         return after(
             request, flags if branch.xid else LOCAL, branch.state, again=packet.flags & I != 0
         )

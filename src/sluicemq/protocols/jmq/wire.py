@@ -31,7 +31,7 @@ from functools import lru_cache
 from struct import Struct
 from typing import Final, NamedTuple
 
-from sluicemq.model.errors import FrameTooLarge, ProtocolError
+from sluicemq.model.errors import FrameTooLarge, ProtocolError, without_traceback
 from sluicemq.model.message import Property
 from sluicemq.protocols.java import loads_map
 from sluicemq.protocols.jmq.header import VariableHeader, decode_header
@@ -50,17 +50,23 @@ MAX_PACKET: Final = 73_400_320
 """Bytes of a packet by default, as in Open MQ."""
 
 
+MAX_HEADER: Final = 262_144
+"""Bytes of a variable header by default: it holds seven strings of the largest size."""
+MAX_PROPERTIES: Final = 1_048_576
+"""Bytes of a property block by default."""
+
+
 class Limits(NamedTuple):
     """Largest input accepted; a larger packet is skipped and reported as `Oversized`.
 
     packet      bytes of a whole packet
-    header      bytes of its variable header; the default holds seven strings of the largest size
+    header      bytes of its variable header
     properties  bytes of its property block
     """
 
     packet: int = MAX_PACKET
-    header: int = 262_144
-    properties: int = 1_048_576
+    header: int = MAX_HEADER
+    properties: int = MAX_PROPERTIES
 
 
 class Oversized(NamedTuple):
@@ -80,6 +86,11 @@ class Oversized(NamedTuple):
     def variable(self) -> VariableHeader:
         """Raises ProtocolError."""
         return decode_header(self.header)
+
+    @property
+    def transaction_id(self) -> int:
+        """Of the transaction this belongs to, or 0. Raises ProtocolError."""
+        return self.variable.transaction_id
 
 
 class Packet:
@@ -237,6 +248,15 @@ class Decoder:
         """Whether a packet has begun to arrive and has not ended."""
         return bool(self._rest) or self._skip > 0
 
+    @property
+    def buffered(self) -> int:
+        """Bytes held of the unfinished packet; 1 while one is being skipped."""
+        return len(self._rest) or int(self._skip > 0)
+
+    def discard(self) -> None:
+        """Drop the unfinished packet."""
+        self._rest.clear()
+
     def feed(self, data: bytes) -> list[Packet | Oversized]:
         """Take what was received; return the packets that are complete now. Never raises."""
         packets: list[Packet | Oversized] = []
@@ -258,7 +278,7 @@ class Decoder:
         try:
             end = self._parse(data, position, packets)
         except ProtocolError as fault:
-            self.error = fault
+            self.error = without_traceback(fault)
             return packets
         if end < len(data):
             rest += memoryview(data)[end:]

@@ -1,7 +1,9 @@
 """Which step of a transaction is legal when, and what a client is told of the others.
 
 One table, from the protocol specification (START_TRANSACTION to ROLLBACK_TRANSACTION) and JTA's
-XAResource. A local transaction is one that has no Xid: it is started, and then ends.
+XAResource. A local transaction is one that has no Xid: it is started, and then ends. It fails, as a
+branch may, when something that belongs to it is refused and nobody is told: it can only be rolled
+back.
 
                      START             END                       PREPARE   COMMIT     ROLLBACK
               NO    JOIN   RESUME  SUSPEND  SUCCESS  FAIL                ONE   TWO
@@ -73,7 +75,7 @@ STEPS: Final[dict[tuple[PacketType, int], Step]] = {
         _ROLLEDBACK, _COMPLETE, _INCOMPLETE, _PREPARED, _FAILED, _ROLLEDBACK
     ),
     (_COMMIT, LOCAL): _step(_COMMITTED, _STARTED),
-    (_ROLLBACK, LOCAL): _step(_ROLLEDBACK, _STARTED),
+    (_ROLLBACK, LOCAL): _step(_ROLLEDBACK, _STARTED, _FAILED),
 }
 """By request, and JMQXAFlags or LOCAL."""
 

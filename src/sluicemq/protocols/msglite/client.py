@@ -26,11 +26,12 @@ sent are known to be accepted when `close` returns.
 from __future__ import annotations
 
 import asyncio
+import secrets
 import ssl
 import time
 from collections import deque
 from math import ceil
-from typing import Self
+from typing import Final, Self
 
 from sluicemq.model.destination import decode_name, encode_name
 from sluicemq.model.errors import ClientError, ConnectionLost, RequestRefused, RequestTimeout
@@ -58,6 +59,8 @@ from sluicemq.protocols.msglite.wire import (
 )
 
 DEFAULT_PORT = 9813
+PROBE_PREFIX: Final = "sluicemq.probe."
+"""Of the addresses that `confirm` asks for."""
 _ON_ITS_WAY = 0.2
 """Seconds after which an answer that the broker gave at once should be here."""
 
@@ -395,6 +398,22 @@ class BlockingMsgliteClient(BlockingClient):
         """
         command = encode_query(_seconds(timeout), _address(address), body)
         return self._ask(command, timeout, ())
+
+    def confirm(self) -> None:
+        """Wait until the broker has accepted all that was sent.
+
+        Asks for a message at an address that nobody uses, with timeout 0: the answer comes after
+        all that was sent before has been carried out, and an error instead of it if something was
+        refused. An error about the address itself is an answer, too: the user may not receive
+        there. The connection is closed after an error. Raises as `query`.
+        """
+        probe = f"{PROBE_PREFIX}{secrets.token_hex(8)}"
+        try:
+            if self.ready(probe, timeout=0) is not None:
+                raise ConnectionLost("the broker answered what was not asked")
+        except RequestRefused as error:
+            if probe not in str(error):
+                raise
 
     def close(self) -> None:
         """As MsgliteClient.close. Raises RequestRefused, RequestTimeout."""

@@ -28,7 +28,7 @@ from sluicemq.model.destination import encode_name
 from sluicemq.model.errors import AccessDenied, BrokerError, ProtocolError
 from sluicemq.model.message import BodyKind, Durability, Message
 from sluicemq.protocols.access import OPEN, Access, demand
-from sluicemq.protocols.link import Link, Portrait, State, Timer
+from sluicemq.protocols.link import Link, Login, Portrait, State, Timer
 from sluicemq.protocols.msglite.http import (
     HttpLimits,
     Request,
@@ -105,6 +105,26 @@ class GatewaySession:
         if self._state is _State.READING:
             self._reader.feed(data)
             self._advance()
+
+    @property
+    def buffered(self) -> int:
+        """See Session."""
+        return self._reader.buffered
+
+    @property
+    def incomplete(self) -> bool:
+        """See Session."""
+        return self._reader.buffered > 0
+
+    @property
+    def login(self) -> Login:
+        """There are no logins."""
+        reader = self._reader
+        return Login.DONE if reader.has_head or self._state is not _State.READING else Login.NONE
+
+    def discard_input(self) -> None:
+        """See Session."""
+        self._reader.discard()
 
     def end_of_input(self) -> None:
         """Ends a body without a length. The client may still wait for its response."""
@@ -186,9 +206,9 @@ class GatewaySession:
         guest = self._access.guest
         assert guest is not None  # who cannot log in is somebody from the start
         demand(self._access, self._link.peer, guest, Operation.PRODUCE, self._address)
-        target = broker.queue(self._address)
-        reply = self._create()
-        content = self._create()
+        target = broker.queue(self._address, guest.creator)
+        reply = self._create(self, guest.creator)
+        content = self._create(self._replies, guest.creator)
         announcement = {
             "method": request.method,
             "url": request.url,
@@ -200,13 +220,14 @@ class GatewaySession:
         head.kind = BodyKind.JSON
         self._state = _State.WAITING
         self._put_off()
-        broker.attach(reply.queue, self, Window(_WINDOW, True))
+        broker.attach(reply.queue, self, Window(_WINDOW, True), owner=self)
         broker.publish(content, self._message(content, request.body))
         broker.publish(target, head, _nothing)
         self._traffic.published += 2
+        self._reader.discard()
 
-    def _create(self) -> Destination:
-        destination = self._replies.create(self._broker)
+    def _create(self, owner: object, creator: str | None) -> Destination:
+        destination = self._replies.create(self._broker, owner, creator)
         self._owned.append(destination)
         return destination
 

@@ -4,13 +4,18 @@ Request (msglite protocol notes, HTTP gateway): HEAD, GET, POST, PUT or DELETE i
 lines end in CR LF or LF; folded header lines are joined; a body has Content-Length bytes, and
 without that header none for HEAD and GET and everything up to the end of input for the others.
 No chunked bodies, no interim answers. It is meant to sit behind a web server that knows the rest.
+
+What such a server may understand differently is refused: Transfer-Encoding, a Content-Length that
+is repeated, folded or no number, a blank before a header's colon, control characters in the head.
+Bytes behind the request are never read as another one.
 """
 
 from __future__ import annotations
 
+import re
 from typing import Final, NamedTuple
 
-from sluicemq.model.errors import FrameTooLarge, ProtocolError
+from sluicemq.model.errors import FrameTooLarge, ProtocolError, without_traceback
 
 METHODS: Final = frozenset({b"HEAD", b"GET", b"POST", b"PUT", b"DELETE"})
 VERSIONS: Final = frozenset({b"HTTP/1.0", b"HTTP/1.1"})
@@ -90,19 +95,33 @@ _DEFAULT_LIMITS: Final = HttpLimits()
 _TOKEN: Final = frozenset(
     b"!#$%&'*+-.^_`|~0123456789ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz"
 )
+_CONTROL: Final = re.compile(rb"[\x00-\x08\x0a-\x1f\x7f]")
+"""Everything below a blank but the tab: CR within a line, above all."""
 _UP_TO_THE_END: Final = -1
 
 
 class RequestReader:
     """Collects one request. `error` is None until the client breaks a rule."""
 
-    __slots__ = ("_body", "_fields", "_first", "_left", "_limits", "_rest", "error", "request")
+    __slots__ = (
+        "_body",
+        "_fields",
+        "_first",
+        "_left",
+        "_limits",
+        "_rest",
+        "_size",
+        "error",
+        "request",
+    )
 
     def __init__(self, limits: HttpLimits = _DEFAULT_LIMITS) -> None:
         self.error: ProtocolError | None = None
         self.request: Request | None = None
         """The request, once it is complete."""
         self._limits = limits
+        self._size = 0
+        """Bytes received, of head and body."""
         self._rest = bytearray()
         self._first: list[bytes] | None = None
         """Method, URL and version, once the request line is there."""
@@ -116,17 +135,38 @@ class RequestReader:
         """Whether anything has come."""
         return bool(self._rest or self._first)
 
+    @property
+    def has_head(self) -> bool:
+        """Whether the head is there, and nothing is wrong with it."""
+        return self._body is not None
+
+    @property
+    def buffered(self) -> int:
+        """Bytes received of the unfinished request."""
+        return self._size
+
+    def discard(self) -> None:
+        """Drop the request, complete or not."""
+        self._size = 0
+        self._rest.clear()
+        self._fields.clear()
+        self.request = None
+        if self._body is not None:
+            self._body.clear()
+
     def feed(self, data: bytes) -> None:
         """Take what was received; look at `request` and `error` afterwards. Never raises."""
         if self.error is not None or self.request is not None:
             return
+        self._size += len(data)
         try:
             if self._body is None:
                 self._read_lines(data)
             else:
                 self._read_body(data)
         except ProtocolError as error:
-            self.error = error
+            self.error = without_traceback(error)
+            self.discard()
 
     def end(self) -> None:
         """No more will come: the end of a body without a length, or of half a request."""
@@ -163,6 +203,8 @@ class RequestReader:
             raise FrameTooLarge(f"a line is longer than {self._limits.line} bytes")
 
     def _read_line(self, line: bytes) -> None:
+        if _CONTROL.search(line):
+            raise ProtocolError("the head of the request has a control character")
         if self._first is None:
             self._first = _request_line(line)
         elif not line:
@@ -232,6 +274,7 @@ class RequestReader:
         headers = {_text(name): _text(value) for name, value in self._fields}
         body = bytes(self._body)
         self._body.clear()
+        self._size = 0
         self.request = Request(_text(method), _text(url), _text(protocol), headers, body)
 
 
@@ -260,7 +303,10 @@ def _text(raw: bytes) -> str:
 
 
 def encode_head(status: str, headers: list[str]) -> bytes:
-    """Status line and headers; `headers` is name, value, name, value …; `Connection` is ours.
+    """Return the status line and the headers of a response.
+
+    `headers` is name, value, name, value …; `Connection` is ours. Names are written in canonical
+    form (`X-Test-Header`), as the original server writes them.
 
     Raises ProtocolError for a status that does not exist, and for what would not be a header.
     """
@@ -271,13 +317,15 @@ def encode_head(status: str, headers: list[str]) -> bytes:
         raise ProtocolError("a header has no value")
     lines = [f"HTTP/1.0 {status} {reason}", "Connection: close"]
     for name, value in zip(headers[::2], headers[1::2], strict=True):
-        if not name or not _TOKEN.issuperset(name.encode("utf-8", "replace")):
+        raw = name.encode("utf-8", "replace")
+        if not raw or not _TOKEN.issuperset(raw):
             raise ProtocolError("a header's name is not a token")
         if any(c < " " and c != "\t" for c in value):
             # a line break would let one header become two
             raise ProtocolError("a header's value has control characters")
-        if name.lower() != "connection":
-            lines.append(f"{name}: {value}")
+        canonical = _canonical(raw).decode()
+        if canonical != "Connection":
+            lines.append(f"{canonical}: {value}")
     return ("\r\n".join(lines) + "\r\n\r\n").encode("utf-8", "replace")
 
 

@@ -1,13 +1,17 @@
-"""Reply addresses: names nobody has used before, in the spelling of the original server.
+"""Reply addresses: names that nobody can guess, in a spelling like the original server's.
 
-    4C1E0F2A.1F      unix seconds at which the broker started, a dot, a counter from 1;
-                     both in upper-case hex digits
+    4C1E0F2A.1F0D3B...   unix seconds at which the broker started, a dot, and a counter from 1
+                         followed by 24 digits that depend on it and on a secret; all in upper-case
+                         hex digits
 
-One counter serves queries and the HTTP gateway of one broker.
+One counter serves queries and the HTTP gateway of one broker. The secret lets the broker tell an
+address that it has issued from one that was made up, without remembering any.
 """
 
 from __future__ import annotations
 
+import secrets
+from hashlib import blake2b
 from typing import Final
 
 from sluicemq.broker import Broker, Destination
@@ -15,32 +19,44 @@ from sluicemq.model.destination import Address, Kind
 
 _HEX: Final = b"0123456789ABCDEF"
 _LONGEST_COUNTER: Final = 16
+"""Hex digits."""
+_TAG_BYTES: Final = 12
+"""Of the part that cannot be guessed: 96 bits."""
+_TAG_DIGITS: Final = 2 * _TAG_BYTES
 
 
 class ReplyAddresses:
     """See the module. Each address is a temporary queue, which lives as long as its request."""
 
-    __slots__ = ("_issued", "_prefix")
+    __slots__ = ("_issued", "_key", "_prefix")
 
     def __init__(self, started: int) -> None:
         """`started` is wall ms."""
         self._prefix = b"%X." % (started // 1000)
+        self._key = secrets.token_bytes(32)
         self._issued = 0
 
-    def create(self, broker: Broker) -> Destination:
-        """A new temporary queue; whoever asked for it removes it. Raises LimitExceeded."""
-        while True:
-            self._issued += 1
-            address = Address(Kind.QUEUE, (b"%b%X" % (self._prefix, self._issued)).decode())
-            # somebody may have guessed the name and be waiting on it
-            if broker.find(address) is None:
-                return broker.declare(address, owner=self)
+    def create(self, broker: Broker, owner: object, creator: str | None) -> Destination:
+        """Create a temporary queue, which whoever asked for it removes.
+
+        Only `owner` may receive from it; if that is this object, so may every msglite client that
+        has been told the address. It counts against the quota of `creator` (Identity.creator).
+        Raises LimitExceeded.
+        """
+        self._issued += 1
+        name = self._prefix + self._digits(b"%X" % self._issued)
+        return broker.declare(Address(Kind.QUEUE, name.decode()), owner=owner, creator=creator)
 
     def issued(self, address: bytes) -> bool:
-        """Whether `create` has made this address, and not somebody else who likes hex digits."""
+        """Return whether `create` has made this address."""
         if not address.startswith(self._prefix):
             return False
         digits = address[len(self._prefix) :]
-        if not 0 < len(digits) <= _LONGEST_COUNTER or digits.translate(None, _HEX):
+        counter = digits[:-_TAG_DIGITS]
+        if not 0 < len(counter) <= _LONGEST_COUNTER or digits.translate(None, _HEX):
             return False
-        return digits[:1] != b"0" and int(digits, 16) <= self._issued
+        return secrets.compare_digest(digits, self._digits(counter))
+
+    def _digits(self, counter: bytes) -> bytes:
+        tag = blake2b(counter, digest_size=_TAG_BYTES, key=self._key).hexdigest()
+        return counter + tag.upper().encode()

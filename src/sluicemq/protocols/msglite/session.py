@@ -29,12 +29,11 @@ from typing import Final
 
 from sluicemq.broker import Broker, Consumer, Delivery, Destination, Window
 from sluicemq.model.access import Operation
-from sluicemq.model.destination import Address, decode_name, encode_name
+from sluicemq.model.destination import Address, Kind, decode_name, encode_name, is_temporary
 from sluicemq.model.errors import AccessDenied, BrokerError
 from sluicemq.model.message import Durability, Message
 from sluicemq.protocols.access import OPEN, Access, demand
-from sluicemq.protocols.crossing import is_temporary
-from sluicemq.protocols.link import Link, Portrait, State, Timer
+from sluicemq.protocols.link import Link, Login, Portrait, State, Timer
 from sluicemq.protocols.msglite.mapping import (
     ANSWER,
     read_address,
@@ -176,6 +175,26 @@ class MsgliteSession:
             if self._held_bytes > _MOST_HELD_BACK and not self._paused:
                 self._paused = True
                 self._link.pause_reading()
+
+    @property
+    def buffered(self) -> int:
+        """See Session."""
+        held = self._decoder.buffered
+        return held + self._held_bytes if self._pending else held
+
+    @property
+    def incomplete(self) -> bool:
+        """See Session."""
+        return self._decoder.incomplete
+
+    @property
+    def login(self) -> Login:
+        """There are no logins."""
+        return Login.DONE if self._decoder.commanded else Login.NONE
+
+    def discard_input(self) -> None:
+        """See Session."""
+        self._decoder.discard()
 
     def end_of_input(self) -> None:
         """Leave all lines, answer what can be answered at once, then close."""
@@ -337,7 +356,7 @@ class MsgliteSession:
     def _ready(self, timeout: int, addresses: tuple[bytes, ...]) -> None:
         """`<`: one message from the first of the addresses that has one."""
         if addresses != self._addresses:
-            self._line_up(addresses)
+            self._line_up(addresses, create=timeout > 0)
         self._holds |= WAITING
         self._broker.grant(self._window, 1)
         if self._holds & WAITING:
@@ -346,8 +365,8 @@ class MsgliteSession:
     def _ask(self, timeout: int, to: bytes, body: bytes) -> None:
         """`?`: a message with a reply address of its own, then ready on that."""
         broker = self._broker
-        self._query = reply = self._replies.create(broker)
-        broker.attach(reply.queue, self, Window(1, False))
+        self._query = reply = self._replies.create(broker, self, self._identity.creator)
+        broker.attach(reply.queue, self, Window(1, False), owner=self)
         self._holds |= WAITING
         self._send(timeout, body, to, encode_name(reply.name))
         if self._holds & WAITING:
@@ -377,10 +396,11 @@ class MsgliteSession:
             self._broker.remove(self._query, force=True)
             self._query = None
 
-    def _line_up(self, addresses: tuple[bytes, ...]) -> None:
-        """Attach to the queues of these addresses instead, with no credit yet.
+    def _line_up(self, addresses: tuple[bytes, ...], *, create: bool) -> None:
+        """Attach to the queues of these addresses instead, with no credit yet. Without `create`
+        addresses that have no queue are left out: nothing can be waiting there.
 
-        Raises AccessDenied, DestinationNotFound, LimitExceeded, SubscriptionInUse.
+        Raises AccessDenied; as `_attach`.
         """
         broker = self._broker
         for address in addresses:
@@ -392,10 +412,24 @@ class MsgliteSession:
                 broker.detach(consumer)
         self._addresses = ()
         self._window = Window(0, False)
+        complete = True
         for address in dict.fromkeys(addresses):
-            queue = broker.queue(decode_name(address))
-            broker.attach(queue.queue, self, self._window)
-        self._addresses = addresses
+            name = decode_name(address)
+            if create or broker.find(Address(Kind.QUEUE, name)) is not None:
+                self._attach(name)
+            else:
+                complete = False
+        if complete:
+            self._addresses = addresses
+
+    def _attach(self, name: str) -> None:
+        """Wait on the queue, also on one that the gateway has put a request's body in: whoever has
+        been told its address may have it.
+
+        Raises DestinationNotFound, DestinationPrivate, LimitExceeded, SubscriptionInUse.
+        """
+        queue = self._broker.queue(name, self._identity.creator).queue
+        self._broker.attach(queue, self, self._window, owner=self._replies)
 
     def _find_or_create(self, address: Address, to: bytes) -> Destination | None:
         """None for an answer to somebody who no longer waits: surplus replies are dropped.
@@ -410,7 +444,7 @@ class MsgliteSession:
             return None
         if destination is None or not destination.temporary:  # who is told of those may use them
             self._demand(Operation.PRODUCE, raw)
-            destination = broker.resolve(address)
+            destination = broker.resolve(address, creator=self._identity.creator)
         if destination.temporary or to.startswith(ANSWER):
             return destination  # it gets one message, and is not to be kept for it
         if len(self._destinations) >= _MOST_DESTINATIONS:
@@ -465,8 +499,7 @@ class MsgliteSession:
         if not consumer.window.credit:
             return
         try:
-            queue = self._broker.queue(consumer.subscription.destination.name)
-            self._broker.attach(queue.queue, self, self._window)
+            self._attach(consumer.subscription.destination.name)
         except BrokerError as error:
             self._refuse(str(error))
 

@@ -20,7 +20,7 @@ from __future__ import annotations
 
 from typing import Final, NamedTuple
 
-from sluicemq.model.errors import FrameTooLarge, ProtocolError
+from sluicemq.model.errors import FrameTooLarge, ProtocolError, without_traceback
 
 MESSAGE: Final = 0x3E
 READY: Final = 0x3C
@@ -77,6 +77,9 @@ _MOST_LINES: Final = 64
 _LONGEST_KEPT: Final = 128
 """A decoder remembers so many lines up to this length: most clients repeat themselves."""
 
+_START: Final = 64
+"""Bytes of an unfinished line that are searched for its first token."""
+
 _NAMES: Final = {
     MESSAGE: b"message",
     READY: b"ready",
@@ -93,6 +96,8 @@ class Decoder:
     `error` is None until the peer breaks the rules; then it says how, and nothing that comes after
     is looked at. The frames complete before the fault are still returned, so that a caller handles
     them first and looks at `error` afterwards.
+
+    `commanded` is whether a valid command line has come.
     """
 
     __slots__ = (
@@ -103,6 +108,7 @@ class Decoder:
         "_lines",
         "_need",
         "_rest",
+        "commanded",
         "error",
     )
 
@@ -111,6 +117,7 @@ class Decoder:
     ) -> None:
         """`kinds` are the commands the peer may send: FROM_CLIENT or FROM_SERVER."""
         self.error: ProtocolError | None = None
+        self.commanded = False
         self._kinds = kinds
         self._line_limit = limits.line
         self._body_limit = limits.body
@@ -131,6 +138,15 @@ class Decoder:
         """Whether nothing is left of what came, and nothing was wrong with it."""
         return not self._rest and self.error is None
 
+    @property
+    def buffered(self) -> int:
+        """Bytes received of the unfinished command."""
+        return len(self._rest)
+
+    def discard(self) -> None:
+        """Drop the unfinished command."""
+        self._rest.clear()
+
     def feed(self, data: bytes) -> list[Frame]:
         """Take what was received; return the frames that are complete now. Never raises."""
         rest = self._rest
@@ -149,7 +165,7 @@ class Decoder:
                         return frames
                 elif b"\n" not in data:
                     rest += data
-                    self._check_line(len(rest))
+                    self._check_unfinished()
                     return frames
                 data = b"".join((rest, data))
                 rest.clear()
@@ -157,9 +173,9 @@ class Decoder:
             if end < len(data):
                 rest += memoryview(data)[end:]
                 if not self._need:
-                    self._check_line(len(rest))
+                    self._check_unfinished()
         except ProtocolError as error:
-            self.error = error
+            self.error = without_traceback(error)
             rest.clear()
         return frames
 
@@ -200,18 +216,35 @@ class Decoder:
         if length > self._line_limit:
             raise FrameTooLarge(f"the command line is longer than {self._line_limit} bytes")
 
+    def _check_unfinished(self) -> None:
+        """Reject an unfinished line as early as its end could: clients of other protocols may
+        never send one. Raises ProtocolError, FrameTooLarge."""
+        self._check_start(bytes(self._rest[:_START]))
+        self._check_line(len(self._rest))
+
+    def _check_start(self, start: bytes) -> None:
+        """Reject the beginning of a line if its first token is complete and no command."""
+        token, blank, _ = start.translate(_TO_BLANK).lstrip(b" ").partition(b" ")
+        if token and blank:
+            self._kind(token)
+
+    def _kind(self, token: bytes) -> int:
+        """Return the command that the first token of a line is. Raises ProtocolError."""
+        kind = token[0] if len(token) == 1 else 0
+        if kind not in self._kinds:
+            raise ProtocolError(f"unknown command {_show(token)}")
+        return kind
+
     def _read_line(self, line: bytes) -> _Head | None:
         """What the line says; None if it is blank. Raises ProtocolError, FrameTooLarge."""
         if len(line) > self._line_limit:
+            self._check_start(line[:_START])
             self._check_line(len(line))
         # bytes.split() takes these two for blanks as well
         tokens = line.split() if b"\x0b" not in line and b"\x0c" not in line else _split(line)
         if not tokens:
             return None
-        sigil = tokens[0]
-        kind = sigil[0] if len(sigil) == 1 else 0
-        if kind not in self._kinds:
-            raise ProtocolError(f"unknown command {_show(sigil)}")
+        kind = self._kind(tokens[0])
         count = len(tokens) - 1
         length = 0
         if kind in (MESSAGE, QUERY):
@@ -225,6 +258,7 @@ class Decoder:
                     f"a body of {length} bytes is announced, the limit is {self._body_limit}"
                 )
             timeout = _number(tokens[2], "timeout")
+            self.commanded = True
             frame: Frame = (kind, timeout if timeout > 0 else 0, tuple(tokens[3:]), b"")
             if count == 4:
                 return length, frame  # with a reply address, which is another each time
@@ -236,6 +270,7 @@ class Decoder:
             frame = (kind, 0, (), line.strip(_BLANKS)[1:].strip(_BLANKS))
         else:  # whatever follows "." or "*" is ignored, as the original does
             frame = (kind, 0, (), b"")
+        self.commanded = True
         head = length, frame
         if len(line) <= _LONGEST_KEPT:
             if len(self._lines) >= _MOST_LINES:

@@ -19,19 +19,23 @@ its queue when the connection ends.
 The protocol confirms nothing. `close` ends this side and waits until the broker has ended its own;
 SluiceMQ does so when all that was sent with durability `sync` is on disk. Over TLS nothing is
 waited for. A broker that refuses a message (its queue is full, its name too long) closes the
-connection, which shows as ConnectionLost in the next call.
+connection, which shows as ConnectionLost in the next call, but not in `close`. `confirm` of the
+client that blocks raises it, over TLS, too.
 
-Dispatches of both generations are understood; `generation` says which sends are written.
+Dispatches of both generations are understood. `generation` is the form of what is sent: 2 writes a
+TTL packet with each message, 1 with none, "auto" with those that are given a `ttl`. A released PHP
+consumer can only read messages that were sent without one.
 """
 
 from __future__ import annotations
 
 import asyncio
+import secrets
 import ssl
 import time
 from collections import deque
 from collections.abc import AsyncIterator, Iterator
-from typing import Self
+from typing import Final, Self
 
 from sluicemq.model.destination import decode_name, encode_name
 from sluicemq.model.errors import ClientError, ConnectionLost, RequestTimeout
@@ -42,11 +46,12 @@ from sluicemq.protocols.dialing import (
     Connection,
     open_socket,
 )
-from sluicemq.protocols.phpmq.mapping import ANSWER
+from sluicemq.protocols.phpmq.mapping import ANSWER, PROBE
 from sluicemq.protocols.phpmq.wire import (
     FROM_SERVER,
     Decoder,
     Frame,
+    Generation,
     Limits,
     encode_acknowledge,
     encode_consume,
@@ -56,6 +61,8 @@ from sluicemq.protocols.phpmq.wire import (
 )
 
 DEFAULT_PORT = 9100
+PROBE_SECONDS: Final = 60
+"""Time to live of the message that `confirm` sends, in case the connection breaks meanwhile."""
 
 
 def _name(queue: str) -> bytes:
@@ -69,6 +76,13 @@ def _natural(number: int, what: str) -> int:
     if number < 0:
         raise ValueError(f"{what} is {number}, the least is 0")
     return number
+
+
+def _encode_send(queue: str, body: bytes, ttl: int, generation: Generation) -> bytes:
+    """Return a send frame; with "auto" it has a TTL packet if `ttl` is not 0."""
+    if generation == "auto":
+        generation = 2 if ttl else 1
+    return encode_send(_name(queue), body, ttl, generation=generation)
 
 
 class _Received:
@@ -190,7 +204,7 @@ class PhpmqClient(AsyncClient):
     Several tasks may send; one at a time may receive.
     """
 
-    def __init__(self, connection: _Connection, generation: int) -> None:
+    def __init__(self, connection: _Connection, generation: Generation) -> None:
         self._connection = connection
         self._generation = generation
         self._queue = b""
@@ -204,14 +218,14 @@ class PhpmqClient(AsyncClient):
         path: str | None = None,
         ssl_context: ssl.SSLContext | None = None,
         timeout: float = 10.0,
-        generation: int = 2,
+        generation: Generation = 2,
         limits: Limits | None = None,
     ) -> Self:
         """Connect to `host` and `port`, or to the unix socket `path`.
 
         `timeout` (seconds, > 0) bounds connecting, each wait for the broker to take what is sent,
-        and closing. `generation` 1 leaves the time to live out of what is sent, for brokers that
-        know none. Raises ConnectionLost, RequestTimeout.
+        and closing. `generation`: see the module; 1 is for brokers that know no TTL.
+        Raises ConnectionLost, RequestTimeout.
         """
         connection = _Connection(limits or Limits(), timeout)
         await connection.dial(host, port, path, ssl_context)
@@ -225,8 +239,7 @@ class PhpmqClient(AsyncClient):
         in the protocol.
         """
         ttl = _natural(ttl, "ttl")
-        command = encode_send(_name(queue), body, ttl, generation=self._generation)
-        await self._connection.send(command)
+        await self._connection.send(_encode_send(queue, body, ttl, self._generation))
 
     async def subscribe(self, queue: str, window: int = 1) -> None:
         """Let up to `window` unsettled messages be sent here; 0 ends it and gives all back.
@@ -275,7 +288,7 @@ class PhpmqClient(AsyncClient):
 class BlockingPhpmqClient(BlockingClient):
     """One connection to a PHPMQ broker, for one thread. Made by `connect`."""
 
-    def __init__(self, connection: BlockingConnection[Frame], generation: int) -> None:
+    def __init__(self, connection: BlockingConnection[Frame], generation: Generation) -> None:
         self._connection = connection
         self._generation = generation
         self._queue = b""
@@ -289,7 +302,7 @@ class BlockingPhpmqClient(BlockingClient):
         path: str | None = None,
         ssl_context: ssl.SSLContext | None = None,
         timeout: float = 10.0,
-        generation: int = 2,
+        generation: Generation = 2,
         limits: Limits | None = None,
     ) -> Self:
         """As PhpmqClient.connect. Raises ConnectionLost, RequestTimeout."""
@@ -304,7 +317,7 @@ class BlockingPhpmqClient(BlockingClient):
     def send(self, queue: str, body: bytes, ttl: int = 0) -> None:
         """As PhpmqClient.send. Raises ConnectionLost, RequestTimeout, ValueError."""
         ttl = _natural(ttl, "ttl")
-        self._send(encode_send(_name(queue), body, ttl, generation=self._generation))
+        self._send(_encode_send(queue, body, ttl, self._generation))
 
     def subscribe(self, queue: str, window: int = 1) -> None:
         """As PhpmqClient.subscribe. Raises ConnectionLost, RequestTimeout, ValueError."""
@@ -329,6 +342,27 @@ class BlockingPhpmqClient(BlockingClient):
         self.subscribe(queue, window)
         while True:
             yield self.receive()
+
+    def confirm(self) -> None:
+        """Wait until the broker has accepted all that was sent. Replaces the subscription.
+
+        Sends a message to a queue that nobody else uses, and receives it: it comes back after
+        everything sent before has been accepted. SluiceMQ stores no such message; in other brokers
+        the queue goes with it. Raises ConnectionLost, RequestTimeout: then it is not known what
+        the broker has accepted.
+        """
+        connection = self._connection
+        probe = decode_name(PROBE) + secrets.token_hex(8)
+        try:
+            self.subscribe(probe, 1)
+            self.send(probe, b"confirm", PROBE_SECONDS)
+            self.receive(connection.timeout).ack()
+        except RequestTimeout:
+            raise RequestTimeout(f"no confirmation in {connection.timeout:g} s") from None
+        except ConnectionLost as error:
+            raise ConnectionLost(
+                f"{error}; it refused what was sent, or does not speak PHPMQ there"
+            ) from None
 
     def close(self) -> None:
         """As PhpmqClient.close. Raises RequestTimeout."""

@@ -25,7 +25,7 @@ from sluicemq.model.access import Operation
 from sluicemq.model.destination import Address, Kind, decode_name
 from sluicemq.model.errors import AccessDenied
 from sluicemq.protocols.access import OPEN, Access, demand
-from sluicemq.protocols.link import Link, Portrait, State, Timer
+from sluicemq.protocols.link import Link, Login, Portrait, State, Timer
 from sluicemq.protocols.phpmq import screen
 from sluicemq.protocols.phpmq.mapping import MessageIds
 
@@ -58,6 +58,7 @@ class MaintenanceSession:
         "_closing",
         "_congested",
         "_ended",
+        "_held_bytes",
         "_identity",
         "_ids",
         "_line",
@@ -83,6 +84,8 @@ class MaintenanceSession:
         """The beginning of a command."""
         self._lines: deque[bytes] = deque()
         """Commands that wait. While there are any nothing more is read."""
+        self._held_bytes = 0
+        """Bytes that they have come in."""
         self._unsent = False
         self._ended = False
         self._page: Callable[[], str] | None = None
@@ -99,8 +102,29 @@ class MaintenanceSession:
         *lines, self._line = (self._line + data).split(b"\n")
         self._lines.extend(lines)
         self._run()
-        if self._lines and not waiting:
-            self._link.pause_reading()
+        if self._lines:
+            self._held_bytes += len(data)
+            if not waiting:
+                self._link.pause_reading()
+
+    @property
+    def buffered(self) -> int:
+        """See Session."""
+        return len(self._line) + (self._held_bytes if self._lines else 0)
+
+    @property
+    def incomplete(self) -> bool:
+        """See Session."""
+        return bool(self._line)
+
+    @property
+    def login(self) -> Login:
+        """There are no logins, and a command is short."""
+        return Login.DONE
+
+    def discard_input(self) -> None:
+        """See Session."""
+        self._line = b""
 
     def end_of_input(self) -> None:
         """Nobody is there any more who could stop a refresh."""
@@ -131,6 +155,7 @@ class MaintenanceSession:
         """Stop drawing."""
         self._closing = True
         self._lines.clear()
+        self._line = b""
         self._stop()
 
     def shutdown(self) -> None:
@@ -164,6 +189,8 @@ class MaintenanceSession:
                 self._refuse()
             else:
                 self._command(decode_name(line))
+        if not lines:
+            self._held_bytes = 0
         if not lines and len(self._line) > LINE_LIMIT and not self._closing:
             self._refuse()
 
@@ -190,18 +217,20 @@ class MaintenanceSession:
                     self._demand(Operation.BROWSE, argument)
                     self._refresh(lambda: self._show(argument))
                 else:
-                    self._write(self._answer(word, argument) + screen.PROMPT)
+                    self._write(self._answer(word, argument, line.strip()) + screen.PROMPT)
             except AccessDenied as error:
                 self._write(screen.error(f"Not permitted: {error}") + screen.PROMPT)
 
-    def _answer(self, word: str, argument: str) -> str:
+    def _answer(self, word: str, argument: str, line: str) -> str:
         if word == "help":
             return screen.help_page(argument) if argument else screen.help_list()
-        if word == "clear":
-            return screen.title_bar(self._vitals.version, "Maintenance")
+        if word in ("clear", "q"):
+            return screen.cleared(self._vitals.version)
         if word == "search":
             return screen.search_result(argument, self._search(argument))
-        if word == "flush" and argument:
+        if word == "flush":
+            if not argument:
+                return screen.error("ERROR: incomplete command: flush takes the name of a queue")
             self._demand(Operation.MANAGE, argument)
             destination = self._find(argument)
             if destination is not None:
@@ -209,10 +238,7 @@ class MaintenanceSession:
             return "OK\n"
         if word == "flushall":
             return self._flush_all()
-        if word == "q":
-            return "\n"
-        shown = screen.printable(f"{word} {argument}".rstrip())
-        return screen.error(f"Unknown or incomplete command: {shown}") + screen.help_list()
+        return screen.unknown_command(line)
 
     def _flush_all(self) -> str:
         """Nothing is emptied unless everything may be. Raises AccessDenied."""
@@ -275,18 +301,19 @@ class MaintenanceSession:
     def _show(self, name: str) -> str:
         destination = self._find(name)
         version = self._vitals.version
+        clients = self._vitals.clients()
         if destination is None:
-            return screen.detail(version, screen.QueueFigures(name, 0, 0), 0, ())
+            return screen.detail(version, screen.QueueFigures(name, 0, 0), 0, clients, ())
         rows = [
             screen.MessageFigures(
                 self._ids.encode(delivery.sequence).decode(),
                 delivery.state == TAKEN,
                 delivery.size,
-                delivery.message.timestamp if delivery.message else 0,
+                delivery.message.arrival if delivery.message else 0,
             )
             for delivery in islice(destination.queue.browse(), screen.DETAIL_ROWS)
         ]
-        return screen.detail(version, _figures(destination), destination.consumers, rows)
+        return screen.detail(version, _figures(destination), destination.consumers, clients, rows)
 
     # --- queues ------------------------------------------------------------------------------
 
@@ -296,12 +323,19 @@ class MaintenanceSession:
                 destination.address.kind is Kind.QUEUE
                 and (destination.waiting or destination.unacked)
                 and self._identity.sees(destination.name)
+                and self._is_shown(destination)
             ):
                 yield destination
+
+    def _is_shown(self, destination: Destination) -> bool:
+        """Return whether the user may look at it: temporary ones belong to their connections."""
+        return not destination.temporary or self._identity.superuser
 
     def _find(self, name: str) -> Destination | None:
         """By its name, or as the pages spell it."""
         destination = self._broker.find(Address(Kind.QUEUE, name))
+        if destination is not None and not self._is_shown(destination):
+            return None
         if destination is None and "\\" in name:
             for candidate in self._queues():
                 if screen.printable(candidate.name) == name:

@@ -8,6 +8,7 @@
 | content, going out  | body as it is; of JMS a map as a JSON object, a stream as a JSON array,   |
 |                     | an object in base64 (protocols/crossing.py)                               |
 | time to live        | expiration; none when 0                                                   |
+| message header      | native, if the message came without a TTL packet (generation 1)           |
 | message id          | not stored: 16 hex digits that identify the broker's data, then 16 of the |
 |                     | sequence number; survives a restart and a requeue                         |
 | reply-to            | not shown; see below                                                      |
@@ -31,6 +32,13 @@ that stores milliseconds in 64 bits, and microseconds too."""
 
 ANSWER: Final = b"reply:"
 """In front of a message id it is the queue for the answer to that message."""
+
+WITHOUT_TTL: Final = b"H0100102"
+"""`Message.native` of a message that came without a TTL packet: its header. One that came with the
+packet has none; so the broker stores nothing for it, and it is the form written at high rates."""
+
+PROBE: Final = b"sluicemq.probe."
+"""Prefix of the queue names by which a client learns that its messages are accepted."""
 
 _SECOND: Final = 1000
 _HEX_DIGITS: Final = b"0123456789abcdef"
@@ -84,9 +92,21 @@ def seconds_left(expiration: int, now: int) -> int:
 def to_message(
     address: Address, content: bytes, ttl: int, durability: Durability, now: int
 ) -> Message:
-    """The message a send frame stands for. `now` is wall ms."""
-    expiration = expiration_after(ttl, now) if ttl else 0
-    return Message(address, content, BodyKind.BYTES, Origin.PHPMQ, durability, now, expiration)
+    """Return the message of a send frame.
+
+    ttl  seconds; 0 = no expiry, -1 = the frame had no TTL packet
+    now  wall ms
+    """
+    expiration = expiration_after(ttl, now) if ttl > 0 else 0
+    message = Message(address, content, BodyKind.BYTES, Origin.PHPMQ, durability, now, expiration)
+    if ttl < 0:
+        message.native = WITHOUT_TTL
+    return message
+
+
+def came_with_ttl(message: Message) -> bool:
+    """Return whether the sender of the message wrote a TTL packet (generation 2)."""
+    return message.origin is Origin.PHPMQ and not message.native
 
 
 def to_content(message: Message) -> bytes:

@@ -1,6 +1,9 @@
 """What the PHPMQ maintenance port shows: plain text with ANSI colours, for a terminal of 80
 columns. Pure functions from figures to text.
 
+Texts that scripts look for are the original server's, colours included: the greeting, the error for
+an unknown command, the results of `search`, and the totals of `monitor`.
+
 Names of queues are chosen by clients, so they are shown with everything escaped that a terminal
 would act on.
 """
@@ -19,7 +22,6 @@ DETAIL_ROWS: Final = 14
 _COLUMNS: Final = 80
 _NAME_COLUMNS: Final = 32
 _BAR_COLUMNS: Final = 20
-_LAST_SECOND: Final = 253_402_300_799  # of the year 9999, the last that `datetime` knows
 
 
 class QueueFigures(NamedTuple):
@@ -115,9 +117,20 @@ def title_bar(version: str, subject: str) -> str:
     return f"{CLEAR}\x1b[44;37m{title[:_COLUMNS]:<{_COLUMNS}}\x1b[0m\n\n"
 
 
+def cleared(version: str) -> str:
+    """Return the screen without a page: the answer to `clear`, and to `q`."""
+    return title_bar(version, "Welcome!")
+
+
 def welcome(version: str) -> str:
     """What a new connection is greeted with."""
-    return f"{title_bar(version, 'Welcome!')}Type help for a list of commands.\n\n"
+    return f"{cleared(version)}Type help for a list of commands.\n\n"
+
+
+def unknown_command(command: str) -> str:
+    """Return the error for a command line that is no command, and the list of those that are."""
+    text = f'\x1b[41mERROR:\x1b[49m Unknown command "{printable(command)}"'
+    return f"{text}\n\n{help_list()}"
 
 
 def help_list() -> str:
@@ -156,8 +169,8 @@ def monitor(
 ) -> str:
     """All queues at a glance: how many there are, and the longest of them, longest first."""
     lines = [
-        f" Memory: {size_text(figures.memory)}   Uptime: {uptime_text(figures.uptime)}"
-        f"   Queues: {queues}   Clients: {figures.clients}",
+        f" Memory: {size_text(figures.memory)}   Uptime: {uptime_text(figures.uptime)}",
+        f"\x1b[44m Queues total:\x1b[43m {queues:>4} {_clients(figures.clients)}",
         "",
         f" {'Queue':<{_NAME_COLUMNS}} {'Messages':>11} {'Size':>9}",
     ]
@@ -172,12 +185,17 @@ def monitor(
 
 
 def detail(
-    version: str, queue: QueueFigures, consumers: int, messages: Iterable[MessageFigures]
+    version: str,
+    queue: QueueFigures,
+    consumers: int,
+    clients: int,
+    messages: Iterable[MessageFigures],
 ) -> str:
-    """One queue and its first messages."""
+    """One queue and its first messages. `clients` are all connections to the message ports."""
     lines = [
         f" {printable(queue.name)}",
         f" Messages: {queue.messages}   Size: {size_text(queue.size)}   Clients: {consumers}",
+        _clients(clients),
         "",
         f" {'#':>4} {'ID':<32}   {'Size':>9}  Created (UTC)",
     ]
@@ -186,12 +204,15 @@ def detail(
         state = "→" if message.dispatched else "•"
         created = "-"
         if message.created:
-            moment = min(max(0, message.created // 1000), _LAST_SECOND)
-            created = datetime.fromtimestamp(moment, UTC).strftime("%F %T")
+            created = datetime.fromtimestamp(message.created // 1000, UTC).strftime("%F %T")
         lines.append(
             f" {number:>4} {message.message_id:<32} {state} {size_text(message.size):>9}  {created}"
         )
     return title_bar(version, "Queue") + _page(lines, queue.messages - number, "messages")
+
+
+def _clients(clients: int) -> str:
+    return f"\x1b[44m Clients connected:\x1b[43m {clients:>4} \x1b[49m"
 
 
 def _fit(name: str) -> str:

@@ -9,27 +9,49 @@ a send that the queue's limits reject - closes the connection, which is the only
 can be given that a message was not taken; nothing else is lost by it, as unsettled messages go
 back to their queue. What refers to a message that is not there is ignored.
 
+    sends that cannot be accepted yet        what is behind them on the connection
+    -------------------------------------    ----------------------------------------------------
+    their queue is full and blocks           waits, too; nothing more is read
+    the journal's disk is nearly full        sends wait, in order, up to MOST_WAITING bytes; then
+                                             nothing more is read. Everything else is carried out:
+                                             acknowledgements make room on the disk
+
+A connection with sends that wait is not closed by an end of its input, and never ends in an orderly
+way before they are stored: it is reset instead, and what waited is forgotten.
+
 There are no logins either: whom a connection acts as is the listener's to say. Sending takes the
 permission to produce, everything else that to consume.
+
+With generation "auto" the first send of a connection decides whether its dispatches carry a TTL
+packet. Until there is one, each message decides: it is dispatched in the form it was sent in.
 
 A message that wants an answer is answered by a send to the queue `reply:<message id>` (see
 mapping.py) before it is settled, on the connection that holds it. An answer that nobody waits for
 is dropped.
+
+A send to a queue whose name begins with `sluicemq.probe.` is not stored. It is dispatched on the
+same connection, without content, once everything sent there before is durable: so a client learns
+that its messages are accepted. This needs no permission.
 """
 
 from __future__ import annotations
 
+from collections import deque
+from typing import Final
+
 from sluicemq.broker import Broker, Consumer, Delivery, Destination, Subscription, Window
 from sluicemq.model.access import Operation
-from sluicemq.model.destination import Address, Kind, decode_name
-from sluicemq.model.errors import AccessDenied, BrokerError
+from sluicemq.model.destination import Address, Kind, decode_name, is_temporary
+from sluicemq.model.errors import AccessDenied, BrokerError, LowDiskSpace
 from sluicemq.model.message import Durability, Message
 from sluicemq.protocols.access import OPEN, Access, demand
-from sluicemq.protocols.crossing import answer_correlation, is_temporary
-from sluicemq.protocols.link import Link, Portrait, State
+from sluicemq.protocols.crossing import answer_correlation
+from sluicemq.protocols.link import Link, Login, Portrait, State
 from sluicemq.protocols.phpmq.mapping import (
     ANSWER,
+    PROBE,
     MessageIds,
+    came_with_ttl,
     expiration_after,
     seconds_left,
     to_content,
@@ -44,10 +66,15 @@ from sluicemq.protocols.phpmq.wire import (
     Decoder,
     DispatchEncoder,
     Frame,
+    Generation,
     Limits,
 )
 
-_MOST_DESTINATIONS = 1024
+MOST_WAITING: Final = 1024 * 1024
+"""Bytes of sends that wait for disk space, at which nothing more is read from a connection."""
+WAITING_OVERHEAD: Final = 512
+"""Bytes that a waiting send counts with beside its content."""
+_MOST_DESTINATIONS: Final = 1024
 """Queue names a connection remembers. It forgets all when it meets more."""
 
 
@@ -64,10 +91,11 @@ class PhpmqSession:
         "_decoder",
         "_destinations",
         "_durability",
-        "_encoder",
-        "_generation",
+        "_encoders",
+        "_form",
         "_gone",
         "_held_back",
+        "_held_bytes",
         "_identity",
         "_ids",
         "_last_sync",
@@ -77,6 +105,9 @@ class PhpmqSession:
         "_queue",
         "_traffic",
         "_unsent",
+        "_waiting",
+        "_waiting_bytes",
+        "_waiting_probe",
     )
 
     def __init__(
@@ -85,11 +116,11 @@ class PhpmqSession:
         broker: Broker,
         *,
         access: Access = OPEN,
-        generation: int = 2,
+        generation: Generation = "auto",
         durability: Durability = Durability.SYNC,
         limits: Limits | None = None,
     ) -> None:
-        """`generation` 1 dispatches three packets, for the released PHP clients; 2 four.
+        """`generation` 1 dispatches three packets, 2 four; `auto` chooses (see the module).
 
         `durability` is that of the messages sent here: the protocol leaves it open.
         """
@@ -99,7 +130,8 @@ class PhpmqSession:
         self._access = access
         self._identity = access.guest
         self._traffic = broker.traffic_of("phpmq")
-        self._generation = generation
+        self._form = 0 if generation == "auto" else generation
+        """Generation of all dispatches; 0 = that of each message."""
         self._durability = durability
         self._decoder = Decoder(limits or Limits())
         self._ids = MessageIds(broker.identity)
@@ -108,11 +140,19 @@ class PhpmqSession:
         self._consumer: Consumer | None = None
         self._queue = b""
         self._count = 0
-        self._encoder = DispatchEncoder(b"")
+        self._encoders = _NO_ENCODERS
+        """Of dispatches without and with a TTL packet."""
         self._held_back: list[Frame] | None = None
         """Frames behind a send that waits for room in its queue; None while none waits."""
+        self._held_bytes = 0
+        """Bytes of their contents."""
         self._parked: Message | None = None
         """That send."""
+        self._waiting: deque[tuple[Destination, Message]] = deque()
+        """Sends that wait for disk space, and sends behind them."""
+        self._waiting_bytes = 0
+        self._waiting_probe = b""
+        """Queue of the probe that is answered once they are durable; b"" if there is none."""
         self._last_sync = 0
         """Sequence number of the last message whose way to the disk is waited for."""
         self._congested = False
@@ -132,8 +172,28 @@ class PhpmqSession:
         frames = self._decoder.feed(data)
         if self._held_back is not None:
             self._held_back += frames
+            self._held_bytes += _size(frames)
         else:
             self._handle(frames)
+
+    @property
+    def buffered(self) -> int:
+        """See Session."""
+        return self._decoder.buffered + self._held_bytes
+
+    @property
+    def incomplete(self) -> bool:
+        """See Session."""
+        return self._decoder.incomplete
+
+    @property
+    def login(self) -> Login:
+        """There are no logins, and the decoder keeps nothing that does not begin as a message."""
+        return Login.DONE
+
+    def discard_input(self) -> None:
+        """See Session."""
+        self._decoder.discard()
 
     def end_of_input(self) -> None:
         """The client is done: what it has not settled goes back at once.
@@ -143,7 +203,7 @@ class PhpmqSession:
         """
         self._gone = True
         self._unsubscribe()
-        if self._held_back is None:
+        if self._held_back is None and not self._waiting:
             self._close_when_durable()
 
     def flushed(self) -> None:
@@ -169,10 +229,12 @@ class PhpmqSession:
             self._broker.resume(self._consumer)
 
     def closed(self) -> None:
-        """Give everything back. Sends that wait for room are still carried out."""
+        """Give everything back. Sends that wait for room in their queue are still carried out,
+        those that wait for disk space are not: nobody has been told that they are stored."""
         self._gone = True
         self._closing = True
         self._unsubscribe()
+        self._forget_waiting()
 
     def shutdown(self) -> None:
         """The protocol has no goodbye."""
@@ -197,11 +259,14 @@ class PhpmqSession:
         """Carry out frames in order; False when one has to wait, and those behind it with it."""
         broker = self._broker
         destinations = self._destinations
+        waiting = self._waiting
         now = broker.clock.wall
         sent = 0
         try:
             for place, (kind, queue, content, message_id, number) in enumerate(frames):
                 if kind == SEND:
+                    if not self._form:
+                        self._form = 1 if number < 0 else 2
                     destination = destinations.get(queue)
                     correlation = ""
                     if destination is None or destination.removed:
@@ -214,7 +279,15 @@ class PhpmqSession:
                     if correlation:
                         message.correlation_id = correlation
                     sent += 1
-                    if not broker.publish(destination, message, self._unblocked):
+                    if waiting:
+                        self._wait_for_space(destination, message)
+                        continue
+                    try:
+                        accepted = broker.publish(destination, message, self._unblocked)
+                    except LowDiskSpace:
+                        self._wait_for_space(destination, message)
+                        continue
+                    if not accepted:
                         self._hold_back(message, frames[place + 1 :])
                         return False
                     if self._durability is Durability.SYNC:
@@ -239,6 +312,8 @@ class PhpmqSession:
             return True
         finally:
             self._traffic.published += sent
+        if waiting:
+            return False
         if self._decoder.error is not None:
             self._close(str(self._decoder.error))
         return True
@@ -246,21 +321,19 @@ class PhpmqSession:
     def _subscribe(self, queue: bytes, count: int) -> None:
         """Replace the subscription of this connection; count 0 leaves it without one.
 
-        Raises AccessDenied, DestinationNotFound, LimitExceeded.
+        Raises AccessDenied, DestinationNotFound, DestinationPrivate, LimitExceeded.
         """
         if self._gone:
             return
         self._unsubscribe()
-        if not count:
+        if not count or queue.startswith(PROBE):
             return
         name = decode_name(queue)
         self._demand(Operation.CONSUME, name)
-        destination = self._broker.queue(name)
+        destination = self._broker.queue(name, self._identity.creator)
         self._queue = queue
         self._count = count
-        self._encoder = DispatchEncoder(
-            queue, generation=self._generation, newline=self._decoder.newline
-        )
+        self._encoders = _encoders(queue, self._decoder.newline)
         # Each request is answered by what waits. Many in one read, each giving back what the one
         # before was given, would fill the memory with that: the next waits until it has left.
         self._put_off = self._unsent
@@ -293,18 +366,28 @@ class PhpmqSession:
 
     def _find(self, queue: bytes) -> Subscription | None:
         """The queue if there is one: settling a message must not create it. Raises AccessDenied."""
+        if queue.startswith(PROBE):
+            return None
         name = decode_name(queue)
         self._demand(Operation.CONSUME, name)
         destination = self._broker.find(Address(Kind.QUEUE, name))
-        return None if destination is None else destination.queue
+        if destination is None or destination.temporary:  # nothing in it is this client's
+            return None
+        return destination.queue
 
     def _find_target(self, queue: bytes) -> tuple[Destination | None, str]:
         """Where a send goes, and the correlation id it is given; None for an answer that nobody
-        waits for.
+        waits for, and for a probe, which comes back when everything sent before is durable.
 
         Raises AccessDenied, DestinationNotFound, LimitExceeded.
         """
         broker = self._broker
+        if queue.startswith(PROBE):
+            if self._waiting:
+                self._waiting_probe = queue
+            else:
+                self._answer_probe(queue)
+            return None, ""
         address: Address | None = Address(Kind.QUEUE, decode_name(queue))
         correlation = ""
         sequence = self._ids.decode(queue[len(ANSWER) :]) if queue.startswith(ANSWER) else 0
@@ -320,12 +403,26 @@ class PhpmqSession:
             return None, ""
         if destination is None or not destination.temporary:  # who is told of those may use them
             self._demand(Operation.PRODUCE, address.name)
-            destination = broker.resolve(address)
+            destination = broker.resolve(address, creator=self._identity.creator)
         if not sequence:
             if len(self._destinations) >= _MOST_DESTINATIONS:
                 self._destinations.clear()
             self._destinations[queue] = destination
         return destination, correlation
+
+    def _answer_probe(self, queue: bytes) -> None:
+        """Dispatch the message of a probe once all sends before it are durable."""
+        self._broker.when_durable(self._last_sync, lambda: self._return_probe(queue))
+
+    def _return_probe(self, queue: bytes) -> None:
+        """Dispatch the message of a probe. It is never stored and has no content, and an id that
+        no message has; acknowledging it does nothing."""
+        if not self._closing:
+            chunks: list[bytes] = []
+            # the send of the probe has decided the form
+            encoder = _encoders(queue, self._decoder.newline)[self._form - 1]
+            encoder.add(chunks, b"", b"%b%016x" % (self._ids.prefix, 0), 0)
+            self._link.write(chunks)
 
     def _held(self, sequence: int) -> Message | None:
         """The message, if it has been dispatched to this connection and is not settled yet."""
@@ -341,23 +438,81 @@ class PhpmqSession:
         """A queue is full and makes its producers wait: so does everything behind the send."""
         self._parked = parked
         self._held_back = frames
+        self._held_bytes = _size(frames)
         if not self._gone:
             self._link.pause_reading()
 
     def _unblocked(self) -> None:
         """The send that waited has been accepted."""
         frames, self._held_back = self._held_back, None
+        self._held_bytes = 0
         parked, self._parked = self._parked, None
         if frames is None or parked is None:
             return
         if self._durability is Durability.SYNC:
             self._last_sync = parked.sequence
+        self._go_on(frames)
+
+    def _go_on(self, frames: list[Frame]) -> None:
+        """Carry out the sends that waited and what was behind them, and read on."""
+        if self._waiting and not self._send_waiting():
+            if self._parked is not None:
+                self._held_back = frames
+            elif not self._closing:
+                self._handle(frames)
+            return
         if not self._handle(frames) or self._closing:
             return
         if self._gone:
             self._close_when_durable()
         else:
             self._link.resume_reading()
+
+    def _wait_for_space(self, destination: Destination, message: Message) -> None:
+        """The journal's disk is nearly full: the send waits, and so do those behind it."""
+        if self._closing:
+            return
+        if not self._waiting:
+            self._broker.when_space(self, self._space_returned)
+        self._waiting.append((destination, message))
+        self._waiting_bytes += len(message.body) + WAITING_OVERHEAD
+        if self._waiting_bytes > MOST_WAITING and not self._gone:
+            self._link.pause_reading()
+
+    def _space_returned(self) -> None:
+        """The journal has space again."""
+        self._go_on([])
+
+    def _send_waiting(self) -> bool:
+        """Carry out the sends that waited for disk space; False if one has to wait again."""
+        waiting = self._waiting
+        while waiting:
+            destination, message = waiting[0]
+            try:
+                accepted = self._broker.publish(destination, message, self._unblocked)
+            except LowDiskSpace:
+                self._broker.when_space(self, self._space_returned)
+                return False
+            except BrokerError as error:
+                self._close(str(error))
+                return False
+            waiting.popleft()
+            self._waiting_bytes -= len(message.body) + WAITING_OVERHEAD
+            if not accepted:
+                self._hold_back(message, [])
+                return False
+            if self._durability is Durability.SYNC:
+                self._last_sync = message.sequence
+        if self._waiting_probe:
+            probe, self._waiting_probe = self._waiting_probe, b""
+            self._answer_probe(probe)
+        return True
+
+    def _forget_waiting(self) -> None:
+        if self._waiting:
+            self._broker.forget_waiter(self)
+            self._waiting.clear()
+            self._waiting_bytes = 0
 
     def _close_when_durable(self) -> None:
         self._broker.when_durable(self._last_sync, lambda: self._close(""))
@@ -366,7 +521,12 @@ class PhpmqSession:
         if not self._closing:
             self._closing = True
             self._unsubscribe()
-            self._link.close(reason)
+            if self._waiting:
+                # an end of the output would say that everything is stored
+                self._forget_waiting()
+                self._link.abort(reason or "sends that wait for disk space are not stored")
+            else:
+                self._link.close(reason)
 
     # --- from the broker ---------------------------------------------------------------------
 
@@ -374,12 +534,16 @@ class PhpmqSession:
         """Dispatch; whole messages only, so that a client's header read finds all 8 bytes."""
         self._unsent = True
         chunks: list[bytes] = []
-        add = self._encoder.add
+        without_ttl, with_ttl = (encoder.add for encoder in self._encoders)
+        by_message = not self._form
+        add = without_ttl if self._form == 1 else with_ttl
         prefix = self._ids.prefix
         now = self._broker.clock.steady
         for delivery in deliveries:
             message = delivery.message
             assert message is not None  # in flight
+            if by_message:
+                add = with_ttl if came_with_ttl(message) else without_ttl
             expires = delivery.expires
             add(
                 chunks,
@@ -403,3 +567,20 @@ class PhpmqSession:
             self._subscribe(self._queue, self._count)
         except BrokerError as error:
             self._close(str(error))
+
+
+def _size(frames: list[Frame]) -> int:
+    """Bytes of the contents of frames."""
+    return sum(len(frame[2]) for frame in frames)
+
+
+def _encoders(queue: bytes, newline: bytes) -> tuple[DispatchEncoder, DispatchEncoder]:
+    """Return the encoders of both generations for the dispatches of a queue."""
+    return (
+        DispatchEncoder(queue, generation=1, newline=newline),
+        DispatchEncoder(queue, generation=2, newline=newline),
+    )
+
+
+_NO_ENCODERS = _encoders(b"", b"")
+"""Of a connection without a subscription, which writes nothing."""

@@ -28,9 +28,9 @@ is read too (the "line form"): its first message decides, by the byte after the 
 from __future__ import annotations
 
 from collections.abc import Iterable
-from typing import Final, NamedTuple
+from typing import Final, Literal, NamedTuple
 
-from sluicemq.model.errors import FrameTooLarge, ProtocolError
+from sluicemq.model.errors import FrameTooLarge, ProtocolError, without_traceback
 
 SEND: Final = 1
 CONSUME: Final = 2
@@ -38,6 +38,12 @@ DISPATCH: Final = 3
 ACKNOWLEDGE: Final = 4
 REQUEUE: Final = 5
 DEAD_LETTER: Final = 6
+
+Generation = Literal["auto", 1, 2]
+"""Which form is written: 1 without, 2 with a TTL packet. `auto`: see docs/protocols/phpmq.md."""
+
+GENERATIONS: Final[dict[str, Generation]] = {"auto": "auto", "1": 1, "2": 2}
+"""By their names in a URL."""
 
 FROM_CLIENT: Final = frozenset({SEND, CONSUME, ACKNOWLEDGE, REQUEUE, DEAD_LETTER})
 FROM_SERVER: Final = frozenset({DISPATCH})
@@ -51,9 +57,9 @@ TIME_TO_LIVE: Final = 5
 Frame = tuple[int, bytes, bytes, bytes, int]
 """Type, queue name, content, message id, number.
 
-The number is the count of a consume request (messages) or the time to live of a send, dispatch or
-requeue (seconds, 0 = for ever, also where a generation 1 peer leaves it out). What the type does
-not carry is b"" or -1.
+The number is the count of a consume request (messages) or the TTL of a send, dispatch or requeue
+(seconds, 0 = no expiry). What the message does not carry is b"" or -1, so a send of generation 1
+has the TTL -1; a dispatch of generation 1 says nothing of the TTL and is read as 0.
 """
 
 
@@ -145,6 +151,15 @@ class Decoder:
         """Whether a message has begun to arrive and has not ended."""
         return bool(self._rest)
 
+    @property
+    def buffered(self) -> int:
+        """Bytes received of the unfinished message."""
+        return len(self._rest)
+
+    def discard(self) -> None:
+        """Drop the unfinished message."""
+        self._rest.clear()
+
     def feed(self, data: bytes) -> list[Frame]:
         """Take what was received; return the frames that are complete now. Never raises."""
         frames: list[Frame] = []
@@ -160,7 +175,7 @@ class Decoder:
         try:
             end = self._parse(data, frames)
         except ProtocolError as error:
-            self.error = error
+            self.error = without_traceback(error)
             return frames
         if end < len(data):
             rest += memoryview(data)[end:]
@@ -204,9 +219,10 @@ class Decoder:
                             end = identity + 32 if starts(_FULL_ID, end) else size + 1
                         if (end <= size) if packets == 2 else starts(_FOR_EVER, end):
                             queue = data[position + _LEAD_SIZE : name_end]
-                            position = end if packets == 2 else end + len(_FOR_EVER)
                             content = data[body : body + known[1]]
-                            append((kind, queue, content, data[identity:end], 0))
+                            number = -1 if packets == 2 and kind == SEND else 0
+                            append((kind, queue, content, data[identity:end], number))
+                            position = end if packets == 2 else end + len(_FOR_EVER)
                             continue
             end = self._message(data, position, frames)
             if end < 0:
@@ -219,8 +235,11 @@ class Decoder:
         size = len(data)
         position = start + _HEADER_SIZE
         if self._undecided:
+            # Only what follows the header tells the line form. A bad header does not wait for that.
+            if data[start : start + 1] != b"H" or size >= position:
+                self._shape(data[start:position])
             if size < position + 2:
-                return self._wait(_HEADER_SIZE + 2)
+                return self._wait(_HEADER_SIZE if size < position else _HEADER_SIZE + 2)
             after = data[position : position + 2]
             self.newline = b"\n" if after[:1] == b"\n" else b"\r\n" if after == b"\r\n" else b""
             self._undecided = False
@@ -229,13 +248,7 @@ class Decoder:
             return start + 1  # blank lines between the messages
         if size < position:
             return self._wait(_HEADER_SIZE)
-        header = data[start:position]
-        shape = _SHAPES.get(header)
-        if shape is None:
-            raise ProtocolError(_fault_in_header(header))
-        kind, expected = shape
-        if kind not in self._kinds:
-            raise ProtocolError(f"message type {kind:03d} does not come from this side")
+        kind, expected = self._shape(data[start:position])
         limits = self._content_limits
         contents: list[bytes | None] = [None] * 6
         order: list[int] = []
@@ -270,10 +283,8 @@ class Decoder:
             raise ProtocolError("the queue name is empty")
         if kind == CONSUME:
             number = _parse_number(contents[COUNT], "count")
-        elif kind in (ACKNOWLEDGE, DEAD_LETTER):
-            number = -1
         elif contents[TIME_TO_LIVE] is None:
-            number = 0
+            number = 0 if kind == DISPATCH else -1
         else:
             number = _parse_number(contents[TIME_TO_LIVE], "time to live")
         identity = contents[MESSAGE_ID] or b""
@@ -284,6 +295,18 @@ class Decoder:
             lead = data[start : start + _LEAD_SIZE]
             self._leads[lead] = kind, len(order), _LEAD_SIZE + len(queue)
         return position
+
+    def _shape(self, header: bytes) -> tuple[int, frozenset[int]]:
+        """Return the message type and the packets that a message header announces.
+
+        Raises ProtocolError for a header that does not exist or does not come from this side.
+        """
+        shape = _SHAPES.get(header)
+        if shape is None:
+            raise ProtocolError(_fault_in_header(header))
+        if shape[0] not in self._kinds:
+            raise ProtocolError(f"message type {shape[0]:03d} does not come from this side")
+        return shape
 
     def _wait(self, need: int) -> int:
         """Nothing can be done until the message that has begun has `need` bytes."""

@@ -9,6 +9,7 @@ from sluicemq.model.errors import (
     BrokerError,
     DestinationConflict,
     DestinationNotFound,
+    DestinationPrivate,
     FrameTooLarge,
     MessageTooLarge,
 )
@@ -29,6 +30,8 @@ def error_code(error: BrokerError) -> str:
         return "QUEUE_NOT_FOUND"
     if isinstance(error, DestinationConflict):
         return "QUEUE_EXISTS"
+    if isinstance(error, DestinationPrivate):
+        return "NOT_AUTHORIZED"
     if isinstance(error, MessageTooLarge):
         return "INVALID_MESSAGE"
     return "SERVER_ERROR"
@@ -66,6 +69,10 @@ class Answers:
         text = why.encode(errors="replace")[:_LONGEST_REASON].decode(errors="replace")
         self.say(Frame(ERROR, identity, error_code=code, error_message=text))
 
+    def release(self) -> None:
+        """Let go of the session, after its end."""
+        self.pressed = _nothing
+
     def write(self, answers: list[bytes]) -> None:
         """Frames as they are."""
         if self.closed:
@@ -74,3 +81,7 @@ class Answers:
         if self._shared.congested:
             self.unread += sum(map(len, answers))
             self.pressed()
+
+
+def _nothing() -> None:
+    """Stands for the callback of a session that has gone."""

@@ -177,9 +177,12 @@ def connect(
 
 
 def agreed(answer: Frame, offered: Collection[Compression]) -> Compression:
-    """What the answer to CONNECT lets this side write. Raises CommandRefused."""
+    """What the answer to CONNECT lets this side write. Raises CommandRefused, ConnectionLost."""
     if answer.type == ERROR:
         raise refusal(answer)
+    if answer.type != wire.CONNECT_ACK:
+        reason = answer.headers.get("reason", "") if answer.type == wire.DISCONNECT else ""
+        raise ConnectionLost(reason or "what answers does not speak VibeMQ")
     return negotiate(answer.headers.get("negotiated-compression", ""), offered)
 
 

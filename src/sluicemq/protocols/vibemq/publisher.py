@@ -17,10 +17,9 @@ from typing import Final, NamedTuple
 
 from sluicemq.broker import Destination
 from sluicemq.model.access import Operation
-from sluicemq.model.destination import Overflow
+from sluicemq.model.destination import Overflow, is_temporary
 from sluicemq.model.errors import BrokerError, LimitExceeded, MessageTooLarge, ProtocolError
 from sluicemq.model.message import Durability, Message
-from sluicemq.protocols.crossing import is_temporary
 from sluicemq.protocols.link import Timer
 from sluicemq.protocols.vibemq.answers import Answers, error_code
 from sluicemq.protocols.vibemq.mapping import (
@@ -59,6 +58,7 @@ class Publisher:
 
     last_sync     sequence number of the last message whose way to the disk is waited for
     unconfirmed   bytes received whose PublishAcks wait for the disk
+    parked_bytes  of the bodies of messages that wait for room in their queues
     """
 
     __slots__ = (
@@ -71,9 +71,11 @@ class Publisher:
         "_may",
         "_parked",
         "_pending",
+        "_shared",
         "_targets",
         "_traffic",
         "last_sync",
+        "parked_bytes",
         "unconfirmed",
     )
 
@@ -87,6 +89,7 @@ class Publisher:
     ) -> None:
         """`may`: whether a frame names a queue, or that destination, and the client may do that
         there; it has been refused if not. `confirmed`: `unconfirmed` has become less."""
+        self._shared = shared
         self._link = shared.link
         self._traffic = shared.traffic
         self._broker = shared.broker
@@ -100,6 +103,7 @@ class Publisher:
         """PublishAcks of the frames that are being carried out."""
         self._parked: dict[Message, _Parked] = {}
         self._alarm: Timer | None = None
+        self.parked_bytes = 0
         self.last_sync = 0
         self.unconfirmed = 0
 
@@ -145,14 +149,16 @@ class Publisher:
     def _find_target(self, frame: Frame) -> tuple[Destination, AckTemplate] | None:
         """Where a publish goes; None if it has been refused."""
         name = frame.queue
-        answered = None if is_queue_name(name) else find_answered(self._broker, name)
+        answered = find_answered(self._broker, name)
+        if answered is not None and is_queue_name(name) and not answered.temporary:
+            answered = None
         if answered is None and is_temporary(read_address(name).name):
             self._answers.refuse(frame.id, "QUEUE_NOT_FOUND", f"{name} is no longer waited for")
             return None
         if not self._may(frame, Operation.PRODUCE, answered):
             return None
         try:
-            destination = answered or find_or_create(self._broker, name)
+            destination = answered or find_or_create(self._broker, name, self._shared.creator)
         except BrokerError as error:
             self._answers.refuse(frame.id, error_code(error), str(error))
             return None
@@ -190,6 +196,7 @@ class Publisher:
             return True
         deadline = self._broker.clock.steady + PARKED_MILLISECONDS
         self._parked[message] = _Parked(deadline, destination, identity, answer)
+        self.parked_bytes += len(message.body)
         if self._alarm is None:
             self._alarm = self._link.call_later(PARKED_MILLISECONDS / 1000, self._give_up)
         return False
@@ -199,6 +206,7 @@ class Publisher:
         parked = self._parked.pop(message, None)
         if parked is None:
             return
+        self.parked_bytes -= len(message.body)
         if not message.sequence:
             why = "the queue has been removed, and another may not be created"
             self._answers.refuse(parked.identity, "QUEUE_NOT_FOUND", why)
@@ -218,6 +226,7 @@ class Publisher:
                 self._alarm = self._link.call_later(delay, self._give_up)
                 return
             del self._parked[message]
+            self.parked_bytes -= len(message.body)
             self._broker.withdraw(parked.destination, message)
             why = f"{parked.destination.name} has been full for {PARKED_MILLISECONDS // 1000} s"
             self._answers.refuse(parked.identity, "QUEUE_FULL", why)
@@ -228,5 +237,20 @@ class Publisher:
             self._alarm.cancel()
             self._alarm = None
         parked, self._parked = self._parked, {}
+        self.parked_bytes = 0
         for message, waiting in parked.items():
             self._broker.withdraw(waiting.destination, message)
+
+    def release(self) -> None:
+        """Let go of the session, after its end."""
+        self._may = _refuse
+        self._confirmed = _nothing
+
+
+def _refuse(frame: Frame, operation: Operation, destination: Destination | None) -> bool:
+    """Stands for the permissions of a session that has gone."""
+    return False
+
+
+def _nothing() -> None:
+    """Stands for the callback of a session that has gone."""

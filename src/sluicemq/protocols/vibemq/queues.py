@@ -140,16 +140,26 @@ DEFAULTS: Final = Options().settings
 
 
 def find(broker: Broker, name: str) -> Destination | None:
-    """The destination that the name stands for, if it exists."""
-    queue = broker.find(Address(Kind.QUEUE, name))
-    return queue if queue is not None else broker.find(Address(Kind.TOPIC, name))
+    """Return the destination that the name stands for, if it exists.
+
+    Temporary ones of clients of other protocols are not looked at or subscribed to: they can only
+    be answered (`find_answered`).
+    """
+    for kind in (Kind.QUEUE, Kind.TOPIC):
+        found = broker.find(Address(kind, name))
+        if found is not None and not found.temporary:
+            return found
+    return None
 
 
-def find_or_create(broker: Broker, name: str) -> Destination:
-    """The same; else a queue. Raises DestinationNotFound, LimitExceeded."""
+def find_or_create(broker: Broker, name: str, creator: str | None) -> Destination:
+    """The same; else a queue, which counts against the quota of `creator` (Identity.creator).
+
+    Raises DestinationNotFound, LimitExceeded.
+    """
     destination = find(broker, name)
     if destination is None:
-        destination = broker.resolve(Address(Kind.QUEUE, name), DEFAULTS)
+        destination = broker.resolve(Address(Kind.QUEUE, name), DEFAULTS, creator)
     return destination
 
 

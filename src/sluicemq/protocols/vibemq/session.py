@@ -25,11 +25,14 @@ from sluicemq.model.errors import (
     AuthenticationMissing,
     BrokerError,
     DestinationNotFound,
+    LoginBusy,
     ProtocolError,
+    TooManyConnections,
+    TooManyFailures,
 )
 from sluicemq.model.message import Durability
 from sluicemq.protocols.access import Access, Credentials
-from sluicemq.protocols.link import Link, Portrait, State, Timer
+from sluicemq.protocols.link import Link, Login, Portrait, State, Timer
 from sluicemq.protocols.vibemq import queues
 from sluicemq.protocols.vibemq.admin import administer
 from sluicemq.protocols.vibemq.answers import MOST_UNREAD, Answers, error_code
@@ -62,6 +65,8 @@ from sluicemq.protocols.vibemq.wire import (
 
 REFUSED_SECONDS: Final = 0.25
 """From a refused login to the end of the connection."""
+MOST_UNPACKED: Final = 4 * MAX_BODY
+"""Bytes that compressed frames of one connection may unpack to before others are served."""
 _NEVER_LIMITED: Final = frozenset({ACK, PING, DISCONNECT})
 
 
@@ -75,6 +80,7 @@ class Options(NamedTuple):
     strict_create   CreateQueue answers QUEUE_EXISTS even if nothing is different
     rate_limit      requests of a connection in a second, acknowledgements and pings not counted;
                     0 = as many as it likes
+    login_bytes     bytes of a frame's body accepted before the login, decompressed too
     """
 
     durability: Durability = Durability.SYNC
@@ -83,6 +89,7 @@ class Options(NamedTuple):
     compression: tuple[Compression, ...] = SUPPORTED
     strict_create: bool = False
     rate_limit: int = 0
+    login_bytes: int = 64 * 1024
 
 
 class VibemqSession:
@@ -96,7 +103,9 @@ class VibemqSession:
         "_decoder",
         "_ended",
         "_held_back",
+        "_held_bytes",
         "_identity",
+        "_input_ended",
         "_late",
         "_link",
         "_login",
@@ -108,6 +117,7 @@ class VibemqSession:
         "_second",
         "_shared",
         "_subscribers",
+        "_unpacking",
     )
 
     def __init__(
@@ -118,7 +128,8 @@ class VibemqSession:
         self._broker = broker
         self._access = access
         self._options = options
-        self._decoder = Decoder(Limits(frame=options.frame))
+        strange = min(options.frame, options.login_bytes)
+        self._decoder = Decoder(Limits(frame=strange, unpacked=strange))
         self._shared = Shared(link, broker, options.terms, secrets.token_hex(8))
         self._answers = Answers(self._shared, self._read_or_not)
         self._publisher = Publisher(
@@ -130,6 +141,12 @@ class VibemqSession:
         """The Connect that is being answered."""
         self._held_back: list[Frame] | None = None
         """Frames behind it; None while there is no such one."""
+        self._held_bytes = 0
+        """Bytes that they have come in, or have been unpacked to."""
+        self._unpacking: Timer | None = None
+        """The next frames of the decoder's backlog are about to be unpacked."""
+        self._input_ended = False
+        """The client will send no more, and the decoder has a backlog."""
         self._late = False
         """Its answer comes in a later turn."""
         self._refused: Timer | None = None
@@ -148,19 +165,53 @@ class VibemqSession:
         """Frames from the client."""
         if self._ended:
             return
-        frames = self._decoder.feed(data)
+        decoder = self._decoder
+        frames = decoder.feed(data)
         if self._options.rate_limit:
             frames = self._limit(frames)
+        size = len(data) + decoder.unpacked
         if self._held_back is not None:
             self._held_back += frames
+            self._held_bytes += size
         else:
-            self._handle(frames, len(data))
+            self._handle(frames, size)
+
+    def _unpack_more(self) -> None:
+        """Carry out the next frames of the decoder's backlog."""
+        self._unpacking = None
+        self.receive(b"")
 
     def end_of_input(self) -> None:
-        """The client is done. What it has published is still answered."""
+        """The client is done. What it has published is still answered, unless its login waits for a
+        check: most likely the client has gone."""
+        if self._decoder.backlog and self._held_back is None:
+            self._input_ended = True
+            return
         self._ended = True
+        self._access.cancel_login()
         if self._held_back is None:
             self._leave()
+
+    @property
+    def buffered(self) -> int:
+        """See Session. Messages that wait for room in their queues count, too."""
+        return self._decoder.buffered + self._held_bytes + self._publisher.parked_bytes
+
+    @property
+    def incomplete(self) -> bool:
+        """See Session."""
+        return self._decoder.incomplete
+
+    @property
+    def login(self) -> Login:
+        """See Session."""
+        if self._identity is not None or self._answers.closed:
+            return Login.DONE
+        return Login.DUE if self._login is None else Login.CHECKING
+
+    def discard_input(self) -> None:
+        """See Session."""
+        self._decoder.discard()
 
     def flushed(self) -> None:
         """Deliveries that nobody acknowledges are settled when they have left."""
@@ -189,8 +240,11 @@ class VibemqSession:
     def closed(self) -> None:
         """Give everything back."""
         self._stop()
+        self._access.cancel_login()
         if self._refused is not None:
             self._refused.cancel()
+        self._answers.release()
+        self._publisher.release()
 
     def shutdown(self) -> None:
         """Say goodbye: a .NET client begins to look for the broker then."""
@@ -239,7 +293,9 @@ class VibemqSession:
                 self._connect(frame)
                 if self._held_back is not None:
                     self._late = True
-                    self._held_back += frames[place + 1 :]
+                    if behind := frames[place + 1 :]:
+                        self._held_back += behind
+                        self._held_bytes = size
                     break
             elif kind == DISCONNECT:
                 self._ended = True
@@ -252,7 +308,7 @@ class VibemqSession:
         if self._answers.closed:
             return
         if self._held_back is None:
-            if self._ended:
+            if self._ended or (self._input_ended and not self._decoder.backlog):
                 self._leave()
             elif self._decoder.error is not None:
                 self._answer_malformed(self._decoder.error)
@@ -329,17 +385,20 @@ class VibemqSession:
         """Who it is, or that it is nobody."""
         frame, self._login = self._login, None
         held_back, self._held_back = self._held_back, None
+        self._held_bytes = 0
         if frame is None or self._answers.closed:
             return
         if isinstance(identity, AccessError):
-            missing = isinstance(identity, AuthenticationMissing)
-            code = "AUTH_REQUIRED" if missing else "AUTH_FAILED"
-            self._answers.refuse(frame.id, code, str(identity))
-            self._stop()
-            close = partial(self._link.close, str(identity))
-            self._refused = self._link.call_later(REFUSED_SECONDS, close)
+            self._refuse_login(frame, identity)
+            return
+        try:
+            self._link.claim_user(identity.name)
+        except TooManyConnections as error:
+            self._refuse_login(frame, error)
             return
         self._identity = identity
+        self._decoder.allow(Limits(frame=self._options.frame, unpacked=MOST_UNPACKED))
+        self._shared.creator = identity.creator
         self._publisher.forget()
         headers = frame.headers
         self._by_name = "clientVersion" in headers
@@ -355,6 +414,13 @@ class VibemqSession:
             self._late = False
             self._handle(held_back or [])
 
+    def _refuse_login(self, frame: Frame, error: AccessError) -> None:
+        """Answer a Connect with an Error, and close."""
+        self._answers.refuse(frame.id, _login_error_code(error), str(error))
+        self._stop()
+        close = partial(self._link.close, str(error))
+        self._refused = self._link.call_later(REFUSED_SECONDS, close)
+
     # --- subscriptions -----------------------------------------------------------------------
 
     def _subscribe(self, frame: Frame) -> None:
@@ -368,7 +434,7 @@ class VibemqSession:
                 return
             del self._subscribers[name]
             existing.end()
-        destination = queues.find_or_create(self._broker, name)
+        destination = queues.find_or_create(self._broker, name, self._shared.creator)
         subscriber = Subscriber(self._shared, name)
         subscriber.attach(destination, partial(self._answer_subscribed, frame))
         self._subscribers[name] = subscriber
@@ -403,7 +469,9 @@ class VibemqSession:
             self._answers.refuse(frame.id, "QUEUE_EXISTS", f"there is a queue {frame.queue}")
             return
         if existing is None or existing.automatic:
-            self._broker.declare(queues.address(frame.queue, options), options.settings)
+            self._broker.declare(
+                queues.address(frame.queue, options), options.settings, creator=self._shared.creator
+            )
         self._answers.say(Frame(CREATE_QUEUE, frame.id, frame.queue))
 
     def _agrees(self, existing: Destination, options: queues.Options) -> bool:
@@ -493,12 +561,17 @@ class VibemqSession:
     # --- the end -----------------------------------------------------------------------------
 
     def _read_or_not(self) -> None:
-        """Back-pressure: read on, unless something says not to."""
+        """Back-pressure: read on, unless something says not to. What has been read is unpacked
+        before more is read."""
         wait = (
             self._held_back is not None
             or self._publisher.unconfirmed > MOST_UNCONFIRMED
             or self._answers.unread > MOST_UNREAD
         )
+        if self._decoder.backlog and not self._answers.closed:
+            if not wait and self._unpacking is None:
+                self._unpacking = self._link.call_later(0, self._unpack_more)
+            wait = True
         if wait != self._paused and not self._answers.closed:
             self._paused = wait
             if wait:
@@ -522,9 +595,25 @@ class VibemqSession:
         """Neither listen nor speak any more."""
         self._ended = True
         self._answers.closed = True
+        if self._unpacking is not None:
+            self._unpacking.cancel()
+            self._unpacking = None
+        self._held_back = None
+        self._held_bytes = 0
         self._give_back()
 
     def _close(self, reason: str) -> None:
         if not self._answers.closed:
             self._stop()
             self._link.close(reason)
+
+
+def _login_error_code(error: AccessError) -> str:
+    """Return the code that tells a client whether it may try the same login again."""
+    if isinstance(error, AuthenticationMissing):
+        return "AUTH_REQUIRED"
+    if isinstance(error, (LoginBusy, TooManyFailures)):
+        return "RATE_LIMITED"
+    if isinstance(error, TooManyConnections):
+        return "CONNECTION_LIMIT"
+    return "AUTH_FAILED"

@@ -65,6 +65,7 @@ class Shared:
 
     name         of the connection, unlike any other's
     compression  agreed upon
+    creator      Identity.creator of the user, once logged in
     unsent       deliveries that are settled when their bytes have left
     traffic      of all VibeMQ clients
     """
@@ -73,6 +74,7 @@ class Shared:
         "broker",
         "compression",
         "congested",
+        "creator",
         "held",
         "link",
         "name",
@@ -89,6 +91,7 @@ class Shared:
         self.traffic = broker.traffic_of("vibemq")
         self.held = Held()
         self.compression = Compression.NONE
+        self.creator: str | None = ""
         self.congested = False
         self.unsent: list[tuple[Subscriber, Delivery]] = []
 

@@ -25,7 +25,7 @@ from struct import Struct
 from types import MappingProxyType
 from typing import Final, NamedTuple
 
-from sluicemq.model.errors import FrameTooLarge, ProtocolError
+from sluicemq.model.errors import FrameTooLarge, ProtocolError, without_traceback
 from sluicemq.protocols.vibemq.compression import THRESHOLD, Compression, compress, decompress
 
 CONNECT: Final = 0
@@ -127,10 +127,14 @@ class Limits(NamedTuple):
     frame    bytes of a body, both as it travels and decompressed; checked against the header,
              before the body comes, and against what decompression yields, while it does
     headers  headers of a frame; far above what a server lets pass, so that it can answer that
+    unpacked bytes that the compressed frames of one `feed` may unpack to before the rest has to
+             wait for the next (the last frame may exceed it); 0 = no limit. A kilobyte of
+             compressed frames may stand for a hundred megabytes
     """
 
     frame: int = MAX_BODY
     headers: int = 4096
+    unpacked: int = 0
 
 
 _DEFAULT_LIMITS: Final = Limits()
@@ -161,6 +165,10 @@ class Decoder:
 
     Which types the peer may send, and what they must carry, is not asked here: that is answered,
     and the connection goes on.
+
+    backlog   complete frames have been left packed because of `Limits.unpacked`: call `feed(b"")`
+              when those that were returned have been handled
+    unpacked  bytes that the compressed frames of the last `feed` unpacked to
     """
 
     __slots__ = (
@@ -170,30 +178,52 @@ class Decoder:
         "_need",
         "_queues",
         "_rest",
+        "_unpacked_limit",
+        "backlog",
         "error",
         "error_id",
+        "unpacked",
     )
 
     def __init__(self, limits: Limits = _DEFAULT_LIMITS) -> None:
         self.error: ProtocolError | None = None
         self.error_id = ""
-        self._body_limit = limits.frame
-        self._header_limit = limits.headers
+        self.backlog = False
+        self.unpacked = 0
+        self.allow(limits)
         self._first = True
         self._rest = bytearray()
         self._need = 0
         self._queues: dict[bytes, str] = {b"": ""}
 
+    def allow(self, limits: Limits) -> None:
+        """Set other limits, for frames that have not begun to arrive."""
+        self._body_limit = limits.frame
+        self._header_limit = limits.headers
+        self._unpacked_limit = limits.unpacked
+
     @property
     def incomplete(self) -> bool:
         """Whether a frame has begun to arrive and has not ended."""
-        return bool(self._rest)
+        return bool(self._rest) and not self.backlog
+
+    @property
+    def buffered(self) -> int:
+        """Bytes received that belong to no frame returned so far."""
+        return len(self._rest)
+
+    def discard(self) -> None:
+        """Drop the bytes of the frames that have not been returned."""
+        self._rest.clear()
+        self.backlog = False
 
     def feed(self, data: bytes) -> list[Frame]:
         """Take what was received; return the frames that are complete now. Never raises."""
         frames: list[Frame] = []
         if self.error is not None:
             return frames
+        self.backlog = False
+        self.unpacked = 0
         rest = self._rest
         if rest:
             if len(rest) + len(data) < self._need:
@@ -204,7 +234,7 @@ class Decoder:
         try:
             end = self._parse(data, frames)
         except ProtocolError as error:
-            self.error = error
+            self.error = without_traceback(error)
             return frames
         if end < len(data):
             rest += memoryview(data)[end:]
@@ -301,7 +331,12 @@ class Decoder:
                 self._need = (end if looked_into else start + len(_GZIP_MAGIC)) - position
                 break
             if flag:
+                if 0 < self._unpacked_limit <= self.unpacked:
+                    self.backlog = True
+                    self._need = 0
+                    break
                 body = decompress(data[start:end], flag, self._body_limit)
+                self.unpacked += len(body)
                 frames.append(self._body(body, 0, len(body)))
             else:
                 frames.append(self._body(data, start, end))

@@ -50,7 +50,8 @@ class Audit:
         self._say("login failed", peer=peer, user=shown_user(user), how=how, wait=round(wait, 1))
 
     def refused(self, peer: str, user: str, why: str) -> None:
-        """An attempt was not even looked at."""
+        """Write that an attempt was not looked at. `why` is "too many failures" (of the user from
+        that address), "too many waiting" or "connection closed" (before its turn)."""
         self._say("login refused", peer=peer, user=shown_user(user), why=why)
 
     def denied(self, peer: str, user: str, what: str) -> None:

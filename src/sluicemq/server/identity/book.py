@@ -12,7 +12,7 @@ from sluicemq.model.errors import AccessDenied, AccessError
 from sluicemq.server.identity import changes
 from sluicemq.server.identity.changes import Change
 from sluicemq.server.identity.gate import Gate
-from sluicemq.server.identity.passwords import digest_form, hash_password
+from sluicemq.server.identity.passwords import digest_form, password_warnings
 from sluicemq.server.identity.records import Database, UserRecord
 from sluicemq.server.identity.tokens import make_token
 
@@ -69,14 +69,14 @@ class Book:
 
     # --- changes -----------------------------------------------------------------------------
 
-    async def add(self, by: str, name: str, wanted: UserChange) -> None:
+    async def add(self, by: str, name: str, wanted: UserChange) -> list[str]:
         """See UserBook."""
         now = self._gate.now()
         password = wanted.password
 
         def prepare() -> Change:
             user = UserRecord(
-                password=hash_password(password) if password else "",
+                password=self._gate.hash(password) if password else "",
                 digest=digest_form(name, password) if password and wanted.allow_digest else "",
                 superuser=bool(wanted.superuser),
                 roles=wanted.roles or (),
@@ -86,14 +86,15 @@ class Book:
             return partial(changes.add_user, name=name, user=user)
 
         await self._change(by, prepare)
+        return password_warnings(password) if password else []
 
-    async def alter(self, by: str, name: str, wanted: UserChange) -> None:
+    async def alter(self, by: str, name: str, wanted: UserChange) -> list[str]:
         """See UserBook."""
         now = self._gate.now()
         password = wanted.password
 
         def prepare() -> Change:
-            hashed = hash_password(password) if password else ""
+            hashed = self._gate.hash(password) if password else ""
             digest = digest_form(name, password) if password else ""
 
             def change(database: Database) -> Database:
@@ -112,6 +113,7 @@ class Book:
             return change
 
         await self._change(by, prepare)
+        return password_warnings(password) if password else []
 
     async def set_password(self, by: str, name: str, password: str) -> None:
         """See UserBook."""

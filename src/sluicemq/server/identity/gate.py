@@ -10,28 +10,25 @@
 `insecure_public` makes public listeners like the others. Logins are required as soon as the broker
 knows a user (required = auto), and from then on until it stops: a database that is emptied or
 damaged meanwhile opens nothing.
+
+When logins become required, connections that act as everybody and would not do so any more are
+disconnected. Listeners of protocols without logins stay open, see `listening.is_open`.
 """
 
 from __future__ import annotations
 
-import hmac
-import os
 import time
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from functools import partial
 from typing import Final
+from weakref import WeakSet
 
 import structlog
 
 from sluicemq.model.access import EVERYBODY, NOBODY, Identity, Permission
-from sluicemq.model.errors import (
-    AccessError,
-    AuthenticationFailed,
-    AuthenticationMissing,
-    ConfigurationError,
-)
+from sluicemq.model.errors import AccessError, ConfigurationError
 from sluicemq.protocols.access import (
     TOKEN_PREFIX,
     Account,
@@ -44,13 +41,11 @@ from sluicemq.protocols.access import (
 from sluicemq.protocols.link import Link
 from sluicemq.server.config import Config
 from sluicemq.server.identity import changes
-from sluicemq.server.identity.audit import Audit, shown_user
+from sluicemq.server.identity.audit import Audit
 from sluicemq.server.identity.changes import Change
-from sluicemq.server.identity.checks import Attempt, CallSoon, Checks
+from sluicemq.server.identity.login_queue import CallSoon, LoginCheck
+from sluicemq.server.identity.logins import ADMIN, Logins
 from sluicemq.server.identity.passwords import (
-    MAX_PASSWORD,
-    UNKNOWN,
-    digest_answer,
     digest_form,
     hash_password,
     read_secret_file,
@@ -59,19 +54,13 @@ from sluicemq.server.identity.passwords import (
 from sluicemq.server.identity.records import UserRecord
 from sluicemq.server.identity.roster import Roster
 from sluicemq.server.identity.store import UserStore
-from sluicemq.server.identity.throttle import Throttle, address_of
 from sluicemq.server.identity.tokens import fingerprint
-from sluicemq.server.listening import Listener
+from sluicemq.server.listening import Listener, is_open
 
-ADMIN: Final = Identity("(admin token)", superuser=True)
-"""Who shows the admin token. No user can have that name."""
 LOCAL: Final = Identity("(local)", superuser=True)
 """Who may open the admin socket: the owner of the data, who could change all of it anyway."""
 MOST_CHANGES: Final = 64
 """Changes of users that may be under way."""
-
-_MOST_PROVEN: Final = 1024
-_MOST_FAMILIAR: Final = 10_000
 
 log = structlog.get_logger("sluicemq.identity")
 
@@ -80,18 +69,15 @@ class Gate:
     """See the module. All calls on the loop's thread."""
 
     __slots__ = (
-        "_admin",
+        "_anonymous",
         "_call_soon",
         "_changes",
-        "_checks",
         "_config",
         "_damage",
-        "_familiar",
-        "_key",
-        "_proven",
+        "_has_admin_token",
+        "_logins",
         "_roster",
         "_store",
-        "_throttle",
         "_under_way",
         "_wall",
         "audit",
@@ -113,27 +99,27 @@ class Gate:
         self._call_soon = call_soon
         self._wall = wall
         self.audit = Audit(settings.audit)
-        self._checks = Checks(call_soon, verify=verify)
         self._changes = ThreadPoolExecutor(1, "users")
         self._under_way = 0
-        self._throttle = Throttle(
-            clock,
-            free=settings.login_failures,
-            delay=settings.login_delay,
-            delay_max=settings.login_delay_max,
-            memory=settings.login_memory,
-        )
-        self._key = os.urandom(32)
-        self._proven: set[bytes] = set()
-        """Of right passwords, keyed with the stored hash: a new password makes them void."""
-        self._familiar: set[tuple[str, str]] = set()
-        """Addresses that users have logged in from: not locked out by others who guess at them."""
-        self._admin = ""
+        self._anonymous: WeakSet[ConnectionAccess] = WeakSet()
+        """Connections that act as EVERYBODY; empty from the moment when logins are required."""
+        admin = ""
         if settings.admin_token_file is not None:
-            self._admin = fingerprint(read_secret_file(settings.admin_token_file))
+            admin = fingerprint(read_secret_file(settings.admin_token_file))
+        self._has_admin_token = bool(admin)
         self._damage = ""
         self._store = UserStore(config.users_file)
         self._roster = Roster(self._store.read())
+        self._logins = Logins(
+            settings,
+            call_soon,
+            self.audit,
+            lambda: self._roster,
+            admin=admin,
+            clock=clock,
+            wall=wall,
+            verify=verify,
+        )
         self.required = False
         """Whether clients of protocols with logins have to log in."""
         self._decide()
@@ -173,11 +159,11 @@ class Gate:
     @property
     def all_by_digest(self) -> bool:
         """Whether clients that can be asked for one thing only are best asked for a digest."""
-        return not self._admin and self._roster.all_by_digest
+        return not self._has_admin_token and self._roster.all_by_digest
 
     def close(self) -> None:
         """No more checks and changes; those under way are finished."""
-        self._checks.close()
+        self._logins.close()
         self._changes.shutdown()
 
     def _stay(self, damage: str) -> None:
@@ -186,11 +172,30 @@ class Gate:
             log.error("the users stay as they were", error=damage)
 
     def _decide(self) -> None:
+        before = self.required
         required = self._config.identity.required
         self.required = required == "always" or (
             required == "auto"
-            and (self.required or bool(self._admin) or bool(self._roster.database.users))
+            and (before or self._has_admin_token or bool(self._roster.database.users))
         )
+        if self.required and not before and self._anonymous:
+            # not at once: one of these connections may be the one that is being served
+            self._call_soon(self._disconnect_anonymous)
+
+    def note_anonymous(self, access: ConnectionAccess) -> None:
+        """Remember a connection that acts as EVERYBODY, for the moment when logins are required."""
+        if not self.required:
+            self._anonymous.add(access)
+
+    def _disconnect_anonymous(self) -> None:
+        """Disconnect the clients that may do everything only because there were no users.
+
+        Those of protocols without logins stay what they are, unless a certificate names a user.
+        """
+        anonymous, self._anonymous = list(self._anonymous), WeakSet()
+        disconnected = sum(access.disconnect_anonymous() for access in anonymous)
+        if disconnected:
+            log.info("anonymous clients are disconnected", connections=disconnected)
 
     def _guest(self, listener: Listener, certified: str, logs_in: bool) -> Identity | None:
         if certified:
@@ -198,45 +203,33 @@ class Gate:
                 return EVERYBODY
             identity = self._roster.identity(certified)
             return None if logs_in and identity is NOBODY else identity
-        if logs_in:
-            must = self.required
-        elif listener.user:
-            return self._roster.identity(listener.user)
-        else:
-            must = self._config.identity.required == "always"
-        if must or (listener.url.public and not self._config.insecure_public):
-            return None if logs_in else NOBODY
+        if not logs_in:
+            if listener.user:
+                return self._roster.identity(listener.user)
+            insecure = self._config.insecure_public
+            required = self._config.identity.required
+            return EVERYBODY if is_open(listener.url, "", required, insecure) else NOBODY
+        if self.required or (listener.url.public and not self._config.insecure_public):
+            return None
         return EVERYBODY
 
     # --- logins ------------------------------------------------------------------------------
 
-    def login(self, peer: str, credentials: Credentials, admitted: Admitted) -> None:
-        """See Access. May answer at once."""
+    def login(self, peer: str, credentials: Credentials, admitted: Admitted) -> LoginCheck | None:
+        """Begin a login; see `Logins.begin`."""
         self.refresh()
-        user, password, token, digest, nonce = credentials
-        if not token and password.startswith(TOKEN_PREFIX):
-            token = password  # clients that can be given nothing but a password
-        if not token and not password and not digest:
-            admitted(AuthenticationMissing("log in with a user name and a password"))
-            return
-        address = address_of(peer)
-        if self._wait(address, "" if token else user):
-            self._refuse(peer, user, "too many failures", admitted)
-        elif token:
-            self._check_token(peer, address, token, admitted)
-        elif digest:
-            self._check_digest(peer, address, user, digest, nonce, admitted)
-        elif self._is_admin(password):
-            self._admit(peer, address, ADMIN, "token", admitted)
-        else:
-            self._check_password(peer, address, user, password, admitted)
+        return self._logins.begin(peer, credentials, admitted)
+
+    def cancel(self, check: LoginCheck) -> None:
+        """Take a login out of the queue because its connection has closed."""
+        self._logins.cancel(check)
 
     def bond(self, credentials: Credentials) -> Bond:
         """See Access."""
         user, password, token = credentials[:3]
         if not token and password.startswith(TOKEN_PREFIX):
             token = password
-        if self._is_admin(token or password):
+        if self._logins.is_admin(token or password):
             return lambda: ADMIN
         mark, stored = fingerprint(token), self._roster.hash_of(user)
 
@@ -253,89 +246,14 @@ class Gate:
 
         return held if token else known
 
-    def _is_admin(self, secret: str) -> bool:
-        return bool(self._admin) and hmac.compare_digest(self._admin, fingerprint(secret))
-
-    def _check_token(self, peer: str, address: str, token: str, admitted: Admitted) -> None:
-        if self._is_admin(token):
-            self._admit(peer, address, ADMIN, "token", admitted)
-        elif name := self._roster.holder(fingerprint(token), self._wall()):
-            self._admit(peer, address, self._roster.identity(name), "token", admitted)
-        else:
-            self._reject(peer, address, "", "token", admitted)
-
-    def _check_digest(
-        self, peer: str, address: str, user: str, digest: str, nonce: str, admitted: Admitted
-    ) -> None:
-        """At once: an MD5 costs nothing. Users that have no digest form take as long as others."""
-        form = self._roster.digest_of(user)
-        shown = digest.encode("utf-8", "surrogatepass")
-        right = hmac.compare_digest(digest_answer(form or UNKNOWN, nonce).encode(), shown)
-        if right and form and nonce:
-            self._admit(peer, address, self._roster.identity(user), "digest", admitted)
-        else:
-            self._reject(peer, address, user, "digest", admitted)
-
-    def _check_password(
-        self, peer: str, address: str, user: str, password: str, admitted: Admitted
-    ) -> None:
-        stored = self._roster.hash_of(user)
-        secret = password.encode("utf-8", "surrogatepass")
-        if len(secret) > MAX_PASSWORD:
-            self._reject(peer, address, user, "password", admitted)
-            return
-        name = user.encode("utf-8", "surrogatepass")
-        key = hmac.digest(self._key, b"%b\0%b\0%b" % (stored.encode(), name, secret), "sha256")
-        if key in self._proven:
-            self._admit(peer, address, self._roster.identity(user), "password", admitted)
-            return
-
-        def outcome(right: bool | None) -> None:
-            if right is None:
-                self._refuse(peer, user, "too many failures", admitted)
-            elif right and stored != UNKNOWN and self._roster.hash_of(user) == stored:
-                if len(self._proven) >= _MOST_PROVEN:
-                    self._proven.clear()
-                self._proven.add(key)
-                self._admit(peer, address, self._roster.identity(user), "password", admitted)
-            else:
-                self._reject(peer, address, user, "password", admitted)
-
-        def wanted() -> bool:
-            return not self._wait(address, user)
-
-        if not self._checks.begin(Attempt(key, stored, password, wanted, outcome)):
-            self._refuse(peer, user, "too many at once", admitted)
-
-    def _wait(self, address: str, user: str) -> float:
-        """Seconds until an attempt from there at that user is looked at."""
-        wait = self._throttle.wait(f"address {address}") if address else 0.0
-        if user and (address, user) not in self._familiar:
-            wait = max(wait, self._throttle.wait(f"user {shown_user(user)}"))
-        return wait
-
-    def _admit(
-        self, peer: str, address: str, identity: Identity, how: str, admitted: Admitted
-    ) -> None:
-        if address:
-            if len(self._familiar) >= _MOST_FAMILIAR:
-                self._familiar.clear()
-            self._familiar.add((address, identity.name))
-        self.audit.login(peer, identity.name, how)
-        admitted(identity)
-
-    def _reject(self, peer: str, address: str, user: str, how: str, admitted: Admitted) -> None:
-        wait = self._throttle.fail(f"address {address}") if address else 0.0
-        if user and (address, user) not in self._familiar:
-            wait = max(wait, self._throttle.fail(f"user {shown_user(user)}"))
-        self.audit.login_failed(peer, user, how, wait)
-        admitted(AuthenticationFailed("the user name or the password is wrong"))
-
-    def _refuse(self, peer: str, user: str, why: str, admitted: Admitted) -> None:
-        self.audit.refused(peer, user, why)
-        admitted(AuthenticationFailed("there have been too many attempts; try again later"))
-
     # --- changes -----------------------------------------------------------------------------
+
+    def hash(self, password: str) -> str:
+        """Return the form of a new password that is kept. Slow on purpose; from any thread.
+
+        Raises AccessError if it cannot be a password or is shorter than the configured minimum.
+        """
+        return hash_password(password, self._config.identity.min_password_length)
 
     def change(self, prepare: Callable[[], Change], by: str, done: Done) -> None:
         """Carry out the change that `prepare` makes, both off the loop. Changes keep their order.
@@ -376,14 +294,18 @@ class ConnectionAccess:
     Answers come in a turn of the broker, and a fault in what they set off costs this connection.
     """
 
-    __slots__ = ("_gate", "_guest", "_link", "guest", "users", "who")
+    __slots__ = ("__weakref__", "_check", "_gate", "_guest", "_link", "guest", "users", "who")
 
     def __init__(self, gate: Gate, link: Link, guest: Callable[[], Identity | None]) -> None:
         """`guest` says whom it acts as without a login."""
         self._gate = gate
         self._link = link
         self._guest = guest
+        self._check: LoginCheck | None = None
+        """The login that waits for its turn."""
         self.renew()
+        if self.guest is EVERYBODY:
+            gate.note_anonymous(self)
         self.who = self.guest
         """The last identity this connection was given."""
 
@@ -404,7 +326,19 @@ class ConnectionAccess:
         if self.guest is not None:
             self.answer(partial(admitted, self.guest))
         else:
-            self._gate.login(peer, credentials, partial(self._answer, admitted))
+            self._check = self._gate.login(peer, credentials, partial(self._answer, admitted))
+
+    def cancel_login(self) -> None:
+        """See Access."""
+        if self._check is not None:
+            self._gate.cancel(self._check)
+
+    def disconnect_anonymous(self) -> bool:
+        """Close the connection if its client has to log in by now. Return whether it has."""
+        if self._guest() is EVERYBODY:
+            return False
+        self._link.dismiss("users have been added, and this protocol requires a login now")
+        return True
 
     def denied(self, peer: str, identity: Identity, what: str) -> None:
         """See Access."""
@@ -421,6 +355,7 @@ class ConnectionAccess:
 
     def _answer(self, admitted: Admitted, verdict: Identity | AccessError) -> None:
         def call() -> None:
+            self._check = None
             if isinstance(verdict, Identity):
                 self.who = verdict
             admitted(verdict)
@@ -444,7 +379,7 @@ class ConnectionUsers:
 
         def prepare() -> Change:
             user = UserRecord(
-                password=hash_password(password), superuser=superuser, created=now, updated=now
+                password=self._gate.hash(password), superuser=superuser, created=now, updated=now
             )
             return partial(changes.add_user, name=name, user=user)
 
@@ -459,7 +394,7 @@ class ConnectionUsers:
         now = self._gate.now()
 
         def prepare() -> Change:
-            hashed = hash_password(password)
+            hashed = self._gate.hash(password)
             digest = digest_form(name, password)
             return lambda database: changes.set_password(database, name, hashed, digest, now)
 

@@ -20,12 +20,16 @@ MAX_PASSWORD: Final = 1024
 MAX_JAVA_PASSWORD: Final = 57
 """Bytes in UTF-8 that the Java JMS client sends of a password at a basic login (JMQ, section 5.2).
 Digest logins and other clients have no such limit."""
+SHORT_PASSWORD: Final = 12
+"""Characters below which a new password is accepted with a warning."""
 MEMORY_KIB: Final = 19_456
 PASSES: Final = 2
 LANES: Final = 1
 
 _hasher: Final = PasswordHasher(time_cost=PASSES, memory_cost=MEMORY_KIB, parallelism=LANES)
 
+NO_DIGEST: Final = "0"
+"""Stands for the digest form of a user who has none, so that the comparison takes as long."""
 UNKNOWN: Final = (
     f"$argon2id$v=19$m={MEMORY_KIB},t={PASSES},p={LANES}"
     "$c2x1aWNlbXEtbm8tdXNlcg$AAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAA"
@@ -34,22 +38,40 @@ UNKNOWN: Final = (
 takes as long as for others."""
 
 
-def hash_password(password: str) -> str:
-    """The form to be kept. Slow on purpose. AccessError if it cannot be a password."""
-    check_password(password)
+def hash_password(password: str, minimum: int = 0) -> str:
+    """Return the form that is kept of a new password. Slow on purpose.
+
+    Raises AccessError if it cannot be a password or has less than `minimum` characters.
+    """
+    check_password(password, minimum)
     return _hasher.hash(password)
 
 
-def check_password(password: str) -> None:
-    """AccessError, which does not quote it, if it cannot be a password."""
+def check_password(password: str, minimum: int = 0) -> None:
+    """Raise AccessError, which does not quote it, if it cannot be a password or has less than
+    `minimum` characters."""
     if not password:
         raise AccessError("a password cannot be empty")
+    if len(password) < minimum:
+        raise AccessError(
+            f"the password has {len(password)} characters, and this broker requires {minimum} "
+            "(identity.min_password_length)"
+        )
     try:
         size = len(password.encode())
     except UnicodeEncodeError:
         raise AccessError("a password is text") from None
     if size > MAX_PASSWORD:
         raise AccessError(f"a password has at most {MAX_PASSWORD} bytes")
+
+
+def password_warnings(password: str) -> list[str]:
+    """Return what is not refused about a new password, but better done otherwise."""
+    if len(password) >= SHORT_PASSWORD:
+        return []
+    return [
+        f"the password has fewer than {SHORT_PASSWORD} characters; a longer one is harder to guess"
+    ]
 
 
 def verify(stored: str, password: str) -> bool:
@@ -74,9 +96,20 @@ def digest_answer(form: str, nonce: str) -> str:
     return _signed_md5(f"{form}:{nonce}")
 
 
+def page_digest_answer(form: str, nonce: str) -> str:
+    """Return the same answer as the published page of the JMS broker's protocol defines it: both
+    MD5s, that in `form` too, are 32 hexadecimal digits."""
+    unsigned = int(form, 16) % (1 << 128)
+    return f"{_md5(f'{unsigned:032x}:{nonce}'):032x}"
+
+
 def _signed_md5(text: str) -> str:
+    return f"{_md5(text, signed=True):x}"
+
+
+def _md5(text: str, *, signed: bool = False) -> int:
     md5 = hashlib.md5(text.encode("utf-8", "surrogatepass"), usedforsecurity=False).digest()
-    return f"{int.from_bytes(md5, 'big', signed=True):x}"
+    return int.from_bytes(md5, "big", signed=signed)
 
 
 def read_secret_file(path: Path) -> str:

@@ -16,7 +16,12 @@ if TYPE_CHECKING:
 
     from sluicemq.server.tracing.export import Export
 
-NATIVES = {Origin.JMQ: with_properties, Origin.VIBEMQ: with_headers}
+NATIVES = {
+    Origin.JMQ: with_properties,
+    Origin.VIBEMQ: with_headers,
+    # has no place for properties: consumers of other protocols read those of the message
+    Origin.PHPMQ: lambda message, added: message.native,
+}
 """How properties get into what goes out as it came in."""
 
 

@@ -311,14 +311,13 @@ class Ways:
             del since[next(iter(since))]
 
     def _waits_since(self, message: Message, sequence: int, now: int) -> int:
-        """What is not known (any more) is what its sender's clock says, or now."""
+        """Fall back to the arrival time if the start of the wait is no longer remembered."""
         since = self._since.get(sequence)
         if since is not None:
             return since
         if any(taken.message is message for taken in self._taken):
             return now  # it has been handed over at once
-        sent = message.timestamp * 1_000_000
-        return sent if 0 < sent < now else now
+        return min(message.arrival * 1_000_000, now)
 
 
 def _state_of(message: Message) -> str:

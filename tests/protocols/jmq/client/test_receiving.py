@@ -464,7 +464,9 @@ def test_a_temporary_queue_of_another_connection_is_not_created() -> None:
             {"JMQDestination": queue.name, "JMQDestType": 17},
             {"JMQDestination": topic.name, "JMQDestType": 18},
         ]
-        assert re.fullmatch(r"temporary_destination://queue/127\.0\.0\.1/\d+/1", queue.name)
+        assert re.fullmatch(
+            r"temporary_destination://queue/127\.0\.0\.1/\d+/[0-9a-f]{32}", queue.name
+        )
         await session.delete(queue)
         gone = broker.all(PacketType.DESTROY_DESTINATION)[0].properties
         assert gone == {"JMQDestination": queue.name, "JMQDestType": 17}

@@ -7,7 +7,6 @@ import ssl
 import time
 from collections.abc import Coroutine, Mapping, Sequence
 from contextlib import suppress
-from itertools import count
 from typing import Final, Self
 
 from sluicemq.model.errors import ClientError, ConnectionLost, RequestTimeout
@@ -61,7 +60,6 @@ class JmqClient(AsyncClient):
         self._started = True
         self._sessions: list[Session] = []
         self._tasks: set[asyncio.Task[None]] = set()
-        self._numbers = count(1)
         self._requests: Requests | None = None
         self._requesting = asyncio.Lock()
 
@@ -269,11 +267,10 @@ class JmqClient(AsyncClient):
         if session in self._sessions:
             self._sessions.remove(session)
 
-    def temporary_origin(self) -> tuple[str, int]:
-        """Client id or address, and a number that this client has not used yet."""
+    def temporary_origin(self) -> str:
+        """Return the client id, or else the local address."""
         assert self._dialogue is not None
-        origin = self._target.client_id or self._dialogue.local()[0] or "unix"
-        return origin, next(self._numbers)
+        return self._target.client_id or self._dialogue.local()[0] or "unix"
 
     # --- connections
 

@@ -5,6 +5,7 @@ A name alone, a `str`, means a queue.
 
 from __future__ import annotations
 
+import secrets
 from typing import Final
 
 from sluicemq.model.destination import Address, Kind
@@ -98,9 +99,14 @@ def named(name: str | Destination) -> Destination:
     return Queue(name) if isinstance(name, str) else name
 
 
-def temporary_name(queue: bool, origin: str, port: int, number: int) -> str:
-    """The name of a temporary destination, as the Java client makes it (section 6)."""
-    return f"{TEMPORARY_QUEUE if queue else TEMPORARY_TOPIC}{origin}/{port}/{number}"
+def temporary_name(queue: bool, origin: str, port: int) -> str:
+    """Make a name for a temporary destination, in the form that the Java client uses (section 6).
+
+    In place of the Java client's number it ends with 128 random bits, so that only who is given the
+    name can send there.
+    """
+    prefix = TEMPORARY_QUEUE if queue else TEMPORARY_TOPIC
+    return f"{prefix}{origin}/{port}/{secrets.token_hex(16)}"
 
 
 def destination(address: Address) -> Destination:

@@ -63,8 +63,8 @@ class Owner(Protocol):
     def leave(self, session: Session) -> None:
         """It is closed."""
 
-    def temporary_origin(self) -> tuple[str, int]:
-        """Client id or address, and a number that this client has not used yet."""
+    def temporary_origin(self) -> str:
+        """Return the client id, or else the local address."""
 
 
 class Session(AsyncClient):
@@ -506,8 +506,8 @@ class Session(AsyncClient):
 
     async def _temporary(self, kind: Callable[[str], TemporaryT]) -> TemporaryT:
         dialogue = await self.ready()
-        origin, unique = self._owner.temporary_origin()
-        name = temporary_name(kind is TemporaryQueue, origin, dialogue.local()[1], unique)
+        origin = self._owner.temporary_origin()
+        name = temporary_name(kind is TemporaryQueue, origin, dialogue.local()[1])
         temporary = kind(name)
         await self._create(dialogue, temporary)
         dialogue.check()

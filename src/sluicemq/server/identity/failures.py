@@ -1,0 +1,176 @@
+"""The table of failed logins: which user is refused from which address, and for how long.
+
+Failures in a row are counted for each pair of address and user, whether or not there is such a
+user. With the `allowed`-th failure further logins of the pair are refused for `block` seconds, and
+each failure after that doubles the time, up to `block_max`. A success clears the entry; a refused
+attempt is not checked and does not count. Entries expire `expire` seconds after the last failure.
+
+The table has at most `most` entries. Which one makes room must not be the guesser's choice:
+
+- Users of one address are cheap to invent. When the table is full, the address with the most
+  entries is therefore folded: one entry, which has the highest count and the latest end of all of
+  them, replaces its entries, and from then on counts for every user of that address. Whoever fails
+  with many users to get rid of an entry keeps the worst of its own entries and extends it to all of
+  its users. A success does not clear a folded entry, because one account would then be enough to
+  guess at all others; it expires.
+- Addresses are expensive. Only when no address has more than one entry, the address that failed
+  longest ago is dropped. To drop an entry of its own this way, a guesser has to fail from `most`
+  other addresses, and each failure takes the same check and the same turn in the queue as a guess:
+  it pays `most` checks for `allowed` guesses.
+"""
+
+from __future__ import annotations
+
+import ipaddress
+from collections import OrderedDict
+from collections.abc import Callable
+
+
+class _Entry:
+    """Failures in a row, the time of the last one, and until when logins are refused."""
+
+    __slots__ = ("count", "last", "until")
+
+    def __init__(self) -> None:
+        self.count = 0
+        self.last = 0.0
+        self.until = 0.0
+
+
+class _AddressEntries:
+    """The entries of one address: by user, the latest failure last, or one for all users."""
+
+    __slots__ = ("folded", "last", "users")
+
+    def __init__(self) -> None:
+        self.users: OrderedDict[str, _Entry] = OrderedDict()
+        self.folded: _Entry | None = None
+        self.last = 0.0
+
+    def find(self, user: str) -> _Entry | None:
+        return self.folded or self.users.get(user)
+
+    def __len__(self) -> int:
+        return 1 if self.folded is not None else len(self.users)
+
+
+class FailureTable:
+    """The table of one broker. Times are in seconds of `clock`, which never goes back."""
+
+    __slots__ = (
+        "_addresses",
+        "_allowed",
+        "_block",
+        "_block_max",
+        "_clock",
+        "_expire",
+        "_most",
+        "size",
+    )
+
+    def __init__(
+        self,
+        clock: Callable[[], float],
+        *,
+        allowed: int,
+        block: float,
+        block_max: float,
+        expire: float,
+        most: int,
+    ) -> None:
+        """`allowed` is the number of failures in a row at which a pair is refused; the other
+        parameters are explained in the module's docstring."""
+        self._clock = clock
+        self._allowed = allowed
+        self._block = block
+        self._block_max = block_max
+        self._expire = expire
+        self._most = most
+        self._addresses: OrderedDict[str, _AddressEntries] = OrderedDict()
+        """The address of the latest failure last."""
+        self.size = 0
+        """Entries of all addresses."""
+
+    def wait(self, address: str, user: str) -> float:
+        """Return the seconds for which logins of the pair are refused; 0.0 if they are not."""
+        entries = self._addresses.get(address)
+        entry = entries.find(user) if entries is not None else None
+        return max(0.0, entry.until - self._clock()) if entry is not None else 0.0
+
+    def fail(self, address: str, user: str) -> float:
+        """Count a failed login. Return the seconds for which the pair is refused now."""
+        now = self._clock()
+        self._drop_expired(now)
+        entries = self._addresses.get(address)
+        if entries is None:
+            entries = self._addresses[address] = _AddressEntries()
+        self._addresses.move_to_end(address)
+        entries.last = now
+        entry = entries.find(user)
+        if entry is None:
+            entry = entries.users[user] = _Entry()
+            self.size += 1
+        elif now - entry.last > self._expire:
+            entry.count = 0
+        if entries.folded is None:
+            entries.users.move_to_end(user)
+        entry.count += 1
+        entry.last = now
+        over = entry.count - self._allowed
+        # 2.0 ** 1024 would raise OverflowError
+        wait = min(self._block * 2.0 ** min(over, 60), self._block_max) if over >= 0 else 0.0
+        entry.until = now + wait
+        while self.size > self._most:
+            self._make_room()
+        return wait
+
+    def clear(self, address: str, user: str) -> None:
+        """Forget the failures of the pair after a success, unless its address is folded."""
+        entries = self._addresses.get(address)
+        if entries is not None and entries.users.pop(user, None) is not None:
+            self.size -= 1
+            if not entries.users:
+                del self._addresses[address]
+
+    def _drop_expired(self, now: float) -> None:
+        while self._addresses:
+            address, entries = next(iter(self._addresses.items()))
+            if now - entries.last <= self._expire:
+                break
+            self.size -= len(entries)
+            del self._addresses[address]
+
+    def _make_room(self) -> None:
+        """Fold the address with the most entries; drop the oldest one if all have one entry."""
+        entries = max(self._addresses.values(), key=len)
+        if len(entries) == 1:
+            self._addresses.popitem(last=False)
+            self.size -= 1
+            return
+        self.size -= len(entries) - 1
+        folded = _Entry()
+        for entry in entries.users.values():
+            folded.count = max(folded.count, entry.count)
+            folded.last = max(folded.last, entry.last)
+            folded.until = max(folded.until, entry.until)
+        entries.users.clear()
+        entries.folded = folded
+
+
+def address_of(peer: str) -> str:
+    """Return the address that stands for the client at `Link.peer`; "" for a Unix socket.
+
+    An IPv6 address stands for its /64, of which one client has as many addresses as it likes.
+    """
+    host, colon, _ = peer.rpartition(":")
+    if not colon:
+        return ""
+    if ":" in host:
+        try:
+            address = ipaddress.IPv6Address(host.partition("%")[0])
+        except ValueError:
+            return host
+        if address.ipv4_mapped is not None:
+            return str(address.ipv4_mapped)
+        return str(ipaddress.IPv6Network((address, 64), strict=False))
+    return host

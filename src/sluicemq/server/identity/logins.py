@@ -1,0 +1,340 @@
+"""Logins: what a client shows, and whom it admits.
+
+    valid token, proven password or digest ──> admitted at once, always
+    the pair (address, user) is refused ─────> TooManyFailures, with the seconds to wait
+    else ────────────────────────────────────> the queue (`login_queue`), then the failure table
+
+A password is proven where it has been right before: at the same address, with the same stored
+hash. What is remembered is a keyed digest, in memory. The address is part of it because an answer
+that comes at once tells that a guess is right; where nobody has logged in, a right guess must take
+its turn in the queue like a wrong one. There a password that is proven elsewhere only saves the
+work of the check, which lets many clients of one user come back after a restart.
+
+A wrong token and an MD5 digest cost nothing to compare. So that they are no faster way to guess,
+they wait in the same queue, and a wrong one takes a check against a hash that nothing fits; so does
+a password of a user who does not exist, who has none, or that is too long to be one.
+"""
+
+from __future__ import annotations
+
+import hmac
+import math
+import os
+from collections import OrderedDict
+from collections.abc import Callable
+from functools import partial
+from typing import TYPE_CHECKING, Final
+
+from sluicemq.model.access import Identity
+from sluicemq.model.errors import (
+    AccessError,
+    AuthenticationFailed,
+    AuthenticationMissing,
+    LoginBusy,
+    TooManyFailures,
+)
+from sluicemq.protocols.access import TOKEN_PREFIX, Admitted, Credentials
+from sluicemq.server.identity.audit import Audit, shown_user
+from sluicemq.server.identity.failures import FailureTable, address_of
+from sluicemq.server.identity.login_queue import CallSoon, LoginCheck, LoginQueue, Verdict
+from sluicemq.server.identity.passwords import (
+    MAX_PASSWORD,
+    NO_DIGEST,
+    UNKNOWN,
+    digest_answer,
+    page_digest_answer,
+)
+from sluicemq.server.identity.tokens import fingerprint
+
+if TYPE_CHECKING:
+    from sluicemq.server.config import IdentitySettings
+    from sluicemq.server.identity.roster import Roster
+
+ADMIN: Final = Identity("(admin token)", superuser=True)
+"""Who shows the admin token. No user can have that name."""
+LOCAL: Final = "local"
+"""The address, in the queue and the failure table, of all clients of Unix sockets."""
+TOKENS: Final = "(token)"
+"""The user of wrong tokens in the failure table: they name nobody."""
+
+
+class ProvenDigests:
+    """Keyed digests of what has been right; the least recently used one makes room."""
+
+    __slots__ = ("_digests", "_key", "_most")
+
+    def __init__(self, most: int) -> None:
+        self._key = os.urandom(32)
+        self._most = most
+        self._digests: OrderedDict[bytes, None] = OrderedDict()
+
+    def digest(self, *parts: str) -> bytes:
+        """Return the keyed digest of some texts."""
+        encoded = [part.encode("utf-8", "surrogatepass") for part in parts]
+        # lengths first: no two lists of parts give the same bytes
+        lengths = b"".join(len(part).to_bytes(8, "big") for part in encoded)
+        return hmac.digest(self._key, lengths + b"".join(encoded), "sha256")
+
+    def add(self, digest: bytes) -> None:
+        """Remember it."""
+        self._digests[digest] = None
+        self._digests.move_to_end(digest)
+        if len(self._digests) > self._most:
+            self._digests.popitem(last=False)
+
+    def __contains__(self, digest: bytes) -> bool:
+        if digest not in self._digests:
+            return False
+        self._digests.move_to_end(digest)
+        return True
+
+
+class Logins:
+    """The logins of one broker. All calls on the loop's thread."""
+
+    __slots__ = ("_admin", "_audit", "_failures", "_proven", "_queue", "_roster", "_wall")
+
+    def __init__(
+        self,
+        settings: IdentitySettings,
+        call_soon: CallSoon,
+        audit: Audit,
+        roster: Callable[[], Roster],
+        *,
+        admin: str,
+        clock: Callable[[], float],
+        wall: Callable[[], float],
+        verify: Callable[[str, str], bool],
+    ) -> None:
+        """`roster` returns the users of the moment; `admin` is the fingerprint of the admin token,
+        "" if there is none."""
+        self._admin = admin
+        self._audit = audit
+        self._roster = roster
+        self._wall = wall
+        self._failures = FailureTable(
+            clock,
+            allowed=settings.login_failures,
+            block=settings.login_block,
+            block_max=settings.login_block_max,
+            expire=settings.login_failures_expire,
+            most=settings.max_login_failure_entries,
+        )
+        self._queue = LoginQueue(
+            call_soon,
+            checks=settings.login_checks,
+            most=settings.max_waiting_logins,
+            verify=verify,
+        )
+        self._proven = ProvenDigests(settings.max_proven_logins)
+
+    def begin(self, peer: str, credentials: Credentials, admitted: Admitted) -> LoginCheck | None:
+        """Find out whom the credentials admit; `admitted` may be called at once. Return the check
+        that waits for its turn, if one does: see `cancel`."""
+        user, password, token, digest, nonce = credentials
+        if not token and password.startswith(TOKEN_PREFIX):
+            token = password  # clients that can be given nothing but a password
+        if not token and not password and not digest:
+            admitted(AuthenticationMissing("log in with a user name and a password"))
+            return None
+        shown, name = ("", TOKENS) if token else (user, shown_user(user))
+        login = _Login(self, peer, shown, name, admitted)
+        if self.is_admin(token or password):
+            login.admit(ADMIN, "token")
+            return None
+        if token:
+            return self._by_token(login, token)
+        if digest:
+            return self._by_digest(login, digest, nonce)
+        return self._by_password(login, password)
+
+    def cancel(self, check: LoginCheck) -> None:
+        """Take a check out of the queue because its connection has closed."""
+        self._queue.cancel(check)
+
+    def close(self) -> None:
+        """Check nothing more."""
+        self._queue.close()
+
+    def is_admin(self, secret: str) -> bool:
+        """Return whether that is the admin token."""
+        return bool(self._admin) and hmac.compare_digest(self._admin, fingerprint(secret))
+
+    def _by_token(self, login: _Login, token: str) -> LoginCheck | None:
+        if name := self._roster().holder(fingerprint(token), self._wall()):
+            login.admit(self._roster().identity(name), "token")
+            return None
+        return login.check("token", self._proven.digest("token", token), lambda: False)
+
+    def _by_digest(self, login: _Login, digest: str, nonce: str) -> LoginCheck | None:
+        user = login.shown
+        shown = digest.encode("utf-8", "surrogatepass")
+
+        def right() -> bool:
+            form = self._roster().digest_of(user)
+            answers = [
+                answer(form or NO_DIGEST, nonce).encode()
+                for answer in (digest_answer, page_digest_answer)
+            ]
+            equal = [hmac.compare_digest(answer, shown) for answer in answers]
+            return any(equal) and bool(form and nonce)
+
+        form = self._roster().digest_of(user)
+        proven = self._proven.digest("digest at", login.address, user, form)
+        if right() and proven in self._proven:
+            login.admit(self._roster().identity(user), "digest")
+            return None
+        key = self._proven.digest("digest", user, digest, nonce)
+        return login.check("digest", key, right, proves=(proven,))
+
+    def _by_password(self, login: _Login, password: str) -> LoginCheck | None:
+        user = login.shown
+        stored = self._roster().hash_of(user)
+        if len(password.encode("utf-8", "surrogatepass")) > MAX_PASSWORD:
+            password, stored = "", UNKNOWN
+        here = self._proven.digest("password at", login.address, user, stored, password)
+        if here in self._proven:
+            login.admit(self._roster().identity(user), "password")
+            return None
+        anywhere = self._proven.digest("password", user, stored, password)
+
+        def unchanged() -> bool:
+            return stored != UNKNOWN and self._roster().hash_of(user) == stored
+
+        return login.check(
+            "password",
+            anywhere,
+            lambda: unchanged() and anywhere in self._proven,
+            stored=stored,
+            password=password,
+            valid=unchanged,
+            proves=(here, anywhere),
+        )
+
+    # --- for _Login --------------------------------------------------------------------------
+
+    def refusal(self, login: _Login) -> TooManyFailures | None:
+        """Return why logins of the pair are refused now, if they are."""
+        wait = self._failures.wait(login.address, login.name)
+        if wait <= 0:
+            return None
+        whose = "with wrong tokens" if login.name == TOKENS else "for this user"
+        return TooManyFailures(f"{whose} from this address", math.ceil(wait))
+
+    def conclude(self, login: _Login, proves: tuple[bytes, ...], right: bool) -> None:
+        """Note the result of a check: once for all attempts that it answers."""
+        if right:
+            for digest in proves:
+                self._proven.add(digest)
+        else:
+            self._failures.fail(login.address, login.name)
+
+    def admitted(self, login: _Login, identity: Identity, how: str) -> None:
+        """Note that a client is admitted."""
+        if how != "token":
+            self._failures.clear(login.address, login.name)
+        self._audit.login(login.peer, identity.name, how)
+
+    def failed(self, login: _Login, how: str) -> None:
+        """Note that a client has shown what is wrong."""
+        wait = self._failures.wait(login.address, login.name)
+        self._audit.login_failed(login.peer, login.shown, how, wait)
+
+    def refused(self, login: _Login, error: AccessError) -> None:
+        """Note that an attempt was not looked at."""
+        if isinstance(error, TooManyFailures):
+            why = "too many failures"
+        elif isinstance(error, LoginBusy):
+            why = "too many waiting"
+        else:
+            why = "connection closed"
+        self._audit.refused(login.peer, login.shown, why)
+
+    def identity(self, name: str) -> Identity:
+        """Return the identity of a user, with the rights of the moment."""
+        return self._roster().identity(name)
+
+    def submit(self, check: LoginCheck) -> None:
+        """Queue a check."""
+        self._queue.submit(check)
+
+
+class _Login:
+    """One attempt to log in.
+
+    shown  the user name that the client has shown; "" with a token
+    name   the user in the failure table: names that no user can have share one
+    """
+
+    __slots__ = ("_admitted", "_answered", "_logins", "address", "name", "peer", "shown")
+
+    def __init__(
+        self, logins: Logins, peer: str, shown: str, name: str, admitted: Admitted
+    ) -> None:
+        self._logins = logins
+        self._admitted = admitted
+        self._answered = False
+        self.peer = peer
+        self.address = address_of(peer) or LOCAL
+        self.shown = shown
+        self.name = name
+
+    def check(
+        self,
+        how: str,
+        key: bytes,
+        known: Callable[[], bool],
+        *,
+        stored: str = UNKNOWN,
+        password: str = "",
+        valid: Callable[[], bool] = lambda: False,
+        proves: tuple[bytes, ...] = (),
+    ) -> LoginCheck | None:
+        """Queue the attempt, unless its pair is refused.
+
+        `known` returns, at the attempt's turn, whether it is right without a check; `valid`, after
+        a check that fitted, whether `stored` still counts. `proves` are the digests to remember if
+        it is right.
+        """
+        logins = self._logins
+        if (refusal := logins.refusal(self)) is not None:
+            self._answer(how, refusal)
+            return None
+
+        def decide() -> Verdict | None:
+            return logins.refusal(self) or (True if known() else None)
+
+        def conclude(right: bool) -> bool:
+            right = right and (valid() or known())
+            logins.conclude(self, proves, right)
+            return right
+
+        check = LoginCheck(
+            self.address,
+            self.name,
+            key,
+            stored=stored,
+            password=password,
+            decide=decide,
+            conclude=conclude,
+            answer=partial(self._answer, how),
+        )
+        logins.submit(check)
+        return None if self._answered else check
+
+    def admit(self, identity: Identity, how: str) -> None:
+        """Let the client in."""
+        self._answered = True
+        self._logins.admitted(self, identity, how)
+        self._admitted(identity)
+
+    def _answer(self, how: str, verdict: Verdict) -> None:
+        self._answered = True
+        if isinstance(verdict, AccessError):
+            self._logins.refused(self, verdict)
+            self._admitted(verdict)
+        elif verdict:
+            self.admit(self._logins.identity(self.shown), how)
+        else:
+            self._logins.failed(self, how)
+            self._admitted(AuthenticationFailed("the user name or the password is wrong"))

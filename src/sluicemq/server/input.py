@@ -1,0 +1,169 @@
+"""The memory that unfinished input takes up: one budget for the connections of all listeners.
+
+A connection holds input when its session has bytes that it cannot carry out yet: half a frame, the
+beginning of an HTTP body, requests behind a login. `Connection` reports the number after each read.
+
+    used <= limit      every connection is read
+    used >  limit      one connection, the `reader`, is read on: the one that has held input for the
+                       longest time and does not pause reading itself. Every other connection whose
+                       input grows is suspended. When the reader's frame is complete, or the reader
+                       goes, the next one is chosen
+    others > ceiling   a connection other than the reader whose input grows is closed if all but
+                       the reader hold so much: each may add one read before it is suspended, and
+                       there may be many
+
+The reader may exceed the limit by one frame, so the budget cannot deadlock; `Connection` closes a
+reader that makes no progress.
+"""
+
+from __future__ import annotations
+
+from itertools import islice
+from typing import Final, Protocol
+
+READ_BYTES: Final = 256 * 1024
+"""The largest single read of the event loop: what a resumed connection may add at once."""
+CEILING_FACTOR: Final = 2
+"""Ceiling of the budget, in multiples of its limit."""
+
+
+class InputHolder(Protocol):
+    """What the budget knows of a connection.
+
+    held       bytes, as last reported; written by the budget only
+    suspended  the budget has stopped reading; written by the budget only
+    """
+
+    held: int
+    suspended: bool
+
+    @property
+    def pauses_itself(self) -> bool:
+        """Whether more input would not complete what it holds: its session does not want to be
+        read or waits for something else, or it is closing."""
+
+    def set_suspended(self, suspended: bool) -> None:
+        """Stop or continue to read. `suspended` has been set already."""
+
+    def review_input(self, now: int, exhausted_since: int) -> None:
+        """Called once a second while it holds input: report what it holds, enforce deadlines.
+
+        now              steady ms
+        exhausted_since  steady ms since which the budget has been exhausted; -1 if it is not
+        """
+
+
+class InputBudget:
+    """Count the input that connections hold, and suspend connections beyond `limit` bytes."""
+
+    __slots__ = (
+        "_exhausted_since",
+        "_holders",
+        "_reader",
+        "_suspended",
+        "ceiling",
+        "limit",
+        "stall_timeout",
+        "used",
+    )
+
+    def __init__(self, limit: int, stall_timeout: float) -> None:
+        """`limit` in bytes, at least 1; `stall_timeout` in seconds: a connection that could be read
+        on and makes no progress for so long while the budget is exhausted has to be closed."""
+        self.limit = limit
+        self.stall_timeout = stall_timeout
+        self.ceiling = CEILING_FACTOR * limit
+        self.used = 0
+        """Bytes held by all connections."""
+        self._holders: dict[InputHolder, None] = {}
+        """Connections that hold input, the one with the oldest unfinished frame first."""
+        self._suspended: dict[InputHolder, None] = {}
+        self._reader: InputHolder | None = None
+        """Who is read on while the budget is exhausted; None while it is not."""
+        self._exhausted_since = -1
+
+    @property
+    def suspended(self) -> int:
+        """Number of connections that are not read until there is room."""
+        return len(self._suspended)
+
+    @property
+    def holders(self) -> int:
+        """Number of connections that hold input."""
+        return len(self._holders)
+
+    def report(self, holder: InputHolder, held: int) -> bool:
+        """Record that a connection holds `held` bytes now.
+
+        Returns False if it has to be closed because the ceiling is exceeded.
+        """
+        before = holder.held
+        holder.held = held
+        self.used += held - before
+        if held < before or not before:
+            # Less than before: a frame is complete, and the next one is younger than all others.
+            self._holders.pop(holder, None)
+            if self._reader is holder:
+                self._reader = None
+            if held:
+                self._holders[holder] = None
+            elif holder.suspended:
+                self._resume(holder)
+        self.balance()
+        if self.used <= self.limit or held <= before or holder is self._reader:
+            return True
+        others = self.used - (0 if self._reader is None else self._reader.held)
+        if others > self.ceiling:
+            return False
+        self._suspend(holder)
+        return True
+
+    def release(self, holder: InputHolder) -> None:
+        """Forget a connection that is closing and holds nothing any more. It is not resumed."""
+        if not holder.held:
+            return
+        self.used -= holder.held
+        holder.held = 0
+        holder.suspended = False
+        self._holders.pop(holder, None)
+        self._suspended.pop(holder, None)
+        if self._reader is holder:
+            self._reader = None
+        self.balance()
+
+    def balance(self) -> None:
+        """Choose the reader while the budget is exhausted; else resume as many connections as there
+        is room for, in the order in which they were suspended."""
+        if self.used > self.limit:
+            reader = self._reader
+            if reader is None or reader.pauses_itself:
+                reader = next((each for each in self._holders if not each.pauses_itself), None)
+                self._reader = reader
+            if reader is not None and reader.suspended:
+                self._resume(reader)
+            return
+        self._reader = None
+        self._exhausted_since = -1
+        if self._suspended:
+            room = max(1, (self.limit - self.used) // READ_BYTES)
+            for holder in list(islice(self._suspended, room)):
+                self._resume(holder)
+
+    def review(self, now: int) -> None:
+        """Enforce the deadlines of all connections that hold input. `now` is steady ms."""
+        if self.used > self.limit and self._exhausted_since < 0:
+            self._exhausted_since = now
+        for holder in list(self._holders):
+            holder.review_input(now, self._exhausted_since)
+        self.balance()
+
+    def _suspend(self, holder: InputHolder) -> None:
+        if not holder.suspended:
+            holder.suspended = True
+            self._suspended[holder] = None
+            holder.set_suspended(True)
+
+    def _resume(self, holder: InputHolder) -> None:
+        del self._suspended[holder]
+        holder.suspended = False
+        holder.set_suspended(False)

@@ -1,0 +1,120 @@
+"""What `serve` does with a configuration, tried without serving and without changing anything.
+
+The configuration itself has been checked before (`Config.problems`): certificates have been read
+with their keys, and so has the user database. Here the data directory and the addresses are tried.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import os
+from collections.abc import Iterator
+from pathlib import Path
+from typing import NamedTuple
+
+from sluicemq.journal.directory import take_lock
+from sluicemq.model.errors import ConfigurationError, JournalLocked
+from sluicemq.server.address import Url
+from sluicemq.server.config import Config
+from sluicemq.server.listener import bind, is_stale
+from sluicemq.server.listening import Listener, admin_listener
+
+
+class Trial(NamedTuple):
+    """Something that was tried.
+
+    subject  setting or URL
+    done     what was tried, or why it was not
+    problem  why it would fail; empty if it would work
+    """
+
+    subject: str
+    done: str
+    problem: str = ""
+
+
+def trials(config: Config) -> Iterator[Trial]:
+    """Try everything that a start of the broker does first. Binds TCP ports for a moment, unless a
+    broker runs with this data directory: then they are its own."""
+    directory = config.broker.data_dir
+    unusable = directory_problem(directory)
+    yield Trial("broker.data_dir", f"data directory {directory}: may be written to", unusable)
+    yield Trial("identity.users_file", f"user database {config.users_file}: read")
+    for listener in config.listeners:
+        if listener.url.tls:
+            done = f"{listener.url}: certificate {listener.certificate} read, with its key"
+            yield Trial(str(listener.url), done)
+    holder = _holder(directory)
+    if holder:
+        yield Trial("listeners", f"addresses: not tried, because {holder}")
+        return
+    listeners = list(config.listeners)
+    if not unusable:
+        listeners.append(admin_listener(config.admin_socket))
+    for listener in listeners:
+        yield Trial(
+            str(listener.url),
+            f"{listener.url}: may be listened on",
+            address_problem(listener, directory),
+        )
+
+
+def directory_problem(directory: Path) -> str:
+    """Return why a data directory cannot be used, "" if it can, or can be made."""
+    existing = next(path for path in (directory, *directory.parents) if path.exists())
+    if not existing.is_dir():
+        if existing == directory:
+            return f"broker.data_dir: {directory} is not a directory"
+        return f"broker.data_dir: {directory} cannot be made: {existing} is not a directory"
+    places = [existing]
+    if existing == directory and (directory / "journal").exists():
+        places.append(directory / "journal")
+    for place in places:
+        if not os.access(place, os.R_OK | os.W_OK | os.X_OK):
+            return f"broker.data_dir: this user may not write to {place}"
+    return ""
+
+
+def address_problem(listener: Listener, directory: Path) -> str:
+    """Return why an address cannot be listened on, "" if it can. The data `directory` may still
+    have to be made."""
+    url = listener.url
+    try:
+        if url.path:
+            _try_socket(url, directory)
+        else:
+            asyncio.run(_bind_once(listener))
+    except ConfigurationError as error:
+        return str(error)
+    except OSError as error:
+        return f"cannot use {url}: {error.strerror or error}"
+    return ""
+
+
+async def _bind_once(listener: Listener) -> None:
+    for each in await bind(asyncio.get_running_loop(), listener):
+        each.close()
+
+
+def _try_socket(url: Url, directory: Path) -> None:
+    """Raise ConfigurationError if the path cannot be listened on. Leaves it as it is."""
+    is_stale(url)
+    parent = Path(url.path).parent
+    if not parent.is_dir():
+        if parent != directory and parent not in directory.parents:
+            raise ConfigurationError(f"cannot listen on {url}: there is no directory {parent}")
+    elif not os.access(parent, os.W_OK | os.X_OK):
+        raise ConfigurationError(f"cannot listen on {url}: this user may not write to {parent}")
+
+
+def _holder(directory: Path) -> str:
+    """Return that a broker uses the data directory, "" if none does."""
+    try:
+        descriptor = take_lock(directory / "journal", create=False)
+    except JournalLocked:
+        return f"a broker runs with {directory}"
+    except OSError:
+        return ""  # reported as a problem of the directory
+    if descriptor >= 0:
+        os.close(descriptor)
+    return ""

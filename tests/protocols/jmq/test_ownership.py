@@ -1,0 +1,460 @@
+"""XA branches, client ids and durable subscriptions belong to the user who created them."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from sluicemq.broker import Selector, compile_selector
+from sluicemq.model.access import EVERYBODY, Identity
+from sluicemq.model.destination import Address, Kind
+from sluicemq.protocols.access import Open
+from sluicemq.protocols.java import Long
+from sluicemq.protocols.jmq.packets import PacketType, Status, XaFlag
+from tests.protocols.harness import RecordedAccess
+from tests.protocols.jmq.harness import DiskHarness, Harness, Peer, status, xid
+
+H = PacketType
+ENDINGS = (H.COMMIT_TRANSACTION, H.ROLLBACK_TRANSACTION)
+ALL_RIGHTS = "*: produce consume browse"
+
+
+@pytest.fixture
+def harness() -> Harness:
+    return Harness()
+
+
+def connect(harness: Harness, name: str = "", *permissions: str, client_id: str = "") -> Peer:
+    """A client of the user; without a name, of a broker that knows no users."""
+    access = RecordedAccess(*permissions, name=name) if name else Open(EVERYBODY)
+    return harness.connect(access=access, client_id=client_id)
+
+
+def connect_superuser(harness: Harness) -> Peer:
+    return harness.connect(access=Open(Identity("root", superuser=True)))
+
+
+def step(peer: Peer, kind: PacketType, name: str = "x", flags: int = 0) -> int:
+    return peer.refusal(kind, {"JMQXAFlags": flags}, xid(name))
+
+
+def prepare(peer: Peer, name: str = "x", to: str = "out", acked: str = "") -> int:
+    """A prepared branch with a message to `to`, and one of `acked` acknowledged; its number."""
+    answer = peer.ask(H.START_TRANSACTION, {"JMQXAFlags": 0}, xid(name), expect=Status.OK)
+    number = answer.properties["JMQTransactionID"]
+    assert isinstance(number, int)
+    if to:
+        peer.send(to, "sent", transaction_id=number)
+    if acked:
+        peer.consume(acked, peer.session_of())
+        peer.send(acked, "taken")
+        [message] = peer.delivered()
+        peer.acknowledge(message, transaction=number)
+    assert step(peer, H.END_TRANSACTION, name, XaFlag.SUCCESS) == Status.OK
+    assert step(peer, H.PREPARE_TRANSACTION, name) == Status.OK
+    return number
+
+
+def recovered(peer: Peer) -> bytes:
+    return peer.ask(H.RECOVER_TRANSACTION, {"JMQXAFlags": int(XaFlag.STARTRSCAN)}).body
+
+
+def take_snapshot(harness: DiskHarness) -> None:
+    """The next start reads the state of the engine, and no earlier record."""
+    harness.journal.seal()
+    harness.turn()
+    assert list(harness.directory.glob("**/*snapshot*"))
+
+
+# --- branches ------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("permissions", [(), (ALL_RIGHTS,)])
+def test_branches_of_another_user_look_unknown(
+    harness: Harness, permissions: tuple[str, ...]
+) -> None:
+    number = prepare(connect(harness, "anna", ALL_RIGHTS))
+    other = connect(harness, "mallory", *permissions)
+    assert recovered(other) == b""
+    for flags in (XaFlag.JOIN, XaFlag.RESUME):
+        assert step(other, H.START_TRANSACTION, flags=flags) == Status.NOT_FOUND
+    for kind in (H.END_TRANSACTION, H.PREPARE_TRANSACTION, *ENDINGS, H.VERIFY_TRANSACTION):
+        unknown = other.ask(kind, {}, xid("unknown"))
+        answer = other.ask(kind, {}, xid("x"))
+        assert answer.properties == unknown.properties
+        assert status(answer) == Status.NOT_FOUND
+    for kind in (H.RECOVER_TRANSACTION, H.VERIFY_TRANSACTION, *ENDINGS):
+        about = {"JMQTransactionID": Long(number)}
+        assert other.refusal(kind, about) == Status.NOT_FOUND
+    assert step(other, H.START_TRANSACTION) == Status.ERROR  # there cannot be two
+    assert harness.broker.transactions.prepared.keys() == {xid("x")}
+
+
+def test_a_branch_that_is_not_prepared_is_joined_by_its_user_only(harness: Harness) -> None:
+    anna = connect(harness, "anna", ALL_RIGHTS)
+    assert step(anna, H.START_TRANSACTION) == Status.OK
+    other = connect(harness, "mallory", ALL_RIGHTS)
+    assert step(other, H.START_TRANSACTION, flags=XaFlag.JOIN) == Status.NOT_FOUND
+    assert step(other, H.END_TRANSACTION, flags=XaFlag.FAIL) == Status.NOT_FOUND
+    again = connect(harness, "anna")
+    assert step(again, H.START_TRANSACTION, flags=XaFlag.JOIN) == Status.OK
+
+
+def test_a_branch_that_has_ended_is_known_to_its_user_only(harness: Harness) -> None:
+    anna = connect(harness, "anna", ALL_RIGHTS)
+    prepare(anna)
+    assert step(anna, H.COMMIT_TRANSACTION) == Status.OK
+    other = connect(harness, "mallory", ALL_RIGHTS)
+    assert step(other, H.COMMIT_TRANSACTION) == Status.NOT_FOUND
+    assert step(other, H.ROLLBACK_TRANSACTION) == Status.NOT_FOUND
+    assert step(anna, H.COMMIT_TRANSACTION) == Status.OK
+
+
+@pytest.mark.parametrize("superuser", [False, True])
+def test_the_owner_and_superusers_end_it_after_a_restart(tmp_path: Path, superuser: bool) -> None:
+    before = DiskHarness(tmp_path)
+    prepare(connect(before, "anna", ALL_RIGHTS))
+    harness = before.restart()
+    mallory = connect(harness, "mallory", ALL_RIGHTS)
+    assert recovered(mallory) == b""
+    assert step(mallory, H.COMMIT_TRANSACTION) == Status.NOT_FOUND
+    peer = connect_superuser(harness) if superuser else connect(harness, "anna")
+    assert recovered(peer) == xid("x")
+    assert step(peer, H.COMMIT_TRANSACTION) == Status.OK
+    assert harness.bodies("out") == [b"sent"]
+
+
+@pytest.mark.parametrize("state", ["live", "recovered", "snapshot"])
+@pytest.mark.parametrize(
+    ("permissions", "may"),
+    [
+        ((), False),
+        (("out: produce",), False),
+        (("in: consume",), False),
+        (("out: consume", "in: produce"), False),
+        (("out: produce", "in: consume"), True),
+    ],
+)
+def test_a_branch_without_owner_takes_rights_on_all_its_destinations(
+    tmp_path: Path, permissions: tuple[str, ...], may: bool, state: str
+) -> None:
+    harness = DiskHarness(tmp_path)
+    prepare(connect(harness), acked="in")
+    if state == "snapshot":
+        take_snapshot(harness)
+    if state != "live":
+        harness = harness.restart()
+    peer = connect(harness, "anna", *permissions)
+    assert recovered(peer) == (xid("x") if may else b"")
+    expected = Status.OK if may else Status.NOT_FOUND
+    assert step(peer, H.COMMIT_TRANSACTION) == expected
+    assert harness.bodies("out") == ([b"sent"] if may else [])
+
+
+def test_who_ends_a_branch_without_owner_owns_its_outcome(harness: Harness) -> None:
+    prepare(connect(harness))
+    anna = connect(harness, "anna", ALL_RIGHTS)
+    assert step(anna, H.ROLLBACK_TRANSACTION) == Status.OK
+    assert step(connect(harness, "bert", ALL_RIGHTS), H.ROLLBACK_TRANSACTION) == Status.NOT_FOUND
+    assert step(anna, H.ROLLBACK_TRANSACTION) == Status.OK
+
+
+def test_an_empty_branch_without_owner_is_for_superusers(harness: Harness) -> None:
+    prepare(connect(harness), to="")
+    assert recovered(connect(harness, "anna", ALL_RIGHTS)) == b""
+    assert recovered(connect_superuser(harness)) == xid("x")
+
+
+def test_who_joins_a_branch_without_owner_claims_it(harness: Harness) -> None:
+    nobody = connect(harness)
+    properties = {"JMQXAFlags": 0, "JMQSessionLess": True}
+    answer = nobody.ask(H.START_TRANSACTION, properties, xid("x"), expect=Status.OK)
+    number = answer.properties["JMQTransactionID"]
+    nobody.send("out", "sent", transaction_id=number)
+    nobody.drop()
+    anna = connect(harness, "anna", "out: produce")
+    assert step(anna, H.START_TRANSACTION, flags=XaFlag.JOIN) == Status.OK
+    bert = connect(harness, "bert", "out: produce")
+    assert step(bert, H.START_TRANSACTION, flags=XaFlag.JOIN) == Status.NOT_FOUND
+
+
+def test_a_branch_that_lost_its_connection_is_its_owners(harness: Harness) -> None:
+    anna = connect(harness, "anna", ALL_RIGHTS)
+    anna.ask(H.START_TRANSACTION, {"JMQXAFlags": 0}, xid("x"), expect=Status.OK)
+    assert step(anna, H.END_TRANSACTION, flags=XaFlag.SUCCESS) == Status.OK
+    anna.drop()
+    bert = connect(harness, "bert", ALL_RIGHTS)
+    for kind in (H.PREPARE_TRANSACTION, H.ROLLBACK_TRANSACTION):
+        assert step(bert, kind) == Status.NOT_FOUND
+    assert step(connect(harness, "anna", ALL_RIGHTS), H.PREPARE_TRANSACTION) == Status.OK
+    assert step(connect_superuser(harness), H.COMMIT_TRANSACTION) == Status.OK
+
+
+def test_a_local_transaction_that_lost_its_connection_is_its_owners(harness: Harness) -> None:
+    anna = connect(harness, "anna", ALL_RIGHTS)
+    answer = anna.ask(H.START_TRANSACTION, {"JMQSessionLess": True}, expect=Status.OK)
+    number = answer.properties["JMQTransactionID"]
+    assert isinstance(number, int)
+    anna.send("q", "a", transaction_id=number)
+    anna.drop()
+    bert = connect(harness, "bert", ALL_RIGHTS)
+    bert.send("q", "b", transaction_id=number, expect=Status.GONE)
+    bert.commit(number, expect=Status.NOT_FOUND)
+    again = connect(harness, "anna", ALL_RIGHTS)
+    again.commit(number)
+    assert harness.bodies("q") == [b"a"]
+
+
+def test_a_prepared_branch_does_without_the_reply_to_a_queue_that_has_gone(
+    tmp_path: Path,
+) -> None:
+    harness = DiskHarness(tmp_path)
+    reply = "temporary_destination://queue/x/1/1"
+    for name in ("live", "restarted"):
+        asker = connect(harness)
+        asker.create(reply, temporary=True)
+        peer = connect(harness)
+        prepare(peer, name, to=reply)
+        asker.drop()
+        if name == "restarted":
+            harness = harness.restart()
+            peer = connect(harness)
+        assert step(peer, H.COMMIT_TRANSACTION, name) == Status.OK
+        assert reply not in {address.name for address in harness.broker.destinations}
+
+
+# --- client ids and durable subscriptions --------------------------------------------------------
+
+
+def set_client_id(peer: Peer, client_id: str = "c", **how: object) -> int:
+    return peer.refusal(H.SET_CLIENTID, {"JMQClientID": client_id, **how})
+
+
+def subscribe(peer: Peer, topic: str = "t", name: str = "d", **how: object) -> int:
+    """The status of ADD_CONSUMER; the consumer is closed again."""
+    properties = {**peer.place(topic, True), "JMQDurableName": name, "JMQSize": 10, **how}
+    answer = peer.ask(H.ADD_CONSUMER, {"JMQSessionID": Long(peer.session_of()), **properties})
+    consumer = answer.properties.get("JMQConsumerID")
+    if isinstance(consumer, int):
+        peer.close_consumer(consumer)
+    found = status(answer)
+    assert isinstance(found, int)
+    return found
+
+
+def test_the_client_id_of_an_offline_user_is_not_taken_over(tmp_path: Path) -> None:
+    harness = DiskHarness(tmp_path)
+    anna = connect(harness, "anna", ALL_RIGHTS, client_id="c")
+    assert subscribe(anna) == Status.OK
+    anna.send("t", "hers", topic=True)
+    anna.drop()
+    for again in (harness, harness.restart()):
+        mallory = connect(again, "mallory", ALL_RIGHTS)
+        for shared in (False, True):
+            assert set_client_id(mallory, JMQShare=shared) == Status.CONFLICT
+        unsubscribed = mallory.refusal(
+            H.DELETE_CONSUMER, {"JMQDurableName": "d", "JMQClientID": "c"}
+        )
+        assert unsubscribed == Status.FORBIDDEN
+        assert set_client_id(mallory, "another") == Status.OK
+        harness = again
+    anna = connect(harness, "anna", ALL_RIGHTS, client_id="c")
+    anna.consume("t", anna.session_of(), topic=True, JMQDurableName="d")
+    assert anna.texts() == ["hers"]
+
+
+def test_the_client_id_of_an_offline_user_looks_like_one_in_use(harness: Harness) -> None:
+    anna = connect(harness, "anna", ALL_RIGHTS, client_id="c")
+    assert subscribe(anna) == Status.OK
+    mallory = connect(harness, "mallory", ALL_RIGHTS)
+    online = mallory.ask(H.SET_CLIENTID, {"JMQClientID": "c"}).properties
+    anna.drop()
+    assert mallory.ask(H.SET_CLIENTID, {"JMQClientID": "c"}).properties == online
+
+
+def test_a_client_id_without_durable_subscriptions_is_anybodys(harness: Harness) -> None:
+    anna = connect(harness, "anna", ALL_RIGHTS, client_id="c")
+    assert subscribe(anna) == Status.OK
+    anna.ask(H.DELETE_CONSUMER, {"JMQDurableName": "d"}, expect=Status.OK)
+    anna.drop()
+    assert set_client_id(connect(harness, "bert")) == Status.OK
+
+
+def test_a_client_id_is_shared_by_connections_of_one_user(harness: Harness) -> None:
+    assert set_client_id(connect(harness, "anna"), JMQShare=True) == Status.OK
+    assert set_client_id(connect(harness, "anna"), JMQShare=True) == Status.OK
+    assert set_client_id(connect(harness, "bert"), JMQShare=True) == Status.CONFLICT
+    assert set_client_id(connect_superuser(harness), JMQShare=True) == Status.OK
+
+
+def test_a_superuser_may_have_any_client_id_and_leaves_the_owner(harness: Harness) -> None:
+    anna = connect(harness, "anna", ALL_RIGHTS, client_id="c")
+    assert subscribe(anna) == Status.OK
+    anna.drop()
+    root = connect_superuser(harness)
+    assert set_client_id(root) == Status.OK
+    assert subscribe(root, "t2") == Status.OK  # replaces it
+    assert subscribe(root, "t", "another") == Status.OK
+    owners = {each.owner for each in harness.broker.durable_subscriptions.values()}
+    assert owners == {"anna"}
+    root.drop()
+    assert set_client_id(connect(harness, "anna")) == Status.OK
+
+
+def test_a_durable_subscription_without_client_id_has_an_owner(harness: Harness) -> None:
+    how = {"JMQJMSShare": True, "JMQSharedSubscriptionName": "d"}
+    anna = connect(harness, "anna", ALL_RIGHTS)
+    assert subscribe(anna, **how) == Status.OK
+    mallory = connect(harness, "mallory", ALL_RIGHTS)
+    for topic in ("t", "t2", "t.*"):
+        assert subscribe(mallory, topic, **how) == Status.CONFLICT
+    unsubscribed = mallory.refusal(H.DELETE_CONSUMER, {"JMQDurableName": "d"})
+    assert unsubscribed == Status.FORBIDDEN
+    [durable] = harness.broker.durable_subscriptions.values()
+    assert (durable.owner, durable.destination.name) == ("anna", "t")
+    assert subscribe(connect(harness, "anna", ALL_RIGHTS), "t2", **how) == Status.OK
+
+
+def test_a_durable_wildcard_that_nothing_matches_yet_has_an_owner(harness: Harness) -> None:
+    how = {"JMQJMSShare": True, "JMQSharedSubscriptionName": "d"}
+    assert subscribe(connect(harness, "anna", ALL_RIGHTS), "t.*", **how) == Status.OK
+    mallory = connect(harness, "mallory", ALL_RIGHTS)
+    assert subscribe(mallory, "t.*", **how) == Status.CONFLICT
+    assert mallory.refusal(H.DELETE_CONSUMER, {"JMQDurableName": "d"}) == Status.FORBIDDEN
+    connect(harness).send("t.new", "x", topic=True)
+    [durable] = harness.broker.durable_subscriptions.values()
+    assert durable.owner == "anna"
+
+
+def test_a_shared_subscription_is_joined_by_its_user_only(harness: Harness) -> None:
+    how = {"JMQJMSShare": True, "JMQSharedSubscriptionName": "s"}
+    anna = connect(harness, "anna", ALL_RIGHTS)
+    anna.consume("t", anna.session_of(), topic=True, **how)
+    mallory = connect(harness, "mallory", ALL_RIGHTS)
+    properties = {**mallory.place("t", True), "JMQSessionID": Long(mallory.session_of()), **how}
+    assert mallory.refusal(H.ADD_CONSUMER, properties) == Status.CONFLICT
+
+
+def test_what_has_no_owner_is_claimed_with_the_right_to_consume(tmp_path: Path) -> None:
+    harness = DiskHarness(tmp_path)
+    before = connect(harness, client_id="c")
+    assert subscribe(before, "t", "d") == Status.OK
+    assert subscribe(before, "t2", "d2") == Status.OK
+    harness = harness.restart()
+    stranger = connect(harness, "stranger", "t: produce browse")
+    assert set_client_id(stranger) == Status.CONFLICT
+    refused = stranger.refusal(H.DELETE_CONSUMER, {"JMQDurableName": "d", "JMQClientID": "c"})
+    assert refused == Status.FORBIDDEN
+    assert set_client_id(connect(harness, "anna", "t: consume")) == Status.OK
+    harness.turn()
+    harness = harness.restart()
+    owners = {each.name: each.owner for each in harness.broker.durable_subscriptions.values()}
+    assert owners == {"durable:c/d": "anna", "durable:c/d2": ""}
+    assert set_client_id(connect(harness, "bert", ALL_RIGHTS)) == Status.CONFLICT
+    take_snapshot(harness)
+    harness = harness.restart()
+    assert set_client_id(connect(harness, "bert", ALL_RIGHTS)) == Status.CONFLICT
+    assert set_client_id(connect(harness, "anna", "t: consume")) == Status.OK
+
+
+def test_nothing_changes_where_there_are_no_users(harness: Harness) -> None:
+    one, two = connect(harness, client_id="c"), connect(harness)
+    assert subscribe(one) == Status.OK
+    prepare(one)
+    assert recovered(two) == xid("x")
+    one.drop()
+    assert set_client_id(two) == Status.OK
+    assert subscribe(two, "t2") == Status.OK
+    assert step(two, H.COMMIT_TRANSACTION) == Status.OK
+    assert {each.owner for each in harness.broker.durable_subscriptions.values()} == {""}
+
+
+# --- temporary destinations ----------------------------------------------------------------------
+
+NAME = "temporary_destination://queue/x/1/1"
+
+
+def test_all_may_send_to_a_temporary_queue_and_nobody_else_may_look(harness: Harness) -> None:
+    anna = connect(harness, "anna")
+    assert anna.create(NAME, temporary=True) == Status.OK
+    for other in (connect(harness, "anna"), connect(harness, "bert", ALL_RIGHTS)):
+        assert other.ask(H.ADD_PRODUCER, other.place(NAME), expect=Status.OK)
+        other.send(NAME, "reply")
+        missing = other.ask(H.VERIFY_DESTINATION, other.place(NAME + "1")).properties
+        for kind in (H.VERIFY_DESTINATION, H.BROWSE):
+            for selector in ({}, {"JMQSelector": "x ="}):
+                answer = other.ask(kind, {**other.place(NAME), **selector})
+                assert status(answer) == Status.NOT_FOUND
+                assert answer.properties.keys() == missing.keys()
+                assert answer.properties["JMQCanCreate"] is False
+        metrics = {**other.place(NAME), "JMQMetrics": True}
+        assert other.refusal(H.BROWSE, metrics) == Status.NOT_FOUND
+        assert other.refusal(H.ADD_CONSUMER, other.place(NAME)) == Status.NOT_ALLOWED
+        assert other.refusal(H.DESTROY_DESTINATION, other.place(NAME)) == Status.FORBIDDEN
+    verified = anna.ask(H.VERIFY_DESTINATION, anna.place(NAME), expect=Status.OK)
+    assert verified.properties["JMQDestType"] == 17
+    assert len(anna.ask(H.BROWSE, anna.place(NAME), expect=Status.OK).body) == 2 * 32
+    anna.consume(NAME, anna.session_of())
+    assert anna.texts() == ["reply", "reply"]
+
+
+def test_a_temporary_destination_of_another_name_takes_the_right_to_create_it(
+    harness: Harness,
+) -> None:
+    anna = connect(harness, "anna", "*: produce consume browse")
+    assert anna.create("mine", temporary=True) == Status.FORBIDDEN
+    bert = connect(harness, "bert", "mine: create")
+    assert bert.create("mine", temporary=True) == Status.OK
+    assert bert.create("t.*", True, temporary=True) == Status.ERROR
+    assert bert.create("mq.x", temporary=True) == Status.ERROR
+    anna.send("mine", "reply")
+    for kind in (H.VERIFY_DESTINATION, H.BROWSE):
+        assert anna.refusal(kind, anna.place("mine")) == Status.NOT_FOUND
+    assert anna.refusal(H.ADD_CONSUMER, anna.place("mine")) == Status.NOT_ALLOWED
+    bert.consume("mine", bert.session_of())
+    assert bert.texts() == ["reply"]
+
+
+def test_a_reply_address_of_another_protocol_is_sent_to_without_permission(
+    harness: Harness,
+) -> None:
+    harness.broker.declare(Address(Kind.QUEUE, "answers"), owner=object())
+    worker = connect(harness, "worker")
+    assert worker.create("answers") == Status.OK
+    assert worker.refusal(H.ADD_PRODUCER, worker.place("answers")) == Status.OK
+    worker.send("answers", "reply")
+    assert worker.refusal(H.ADD_CONSUMER, worker.place("answers")) == Status.FORBIDDEN
+    assert connect(harness).refusal(H.ADD_CONSUMER, worker.place("answers")) == Status.NOT_ALLOWED
+
+
+# --- selectors -----------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("kind", "topic"),
+    [
+        (H.ADD_CONSUMER, False),
+        (H.ADD_CONSUMER, True),
+        (H.BROWSE, False),
+        (H.VERIFY_DESTINATION, False),
+        (H.VERIFY_DESTINATION, True),
+    ],
+)
+def test_a_selector_is_compiled_for_who_may_use_it(
+    harness: Harness, kind: PacketType, topic: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    compiled: list[str] = []
+
+    def recording(text: str) -> Selector:
+        compiled.append(text)
+        return compile_selector(text)
+
+    monkeypatch.setattr(harness.broker, "compile_selector", recording)
+    for name in ("q.>", "q.*") if topic else ("q",):
+        where = {**connect(harness).place(name, topic), "JMQSelector": "x = 1"}
+        assert connect(harness, "mallory").refusal(kind, where) == Status.FORBIDDEN
+    assert compiled == []
+    if not topic:
+        connect(harness, "anna", "q: consume browse").refusal(kind, where)
+        assert compiled == ["x = 1"]

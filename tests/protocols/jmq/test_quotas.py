@@ -1,0 +1,95 @@
+"""What one connection and one user may create."""
+
+from __future__ import annotations
+
+import pytest
+
+from sluicemq.broker import BrokerSettings
+from sluicemq.model.access import Identity, Operation, Permission
+from sluicemq.model.destination import TEMPORARY
+from sluicemq.protocols.access import Open
+from sluicemq.protocols.jmq.packets import PacketType, Status
+from tests.protocols.jmq.harness import Harness, Peer, status
+
+EVERYTHING = [Permission("*", frozenset(Operation))]
+
+
+def user(name: str, superuser: bool = False) -> Open:
+    return Open(Identity(name, EVERYTHING, superuser))
+
+
+def create(peer: Peer, name: str, temporary: bool = False) -> int:
+    answer = peer.ask(PacketType.CREATE_DESTINATION, peer.place(name, temporary=temporary))
+    assert "limit" in str(answer.properties.get("JMQReason", "limit"))
+    return status(answer)
+
+
+@pytest.fixture
+def harness() -> Harness:
+    harness = Harness()
+    harness.broker.settings = BrokerSettings(
+        max_user_destinations=4, max_temporary_destinations=2, max_user_subscriptions=2
+    )
+    return harness
+
+
+def test_connection_has_so_many_temporary_queues(harness: Harness) -> None:
+    peer, other = harness.connect(), harness.connect()
+    names = [f"{TEMPORARY}queue/{number}" for number in range(4)]
+    assert create(peer, names[0], True) == create(peer, names[1], True) == Status.OK
+    assert create(peer, names[2], True) == Status.RESOURCE_FULL
+    assert create(other, names[2], True) == Status.OK
+    peer.ask(PacketType.DESTROY_DESTINATION, peer.place(names[0], temporary=True))
+    assert create(peer, names[3], True) == Status.OK
+
+
+def test_user_has_so_many_queues_over_all_connections(harness: Harness) -> None:
+    for connection in range(2):
+        peer = harness.connect(access=user("ann"))
+        for number in range(2):
+            assert create(peer, f"{TEMPORARY}queue/{connection}.{number}", True) == Status.OK
+    last = harness.connect(access=user("ann"))
+    assert create(last, f"{TEMPORARY}queue/last", True) == Status.RESOURCE_FULL
+    assert create(last, "q") == Status.RESOURCE_FULL
+    last.send("q", "a", expect=Status.RESOURCE_FULL)
+    properties = {**last.place("q"), "JMQSessionID": last.session_of()}
+    assert last.refusal(PacketType.ADD_CONSUMER, properties) == Status.RESOURCE_FULL
+    assert last.refusal(PacketType.ADD_PRODUCER, properties) == Status.RESOURCE_FULL
+    assert create(harness.connect(access=user("bob")), "q") == Status.OK
+    last.send("q", "a")
+
+
+def test_superusers_have_no_quota(harness: Harness) -> None:
+    peer = harness.connect(access=user("root", superuser=True))
+    for number in range(5):
+        assert create(peer, f"q{number}") == Status.OK
+
+
+def test_quota_of_who_has_gone_is_given_back(harness: Harness) -> None:
+    for _ in range(5):
+        peer = harness.connect(access=user("ann"))
+        for number in range(2):
+            assert create(peer, f"{TEMPORARY}queue/{number}", True) == Status.OK
+        peer.drop()
+    assert not harness.broker.created
+    assert not harness.broker.temporary
+
+
+def subscribe(peer: Peer, name: str, topic: str) -> int:
+    """The status of a consumer with a durable subscription."""
+    properties = {
+        **peer.place(topic, topic=True),
+        "JMQSessionID": peer.session_of(),
+        "JMQDurableName": name,
+    }
+    return status(peer.ask(PacketType.ADD_CONSUMER, properties))
+
+
+def test_user_has_so_many_durable_subscriptions(harness: Harness) -> None:
+    one = harness.connect(client_id="one", access=user("ann"))
+    assert subscribe(one, "a", "t") == subscribe(one, "b", "t") == Status.OK
+    two = harness.connect(client_id="two", access=user("ann"))
+    assert subscribe(two, "c", "t") == Status.RESOURCE_FULL
+    assert subscribe(harness.connect(client_id="3", access=user("bob")), "a", "t") == Status.OK
+    root = harness.connect(client_id="4", access=user("root", superuser=True))
+    assert [subscribe(root, name, "t") for name in "abc"] == [Status.OK] * 3

@@ -1,0 +1,202 @@
+"""Long selectors are compiled in another thread; everything else stays in order."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from itertools import count
+from typing import Any
+
+import pytest
+
+from sluicemq.model.access import NOBODY
+from sluicemq.protocols.jmq.coordinator import Coordinator
+from sluicemq.protocols.jmq.packets import PacketType, Status
+from sluicemq.protocols.jmq.session import JmqSession
+from tests.protocols.harness import RecordedAccess
+from tests.protocols.jmq.harness import Harness, Peer, status
+
+H = PacketType
+
+_NUMBERS = count()
+
+
+def long_selector() -> str:
+    """One that has not been compiled yet."""
+    return f"colour = 'red' OR colour = '{next(_NUMBERS)}{'x' * 1100}'"
+
+
+class RecordedJob:
+    def __init__(self, work: Callable[[], Any], done: Callable[[Any], None]) -> None:
+        self.work = work
+        self.done = done
+        self.cancelled = False
+
+    def cancel(self) -> None:
+        self.cancelled = True
+
+
+class RecordedThread:
+    """A thread that works when it is told to."""
+
+    def __init__(self) -> None:
+        self.jobs: list[RecordedJob] = []
+
+    def submit(self, work: Callable[[], Any], done: Callable[[Any], None]) -> RecordedJob:
+        self.jobs.append(RecordedJob(work, done))
+        return self.jobs[-1]
+
+    def finish(self) -> None:
+        """Do what is to be done, unless it was cancelled."""
+        jobs, self.jobs = self.jobs, []
+        for job in jobs:
+            if not job.cancelled:
+                job.done(job.work())
+
+
+class ThreadHarness(Harness):
+    def __init__(self) -> None:
+        super().__init__()
+        self.thread = RecordedThread()
+        self.coordinator = Coordinator(self.broker, self.thread)
+
+    def finish(self) -> None:
+        self.thread.finish()
+        self.turn()
+
+
+@pytest.fixture
+def harness() -> ThreadHarness:
+    return ThreadHarness()
+
+
+def request(peer: Peer, kind: int, **properties: object) -> bytes:
+    return peer.request(kind, {**peer.place("q"), **properties})[1]
+
+
+def test_a_short_selector_is_compiled_at_once(harness: ThreadHarness) -> None:
+    peer = harness.connect()
+    peer.send("q", "a", properties={"colour": "red"})
+    assert status(peer.ask(H.BROWSE, {**peer.place("q"), "JMQSelector": "colour = 'red'"})) == 200
+    assert not harness.thread.jobs
+
+
+def test_short_ones_are_compiled_elsewhere_when_the_time_of_scans_is_over(
+    harness: ThreadHarness,
+) -> None:
+    peer = harness.connect()
+    peer.create("q")
+    harness.scan_time.limit = 1
+    for number in range(3):
+        peer.session.receive(request(peer, H.VERIFY_DESTINATION, JMQSelector=f"over = {number}"))
+    for _ in range(2):
+        assert len(harness.thread.jobs) == 1
+        harness.finish()
+    assert [status(packet) for packet in peer.receive()] == [200] * 3
+
+
+@pytest.mark.parametrize("kind", [H.BROWSE, H.VERIFY_DESTINATION])
+def test_packets_behind_a_long_selector_wait_for_it(harness: ThreadHarness, kind: int) -> None:
+    peer = harness.connect()
+    peer.create("q")
+    data = request(peer, kind, JMQSelector=long_selector())
+    more = request(peer, H.CREATE_DESTINATION)
+    peer.put(data + more + more[:20])
+    assert peer.link.paused
+    peer.put(more[20:])
+    assert peer.receive() == []
+    harness.finish()
+    assert not peer.link.paused
+    answers = peer.receive()
+    assert [packet.type for packet in answers] == [kind + 1, *[H.CREATE_DESTINATION_REPLY] * 2]
+    assert {status(packet) for packet in answers} == {200}
+
+
+def test_a_consumer_gets_what_its_long_selector_selects(harness: ThreadHarness) -> None:
+    peer = harness.connect()
+    peer.send("q", "r", properties={"colour": "red"})
+    peer.send("q", "b", properties={"colour": "blue"})
+    session = peer.session_of()
+    selector = long_selector()
+    peer.put(request(peer, H.ADD_CONSUMER, JMQSessionID=session, JMQSelector=selector))
+    assert peer.receive() == []
+    harness.finish()
+    answer, *messages = peer.receive()
+    assert (answer.type, status(answer)) == (H.ADD_CONSUMER_REPLY, 200)
+    assert [message.body for message in messages] == [b"r"]
+    # it is known now
+    peer.ask(H.BROWSE, {**peer.place("q"), "JMQSelector": selector}, expect=Status.OK)
+    assert not harness.thread.jobs
+
+
+def test_a_mistake_is_answered_in_its_place(harness: ThreadHarness) -> None:
+    peer = harness.connect()
+    peer.create("q")
+    broken = request(peer, H.BROWSE, JMQSelector=long_selector() + " AND")
+    peer.put(broken + request(peer, H.BROWSE))
+    harness.finish()
+    assert [status(packet) for packet in peer.receive()] == [400, 200]
+
+
+@pytest.mark.parametrize("selector", ["a = '" + "x" * 8187 + "'", "(" * 60_000])
+def test_what_is_too_long_is_refused_at_once(harness: ThreadHarness, selector: str) -> None:
+    peer = harness.connect()
+    peer.create("q")
+    for kind in (H.BROWSE, H.VERIFY_DESTINATION):
+        answer = peer.ask(kind, {**peer.place("q"), "JMQSelector": selector})
+        assert status(answer) == Status.BAD_REQUEST
+        assert "at most 8192 are allowed" in str(answer.properties["JMQReason"])
+    properties = {**peer.place("q"), "JMQSessionID": peer.session_of(), "JMQSelector": selector}
+    assert peer.refusal(H.ADD_CONSUMER, properties) == Status.BAD_REQUEST
+    assert not harness.thread.jobs
+
+
+def test_too_many_nodes_are_refused(harness: ThreadHarness) -> None:
+    peer = harness.connect()
+    peer.create("q")
+    peer.put(request(peer, H.BROWSE, JMQSelector=" OR ".join(["n = 1"] * 171)))
+    harness.finish()
+    [answer] = peer.receive()
+    assert status(answer) == Status.BAD_REQUEST
+    assert "at most 512 are allowed" in str(answer.properties["JMQReason"])
+
+
+def test_the_end_of_input_does_not_drop_what_waits(harness: ThreadHarness) -> None:
+    peer = harness.connect()
+    peer.create("q")
+    peer.put(
+        request(peer, H.VERIFY_DESTINATION, JMQSelector=long_selector())
+        + request(peer, H.BROWSE) * 2
+    )
+    peer.session.end_of_input()
+    assert peer.link.open
+    harness.finish()
+    assert [status(packet) for packet in peer.receive()] == [200] * 3
+    assert not peer.link.open
+
+
+def test_a_connection_that_goes_takes_its_job_along(harness: ThreadHarness) -> None:
+    peer = harness.connect()
+    peer.create("q")
+    peer.put(
+        request(peer, H.ADD_CONSUMER, JMQSessionID=peer.session_of(), JMQSelector=long_selector())
+    )
+    [job] = harness.thread.jobs
+    peer.session.closed()
+    assert job.cancelled
+    # the thread had begun: what it comes to is of no use
+    job.done(job.work())
+    harness.turn()
+    assert harness.queue("q").consumers == 0
+    assert isinstance(peer.session, JmqSession)
+    assert peer.session._held_back is None
+    assert peer.session._compilation is None
+
+
+def test_rights_are_asked_for_again_when_the_selector_is_there(harness: ThreadHarness) -> None:
+    harness.broker.queue("q")
+    peer = harness.connect(access=RecordedAccess("q: browse"))
+    peer.put(request(peer, H.BROWSE, JMQSelector=long_selector()))
+    assert isinstance(peer.session, JmqSession)
+    peer.session._connection.identity = NOBODY  # what was granted has been revoked meanwhile
+    harness.finish()
+    assert [status(packet) for packet in peer.receive()] == [403]

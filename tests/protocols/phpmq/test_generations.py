@@ -1,0 +1,183 @@
+"""Which form dispatches have: three packets (generation 1) or four (generation 2)."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import Literal
+
+import pytest
+
+from sluicemq.broker import Broker
+from sluicemq.broker.deadletter import Origin as Home
+from sluicemq.broker.handling import send_back
+from sluicemq.broker.restore import restore, snapshot
+from sluicemq.journal import FileJournal
+from sluicemq.model.destination import Address, Kind
+from sluicemq.model.message import BodyKind, Message, Origin
+from sluicemq.protocols.phpmq import wire
+from tests.journal.support import crash
+from tests.protocols.phpmq.harness import Harness, Peer
+
+QUEUE = Address(Kind.QUEUE, "q")
+THREE, FOUR = b"H0100303", b"H0100304"
+
+
+@pytest.fixture
+def harness() -> Harness:
+    return Harness()
+
+
+def send(peer: Peer, body: bytes, generation: int, ttl: int = 0) -> None:
+    peer.put(wire.encode_send(b"q", body, ttl, generation=generation))
+
+
+def dispatched(peer: Peer) -> list[tuple[bytes, bytes]]:
+    """Message header and body of each dispatch since the last call."""
+    written = peer.link.written
+    found = []
+    for frame in peer.frames():
+        for header, generation in ((THREE, 1), (FOUR, 2)):
+            expected = wire.encode_dispatch(*frame[1:4], ttl=frame[4], generation=generation)
+            if written.startswith(expected):
+                found.append((header, frame[2]))
+                written = written[len(expected) :]
+                break
+    assert not written
+    return found
+
+
+def consume(harness: Harness, queue: bytes = b"q") -> list[tuple[bytes, bytes]]:
+    """What a connection that has sent nothing is dispatched."""
+    peer = harness.connect("auto")
+    peer.consume(queue, 10)
+    found = dispatched(peer)
+    peer.drop()
+    return found
+
+
+def test_auto_dispatches_each_message_to_a_pure_consumer_as_it_was_sent(harness: Harness) -> None:
+    first, second = harness.connect("auto"), harness.connect("auto")
+    send(first, b"released", 1)
+    send(second, b"no expiry", 2)
+    send(second, b"an hour", 2, ttl=3600)
+    send(first, b"released", 1)
+    assert consume(harness) == [
+        (THREE, b"released"),
+        (FOUR, b"no expiry"),
+        (FOUR, b"an hour"),
+        (THREE, b"released"),
+    ]
+
+
+@pytest.mark.parametrize(("generation", "header"), [(1, THREE), (2, FOUR)])
+def test_auto_dispatches_to_a_connection_in_the_form_of_its_first_send(
+    harness: Harness, generation: Literal[1, 2], header: bytes
+) -> None:
+    other = harness.connect("auto")
+    send(other, b"1", 1)
+    send(other, b"2", 2)
+    peer = harness.connect("auto")
+    peer.put(wire.encode_send(b"elsewhere", b"", generation=generation))
+    peer.consume(b"q", 10)
+    assert dispatched(peer) == [(header, b"1"), (header, b"2")]
+
+
+def test_a_send_decides_for_the_subscription_that_exists(harness: Harness) -> None:
+    peer, other = harness.connect("auto"), harness.connect("auto")
+    peer.consume(b"q", 10)
+    send(other, b"before", 1)
+    assert dispatched(peer) == [(THREE, b"before")]
+    peer.put(wire.encode_send(b"elsewhere", b"", 5))
+    send(other, b"after", 1)
+    assert dispatched(peer) == [(FOUR, b"after")]
+    # later sends change nothing
+    peer.put(wire.encode_send(b"elsewhere", b"", generation=1))
+    send(other, b"later", 1)
+    assert dispatched(peer) == [(FOUR, b"later")]
+
+
+@pytest.mark.parametrize("origin", [o for o in Origin if o is not Origin.PHPMQ])
+def test_auto_dispatches_messages_of_other_protocols_with_three_packets(
+    harness: Harness, origin: Origin
+) -> None:
+    message = Message(QUEUE, b"{}", BodyKind.TEXT, origin)
+    harness.broker.publish(harness.broker.queue("q"), message, lambda: None)
+    harness.turn()
+    assert consume(harness) == [(THREE, b"{}")]
+
+
+@pytest.mark.parametrize(("generation", "header"), [(1, THREE), (2, FOUR)])
+def test_a_number_forces_the_form(
+    harness: Harness, generation: Literal[1, 2], header: bytes
+) -> None:
+    peer = harness.connect(generation)
+    send(peer, b"1", 1)
+    send(peer, b"2", 2)
+    peer.consume(b"q", 10)
+    assert dispatched(peer) == [(header, b"1"), (header, b"2")]
+
+
+@pytest.mark.parametrize(("generation", "header"), [(1, THREE), (2, FOUR)])
+def test_a_requeue_keeps_the_form(
+    harness: Harness, generation: Literal[1, 2], header: bytes
+) -> None:
+    send(harness.connect("auto"), b"1", generation)
+    peer = harness.connect("auto")
+    peer.consume(b"q", 1)
+    [frame] = peer.frames()
+    peer.put(wire.encode_requeue(b"q", frame[3], 60))
+    assert dispatched(peer) == [(header, b"1")]
+
+
+class DiskHarness(Harness):
+    """A broker whose journal is in a directory, and can be opened again."""
+
+    def __init__(self, directory: Path) -> None:
+        super().__init__()
+        self.directory = directory
+        self.journal = FileJournal.open(directory, notify=_ignore)
+        self.broker = Broker(self.journal, self.clock)
+        self.broker.wake = self._wake
+        self.journal.snapshot_source = lambda: snapshot(self.broker)
+        restore(self.broker, self.journal.recovery)
+
+    def turn(self, milliseconds: int = 0) -> None:
+        super().turn(milliseconds)
+        self.journal.sync()
+        super().turn()
+
+    def restart(self) -> DiskHarness:
+        crash(self.journal)
+        return DiskHarness(self.directory)
+
+
+def _ignore(callback: Callable[[], None]) -> None:
+    """`sync` does what is to be done."""
+
+
+def test_the_form_survives_restart_dead_lettering_and_redrive(tmp_path: Path) -> None:
+    harness = DiskHarness(tmp_path)
+    producer = harness.connect("auto")
+    send(producer, b"1", 1)
+    send(producer, b"2", 2)
+    both = [(THREE, b"1"), (FOUR, b"2")]
+    harness = harness.restart()
+    assert consume(harness) == both
+    peer = harness.connect("auto")
+    peer.consume(b"q", 10)
+    for frame in peer.frames():
+        peer.put(wire.encode_dead_letter(b"q", frame[3]))
+    peer.drop()
+    assert consume(harness, b"q.dlq") == both
+    harness = harness.restart()
+    assert consume(harness, b"q.dlq") == both
+    dead = harness.find("q.dlq")
+    assert dead is not None
+    for delivery in list(dead.queue.browse()):
+        send_back(harness.broker, delivery, Home(QUEUE, ""))
+    harness.turn()
+    assert consume(harness) == both
+    harness = harness.restart()
+    assert consume(harness) == both
+    harness.journal.close()

@@ -1,0 +1,164 @@
+"""PHPMQ while the journal's disk is nearly full: sends wait, everything else goes on."""
+
+from __future__ import annotations
+
+import pytest
+
+from sluicemq.journal.space import SpaceLevel, SpaceReport
+from sluicemq.model.destination import DestinationSettings, Overflow
+from sluicemq.model.message import Durability
+from sluicemq.protocols.phpmq import session as phpmq_session
+from sluicemq.protocols.phpmq import wire
+from sluicemq.protocols.phpmq.mapping import PROBE
+from tests.protocols.phpmq.harness import Harness
+
+
+@pytest.fixture
+def harness() -> Harness:
+    return Harness()
+
+
+def set_level(harness: Harness, level: SpaceLevel) -> None:
+    harness.broker.journal.on_space(SpaceReport(level))
+    harness.turn()
+
+
+def test_acknowledgements_behind_a_waiting_send_are_carried_out(harness: Harness) -> None:
+    peer = harness.connect()
+    peer.send(b"jobs", b"one", b"two")
+    peer.consume(b"jobs", 1)
+    [one] = peer.frames()
+    set_level(harness, SpaceLevel.LOW)
+    peer.put(
+        wire.encode_send(b"done", b"first")
+        + wire.encode_acknowledge(one[1], one[3])
+        + wire.encode_send(b"done", b"second")
+    )
+    assert peer.bodies() == [b"two"]
+    assert harness.bodies("jobs") == [b"two"]
+    assert harness.bodies("done") == []
+    assert peer.link.open
+    assert not peer.link.paused
+    set_level(harness, SpaceLevel.ENOUGH)
+    assert harness.bodies("done") == [b"first", b"second"]
+    peer.send(b"done", b"third")
+    assert harness.bodies("done") == [b"first", b"second", b"third"]
+
+
+def test_probe_is_answered_only_when_the_sends_before_it_are_stored(harness: Harness) -> None:
+    peer = harness.connect()
+    set_level(harness, SpaceLevel.LOW)
+    peer.put(
+        wire.encode_consume(PROBE + b"1", 1)
+        + wire.encode_send(b"jobs", b"one")
+        + wire.encode_send(PROBE + b"1", b"")
+    )
+    harness.turn()
+    assert peer.frames() == []
+    set_level(harness, SpaceLevel.ENOUGH)
+    [answer] = peer.frames()
+    assert answer[1] == PROBE + b"1"
+    assert harness.bodies("jobs") == [b"one"]
+
+
+def test_sends_without_content_count_while_they_wait(harness: Harness) -> None:
+    peer = harness.connect()
+    set_level(harness, SpaceLevel.LOW)
+    peer.put(wire.encode_send(b"jobs", b"") * (phpmq_session.MOST_WAITING // 512 + 1))
+    assert peer.link.paused
+
+
+def test_reading_is_paused_when_too_much_waits(harness: Harness) -> None:
+    content = bytes(phpmq_session.MOST_WAITING * 3 // 4)
+    peer = harness.connect()
+    set_level(harness, SpaceLevel.LOW)
+    peer.send(b"queue", content)
+    assert not peer.link.paused
+    peer.send(b"queue", content)
+    assert peer.link.paused
+    set_level(harness, SpaceLevel.ENOUGH)
+    assert not peer.link.paused
+    assert len(harness.bodies("queue")) == 2
+
+
+def test_an_answer_is_sent_although_its_request_was_acknowledged_first(harness: Harness) -> None:
+    peer = harness.connect()
+    peer.send(b"jobs", b"one")
+    peer.consume(b"jobs", 1)
+    [one] = peer.frames()
+    set_level(harness, SpaceLevel.LOW)
+    peer.send(b"answers", b"result")
+    peer.acknowledge(one)
+    assert harness.bodies("jobs") == []
+    set_level(harness, SpaceLevel.ENOUGH)
+    assert harness.bodies("answers") == [b"result"]
+
+
+def test_the_end_of_input_is_answered_only_when_the_sends_are_stored(harness: Harness) -> None:
+    peer = harness.connect()
+    set_level(harness, SpaceLevel.LOW)
+    peer.send(b"queue", b"one")
+    peer.session.end_of_input()
+    harness.turn()
+    assert peer.link.open
+    set_level(harness, SpaceLevel.ENOUGH)
+    assert harness.bodies("queue") == [b"one"]
+    assert not peer.link.open
+    assert not peer.link.aborted
+
+
+def test_a_stop_resets_a_connection_with_waiting_sends(harness: Harness) -> None:
+    peer = harness.connect()
+    set_level(harness, SpaceLevel.LOW)
+    peer.send(b"queue", b"one")
+    peer.session.shutdown()
+    assert peer.link.aborted
+    harness.links.remove(peer.link)
+    set_level(harness, SpaceLevel.ENOUGH)
+    assert harness.bodies("queue") == []
+
+
+def test_waiting_sends_of_a_lost_connection_are_forgotten(harness: Harness) -> None:
+    peer = harness.connect()
+    set_level(harness, SpaceLevel.LOW)
+    peer.send(b"queue", b"one")
+    peer.drop()
+    assert not harness.broker._space_waiters
+    set_level(harness, SpaceLevel.ENOUGH)
+    assert harness.bodies("queue") == []
+
+
+def test_sends_that_waited_for_space_may_have_to_wait_for_their_queue(harness: Harness) -> None:
+    harness.limit("queue", DestinationSettings(max_messages=1, overflow=Overflow.BLOCK))
+    peer = harness.connect()
+    set_level(harness, SpaceLevel.LOW)
+    peer.send(b"queue", b"one", b"two", b"three")
+    set_level(harness, SpaceLevel.ENOUGH)
+    assert harness.bodies("queue") == [b"one"]
+    peer.put(wire.encode_send(b"queue", b"four"))
+    reader = harness.connect()
+    reader.consume(b"queue", 1)
+    seen = []
+    for _ in range(4):
+        [frame] = reader.frames()
+        seen.append(frame[2])
+        reader.acknowledge(frame)
+    assert seen == [b"one", b"two", b"three", b"four"]
+    assert peer.link.open
+
+
+def test_messages_that_are_not_journaled_pass(harness: Harness) -> None:
+    peer = harness.connect(durability=Durability.NONE)
+    set_level(harness, SpaceLevel.LOW)
+    peer.send(b"queue", b"one")
+    assert harness.bodies("queue") == [b"one"]
+
+
+def test_nothing_is_dispatched_while_space_is_used_up(harness: Harness) -> None:
+    peer = harness.connect()
+    peer.send(b"queue", b"one")
+    set_level(harness, SpaceLevel.EXHAUSTED)
+    peer.consume(b"queue", 1)
+    assert peer.bodies() == []
+    set_level(harness, SpaceLevel.LOW)
+    assert peer.bodies() == [b"one"]

@@ -1,0 +1,141 @@
+"""One client with a stale password, and the others at its address; a broker in a process."""
+
+from __future__ import annotations
+
+import base64
+import select
+import socket
+import threading
+from collections.abc import Iterator
+from contextlib import ExitStack, contextmanager
+
+import pytest
+
+from sluicemq.cli.local import LocalBroker
+from sluicemq.model.errors import RequestRefused
+from sluicemq.protocols.jmq.packets import Status
+from sluicemq.protocols.vibemq.blocking import BlockingVibeMQClient
+from sluicemq.server.identity import changes
+from sluicemq.server.identity.passwords import hash_password
+from sluicemq.server.identity.records import UserRecord
+from sluicemq.server.identity.store import UserStore
+from sluicemq.server.identity.tokens import make_token
+from tests.admin.client import HTTP, Client
+from tests.protocols.jmq.raw import RawJmq, status_of
+from tests.protocols.jmq.raw import basic as jmq_basic
+from tests.server.conftest import Start
+
+SECRET = "correct horse battery"
+STALE_CLIENTS = 4
+
+
+def basic(user: str, password: str) -> str:
+    return "Basic " + base64.b64encode(f"{user}:{password}".encode()).decode()
+
+
+@contextmanager
+def stale_clients(port: int, users: list[str]) -> Iterator[list[int]]:
+    """Clients that log in with wrong passwords in a loop. Yields the statuses they are answered."""
+    statuses: list[int] = []
+    refused = threading.Event()
+    stopped = threading.Event()
+
+    def loop(number: int) -> None:
+        with Client(port) as client:
+            attempt = 0
+            while not stopped.is_set():
+                user = users[attempt % len(users)]
+                shown = basic(user, f"stale {number} {attempt}")
+                statuses.append(client.get("/status", Authorization=shown).status)
+                attempt += 1
+                if statuses[-1] == 429:
+                    refused.set()
+
+    threads = [threading.Thread(target=loop, args=(each,)) for each in range(STALE_CLIENTS)]
+    for thread in threads:
+        thread.start()
+    try:
+        assert refused.wait(30), "never refused"
+        yield statuses
+    finally:
+        stopped.set()
+        for thread in threads:
+            thread.join(30)
+
+
+@pytest.fixture
+def broker(start: Start) -> LocalBroker:
+    broker = start(
+        HTTP,
+        "vibemq://127.0.0.1:0",
+        "jmq://127.0.0.1:0?authentication=basic",
+        environment={"SLUICEMQ_IDENTITY__LOGIN_BLOCK": "1min"},
+    )
+    store = UserStore(broker.directory / "users.json")
+    hashed = hash_password(SECRET)
+    for name in ("anna", "bert", "clara", "dora", "erik"):
+        record = UserRecord(
+            password=hashed,
+            superuser=True,
+            created=1,
+            updated=1,
+        )
+        store.change(lambda db, n=name, r=record: changes.add_user(db, n, r), "the test")  # type: ignore[misc]
+    return broker
+
+
+def test_stale_client_keeps_nobody_else_at_its_address_out(broker: LocalBroker) -> None:
+    token, record = make_token("", 1)
+    store = UserStore(broker.directory / "users.json")
+    store.change(lambda database: changes.add_token(database, "anna", record, 1), "the test")
+    http, vibemq, jmq = (broker.port(each) for each in ("http", "vibemq", "jmq"))
+
+    def vibemq_login(**shown: str) -> None:
+        BlockingVibeMQClient.connect(port=vibemq, timeout=60, **shown).close()  # type: ignore[arg-type]
+
+    vibemq_login(username="bert", password=SECRET)
+    # the stale clients have old passwords of these users, of anna and of bert, too
+    with stale_clients(http, ["anna", "bert", "gone"]) as statuses:
+        before = len(statuses)
+        for _ in range(3):
+            vibemq_login(token=token)
+            vibemq_login(username="bert", password=SECRET)
+            with Client(http) as client:
+                assert client.get("/status", Authorization=f"Bearer {token}").status == 200
+                assert client.get("/status", Authorization=basic("bert", SECRET)).status == 200
+        # first logins
+        vibemq_login(username="clara", password=SECRET)
+        with Client(http) as client:
+            assert client.get("/status", Authorization=basic("dora", SECRET)).status == 200
+        with RawJmq.login(jmq, "erik", SECRET):
+            pass
+        # only the pair is refused
+        with pytest.raises(RequestRefused, match=r"try again in \d+ s"):
+            vibemq_login(username="anna", password="wrong")
+        with RawJmq(jmq) as client_of_jmq:
+            client_of_jmq.hello()
+            reply = client_of_jmq.authenticate(jmq_basic("anna", "wrong"))
+            assert status_of(reply) == Status.FORBIDDEN
+            assert "try again in" in str(reply.properties["JMQReason"])
+        assert len(statuses) > before, "the stale clients did not go on"
+        assert set(statuses) <= {401, 429}
+
+
+def test_flood_of_one_address_does_not_hold_up_another(broker: LocalBroker) -> None:
+    """A first login takes its turn among addresses, not behind all that one of them has waiting."""
+    port = broker.port("http")
+
+    def ask(address: str, user: str, password: str) -> socket.socket:
+        connection = socket.create_connection(
+            ("127.0.0.1", port), timeout=60, source_address=(address, 0)
+        )
+        head = "GET /api/v1/status HTTP/1.1\r\nHost: localhost\r\nAuthorization: "
+        connection.sendall(f"{head}{basic(user, password)}\r\n\r\n".encode())
+        return connection
+
+    with ExitStack() as stack:
+        flood = [stack.enter_context(ask("127.0.0.2", f"user{n}", "wrong")) for n in range(100)]
+        honest = stack.enter_context(ask("127.0.0.3", "anna", SECRET))
+        assert honest.recv(4096).startswith(b"HTTP/1.1 200")
+        answered, _, _ = select.select(flood, [], [], 0)
+        assert len(answered) < len(flood), "the honest client was served last"

@@ -1,0 +1,175 @@
+"""The budget for unfinished input: nothing leaks, nothing deadlocks, whatever connections do."""
+
+from __future__ import annotations
+
+from hypothesis import given
+from hypothesis import strategies as st
+
+from sluicemq.server.input import READ_BYTES, InputBudget
+
+LIMIT = 4 * READ_BYTES
+
+
+class Holder:
+    """A connection that is uploading one frame after the other."""
+
+    def __init__(self, budget: InputBudget) -> None:
+        self.budget = budget
+        self.held = 0
+        self.suspended = False
+        self.pauses_itself = False
+        self.reviews: list[tuple[int, int]] = []
+        self.transport_reads = True
+        self.refused = False
+
+    def set_suspended(self, suspended: bool) -> None:
+        assert self.transport_reads is suspended
+        self.transport_reads = not suspended
+
+    def review_input(self, now: int, exhausted_since: int) -> None:
+        self.reviews.append((now, exhausted_since))
+
+    def receive(self, size: int) -> None:
+        assert self.transport_reads
+        if not self.budget.report(self, self.held + size):
+            self.refused = True
+            self.close()
+
+    def complete(self, left: int = 0) -> None:
+        """The frame is complete; `left` bytes of the next one have come with it."""
+        assert self.budget.report(self, left)
+
+    def close(self) -> None:
+        self.budget.release(self)
+        self.transport_reads = True
+
+    def pause(self) -> None:
+        self.pauses_itself = True
+        if self.held:
+            self.budget.balance()
+
+
+def connect(budget: InputBudget, count: int) -> list[Holder]:
+    return [Holder(budget) for _ in range(count)]
+
+
+def readable(holders: list[Holder]) -> list[Holder]:
+    return [each for each in holders if each.transport_reads and not each.pauses_itself]
+
+
+def test_below_the_limit_everybody_is_read() -> None:
+    budget = InputBudget(LIMIT, 30.0)
+    holders = connect(budget, 4)
+    for holder in holders:
+        holder.receive(READ_BYTES)
+    assert budget.used == LIMIT
+    assert readable(holders) == holders
+
+
+def test_beyond_the_limit_only_the_oldest_frame_is_read_on() -> None:
+    budget = InputBudget(LIMIT, 30.0)
+    first, second, third, *_ = holders = connect(budget, 6)
+    for holder in holders[:5]:
+        holder.receive(READ_BYTES)
+    assert budget.suspended == 1
+    second.receive(READ_BYTES)
+    third.receive(READ_BYTES)
+    holders[3].receive(1)
+    holders[5].receive(1)
+    assert readable(holders) == [first]
+    for _ in range(50):
+        first.receive(READ_BYTES)  # also far beyond the ceiling
+    first.close()
+    assert readable(holders[1:]) == [second]
+    second.complete()
+    assert budget.used > LIMIT
+    assert readable(holders[2:]) == [third]
+    third.complete()
+    assert budget.used <= LIMIT
+    assert budget.suspended == 2  # not all at once: each may add a whole read
+    budget.review(0)
+    budget.review(0)
+    assert not budget.suspended
+
+
+def test_a_reader_that_pauses_itself_makes_way_for_the_next() -> None:
+    budget = InputBudget(LIMIT, 30.0)
+    first, second = connect(budget, 2)
+    first.receive(LIMIT)
+    second.receive(READ_BYTES)
+    assert second.suspended
+    first.pause()
+    assert not second.suspended
+    second.receive(READ_BYTES)
+    assert not second.refused
+
+
+def test_growth_beyond_the_ceiling_is_refused() -> None:
+    budget = InputBudget(LIMIT, 30.0)
+    holders = connect(budget, 100)
+    for holder in holders:
+        holder.receive(READ_BYTES)
+    allowed = 1 + budget.ceiling // READ_BYTES  # the reader does not count
+    assert sum(each.refused for each in holders) == 100 - allowed
+    assert budget.used == budget.ceiling + READ_BYTES
+
+
+def test_a_large_frame_of_the_reader_does_not_close_the_others() -> None:
+    budget = InputBudget(LIMIT, 30.0)
+    first, second = connect(budget, 2)
+    first.receive(10 * LIMIT)
+    second.receive(1)
+    assert second.suspended
+    assert not second.refused
+
+
+def test_a_review_tells_since_when_the_budget_has_been_exhausted() -> None:
+    budget = InputBudget(LIMIT, 30.0)
+    [holder] = connect(budget, 1)
+    holder.receive(LIMIT)
+    budget.review(1000)
+    holder.receive(1)
+    budget.review(2000)
+    budget.review(3000)
+    holder.complete(1)
+    budget.review(4000)
+    assert holder.reviews == [(1000, -1), (2000, 2000), (3000, 2000), (4000, -1)]
+
+
+@given(st.data())
+def test_random_sequences_neither_leak_nor_deadlock(data: st.DataObject) -> None:
+    budget = InputBudget(LIMIT, 30.0)
+    holders = connect(budget, 8)
+    for _ in range(data.draw(st.integers(1, 30))):
+        holder = data.draw(st.sampled_from(holders))
+        if holder.refused:
+            continue
+        action = data.draw(st.sampled_from(("receive", "complete", "close", "pause", "resume")))
+        if action == "receive" and holder.transport_reads and not holder.pauses_itself:
+            holder.receive(data.draw(st.integers(1, READ_BYTES)))
+        elif action == "complete" and holder.held:
+            holder.complete(data.draw(st.integers(0, holder.held)))
+        elif action == "close":
+            holder.close()
+        elif action == "pause":
+            holder.pause()
+        elif action == "resume":
+            holder.pauses_itself = False
+        assert budget.used == sum(each.held for each in holders)
+        assert budget.holders == sum(each.held > 0 for each in holders)
+        assert budget.suspended == sum(each.suspended for each in holders)
+        assert all(each.transport_reads is not each.suspended for each in holders)
+        for each in holders:
+            assert each.held or not each.suspended, "suspended without holding anything"
+    for holder in holders:
+        holder.pauses_itself = False
+    budget.balance()
+    steps = 0
+    while unfinished := [each for each in holders if each.held]:
+        able = [each for each in unfinished if each.transport_reads]
+        assert able, "nobody may go on"
+        able[0].complete()
+        budget.review(steps)
+        steps += 1
+        assert steps <= 100
+    assert budget.used == budget.suspended == budget.holders == 0

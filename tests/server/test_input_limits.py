@@ -1,0 +1,335 @@
+"""Unfinished input, slow logins and too many connections, over real sockets."""
+
+from __future__ import annotations
+
+import re
+import socket
+import threading
+import time
+import urllib.request
+from collections.abc import Callable
+from contextlib import ExitStack, suppress
+from types import SimpleNamespace
+from typing import Any, Final
+
+import pytest
+
+from sluicemq.cli.local import LocalBroker
+from sluicemq.model.errors import TooManyConnections
+from sluicemq.protocols.jmq import packets
+from sluicemq.protocols.jmq.packets import PacketType
+from sluicemq.protocols.jmq.wire import encode_packet
+from sluicemq.protocols.phpmq.client import BlockingPhpmqClient
+from sluicemq.protocols.phpmq.wire import encode_send
+from sluicemq.protocols.vibemq import wire as vibemq
+from sluicemq.protocols.vibemq.wire import Frame
+from sluicemq.server.address import Url
+from sluicemq.server.input import InputBudget
+from sluicemq.server.listener import OpenListener
+from sluicemq.server.listening import Listener
+from tests.server.conftest import Start
+
+MIB: Final = 1 << 20
+SECONDS: Final = 30.0
+HELLO: Final = encode_packet(PacketType.HELLO, packets.A, 1, {"JMQProtocolLevel": 500})
+CONNECT: Final = vibemq.encode(Frame(vibemq.CONNECT, "c"))
+PUBLISH: Final = vibemq.encode(Frame(vibemq.PUBLISH, "p", "q", b'"%b"' % bytes(900_000)))
+
+
+def connect(broker: LocalBroker, protocol: str) -> socket.socket:
+    connection = socket.create_connection(("127.0.0.1", broker.port(protocol)), SECONDS)
+    return connection
+
+
+def read_to_end(connection: socket.socket) -> bytes:
+    """All that the broker sends until it closes."""
+    received = b""
+    with suppress(ConnectionResetError):
+        while data := connection.recv(1 << 16):
+            received += data
+    return received
+
+
+def wait_for(what: Callable[[], bool]) -> None:
+    end = time.monotonic() + SECONDS
+    while not what():
+        assert time.monotonic() < end, "it does not come to that"
+        time.sleep(0.02)
+
+
+def held(broker: LocalBroker) -> dict[str, int]:
+    found: dict[str, int] = broker.status()["input"]
+    return found
+
+
+def closed(broker: LocalBroker) -> dict[str, int]:
+    """Connections closed because of a limit or deadline, of all listeners."""
+    counts: dict[str, int] = {}
+    for listener in broker.status()["listeners"]:
+        for reason, count in listener["closed"].items():
+            counts[reason] = counts.get(reason, 0) + count
+    return counts
+
+
+def frames(data: bytes) -> list[Frame]:
+    return vibemq.Decoder().feed(data)
+
+
+# --- deadlines ------------------------------------------------------------------------------------
+
+
+def test_a_login_has_a_deadline_that_pings_do_not_extend(start: Start) -> None:
+    options = "?login_timeout=1"
+    broker = start(
+        f"vibemq://127.0.0.1:0{options}",
+        f"jmq://127.0.0.1:0{options}",
+        f"auto://127.0.0.1:0{options}",
+        f"phpmq://127.0.0.1:0{options}",
+    )
+    ping = vibemq.encode(Frame(vibemq.PING, "x"))
+    with ExitStack() as stack:
+        by_protocol = {
+            name: stack.enter_context(connect(broker, name))
+            for name in ("vibemq", "jmq", "auto", "phpmq")
+        }
+        silent = stack.enter_context(connect(broker, "auto"))
+        by_protocol["jmq"].sendall(HELLO)
+        received = {"vibemq": b"", "auto": b""}
+        for name in received:
+            connection = by_protocol[name]
+            connection.settimeout(0.2)
+            end = time.monotonic() + SECONDS
+            while time.monotonic() < end:
+                with suppress(TimeoutError):
+                    data = connection.recv(1 << 16)
+                    if not data:
+                        break
+                    received[name] += data
+                with suppress(BrokenPipeError, ConnectionResetError):
+                    connection.sendall(ping)
+            *pongs, goodbye = frames(received[name])
+            assert pongs
+            assert all(frame.type == vibemq.PONG for frame in pongs)
+            assert goodbye.type == vibemq.DISCONNECT
+            assert goodbye.headers["reason"] == "no login within 1 s"
+        assert b"no login within 1 s" in read_to_end(by_protocol["jmq"])
+        assert closed(broker) == {"login-timeout": 3}
+        # protocols without logins have no such deadline, nor have clients whose protocol is unknown
+        for patient in (by_protocol["phpmq"], silent):
+            patient.sendall(encode_send(b"patient", b"x"))
+        wait_for(lambda: broker.status()["protocols"]["phpmq"]["published"] == 2)
+
+
+UNFINISHED: Final = {
+    "phpmq": (encode_send(b"q", bytes(100_000))[:-1], None),
+    "phpmq-maintenance": (b"flu", b"nothing more of it for 1 s"),
+    "msglite": (
+        b"> 100000 9 q\r\nxxx",
+        b"- an unfinished frame, and nothing more of it for 1 s\r\n",
+    ),
+    "msglite-http": (
+        b"POST / HTTP/1.0\r\nContent-Length: 99999\r\n\r\nxxx",
+        b"nothing more of it for 1 s",
+    ),
+    "vibemq": (CONNECT + PUBLISH[:3], b"nothing more of it for 1 s"),
+    "jmq": (HELLO + HELLO[:-1], b"nothing more of it for 1 s"),
+    "http": (b"POST /api/v1/queues HTTP/1.1\r\nHost: localhost\r\n", b""),
+    "auto": (b"H", b""),
+}
+
+
+def test_an_unfinished_frame_has_a_deadline(start: Start) -> None:
+    broker = start(*(f"{name}://127.0.0.1:0?frame_timeout=1" for name in UNFINISHED))
+    with ExitStack() as stack:
+        connections = {}
+        for name, (data, _) in UNFINISHED.items():
+            connections[name] = stack.enter_context(connect(broker, name))
+            connections[name].sendall(data)
+        for name, (_, answer) in UNFINISHED.items():
+            said = read_to_end(connections[name])
+            assert (answer or b"") in said, name
+            assert answer is not None or not said
+    assert closed(broker) == {"frame-timeout": len(UNFINISHED)}
+    wait_for(lambda: not held(broker)["connections"])
+    assert held(broker)["bytes"] == 0
+
+
+# --- before the login -----------------------------------------------------------------------------
+
+
+def test_large_input_before_the_login_is_refused(start: Start) -> None:
+    broker = start(
+        "vibemq://127.0.0.1:0", "jmq://127.0.0.1:0", "msglite://127.0.0.1:0?max_header_bytes=1MiB"
+    )
+    with connect(broker, "vibemq") as client:
+        client.sendall(PUBLISH[:100_000])  # its header says it
+        [error] = frames(read_to_end(client))
+        assert (error.type, error.error_code) == (vibemq.ERROR, "INVALID_MESSAGE")
+        assert "65536" in error.error_message
+    with connect(broker, "msglite") as client:
+        client.sendall(b"> " + b"9" * 100_000)
+        assert b"65536 bytes of unfinished input before the login" in read_to_end(client)
+    with connect(broker, "jmq") as client:
+        client.sendall(
+            HELLO + encode_packet(PacketType.AUTHENTICATE, packets.A, 2, body=bytes(MIB))
+        )
+        # it is skipped, and the connection goes on
+        client.sendall(encode_packet(PacketType.GOODBYE, packets.A, 3))
+        assert b"before the login" in read_to_end(client)
+    assert closed(broker) == {"login-bytes": 1}
+    assert held(broker)["bytes"] == 0
+
+
+# --- the budget -----------------------------------------------------------------------------------
+
+
+def small_budget(start: Start, *urls: str, stall: float = 30.0) -> LocalBroker:
+    environment = {
+        "SLUICEMQ_BROKER__INPUT_MEMORY_LIMIT": "1MiB",
+        "SLUICEMQ_BROKER__INPUT_STALL_TIMEOUT": str(stall),
+    }
+    return start(*urls, environment=environment)
+
+
+def test_the_body_of_an_http_request_counts_until_it_is_answered(start: Start) -> None:
+    broker = start("http://127.0.0.1:0")
+    body = b'{"body": "%b"}' % (b"x" * 60_000)
+    head = (
+        b"POST /api/v1/destinations/queue/q/messages HTTP/1.1\r\nHost: localhost\r\n"
+        b"Content-Type: application/json\r\nContent-Length: %d\r\n\r\n" % len(body)
+    )
+    with connect(broker, "http") as client:
+        client.sendall(head + body[:50_000])
+        wait_for(lambda: held(broker)["bytes"] >= 50_000)
+        client.sendall(body[50_000:])
+        assert client.recv(1 << 16).startswith(b"HTTP/1.1 20")
+        wait_for(lambda: held(broker)["connections"] == 0)
+
+
+def upload(protocol: str, body: bytes) -> bytes:
+    if protocol == "phpmq":
+        return encode_send(b"uploads", body)
+    if protocol == "msglite":
+        return b"> %d 999 uploads\r\n%b\r\n" % (len(body), body)
+    return b"POST / HTTP/1.0\r\nContent-Length: %d\r\n\r\n%b" % (len(body), body)
+
+
+@pytest.mark.parametrize("protocol", ["phpmq", "msglite", "msglite-http"])
+def test_honest_uploads_together_beyond_the_budget_all_succeed(start: Start, protocol: str) -> None:
+    """Four uploads of four times the budget, sent in turns so that each one is begun."""
+    broker = small_budget(start, f"{protocol}://127.0.0.1:0", "phpmq://127.0.0.1:0")
+    bodies = [bytes([65 + number]) * (4 * MIB) for number in range(4)]
+    with ExitStack() as stack:
+        connections = [stack.enter_context(connect(broker, protocol)) for _ in bodies]
+        senders = []
+        for connection, body in zip(connections, bodies, strict=True):
+            data = upload(protocol, body)
+            connection.sendall(data[: MIB // 4])
+            rest = data[MIB // 4 :]
+            senders.append(threading.Thread(target=connection.sendall, args=(rest,)))
+        for sender in senders:
+            sender.start()
+        for sender in senders:
+            sender.join()
+        if protocol != "msglite-http":
+            client = stack.enter_context(BlockingPhpmqClient.connect(port=broker.port("phpmq")))
+            client.subscribe("uploads", 4)
+            assert sorted(client.receive(SECONDS).body for _ in bodies) == bodies
+        else:
+            wait_for(lambda: broker.status()["protocols"]["msglite-http"]["published"] == 8)
+        wait_for(lambda: held(broker)["bytes"] == 0)
+        assert closed(broker) == {}
+
+
+def test_unfinished_bodies_do_not_exceed_the_budget(start: Start) -> None:
+    """The attackers hold on; each one is closed when it is its turn and it sends nothing."""
+    broker = small_budget(start, "phpmq://127.0.0.1:0", "msglite://127.0.0.1:0", stall=0.2)
+    with ExitStack() as stack:
+        attackers = [
+            stack.enter_context(connect(broker, ("phpmq", "msglite")[number % 2]))
+            for number in range(3)
+        ]
+        for number, attacker in enumerate(attackers):
+            data = upload(("phpmq", "msglite")[number % 2], bytes(16 * MIB))[:-1]
+            attacker.setblocking(False)
+            with suppress(BlockingIOError):
+                attacker.send(data)  # as much as the broker's kernel takes
+        wait_for(lambda: held(broker)["suspended"] > 0)
+        assert held(broker)["bytes"] <= 16 * MIB + 2 * MIB
+        with BlockingPhpmqClient.connect(port=broker.port("phpmq")) as honest:
+            # who sends what is complete is not held up
+            honest.send("small", b"x" * 1000)
+            honest.subscribe("small", 1)
+            honest.receive(5).ack()
+        wait_for(lambda: held(broker)["bytes"] <= MIB)
+        assert closed(broker)["input-stalled"] >= 1
+
+
+def test_half_frames_leave_nothing_behind(start: Start) -> None:
+    broker = start("vibemq://127.0.0.1:0")
+    with ExitStack() as stack:
+        for _ in range(100):
+            client = stack.enter_context(connect(broker, "vibemq"))
+            client.sendall(CONNECT)
+            assert client.recv(1 << 16)
+            client.sendall(PUBLISH[:200_000])
+        wait_for(lambda: held(broker)["connections"] == 100)
+        wait_for(lambda: held(broker)["bytes"] >= 100 * 150_000)
+    wait_for(lambda: not broker.status()["listeners"][0]["connections"])
+    assert held(broker) == {"bytes": 0, "limit": 256 * MIB, "connections": 0, "suspended": 0}
+
+
+def test_metrics_tell_of_unfinished_input(start: Start) -> None:
+    broker = start("phpmq://127.0.0.1:0", "http://127.0.0.1:0")
+    with connect(broker, "phpmq") as client:
+        client.sendall(encode_send(b"q", bytes(10_000))[:-1])
+        wait_for(lambda: held(broker)["bytes"] > 10_000)
+        url = f"http://127.0.0.1:{broker.port('http')}/metrics"
+        with urllib.request.urlopen(url) as answer:
+            page = answer.read().decode()
+    assert re.search(r"^sluicemq_input_buffered_bytes 10\d\d\d$", page, re.MULTILINE)
+    assert "sluicemq_input_limit_bytes 268435456" in page
+    assert "sluicemq_input_suspended_connections 0" in page
+
+
+# --- connections ----------------------------------------------------------------------------------
+
+
+def test_connections_of_an_address_are_limited(start: Start) -> None:
+    broker = start("phpmq://127.0.0.1:0?max_connections_per_address=2")
+    with connect(broker, "phpmq"), connect(broker, "phpmq") as second:
+        wait_for(lambda: broker.status()["listeners"][0]["connections"] == 2)
+        with connect(broker, "phpmq") as third:
+            assert read_to_end(third) == b""
+        elsewhere = socket.socket()
+        with elsewhere:
+            elsewhere.bind(("127.0.0.2", 0))
+            elsewhere.connect(("127.0.0.1", broker.port("phpmq")))
+            wait_for(lambda: broker.status()["listeners"][0]["connections"] == 3)
+        second.close()
+        wait_for(lambda: broker.status()["listeners"][0]["connections"] == 1)
+        with BlockingPhpmqClient.connect(port=broker.port("phpmq")) as again:
+            again.send("a", b"x")
+            again.subscribe("a", 1)
+            assert again.receive(SECONDS).body == b"x"
+    assert broker.status()["listeners"][0]["refused"] == 1
+
+
+def test_connections_of_a_user_are_counted() -> None:
+    options = Listener(url=Url.parse("vibemq://"), max_connections_per_user=2)
+    nothing: Any = None
+    listener = OpenListener(options, nothing, nothing, InputBudget(MIB, 30.0))
+    found: list[Any] = [SimpleNamespace(claimed="", bytes_in=0, bytes_out=0) for _ in range(4)]
+    first, second, third, nobody = found
+    for connection in (first, second):
+        listener.claim_user(connection, "anna")
+        listener.claim_user(connection, "anna")  # a second login of the same user
+    with pytest.raises(TooManyConnections, match="anna has 2 connections already"):
+        listener.claim_user(third, "anna")
+    listener.claim_user(nobody, "")
+    listener.claim_user(third, "bert")
+    listener.claim_user(first, "bert")  # logs in as somebody else
+    listener.claim_user(third, "anna")
+    with pytest.raises(TooManyConnections):
+        listener.claim_user(nobody, "anna")
+    assert listener.closed == {"user-limit": 2}

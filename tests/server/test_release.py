@@ -1,0 +1,279 @@
+"""A connection that has gone is freed at once: session, decoder and buffers are in no cycle."""
+
+from __future__ import annotations
+
+import asyncio
+import gc
+from collections import Counter
+from collections.abc import Callable, Iterator
+from types import SimpleNamespace
+from typing import Any, Final
+
+import pytest
+
+from sluicemq.admin.session import Http, HttpSession
+from sluicemq.broker import Broker, ManualClock
+from sluicemq.journal.memory import MemoryJournal
+from sluicemq.model.access import EVERYBODY
+from sluicemq.protocols.access import Open
+from sluicemq.protocols.jmq import packets
+from sluicemq.protocols.jmq.coordinator import Coordinator
+from sluicemq.protocols.jmq.header import encode_header
+from sluicemq.protocols.jmq.packets import DestType, PacketType
+from sluicemq.protocols.jmq.portmapper import PortMapperSession
+from sluicemq.protocols.jmq.session import JmqSession
+from sluicemq.protocols.jmq.wire import encode_packet
+from sluicemq.protocols.link import Link, Session
+from sluicemq.protocols.msglite.gateway import GatewaySession
+from sluicemq.protocols.msglite.replies import ReplyAddresses
+from sluicemq.protocols.msglite.session import MsgliteSession
+from sluicemq.protocols.phpmq.maintenance import MaintenanceSession
+from sluicemq.protocols.phpmq.session import PhpmqSession
+from sluicemq.protocols.phpmq.wire import encode_consume, encode_send
+from sluicemq.protocols.vibemq import wire as vibemq
+from sluicemq.protocols.vibemq.session import VibemqSession
+from sluicemq.server.auto import AutoSession
+from sluicemq.server.connection import Connection
+from sluicemq.server.input import InputBudget
+from tests.protocols.jmq.raw import basic
+from tests.server.test_connection import Transport, Turns
+
+ACCESS: Final = Open(EVERYBODY)
+REPLIES: Final = ReplyAddresses(1)
+HELLO: Final = encode_packet(
+    PacketType.HELLO, packets.A, 1, {"JMQProtocolLevel": 500}
+) + encode_packet(
+    PacketType.AUTHENTICATE, packets.A, 2, {"JMQAuthType": "digest"}, body=basic("guest", "guest")
+)
+QUEUE: Final = {"JMQDestination": "q", "JMQDestType": DestType.QUEUE}
+CONSUMER: Final = (
+    encode_packet(PacketType.CREATE_SESSION, packets.A, 3, {"JMQAckMode": 1})
+    + encode_packet(PacketType.START)
+    + encode_packet(PacketType.ADD_CONSUMER, packets.A, 4, QUEUE)
+)
+PRODUCER: Final = encode_packet(PacketType.START_TRANSACTION, packets.A, 5) + encode_packet(
+    PacketType.TEXT_MESSAGE, packets.A | packets.P, 6, None, encode_header("q")
+)
+VIBEMQ_CONNECT: Final = vibemq.encode(vibemq.Frame(vibemq.CONNECT, "c"))
+VIBEMQ_WORK: Final = b"".join(
+    vibemq.encode(vibemq.Frame(kind, str(kind), "q", payload))
+    for kind, payload in (
+        (vibemq.SUBSCRIBE, b""),
+        (vibemq.PUBLISH, b'"x"'),
+        (vibemq.PING, b""),
+        (vibemq.UNSUBSCRIBE, b""),
+        (vibemq.SUBSCRIBE, b""),
+    )
+)
+
+
+class Timer:
+    """Lets go of its callback when it is cancelled, as the event loop's do."""
+
+    def __init__(self, call: Callable[[], object]) -> None:
+        self.call: Callable[[], object] | None = call
+
+    def cancel(self) -> None:
+        self.call = None
+
+    def ring(self) -> None:
+        call, self.call = self.call, None
+        if call is not None:
+            call()
+
+
+class Loop:
+    def __init__(self) -> None:
+        self.timers: list[Timer] = []
+
+    def call_later(self, delay: float, callback: Callable[..., object], *arguments: Any) -> Timer:
+        timer = Timer(lambda: callback(*arguments))
+        self.timers.append(timer)
+        return timer
+
+    def ring(self) -> None:
+        timers, self.timers = self.timers, []
+        for timer in timers:
+            timer.ring()
+
+
+class Server:
+    """A broker, and one connection at a time to it."""
+
+    def __init__(self, make: Callable[[Link, Server], Session]) -> None:
+        self.turns = Turns()
+        broker = Broker(MemoryJournal(), ManualClock())
+        turns: Any = self.turns
+        turns.broker = broker
+        turns.loop = Loop()
+        self.broker = broker
+        self.coordinator = Coordinator(broker)
+        self.budget = InputBudget(1 << 30, 30.0)
+        listener: Any = SimpleNamespace(
+            budget=self.budget,
+            closed=Counter(),
+            logging_in=set(),
+            turns=self.turns,
+            admit=lambda _: lambda link, _: make(link, self),
+            leave=lambda connection: self.listener.logging_in.discard(connection),
+            claim_user=lambda *_: None,
+            options=SimpleNamespace(
+                output_timeout=0,
+                output_high_water=1 << 20,
+                max_login_bytes=1 << 16,
+                frame_timeout=60,
+                login_timeout=10,
+                client_user="cn",
+            ),
+            url="test",
+            unread=set(),
+        )
+        self.listener = listener
+
+    def visit(self, reads: tuple[bytes, ...], dismiss: bool) -> None:
+        """A connection that sends something and goes."""
+        connection = Connection(self.listener)
+        transport: Any = Transport()
+        connection.connection_made(transport)
+        for data in reads:
+            connection.data_received(data)
+            self.turn()
+        if dismiss:
+            connection.dismiss("enough")
+            self.turn()
+        connection.connection_lost(None)
+        self.turn()
+
+    def turn(self) -> None:
+        self.broker.flush()
+        self.turns.end()
+        self.turns.loop.ring()
+        self.broker.flush()
+        self.turns.end()
+
+
+def _http(link: Link, server: Server) -> Session:
+    async def application(scope: Any, receive: Any, send: Any) -> None: ...
+
+    return HttpSession(link, Http(application, 65536), ACCESS, host="", tls=False)  # type: ignore[arg-type]
+
+
+def _vitals() -> Any:
+    return SimpleNamespace(version="0", uptime=lambda: 0.0, memory=lambda: 0, clients=lambda: 0)
+
+
+MODULES: Final = ("sluicemq.server", "sluicemq.protocols", "sluicemq.admin", "uvicorn", "h11")
+
+CASES: Final[dict[str, tuple[Callable[[Link, Server], Session], tuple[bytes, ...]]]] = {
+    "phpmq": (
+        lambda link, server: PhpmqSession(link, server.broker),
+        (encode_consume(b"q", 3) + encode_send(b"q", b"x"), encode_send(b"q", bytes(9999))[:-1]),
+    ),
+    "maintenance": (
+        lambda link, server: MaintenanceSession(link, server.broker, _vitals()),
+        (b"monitor\n", b"help\n", b"sho"),
+    ),
+    "msglite": (
+        lambda link, server: MsgliteSession(link, server.broker, REPLIES),
+        (b"? 1 5 q\r\nx\r\n", b"< 5 a b\r\n", b"> 9999 1 q\r\nxxx"),
+    ),
+    "gateway": (
+        lambda link, server: GatewaySession(link, server.broker, REPLIES),
+        (b"POST / HTTP/1.0\r\nContent-Length: 9999\r\n\r\n", b"xxx"),
+    ),
+    "gateway, waiting": (
+        lambda link, server: GatewaySession(link, server.broker, REPLIES),
+        (b"POST / HTTP/1.0\r\nContent-Length: 3\r\n\r\nxxx",),
+    ),
+    "vibemq": (
+        lambda link, server: VibemqSession(link, server.broker, ACCESS),
+        (VIBEMQ_CONNECT, VIBEMQ_WORK, b"\0\x0f\0\0\0\1\x14"),
+    ),
+    "vibemq, not logged in": (
+        lambda link, server: VibemqSession(link, server.broker, ACCESS),
+        (b"\0\0\xff\0\0\1\x14" + bytes(5000),),
+    ),
+    "jmq": (
+        lambda link, server: JmqSession(link, server.broker, server.coordinator),
+        (HELLO, CONSUMER, PRODUCER, HELLO[:80]),
+    ),
+    "portmapper": (lambda link, server: PortMapperSession(link, lambda: b"", 1.0), (b"10",)),
+    "auto": (
+        lambda link, server: AutoSession(
+            link, lambda _: VibemqSession(link, server.broker, ACCESS)
+        ),
+        (VIBEMQ_CONNECT, VIBEMQ_WORK, b"\0\x0f\0\0\0\1\x14"),
+    ),
+    "auto, nothing recognised": (
+        lambda link, server: AutoSession(
+            link, lambda _: VibemqSession(link, server.broker, ACCESS)
+        ),
+        (b"\0",),
+    ),
+    "phpmq, bad input": (
+        lambda link, server: PhpmqSession(link, server.broker),
+        (encode_send(b"q", b"x"), b"H0100102P01x" + bytes(5000)),
+    ),
+    "msglite, bad input": (
+        lambda link, server: MsgliteSession(link, server.broker, REPLIES),
+        (b"> x y z\r\n" + bytes(5000),),
+    ),
+    "gateway, bad input": (
+        lambda link, server: GatewaySession(link, server.broker, REPLIES),
+        (b"x\r\n" + bytes(5000),),
+    ),
+    "vibemq, bad input": (
+        lambda link, server: VibemqSession(link, server.broker, ACCESS),
+        (VIBEMQ_CONNECT, b"\0\0\1\0\1" + b"\x1f\x8b" + bytes(5000)),
+    ),
+    "vibemq, too large": (
+        lambda link, server: VibemqSession(link, server.broker, ACCESS),
+        (b"\0\x0f\0\0\0" + bytes(5000),),
+    ),
+    "jmq, bad input": (
+        lambda link, server: JmqSession(link, server.broker, server.coordinator),
+        (HELLO, bytes(5000)),
+    ),
+    "http, bad input": (_http, (b"x\r\n" + bytes(5000),)),
+    "http": (_http, (b"GET / HTTP/1.1\r\nHost: x\r\n",)),
+}
+
+
+@pytest.fixture
+def no_collector() -> Iterator[None]:
+    gc.collect()
+    gc.disable()
+    yield
+    gc.enable()
+
+
+def parts() -> Counter[str]:
+    """Objects of the server and its protocols, by class."""
+    return Counter(
+        f"{type(each).__module__}.{type(each).__qualname__}"
+        for each in gc.get_objects()
+        if isinstance(type(each).__module__, str) and type(each).__module__.startswith(MODULES)
+    )
+
+
+@pytest.fixture
+def event_loop_of_uvicorn() -> Iterator[None]:
+    loop = asyncio.new_event_loop()
+    asyncio.set_event_loop(loop)
+    yield
+    asyncio.set_event_loop(None)
+    loop.close()
+
+
+@pytest.mark.parametrize("case", CASES)
+@pytest.mark.parametrize("way", ["lost", "closed"])
+@pytest.mark.usefixtures("event_loop_of_uvicorn", "no_collector")
+def test_nothing_of_a_connection_stays(case: str, way: str) -> None:
+    make, reads = CASES[case]
+    server = Server(make)
+    server.visit(reads, way == "closed")  # fills caches
+    before = parts()
+    server.visit(reads, way == "closed")
+    left = parts() - before
+    assert not left
+    assert server.budget.used == 0
