@@ -16,8 +16,10 @@ from sluicemq.admin.identity import Caller
 from sluicemq.admin.sessions import COOKIE, Sessions
 from sluicemq.broker import Broker, ManualClock
 from sluicemq.journal import MemoryJournal
+from sluicemq.journal.port import Journal
 from sluicemq.model.access import Operation, Permission
 from sluicemq.server.address import Url
+from sluicemq.server.backups import Backups
 from sluicemq.server.config import BrokerSettings, Config, IdentitySettings
 from sluicemq.server.identity import changes
 from sluicemq.server.identity.book import Book
@@ -30,6 +32,7 @@ from sluicemq.server.listening import Listener
 from sluicemq.server.turns import Turns
 from tests.admin.client import Answer
 from tests.admin.world import context
+from tests.broker.deadlines import ScanTime
 
 PASSWORD = "correct horse"
 HASH = hash_password(PASSWORD)
@@ -47,21 +50,37 @@ class Line:
     def call_later(self, delay: float, callback: Callable[[], None]) -> asyncio.TimerHandle:
         return asyncio.get_running_loop().call_later(delay, callback)
 
+    def dismiss(self, reason: str) -> None:
+        pass
+
 
 class Inside:
     """A broker in memory, its users in a directory, and the application. Within an event loop."""
 
-    def __init__(self, directory: Path, *, now: float = 1_000_000.0, **settings: Any) -> None:
-        """`settings` are those of IdentitySettings."""
+    def __init__(
+        self,
+        directory: Path,
+        *,
+        now: float = 1_000_000.0,
+        journal: Journal | None = None,
+        backup_dir: Path | None = None,
+        **settings: Any,
+    ) -> None:
+        """`settings` are those of IdentitySettings. Without a journal messages are in memory only,
+        and without `backup_dir` there are no backups."""
         loop = asyncio.get_running_loop()
         self.now = now
         self.clock = ManualClock()
-        self.broker = Broker(MemoryJournal(), self.clock)
+        self.scan_time = ScanTime()
+        self.broker = Broker(
+            journal or MemoryJournal(), self.clock, start_deadline=self.scan_time.start
+        )
         self.turns = Turns(loop, self.broker, self._failed)
         self.directory = directory
         self.store = UserStore(directory / "users.json")
         config = Config(
-            broker=BrokerSettings(data_dir=directory), identity=IdentitySettings(**settings)
+            broker=BrokerSettings(data_dir=directory, backup_dir=backup_dir),
+            identity=IdentitySettings(**settings),
         )
         self.gate = Gate(
             config, loop.call_soon_threadsafe, clock=lambda: self.now, wall=lambda: self.now
@@ -71,6 +90,7 @@ class Inside:
             users=Book(self.gate),
             sessions=Sessions(self.clock),
             audit=self.gate.audit,
+            backups=None if backup_dir is None else Backups(config),
         )
         self.application = Application(self.context)
         self.endpoints = self.application.table.endpoints
@@ -124,9 +144,16 @@ class Visitor:
         self.csrf = ""
 
     async def ask(
-        self, method: str, path: str, body: Any = None, prefix: str = "/api/v1", **headers: str
+        self,
+        method: str,
+        path: str,
+        body: Any = None,
+        prefix: str = "/api/v1",
+        watch: Callable[[bytes], None] | None = None,
+        **headers: str,
     ) -> Answer:
-        """`body` is sent as JSON, or as it is if it is bytes."""
+        """`body` is sent as JSON, or as it is if it is bytes. `watch` is called with each piece of
+        the answer's body when it comes."""
         data = body if isinstance(body, bytes) else b"" if body is None else _json(body)
         shown = {"Host": "localhost", **self.headers, **headers}
         if body is not None:
@@ -138,6 +165,8 @@ class Visitor:
         target, _, query = f"{prefix}{path}".partition("?")
         scope = {
             "type": "http",
+            # 2.4: who has gone shows when something is sent; `receive` need not wait for it
+            "asgi": {"version": "3.0", "spec_version": "2.4"},
             "http_version": "1.1",
             "method": method,
             "scheme": "http",
@@ -156,6 +185,8 @@ class Visitor:
 
         async def send(event: Any) -> None:
             events.append(event)
+            if watch is not None:
+                watch(event.get("body", b""))
 
         await self._inside.application(scope, receive, send)
         found = {name.decode(): value.decode("latin-1") for name, value in events[0]["headers"]}

@@ -339,6 +339,7 @@ async def test_others_have_their_turn_while_many_are_moved(inside: Inside) -> No
     broker = inside.broker
     send(queue(broker), *["x"] * 3000, broker=broker)
     visitor = inside.visitor(local=True)
+    inside.scan_time.limit = 200
     moving = asyncio.ensure_future(act(visitor, action="move", all=True, target=TARGET))
     turns = 0
     while not moving.done():

@@ -37,8 +37,8 @@ STREAM = "/events"
 """Goes on for as long as somebody listens; tests/admin/test_events.py has it."""
 PATIENT = {
     "SLUICEMQ_IDENTITY__LOGIN_FAILURES": "1000",
-    "SLUICEMQ_IDENTITY__LOGIN_DELAY": "0",
-    "SLUICEMQ_IDENTITY__LOGIN_DELAY_MAX": "0",
+    "SLUICEMQ_IDENTITY__LOGIN_BLOCK": "0",
+    "SLUICEMQ_IDENTITY__LOGIN_BLOCK_MAX": "0",
 }
 """Made-up passwords are among the requests, and are not to lock out those who make them up."""
 QUEUE = "orders0"

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import base64
 import itertools
 import json
 import re
@@ -23,7 +24,7 @@ from sluicemq.admin.routing import Endpoint, Need
 from sluicemq.admin.sessions import COOKIE
 from sluicemq.model.access import Operation
 from sluicemq.model.destination import Address, Kind
-from tests.admin.client import HTTP, PHPMQ, TIMEOUT, Client, talk
+from tests.admin.client import HTTP, PHPMQ, TIMEOUT, Answer, Client, talk
 from tests.admin.inside import PASSWORD, Inside, Visitor, looped
 from tests.server.conftest import Start
 
@@ -174,24 +175,37 @@ async def test_who_is_known_by_nothing_is_not_named_so(inside: Inside) -> None:
 
 @looped
 async def test_brute_force(inside: Inside) -> None:
-    """By whatever way passwords are tried, the same few are looked at."""
+    """By whatever way passwords and tokens are tried, only the first few are looked at."""
     inside.add("root", superuser=True)
     thief = inside.visitor("10.6.6.6:1")
-    refused = 0
-    for guess in range(12):
-        if guess % 2:
-            answer = await thief.login("root", f"guess {guess}")
-        else:
-            answer = await thief.ask("GET", "/status", Authorization=f"Bearer guess{guess}")
-        assert (answer.status, answer.code) == (401, "authentication-failed")
-        refused += "too many attempts" in answer.json()["error"]["message"]
-    assert refused == 12 - 4  # three are free, the fourth costs
-    # even the right one is not looked at; from elsewhere the owner gets in
-    assert (await thief.login("root")).status == 401
-    inside.now += 61
+    basic = base64.b64encode(b"root:another guess").decode()
+    for guess in range(4):
+        ways = (
+            await thief.login("root", f"guess {guess}"),
+            await thief.ask("GET", "/status", Authorization=f"Bearer guess{guess}"),
+        )
+        for answer in ways:
+            if guess < 3:
+                assert (answer.status, answer.code) == (401, "authentication-failed")
+            else:
+                refused(answer)
+    refused(await thief.ask("GET", "/status", Authorization=f"Basic {basic}"))
+    # not even the right one is looked at; other users, and from elsewhere the same, get in
+    refused(await thief.login("root"))
+    inside.add("anna")
+    assert (await inside.visitor("10.6.6.6:2").login("anna")).status == 200
+    assert (await inside.visitor("10.6.6.7:1").login("root")).status == 200
+    inside.now += 1
     assert (await thief.login("root")).status == 200
     assert "login failed: root" in inside.said()
     assert [line for line in inside.said() if line.startswith("login refused")]
+
+
+def refused(answer: Answer) -> None:
+    assert (answer.status, answer.code) == (429, "too-many-failures")
+    assert answer.headers["retry-after"] == "1"
+    assert "try again in 1 s" in answer.json()["error"]["message"]
+    assert "www-authenticate" not in answer.headers
 
 
 @looped
@@ -204,8 +218,7 @@ async def test_brute_force_of_ones_own_password(inside: Inside) -> None:
         await page.ask("POST", "/session/password", {"old": f"guess {n}", "new": "mine now"})
         for n in range(6)
     ]
-    assert {answer.status for answer in answers} == {401}
-    assert "too many attempts" in answers[-1].json()["error"]["message"]
+    assert [answer.status for answer in answers] == [401] * 3 + [429] * 3
 
 
 @looped

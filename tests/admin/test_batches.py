@@ -107,6 +107,26 @@ def test_a_part_is_written_once(start: Start) -> None:
         assert waiting(broker) == {"q": 15}
 
 
+def test_other_rows_of_a_complete_partition_differ(start: Start) -> None:
+    broker = start(HTTP)
+    with Client(broker.port("http")) as client:
+        assert client.write(rows(3), part=0, final="false").json()["written"] == 3
+        assert client.write(rows(3, start=3), part=1).json()["written"] == 3
+    for _ in range(2):
+        with Client(broker.port("http")) as client:
+            reordered = [*rows(2, start=4), *rows(4)]
+            assert client.write(reordered, part=0).json()["already"] is True
+            assert client.write(reordered[:5], part=0, final="false").json()["already"] is True
+            assert client.write(reordered[5:], part=1).json()["already"] is True
+            differing = client.write(rows(6, start=1), part=0)
+            assert (differing.status, differing.code) == (409, "batch-differs")
+            differing = client.write(rows(6, "r"), part=0)
+            assert (differing.status, differing.code) == (409, "batch-differs")
+            assert waiting(broker) == {"q": 6}
+        broker.kill()
+        broker.start()
+
+
 def test_the_same_part_at_the_same_time(start: Start) -> None:
     broker = start(HTTP)
     answers: list[dict[str, Any]] = []
@@ -327,3 +347,22 @@ def test_a_stop_between_parts_is_told(start: Start) -> None:
         final = client.write(rows(50), batch=answered)
         assert final.status == 200
         assert json.dumps(waiting(broker)) == json.dumps({"q": 50 * (answered + 1)})
+
+
+def test_part_with_too_many_destinations_is_refused(start: Start, tmp_path: Path) -> None:
+    (tmp_path / "sluicemq.toml").write_text(
+        "[http]\nmax_batch_destinations = 3\n[broker]\nmax_user_destinations = 5\n"
+    )
+    broker = start(HTTP, options=("--config", str(tmp_path / "sluicemq.toml")))
+    with Client(broker.port("http")) as client:
+        refused = client.write([row(f"a{number}", b"") for number in range(4)])
+        assert (refused.status, refused.code) == (413, "too-large")
+        assert "max_batch_destinations" in refused.json()["error"]["message"]
+        assert waiting(broker) == {}
+        for batch in range(2):
+            rows_of = [row(f"{batch}{number}", b"") for number in range(3)]
+            answer = client.write(rows_of, batch=batch)
+        assert (answer.status, answer.code) == (409, "refused")
+        assert "max_user_destinations" in answer.json()["error"]["message"]
+        assert waiting(broker)["00"] == 1
+        assert client.write(rows(1, "00"), batch=2).status == 200

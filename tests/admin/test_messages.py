@@ -218,6 +218,7 @@ async def test_all_that_a_message_says(inside: Inside) -> None:
         "size": 10,
         "priority": 7,
         "timestamp": wall,
+        "arrival": wall,
         "expiration": wall + 5000,
         "deliver_at": 0,
         "attempts": 0,

@@ -12,6 +12,7 @@ from sluicemq.admin.history import STEP
 from sluicemq.admin.ports import ListenerView
 from sluicemq.broker import Broker, BrokerSettings, ManualClock
 from sluicemq.journal import MemoryJournal
+from sluicemq.journal.space import SpaceLevel, SpaceReport
 from sluicemq.model.destination import Address, Kind
 from sluicemq.model.histogram import Histogram
 from sluicemq.model.message import Durability, Message
@@ -175,10 +176,10 @@ def test_of_a_running_broker(start: Start) -> None:
 class Trouble:
     """A broker that nothing is wrong with, until a test says so."""
 
-    def __init__(self) -> None:
+    def __init__(self, journal: MemoryJournal | None = None) -> None:
         self.clock = ManualClock()
         settings = BrokerSettings(max_destinations=10, memory_limit=1000)
-        self.broker = Broker(MemoryJournal(), self.clock, settings)
+        self.broker = Broker(journal or MemoryJournal(), self.clock, settings)
         self.context = context(self.broker)
         self.lag = Histogram()
         self.syncs = Histogram()
@@ -240,6 +241,31 @@ def test_a_prepared_transaction_that_nobody_ends(trouble: Trouble) -> None:
     assert trouble.codes() == ["prepared"]
     transactions.rollback(transactions.find_prepared(b"x"))
     assert trouble.codes() == []
+
+
+class NearlyFull(MemoryJournal):
+    """A journal whose disk is nearly full, and full of what a slot holds."""
+
+    level = SpaceLevel.ENOUGH
+
+    def space_state(self) -> SpaceReport:
+        return SpaceReport(self.level, 100, 10_000, 500, 625, 30, 64)
+
+    def held_by_slots(self) -> dict[str, int]:
+        return {"lake": 4711}
+
+
+def test_disk_space_names_the_slots_that_hold_it() -> None:
+    trouble = Trouble(NearlyFull())
+    journal = trouble.broker.journal
+    assert isinstance(journal, NearlyFull)
+    assert trouble.codes() == []
+    journal.level = SpaceLevel.LOW
+    assert trouble.codes() == ["disk-space"]
+    [alarm] = alarms(trouble.context, [], trouble.lag.read(), trouble.syncs.read())
+    assert "lake holds 4711 bytes" in alarm.text
+    journal.level = SpaceLevel.EXHAUSTED
+    assert trouble.codes() == ["disk-full"]
 
 
 def test_few_measurements_say_nothing(trouble: Trouble) -> None:

@@ -8,6 +8,7 @@ import pytest
 
 from sluicemq.admin.context import Limits
 from sluicemq.broker.settings import BrokerSettings
+from sluicemq.journal.space import SpaceLevel, SpaceReport
 from sluicemq.model.destination import Address, Kind
 from sluicemq.model.message import BodyKind, Durability, Message, Origin
 from tests.admin.inside import Inside
@@ -209,3 +210,16 @@ async def test_only_what_one_sees(inside: Inside) -> None:
     await visitor.login("anna")
     found = (await visitor.ask("GET", "/dead-letters")).json()
     assert [(each["name"], each["of"]) for each in found["items"]] == [("shared.dlq", ["mine"])]
+
+
+@looped
+async def test_a_nearly_full_disk_is_507(inside: Inside) -> None:
+    visitor = inside.visitor(local=True)
+    inside.broker.journal.on_space(SpaceReport(SpaceLevel.LOW))
+    answer = await visitor.ask("POST", POST, {"body": "x"})
+    assert (answer.status, answer.code) == (507, "low-disk-space")
+    answer = await visitor.ask("POST", POST, {"body": "x", "durability": "none"})
+    assert answer.status == 201
+    inside.broker.journal.on_space(SpaceReport(SpaceLevel.ENOUGH))
+    answer = await visitor.ask("POST", POST, {"body": "x"})
+    assert answer.status == 201

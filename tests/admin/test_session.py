@@ -13,8 +13,9 @@ import pytest
 from sluicemq.admin.app import Application
 from sluicemq.admin.context import Limits
 from sluicemq.admin.session import PATIENCE_SECONDS, SLOWEST, Http, HttpSession
+from sluicemq.model.errors import AuthenticationFailed
 from sluicemq.model.rows import encode, row
-from sluicemq.protocols.access import OPEN
+from sluicemq.protocols.access import OPEN, Admitted, Credentials, Open
 from sluicemq.protocols.link import Link, Session
 from tests.admin.world import context
 from tests.protocols.harness import RecordedLink, RoomHarness
@@ -108,6 +109,42 @@ async def test_requests_that_come_at_once_are_answered_in_order() -> None:
     assert [status for status, _ in answers(link)] == [200, 404, 200]
 
 
+class WaitingAccess(Open):
+    """Access whose logins wait until they are cancelled."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.guest = None
+        self.waiting: list[Admitted] = []
+
+    def login(self, peer: str, credentials: Credentials, admitted: Admitted) -> None:
+        self.waiting.append(admitted)
+
+    def cancel_login(self) -> None:
+        while self.waiting:
+            self.waiting.pop()(AuthenticationFailed("the connection was closed"))
+
+
+@pytest.mark.parametrize("end", ["closed", "end_of_input", "shutdown", "dismiss"])
+def test_end_of_a_connection_withdraws_its_login(end: str) -> None:
+    asyncio.run(withdraw_login(end, *(["bye"] if end == "dismiss" else [])))
+
+
+async def withdraw_login(end: str, *arguments: str) -> None:
+    house = House()
+    access = WaitingAccess()
+    link = RecordedLink(house)
+    link.session = HttpSession(link, house.http, access, host="127.0.0.1", tls=False)
+    shown = b"\r\nAuthorization: Basic YW5uYTp4\r\n\r\n"
+    link.session.receive(STATUS.replace(b"\r\n\r\n", shown))
+    await house.rest()
+    assert len(access.waiting) == len(house.http.state.tasks) == 1
+    getattr(link.session, end)(*arguments)
+    await house.rest()
+    assert access.waiting == []
+    assert not house.http.state.tasks, "the request still waits for its login"
+
+
 @looped
 async def test_a_body_in_pieces_is_one_part() -> None:
     house = House()
@@ -145,17 +182,41 @@ async def test_a_part_is_answered_when_it_is_on_disk_and_so_is_its_repetition() 
         b"GET / HTTP/1.1\r\nHost: a\r\n folded\r\nbad name: x\r\n\r\n",
         b"POST / HTTP/1.1\r\nHost: a\r\nContent-Length: -1\r\n\r\n",
         b"POST / HTTP/1.1\r\nHost: a\r\nContent-Length: 1\r\nContent-Length: 2\r\n\r\n",
+        b"GET / HTTP/1.1\nHost: a\n\n",
+        b"GET / HTTP/1.1\r\nHost: a\nA: b\r\n\r\n",
+        b"GET / HTTP/1.1\r\nHost: a\r\n\n",
+        b"GET / HTTP/1.1\r\nHost: a\r\n\nGET / HTTP/1.1\r\n\r\n",
+        b"\nGET / HTTP/1.1\r\nHost: a\r\n\r\n",
+        b"GET / HTTP/1.1\r\nHost: a\r\nA: b\rB: c\r\n\r\n",
+        b"GET / HTTP/1.1\r\nHost: a\r\nA: b\r\n folded\r\n\r\n",
+        b"GET / HTTP/1.1\r\nHost: a\r\nA: b\r\n\tfolded\r\n\r\n",
+        b"GET / HTTP/1.1\r\nHost : a\r\n\r\n",
+        b"GET / HTTP/1.1\r\nHost: a\r\nA\0: b\r\n\r\n",
+        b"POST / HTTP/1.1\r\nHost: a\r\nContent-Length: 5\r\nTransfer-Encoding: chunked\r\n\r\n",
+        b"POST / HTTP/1.1\r\nHost: a\r\nTransfer-Encoding: chunked\r\ncontent-length: 0\r\n\r\n",
+        b"POST / HTTP/1.1\r\nHost: a\r\nContent-Length: 1\r\nContent-Length: 1\r\n\r\na",
+        b"POST / HTTP/1.1\r\nHost: a\r\nContent-Length: 1, 1\r\n\r\na",
+        b"POST / HTTP/1.1\r\nHost: a\r\nContent-Length: +1\r\n\r\na",
+        b"POST / HTTP/1.1\r\nHost: a\r\nContent-Length : 1\r\n\r\na",
+        b"POST / HTTP/1.1\r\nHost: a\r\nTransfer-Encoding : chunked\r\n\r\n0\r\n\r\n",
+        b"POST / HTTP/1.1\r\nHost: a\r\nTransfer-Encoding: gzip, chunked\r\n\r\n0\r\n\r\n",
+        b"POST / HTTP/1.1\r\nHost: a\r\nTransfer-Encoding: identity\r\n\r\n",
+        b"POST / HTTP/1.1\r\nHost: a\r\nTransfer-Encoding: xchunked\r\n\r\n",
+        b"POST / HTTP/1.1\r\nHost: a\r\nTransfer-Encoding: \x0bchunked\r\n\r\n",
+        b"POST / HTTP/1.1\r\nHost: a\r\n" + b"Transfer-Encoding: chunked\r\n" * 2 + b"\r\n",
+        b"POST / HTTP/1.0\r\nTransfer-Encoding: chunked\r\n\r\n0\r\n\r\n",
         b"GET /" + b"a" * HEAD * 2,
         b"GET / HTTP/1.1\r\nHost: localhost\r\n" + b"A: b\r\n" * HEAD,
     ],
 )
-def test_what_is_no_request_is_refused_in_json(data: bytes) -> None:
+@pytest.mark.parametrize("step", [1, 1000])
+def test_what_is_no_request_is_refused_in_json(data: bytes, step: int) -> None:
     async def scenario() -> None:
         house = House()
         link = house.connect()
-        for start in range(0, len(data), 1000):
+        for start in range(0, len(data), step):
             if link.open:
-                link.session.receive(data[start : start + 1000])
+                link.session.receive(data[start : start + step])
         await house.rest()
         [(status, body)] = answers(link)
         assert status == 400
@@ -163,6 +224,56 @@ def test_what_is_no_request_is_refused_in_json(data: bytes) -> None:
         assert not link.open
 
     asyncio.run(scenario())
+
+
+CHUNKED = (
+    b"POST /api/v1/batches?writer=w&batch=0&partition=0&part=0&final=1 HTTP/1.1\r\n"
+    b"Host: localhost\r\nTransfer-Encoding: chunked\r\n\r\n"
+)
+
+
+@pytest.mark.parametrize(
+    "rest",
+    [
+        b"0x5\r\nhello\r\n0\r\n\r\n",
+        b"-1\r\n",
+        b"+1\r\n",
+        b"g\r\n",
+        b"5 5\r\nhello\r\n0\r\n\r\n",
+        b"5;a\rb\r\nhello\r\n0\r\n\r\n",
+        b"5;a\nb\r\nhello\r\n0\r\n\r\n",
+        b"5\nhello\n0\n\n\r\n",
+        b"12345678901234567\r\n",
+        b"5\r\nhelloXX0\r\n\r\n",
+        b"0\r\nA: b\nB: c\r\n\r\n",
+        b"0\r\nContent-Length: 5\r\nContent-Length: 5\r\n\r\n",
+    ],
+)
+def test_chunks_that_can_be_read_in_two_ways_are_refused(rest: bytes) -> None:
+    async def scenario() -> None:
+        house = House()
+        link = house.connect()
+        link.session.receive(CHUNKED)
+        for byte in rest:
+            if link.open:
+                link.session.receive(bytes((byte,)))
+        await house.rest()
+        [(status, _)] = answers(link)
+        assert status == 400
+        assert not link.open
+
+    asyncio.run(scenario())
+
+
+@looped
+async def test_well_formed_chunks_only_lack_a_length() -> None:
+    house = House()
+    link = house.connect()
+    for byte in CHUNKED + b'1;a="b"\r\n{\r\n1\r\n}\r\n0\r\nTrailer: x\r\n\r\n':
+        link.session.receive(bytes((byte,)))
+    await house.rest()
+    [(status, body)] = answers(link)
+    assert (status, b"length-required" in body) == (411, True)
 
 
 @looped

@@ -213,16 +213,16 @@ def test_settings_in_force(tmp_path: Path) -> None:
     (tmp_path / "token").write_text("a secret that nobody may see\n")
     config = Config(
         broker=BrokerSettings(data_dir=tmp_path),
-        identity=IdentitySettings(admin_token_file=tmp_path / "token", login_delay=2.5),
+        identity=IdentitySettings(admin_token_file=tmp_path / "token", login_block=2.5),
         listeners=(Listener(url=Url.parse("jmq+unix:///run/x.sock"), mode=0o600),),
         destinations={Address(Kind.QUEUE, "orders"): DestinationSettings()},
     )
-    in_force = InForce(config, {"identity.login_delay": "/etc/sluicemq.toml"})
+    in_force = InForce(config, {"identity.login_block": "/etc/sluicemq.toml"})
     assert in_force.declares(Address(Kind.QUEUE, "orders"))
     assert not in_force.declares(Address(Kind.TOPIC, "orders"))
     views = in_force.settings()
     found = {view.name: view for view in views}
-    delay = found["identity.login_delay"]
+    delay = found["identity.login_block"]
     assert (delay.value, delay.default, delay.unit) == (2.5, 1.0, "s")
     assert delay.source == "/etc/sluicemq.toml"
     assert found["broker.ephemeral"].source == "default"
@@ -250,3 +250,33 @@ def test_changes_of_users_do_not_stop_the_loop(tmp_path: Path) -> None:
         assert turned > 50
 
     asyncio.run(scenario())
+
+
+@looped
+async def test_short_passwords_are_accepted_with_a_warning(inside: Inside) -> None:
+    admin = await root(inside)
+    short = (await admin.ask("PUT", "/users/anna", {"password": "12345678901"})).json()
+    assert "fewer than 12 characters" in short["warnings"][0]
+    for body in ({"password": "123456789012"}, {"superuser": True}, {"password": None}):
+        assert (await admin.ask("PUT", "/users/anna", body)).json()["warnings"] == []
+
+
+def test_minimum_length_holds_for_every_new_password(tmp_path: Path) -> None:
+    async def within() -> None:
+        inside = Inside(tmp_path, min_password_length=12)
+        try:
+            admin = await root(inside)
+            for name in ("anna", "root"):
+                answer = await admin.ask("PUT", f"/users/{name}", {"password": "12345678901"})
+                assert (answer.status, answer.code) == (409, "refused")
+                message = answer.json()["error"]["message"]
+                assert "has 11 characters, and this broker requires 12" in message
+            change = {"old": PASSWORD, "new": "12345678901"}
+            assert (await admin.ask("POST", "/session/password", change)).status == 409
+            assert [*inside.store.read().users] == ["root"]
+            body = {"password": "123456789012"}
+            assert (await admin.ask("PUT", "/users/anna", body)).status == 201
+        finally:
+            inside.gate.close()
+
+    asyncio.run(within())

@@ -13,6 +13,7 @@ from sluicemq.admin.ports import (
     Attached,
     AuditLine,
     ConnectionView,
+    InputView,
     ListenerView,
     PermissionView,
     SettingView,
@@ -47,6 +48,9 @@ class NoConnections:
 
     def listeners(self) -> list[ListenerView]:
         return []
+
+    def input(self) -> InputView:
+        return InputView(0, 1, 0, 0)
 
     def get(self, number: int) -> ConnectionView | None:
         return next((view for view in self.views if view.id == number), None)

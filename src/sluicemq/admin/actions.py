@@ -40,6 +40,7 @@ from sluicemq.broker.handling import copy_to, delete, move, redeliver, send_back
 from sluicemq.broker.lane import PRIORITIES
 from sluicemq.broker.walk import Walk
 from sluicemq.model.access import Operation
+from sluicemq.model.destination import is_temporary
 from sluicemq.model.errors import (
     ActionRefused,
     DestinationNotFound,
@@ -47,14 +48,13 @@ from sluicemq.model.errors import (
     LimitExceeded,
     RecordNotFound,
 )
-from sluicemq.protocols.crossing import is_temporary
 
 MOST_IDS: Final = 1000
 MOST_FAILURES: Final = 100
 """Of which an answer tells; with so many the rest is not tried."""
 STEP: Final = 50
 """Messages looked at together."""
-_ENDING: Final = frozenset({"target-full", "target-refused"})
+_ENDING: Final = frozenset({"low-disk-space", "target-full", "target-refused"})
 """Reasons for which there is no need to try the next one."""
 
 Action = Literal["delete", "move", "copy", "redeliver", "origin"]
@@ -117,7 +117,7 @@ class Work:
         self.broker: Broker = context.broker
         self.call = call
         self.subscription = subscription
-        self.pace = Pace()
+        self.pace = Pace(self.broker)
         self.done = 0
         self.scanned = 0
         self.failed: list[Failure] = []
@@ -153,9 +153,7 @@ class Work:
     async def rest(self) -> None:
         """Let others go first, when it is time."""
         if self.pace.due:
-            self.broker.wake()
             await self.pace.rest()
-            self.broker.wake()
 
     def answer(self, next: str | None) -> Done:
         """As far as it has come."""
@@ -181,9 +179,9 @@ class ActionPages:
                 400, "bad-body", "give one of ids, selector and all: with which messages?"
             )
         self._permit(call)
-        subscription = subscription_of(found(self._context, call.address), body.subscription)
-        selector = await compiled(body.selector)
-        act = self._act(call, self._target(body))
+        subscription = subscription_of(call, found(self._context, call), body.subscription)
+        selector = await compiled(self._broker, body.selector)
+        act = self._act(call, self._target(call, body))
         work = Work(self._context, call, subscription)
         next = None
         if body.ids is not None:
@@ -210,7 +208,7 @@ class ActionPages:
         if body.target is not None:
             call.demand(Operation.PRODUCE, body.target.address.name)
 
-    def _target(self, body: ActionBody) -> Destination | None:
+    def _target(self, call: Call, body: ActionBody) -> Destination | None:
         """Where they go; it comes into being if it may do so by itself. Problem."""
         if (body.target is not None) != (body.action in ("move", "copy")):
             raise Problem(400, "bad-body", "move and copy have a target, the others have none")
@@ -218,7 +216,7 @@ class ActionPages:
             return None
         address = body.target.address
         try:
-            return self._broker.resolve(address)
+            return self._broker.resolve(address, creator=call.identity.creator)
         except DestinationNotFound:
             raise not_found(address) from None
 
@@ -230,7 +228,9 @@ class ActionPages:
         def there() -> Destination:
             """It may have been removed and be there anew."""
             assert target is not None
-            return broker.resolve(target.address) if target.removed else target
+            if not target.removed:
+                return target
+            return broker.resolve(target.address, creator=target.creator)
 
         acts: dict[Action, Act] = {
             "delete": lambda delivery: delete(broker, delivery.subscription, [delivery]),
@@ -251,7 +251,7 @@ class ActionPages:
             raise Refusal("forbidden")
         if is_temporary(name) and self._broker.find(origin.address) is None:
             raise Refusal("origin-gone")
-        send_back(self._broker, delivery, origin)
+        send_back(self._broker, delivery, origin, call.identity.creator)
 
     async def _by_id(self, work: Work, ids: list[str], act: Act) -> None:
         for id in dict.fromkeys(ids):
@@ -279,17 +279,19 @@ class ActionPages:
             until = work.broker.journal.next_sequence()
         walk = Walk(line, until, priority, last)
         while walk.priority >= 0 and not work.over() and not work.subscription.closed:
-            deliveries = walk.look(STEP if work.room < 0 else min(STEP, work.room))
-            work.scanned += len(deliveries)
-            if selector is not None:
-                deliveries = [d for d in deliveries if selects(work.broker, selector, d)]
-            if body.action == "delete":
-                delete(work.broker, work.subscription, deliveries)
-                work.done += len(deliveries)
-            else:
-                for delivery in deliveries:
-                    if not work.refused:
+            chosen: list[Delivery] = []
+            for delivery in walk.look(STEP if work.room < 0 else min(STEP, work.room)):
+                work.scanned += 1
+                if selector is None or selects(work.broker, selector, delivery):
+                    if body.action == "delete":
+                        chosen.append(delivery)
+                    else:
                         _try_waiting(work, delivery, act)
+                if work.pace.due or work.refused:
+                    walk.back_to(delivery)
+                    break
+            delete(work.broker, work.subscription, chosen)
+            work.done += len(chosen)
             await work.rest()
         ended = walk.priority < 0 or work.refused or work.subscription.closed
         return None if ended else cursor(walk.priority, walk.last, until)

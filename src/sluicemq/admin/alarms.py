@@ -4,6 +4,8 @@
 |-------------------|-----------------------------------------------------------------------|
 | not-serving       | the broker starts, stops or has failed                                |
 | memory            | messages that are not journaled are about to be refused               |
+| disk-space        | persistent messages are refused: the journal's disk is nearly full    |
+| disk-full         | nothing is delivered: not even the reserve has space for acks         |
 | destinations-full | no more destinations are about to come into being                     |
 | connections-full  | a listener is about to refuse connections                             |
 | disk-slow         | one fdatasync in a hundred takes longer than SLOW_SYNC_SECONDS        |
@@ -13,13 +15,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from typing import Final
 
 import msgspec
 
 from sluicemq.admin.context import Context
 from sluicemq.admin.ports import ListenerView
+from sluicemq.journal.space import SpaceLevel
 from sluicemq.model.histogram import Distribution
 
 NEARLY: Final = 0.9
@@ -36,6 +39,31 @@ class AlarmView(msgspec.Struct, frozen=True):
 
     code: str
     text: str
+
+
+def _space_alarms(context: Context) -> Iterator[AlarmView]:
+    """What is wrong with the free space of the journal's disk."""
+    journal = context.broker.journal
+    space = journal.space_state()
+    if space.level == SpaceLevel.ENOUGH:
+        return
+    held = "".join(
+        f" The slot {name} holds {size} bytes of the journal that nothing else needs."
+        for name, size in journal.held_by_slots().items()
+    )
+    if space.level == SpaceLevel.EXHAUSTED:
+        yield AlarmView(
+            "disk-full",
+            f"The disk of the journal has {space.free} bytes left and the reserve is used up: "
+            f"nothing is delivered or accepted until there is room.{held}",
+        )
+    else:
+        yield AlarmView(
+            "disk-space",
+            f"The disk of the journal has {space.free} bytes left: persistent messages are "
+            f"refused until there are {space.resume}. Of the reserve, {space.reserve} of "
+            f"{space.reserve_size} bytes are left.{held}",
+        )
 
 
 def alarms(
@@ -57,6 +85,7 @@ def alarms(
                 "journaled are refused.",
             )
         )
+    found.extend(_space_alarms(context))
     most = settings.max_destinations
     if most and len(broker.destinations) > NEARLY * most:
         found.append(

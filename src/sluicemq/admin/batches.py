@@ -12,22 +12,23 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Mapping
 from typing import Annotated, Any, Final, Literal, NamedTuple
-from zlib import crc32
 
 import msgspec
 from msgspec import Meta
+from msgspec.structs import replace
 
 from sluicemq.admin.bodies import Budget, announced, pieces
 from sluicemq.admin.context import Context, Limits
 from sluicemq.admin.errors import RETRY_SECONDS, Problem
+from sluicemq.admin.naming import shown
 from sluicemq.admin.parts import Addressed, PartReader
 from sluicemq.admin.routing import Call, Endpoint, Raw
 from sluicemq.broker import BatchAnswer, BatchPart, Broker
 from sluicemq.broker.deadletter import dead_letter_of
 from sluicemq.model.access import Identity, Operation
 from sluicemq.model.destination import Address, Kind
-from sluicemq.model.errors import BatchRefused
-from sluicemq.model.rows import announced_rows, frames
+from sluicemq.model.errors import AccessDenied, BatchRefused
+from sluicemq.model.rows import DIGEST_MASK, announced_rows, digest, frames
 
 PART_ROWS: Final = 32_768
 """Rows of a part: all of them are written in one go, while nothing else is done."""
@@ -118,10 +119,8 @@ class BatchPages:
         )
         async with self._budget.room(size):
             body = bytearray()
-            digest = 0
             async for piece in pieces(request):
                 body += piece
-                digest = crc32(piece, digest)
             rows = _count(body)
             part = BatchPart(
                 writer=query.writer,
@@ -129,8 +128,9 @@ class BatchPages:
                 partition=query.partition,
                 part=query.part,
                 final=query.final,
-                digest=len(body) << 32 | digest,
+                digest=await _digest(body),
                 rows=rows,
+                owner=self._owner(call),
             )
             broker = self._broker
             broker.wake()
@@ -141,32 +141,58 @@ class BatchPages:
             del body  # its messages are enough while the disk is waited for
             for name in reader.forbidden:
                 call.denied(f"{Operation.PRODUCE} {name}")
-            return await self._write(part, query, reader)
+            return await self._write(call, part, reader)
+
+    def _owner(self, call: Call) -> str:
+        """Return the user that the writer belongs to: the caller, if it is nobody's yet.
+
+        Raises AccessDenied if it is another user's and the caller is no superuser.
+        """
+        writer = call.query.writer
+        identity = call.identity
+        owner = self._broker.batches.owner_of(writer) or identity.name
+        if owner != identity.name and not identity.superuser:
+            call.denied(f"write as {shown(writer)}")
+            raise AccessDenied(
+                f"the writer {writer!r} belongs to {owner}; write under another name, or as "
+                "that user or a superuser"
+            )
+        return owner
 
     async def _read(self, identity: Identity, body: bytearray) -> PartReader:
         """A frame at a time; others have their turn between them."""
-        reader = PartReader(identity, self._broker.clock.wall, self._limits.name)
+        reader = PartReader(
+            identity, self._broker.clock.wall, self._limits.name, self._limits.targets
+        )
         for frame in frames(memoryview(body)):
             reader.take(frame)
             await asyncio.sleep(0)
         return reader
 
-    async def _write(self, part: BatchPart, query: Query, reader: PartReader) -> Written:
+    async def _write(self, call: Call, part: BatchPart, reader: PartReader) -> Written:
         """Everything up to the append in one turn."""
         broker = self._broker
+        query: Query = call.query
+        identity = call.identity
         broker.wake()
+        # somebody else may have begun to write as this writer while the rows were read
+        part = replace(part, owner=self._owner(call))
         found = broker.batches.find(part)
         if found is not None:  # the same part was sent twice at a time
             return await self._known(found, part.writer)
         outcome = Outcome(reader.messages, [], {})
         if reader.refused:
-            outcome = self._sort(reader, query)
+            outcome = self._sort(identity, reader, query)
         try:
-            answered = broker.batches.write(part, outcome.messages + outcome.letters)
+            answered = broker.batches.write(
+                part, outcome.messages + outcome.letters, identity.creator
+            )
         except BatchRefused:
             # rarely: to ask about every message before would take as long as to write it
-            outcome = self._sort(reader, query)
-            answered = broker.batches.write(part, outcome.messages + outcome.letters)
+            outcome = self._sort(identity, reader, query)
+            answered = broker.batches.write(
+                part, outcome.messages + outcome.letters, identity.creator
+            )
         broker.traffic_of("http").published += len(outcome.messages)
         await self._durable(answered.sequence)
         return Written(
@@ -192,11 +218,11 @@ class BatchPages:
         self._broker.when_durable(sequence, done)
         await future
 
-    def _sort(self, reader: PartReader, query: Query) -> Outcome:
+    def _sort(self, identity: Identity, reader: PartReader, query: Query) -> Outcome:
         """What becomes of a part of which rows are refused. Problem if nothing of it is written."""
         refused = dict(reader.refused)
         later: dict[int, str] = {}
-        for place, error, passing in self._broker.batches.check(reader.messages):
+        for place, error, passing in self._broker.batches.check(reader.messages, identity.creator):
             (later if passing else refused)[reader.rows[place]] = str(error)
         if later:
             raise _later(later)
@@ -204,12 +230,12 @@ class BatchPages:
             raise _refused(refused)
         letters = []
         if query.refused == "dead-letter":
-            letters = self._letters(reader, refused, query.dead_letter)
+            letters = self._letters(identity, reader, refused, query.dead_letter)
         rows = zip(reader.rows, reader.messages, strict=True)
         return Outcome([each for row, each in rows if row not in refused], letters, refused)
 
     def _letters(
-        self, reader: PartReader, refused: Mapping[int, str], queue: str
+        self, identity: Identity, reader: PartReader, refused: Mapping[int, str], queue: str
     ) -> list[Addressed]:
         """Problem if the queue does not take them."""
         address = Address(Kind.QUEUE, queue)
@@ -221,7 +247,7 @@ class BatchPages:
             letter = dead_letter_of(message, origin, refused[row], 0, wall)
             letter.destination = address
             letters.append((address, letter))
-        refusals = self._broker.batches.check(letters)
+        refusals = self._broker.batches.check(letters, identity.creator)
         told = {rows[place]: f"as a dead letter, too: {error}" for place, error, _ in refusals}
         if any(passing for _, _, passing in refusals):
             raise _later(told)
@@ -274,6 +300,18 @@ def _count(body: bytearray) -> int:
             more={"limit": PART_ROWS},
         )
     return rows
+
+
+async def _digest(body: bytearray) -> int:
+    """Return the digest of a part's rows. Other requests are handled between two frames.
+
+    Raises ProtocolError (FrameTooLarge) for what is no frame of rows.
+    """
+    total = 0
+    for frame in frames(memoryview(body)):
+        total += digest(frame)
+        await asyncio.sleep(0)
+    return total & DIGEST_MASK
 
 
 def endpoints(context: Context) -> list[Endpoint]:

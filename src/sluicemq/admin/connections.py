@@ -80,12 +80,13 @@ class ConnectionPages:
     """`/connections`."""
 
     def __init__(self, context: Context) -> None:
+        self._broker = context.broker
         self._connections = context.connections
 
     async def list(self, call: Call) -> Page[ConnectionItem]:
         """GET /connections"""
         query: ConnectionQuery = call.query
-        pace = Pace()
+        pace = Pace(self._broker)
         found: list[ConnectionView] = []
         for view in self._connections:
             if may_see(call.identity, view) and _is_meant(query, view):

@@ -9,6 +9,7 @@ import msgspec
 from msgspec import Meta
 
 from sluicemq.admin.context import Context
+from sluicemq.admin.destinations import sees
 from sluicemq.admin.naming import base64_of, shown
 from sluicemq.admin.pace import Pace
 from sluicemq.admin.paging import Page, PageQuery, page_of
@@ -53,6 +54,7 @@ class ConsumerPages:
     """`/consumers`."""
 
     def __init__(self, context: Context) -> None:
+        self._broker = context.broker
         self._connections = context.connections
 
     async def list(self, call: Call) -> Page[ConsumerItem]:
@@ -62,15 +64,16 @@ class ConsumerPages:
         if query.destination_base64:
             wanted = decode_name(from_base64("destination_base64", query.destination_base64))
         kind = KINDS.get(query.kind)
-        pace = Pace()
+        pace = Pace(self._broker)
         found: list[ConsumerItem] = []
         for attached in self._connections.consumers():
-            address = attached.consumer.subscription.destination.address
+            destination = attached.consumer.subscription.destination
+            address = destination.address
             if (
                 (not wanted or address.name == wanted)
                 and (kind is None or address.kind is kind)
                 and (not query.connection or attached.connection == query.connection)
-                and call.identity.sees(address.name)
+                and sees(call.identity, destination)
             ):
                 found.append(_item(attached))
             if pace.due:

@@ -20,8 +20,9 @@ BESIDES_BYTES: Final = 16 * 1024 * 1024
 
 class Limits(NamedTuple):
     """What a listener accepts, in bytes: a part of a batch, a destination's name, a message, and
-    one that is published over the API; how many streams of events at a time; and how many messages,
-    and for how long, one request may look at, and for how long it may act on them."""
+    one that is published over the API; how many streams of events at a time; how many messages, and
+    for how long, one request may look at, and for how long it may act on them; and how many
+    destinations a part of a batch may have, 0 = any number."""
 
     part: int = BODY_BYTES + BESIDES_BYTES
     name: int = 1024
@@ -31,6 +32,7 @@ class Limits(NamedTuple):
     scan: int = 50_000
     scan_seconds: float = 2.0
     action_seconds: float = 10.0
+    targets: int = 1000
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -12,7 +12,7 @@ from typing import Final, Literal, NamedTuple
 import msgspec
 
 from sluicemq.admin.context import Context
-from sluicemq.admin.destinations import DestinationPages
+from sluicemq.admin.destinations import DestinationPages, sees
 from sluicemq.admin.naming import base64_of, shown
 from sluicemq.admin.pace import Pace
 from sluicemq.admin.paging import Page, PageQuery, page_with
@@ -82,7 +82,7 @@ class DeadLetterPages:
     async def index(self, call: Call) -> Page[DeadLetterItem]:
         """GET /dead-letters"""
         query: DeadLetterQuery = call.query
-        pace = Pace()
+        pace = Pace(self._broker)
         queues = await self._queues(call.identity, pace)
         names = sorted(queues, key=lambda queue: queue.name)
         if query.sort == "waiting":
@@ -116,15 +116,15 @@ class DeadLetterPages:
         found: dict[Destination, list[str]] = {}
         for place, destination in enumerate(list(self._broker.destinations.values())):
             called_so = destination.name.endswith(SUFFIX) and not destination.topic
-            if called_so and identity.sees(destination.name):
+            if called_so and sees(identity, destination):
                 found.setdefault(destination, [])
             settings = destination.settings
             queue = find(
                 Address(Kind.QUEUE, settings.dead_letter_queue or f"{destination.name}{SUFFIX}")
             )
-            if queue is not None and queue is not destination and identity.sees(queue.name):
+            if queue is not None and queue is not destination and sees(identity, queue):
                 users = found.setdefault(queue, [])
-                if identity.sees(destination.name) and len(users) < MOST_REASONS:
+                if sees(identity, destination) and len(users) < MOST_REASONS:
                     users.append(shown(str(destination.address)))
             if not place & 63 and pace.due:
                 await pace.rest()
@@ -150,6 +150,9 @@ class DeadLetterPages:
             for delivery in walk.look(min(STEP, most - counted)):
                 counted += 1
                 reasons[self._reason_of(delivery)] += 1
+                if pace.due:
+                    walk.back_to(delivery)
+                    break
             if pace.due:
                 await pace.rest()
         if len(self._known) >= REMEMBERED:

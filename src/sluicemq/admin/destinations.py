@@ -25,11 +25,13 @@ from sluicemq.admin.waiting import durable
 from sluicemq.broker import Destination, Subscription
 from sluicemq.model.access import Identity, Operation, matcher
 from sluicemq.model.destination import (
+    TEMPORARY,
     Address,
     DestinationSettings,
     Kind,
     Overflow,
     encode_name,
+    is_temporary,
 )
 from sluicemq.model.errors import JournalError
 
@@ -212,7 +214,7 @@ class DestinationPages:
 
     async def page(self, identity: Identity, query: DestinationQuery) -> Page[DestinationItem]:
         """What somebody sees of the destinations that are meant."""
-        pace = Pace()
+        pace = Pace(self._broker)
         chosen = await self._chosen(identity, query, pace)
         items = []
         for destination in chosen[query.part]:
@@ -230,7 +232,7 @@ class DestinationPages:
         figure = FIGURES.get(query.sort)
         keyed: list[tuple[Any, str, int, Destination]] = []
         for place, destination in enumerate(list(self._broker.destinations.values())):
-            if is_meant(destination) and identity.sees(destination.name):
+            if is_meant(destination) and sees(identity, destination):
                 key = figure(destination) if figure is not None else None
                 keyed.append((key, destination.name, place, destination))
             if not place & 63 and pace.due:
@@ -293,11 +295,11 @@ class DestinationPages:
             message = self._broker.core.glance(eldest)
         except JournalError:
             return None
-        return max(0, self._context.clock.wall - message.timestamp)
+        return max(0, self._context.clock.wall - message.arrival)
 
     async def show(self, call: Call) -> DestinationView:
         """GET /destinations/{kind}/{name}"""
-        return self._view(found(self._context, call.address))
+        return self._view(found(self._context, call))
 
     def _view(self, destination: Destination) -> DestinationView:
         settings = destination.settings
@@ -337,11 +339,11 @@ class DestinationPages:
             # else whoever may create one could fill any other by letting messages expire
             call.demand(Operation.PRODUCE, queue)
         base = broker.settings.defaults if there is None else there.settings
-        broker.declare(address, replace(base, **changed))
+        broker.declare(address, replace(base, **changed), creator=call.identity.creator)
         call.note = " ".join(f"{name}={value}" for name, value in changed.items())
         await durable(broker, broker.journal.next_sequence())
         call.status = 201 if there is None else 200
-        return self._view(found(self._context, address))
+        return self._view(found(self._context, call))
 
     def _changed(self, wanted: Wanted) -> dict[str, Any]:
         defaults = self._broker.settings.defaults
@@ -361,11 +363,17 @@ class DestinationPages:
         most = self._context.limits.name
         if not 0 < len(encode_name(name)) <= most:
             raise Problem(400, "bad-name", f"the name of a destination has 1 to {most} bytes")
+        if is_temporary(name):
+            raise Problem(
+                400,
+                "bad-name",
+                f"names with {TEMPORARY} are for temporary destinations, which clients create",
+            )
 
     async def delete(self, call: Call) -> None:
         """DELETE /destinations/{kind}/{name}"""
         broker = self._broker
-        destination = found(self._context, call.address)
+        destination = found(self._context, call)
         if destination.consumers and not call.query.force:
             raise Problem(
                 409,
@@ -381,7 +389,7 @@ class DestinationPages:
     async def purge(self, call: Call) -> Purged:
         """POST /destinations/{kind}/{name}/purge"""
         broker = self._broker
-        purged = await empty(broker, found(self._context, call.address), call.body.unacked)
+        purged = await empty(broker, found(self._context, call), call.body.unacked)
         call.note = f"purged {purged}"
         await durable(broker, broker.journal.next_sequence())
         return Purged(purged=purged)
@@ -396,18 +404,24 @@ class DestinationPages:
 
     async def _set_paused(self, call: Call, paused: bool) -> DestinationItem:
         broker = self._broker
-        destination = found(self._context, call.address)
+        destination = found(self._context, call)
         (broker.pause if paused else broker.unpause)(destination)
         await durable(broker, broker.journal.next_sequence())
         return self.item(destination)
 
 
-def found(context: Context, address: Address) -> Destination:
-    """The destination. Problem if there is none."""
-    destination = context.broker.find(address)
-    if destination is None:
-        raise not_found(address)
+def found(context: Context, call: Call) -> Destination:
+    """Return the destination in the path. Raises Problem if there is none that the caller may look
+    at: temporary ones belong to their connections, and are administered by superusers."""
+    destination = context.broker.find(call.address)
+    if destination is None or (destination.temporary and not call.identity.superuser):
+        raise not_found(call.address)
     return destination
+
+
+def sees(identity: Identity, destination: Destination) -> bool:
+    """Return whether lists show it to the user."""
+    return identity.superuser or (not destination.temporary and identity.sees(destination.name))
 
 
 def not_found(address: Address) -> Problem:

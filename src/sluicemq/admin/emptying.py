@@ -18,7 +18,7 @@ async def empty(broker: Broker, destination: Destination, unacked: bool) -> int:
     """Drop what waits there now, and with `unacked` what is in flight; not what comes meanwhile.
     Returns how many."""
     until = broker.journal.next_sequence()
-    pace = Pace()
+    pace = Pace(broker)
     count = 0
     for subscription in (destination.queue, *destination.subscriptions.values()):
         count += await _drop_waiting(broker, subscription, until, pace)
@@ -37,7 +37,7 @@ async def _drop_waiting(broker: Broker, subscription: Subscription, until: int, 
             delete(broker, subscription, found)
             count += len(found)
         if pace.due:
-            await _rest(broker, pace)
+            await pace.rest()
     return count
 
 
@@ -50,7 +50,7 @@ async def _drop_delayed(broker: Broker, subscription: Subscription, pace: Pace) 
             delete(broker, subscription, still)
             count += len(still)
         if pace.due:
-            await _rest(broker, pace)
+            await pace.rest()
     return count
 
 
@@ -68,11 +68,5 @@ async def _drop_held(broker: Broker, subscription: Subscription, pace: Pace) -> 
                 delete(broker, subscription, still)
                 count += len(still)
             if pace.due:
-                await _rest(broker, pace)
+                await pace.rest()
     return count
-
-
-async def _rest(broker: Broker, pace: Pace) -> None:
-    broker.wake()
-    await pace.rest()
-    broker.wake()

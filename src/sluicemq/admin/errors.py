@@ -3,6 +3,8 @@
 raised                       status  code
 Problem                      its own
 AuthenticationMissing        401     authentication-missing
+TooManyFailures              429     too-many-failures
+LoginBusy                    503     login-busy
 AuthenticationFailed         401     authentication-failed
 AccessDenied                 403     forbidden
 UserNotFound                 404     user-not-found
@@ -12,7 +14,9 @@ ProtocolError                400     bad-request
 FrameTooLarge                413     too-large
 BrokerStopping               503     stopping
 BatchConflict                409     batch-differs
+LowDiskSpace                 507     low-disk-space
 LimitExceeded                409     limit-exceeded
+OSError: no space left       507     low-disk-space
 other BrokerError            409     refused
 anything else                500     internal-error, and the log has the rest
 """
@@ -27,6 +31,7 @@ import structlog
 from starlette.exceptions import HTTPException
 from starlette.responses import Response
 
+from sluicemq.journal.space import NO_SPACE
 from sluicemq.model.errors import (
     AccessDenied,
     AccessError,
@@ -37,8 +42,11 @@ from sluicemq.model.errors import (
     BrokerStopping,
     FrameTooLarge,
     LimitExceeded,
+    LoginBusy,
+    LowDiskSpace,
     ProtocolError,
     SluiceError,
+    TooManyFailures,
     UserExists,
     UserNotFound,
 )
@@ -46,7 +54,7 @@ from sluicemq.model.errors import (
 MEDIA_TYPE: Final = "application/json"
 CHALLENGE: Final = 'Basic realm="sluicemq", charset="UTF-8", Bearer realm="sluicemq"'
 RETRY_SECONDS: Final = 1
-"""What clients are told to wait when the broker stops."""
+"""What clients are told to wait when the broker stops or too many logins wait."""
 
 log = structlog.get_logger("sluicemq.http")
 
@@ -95,6 +103,8 @@ def refusal(error: Exception) -> Response:
 
 _KNOWN: Final[tuple[tuple[type[SluiceError], int, str], ...]] = (
     (AuthenticationMissing, 401, "authentication-missing"),
+    (TooManyFailures, 429, "too-many-failures"),
+    (LoginBusy, 503, "login-busy"),
     (AuthenticationFailed, 401, "authentication-failed"),
     (AccessDenied, 403, "forbidden"),
     (UserNotFound, 404, "user-not-found"),
@@ -104,6 +114,7 @@ _KNOWN: Final[tuple[tuple[type[SluiceError], int, str], ...]] = (
     (ProtocolError, 400, "bad-request"),
     (BrokerStopping, 503, "stopping"),
     (BatchConflict, 409, "batch-differs"),
+    (LowDiskSpace, 507, "low-disk-space"),
     (LimitExceeded, 409, "limit-exceeded"),
     (BrokerError, 409, "refused"),
 )
@@ -119,9 +130,13 @@ def _problem(error: Exception) -> Problem:
             headers = {}
             if status == 401:
                 headers["WWW-Authenticate"] = CHALLENGE
-            elif status == 503:
+            elif isinstance(error, TooManyFailures):
+                headers["Retry-After"] = str(error.retry_after)
+            elif status in (503, 507):
                 headers["Retry-After"] = str(RETRY_SECONDS)
             return Problem(status, code, str(error), headers)
+    if isinstance(error, OSError) and error.errno in NO_SPACE:
+        return Problem(507, "low-disk-space", f"nothing has been changed: {error}")
     log.error("internal error", exc_info=error)
     return Problem(500, "internal-error", "something went wrong here; the broker's log says what")
 

@@ -40,7 +40,8 @@ from sluicemq.admin.message_view import (
 from sluicemq.admin.naming import shown
 from sluicemq.admin.pace import Pace
 from sluicemq.admin.routing import Call, Endpoint
-from sluicemq.broker import Broker, Delivery, Destination, Selector, Subscription, compile_selector
+from sluicemq.admin.subscriptions import sees_subscription
+from sluicemq.broker import Broker, Delivery, Destination, Selector, Subscription
 from sluicemq.broker.delivery import DELAYED, READY
 from sluicemq.broker.handling import find, in_flight, is_held
 from sluicemq.broker.lane import Lane
@@ -96,6 +97,8 @@ class MessageItem(msgspec.Struct, kw_only=True, frozen=True, omit_defaults=True)
     position    place among those of its state, from 0; null if that is not known
     protocol    by which it came; `http` for this API and batches
     kind        of the body: none, text, json, bytes, map, stream, object
+    timestamp   by the client's clock where its protocol has a timestamp, else as `arrival`
+    arrival     when the broker took the message, by the broker's clock
     deliver_at  no consumer gets it before; of a delayed one the end of the delay
     attempts    deliveries so far
     holder      who has an unacked one: a consumer, or a transaction that has not ended
@@ -111,6 +114,7 @@ class MessageItem(msgspec.Struct, kw_only=True, frozen=True, omit_defaults=True)
     size: int
     priority: int
     timestamp: int
+    arrival: int
     expiration: int
     deliver_at: int
     attempts: int
@@ -176,8 +180,8 @@ class MessagePages:
     async def index(self, call: Call) -> MessagePage:
         """GET …/messages"""
         query: MessageQuery = call.query
-        subscription = subscription_of(found(self._context, call.address), query.subscription)
-        selector = await compiled(query.selector)
+        subscription = subscription_of(call, found(self._context, call), query.subscription)
+        selector = await compiled(self._broker, query.selector)
         if query.offset and (query.after or selector is not None):
             raise Problem(
                 400,
@@ -193,7 +197,7 @@ class MessagePages:
     ) -> MessagePage:
         line = subscription.everything
         walk, place = Walk(line, NO_END), query.offset
-        pace = Pace()
+        pace = Pace(self._broker)
         if query.after:
             priority, last, place = read_cursor(query.after)
             walk = Walk(line, NO_END, priority, last)
@@ -202,14 +206,16 @@ class MessagePages:
         budget = Budget(self._context)
         items: list[MessageItem] = []
         while len(items) < query.limit and walk.priority >= 0 and not budget.over:
-            deliveries = walk.look(min(STEP, query.limit - len(items)))
-            budget.spend(len(deliveries))
-            for delivery in deliveries:
+            for delivery in walk.look(min(STEP, query.limit - len(items))):
+                budget.spend(1)
                 if selector is None:
                     items.append(self._item(delivery, "waiting", place, query.body))
                 elif selects(self._broker, selector, delivery):
                     items.append(self._item(delivery, "waiting", None, query.body))
                 place += 1
+                if pace.due:
+                    walk.back_to(delivery)
+                    break
             if pace.due:
                 await pace.rest()
         return MessagePage(
@@ -228,7 +234,7 @@ class MessagePages:
         if query.after:
             _, _, place = read_cursor(query.after)
         in_step = STEP if selector is not None else query.limit
-        pace = Pace()
+        pace = Pace(self._broker)
         budget = Budget(self._context)
         items: list[MessageItem] = []
         more = True
@@ -239,12 +245,15 @@ class MessagePages:
             else:
                 deliveries = delayed(subscription, place, count)
             more = len(deliveries) == count
-            budget.spend(len(deliveries))
             for delivery in deliveries:
+                budget.spend(1)
                 if selector is None or selects(broker, selector, delivery):
                     position = place if selector is None else None
                     items.append(self._item(delivery, query.state, position, query.body))
                 place += 1
+                if pace.due:
+                    more = True
+                    break
             if pace.due:
                 await pace.rest()
         there = subscription.unacked if query.state == "unacked" else len(subscription.delayed)
@@ -287,7 +296,7 @@ class MessagePages:
 
     def _one(self, call: Call, name: str) -> tuple[Delivery, Message]:
         """Problem if it is not there."""
-        subscription = subscription_of(found(self._context, call.address), name)
+        subscription = subscription_of(call, found(self._context, call), name)
         delivery = by_id(self._broker, subscription, call.names["id"])
         if delivery is None:
             raise Problem(404, "message-not-found", "no such message is here, or it has gone")
@@ -297,23 +306,26 @@ class MessagePages:
 # --- what actions need too -----------------------------------------------------------------------
 
 
-def subscription_of(destination: Destination, name: str) -> Subscription:
-    """The subscription of a topic with that name; without one a destination's own. Problem."""
+def subscription_of(call: Call, destination: Destination, name: str) -> Subscription:
+    """Return the subscription of a topic with that name; without one a destination's own.
+
+    Raises Problem if there is none that the caller may look into.
+    """
     if not name:
         return destination.queue
     subscription = destination.subscriptions.get(name)
-    if subscription is None:
+    if subscription is None or not sees_subscription(call.identity, subscription):
         raise Problem(404, "subscription-not-found", f"there is no subscription {shown(name)} here")
     return subscription
 
 
-async def compiled(text: str) -> Selector | None:
+async def compiled(broker: Broker, text: str) -> Selector | None:
     """Problem for what is no selector. On another thread: the first one takes long, as the grammar
     is read for it."""
     if not text.strip():
         return None
     try:
-        return await asyncio.to_thread(compile_selector, text)
+        return await asyncio.to_thread(broker.compile_selector, text)
     except SelectorError as error:
         raise Problem(400, "bad-selector", str(error), more={"position": error.position}) from None
 
@@ -396,6 +408,7 @@ def item(
         size=delivery.size,
         priority=message.priority,
         timestamp=message.timestamp,
+        arrival=message.arrival,
         expiration=delivery.expires + epoch if delivery.expires else 0,
         deliver_at=due,
         attempts=delivery.attempts,

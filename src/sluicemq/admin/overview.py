@@ -15,6 +15,7 @@ from msgspec.structs import replace
 
 from sluicemq.admin.alarms import AlarmView, alarms
 from sluicemq.admin.context import Context
+from sluicemq.admin.destinations import sees
 from sluicemq.admin.errors import Problem
 from sluicemq.admin.history import STEP, TOTAL_STEPS
 from sluicemq.admin.routing import KINDS, Call, Endpoint, from_base64
@@ -112,7 +113,8 @@ class ProtocolView(msgspec.Struct, frozen=True):
 
 
 class ListenerItem(msgspec.Struct, kw_only=True, frozen=True):
-    """An open listener; bytes of all its connections so far."""
+    """An open listener; bytes of all its connections so far. `closed`: connections closed because
+    of a limit or a deadline, by its name."""
 
     url: str
     protocol: str
@@ -123,6 +125,17 @@ class ListenerItem(msgspec.Struct, kw_only=True, frozen=True):
     refused: int
     bytes_in: int
     bytes_out: int
+    closed: dict[str, int]
+
+
+class InputItem(msgspec.Struct, kw_only=True, frozen=True):
+    """Unfinished input of all connections: bytes, how many there may be, the connections that hold
+    it, and how many of them are not read until there is room."""
+
+    bytes: int
+    limit: int
+    connections: int
+    suspended: int
 
 
 class JournalView(msgspec.Struct, kw_only=True, frozen=True):
@@ -153,6 +166,7 @@ class OverviewView(msgspec.Struct, kw_only=True, frozen=True):
     bodies_in_memory: int
     bodies_budget: int
     bodies_limit: int
+    input: InputItem
     totals: TotalsView
     protocols: dict[str, ProtocolView]
     listeners: list[ListenerItem]
@@ -200,6 +214,7 @@ class Overview:
             bodies_in_memory=broker.core.memory,
             bodies_budget=broker.core.memory_budget,
             bodies_limit=broker.settings.memory_limit,
+            input=InputItem(**context.connections.input()._asdict()),
             totals=self._totals(),
             protocols=dict(self._protocols()),
             listeners=[ListenerItem(**each._asdict()) for each in listeners],
@@ -310,7 +325,7 @@ class OverviewPages:
             return self._overview.past(steps)
         call.demand(Operation.BROWSE, name)
         destination = self._context.broker.find(Address(KINDS[query.kind], name))
-        if destination is None:
+        if destination is None or not sees(call.identity, destination):
             raise Problem(404, "destination-not-found", f"there is no such {query.kind}")
         history = self._context.history
         series = history.of(destination, steps)

@@ -1,28 +1,41 @@
-"""Long work in slices, so that nobody else waits for it."""
+"""Requests that take long, in slices, so that nobody else waits for them."""
 
 from __future__ import annotations
 
 import asyncio
-from time import perf_counter
-from typing import Final
+from functools import partial
 
-SLICE_SECONDS: Final = 0.003
+from sluicemq.broker import Broker
 
 
 class Pace:
-    """`if pace.due: await pace.rest()`, now and then, each millisecond or more often."""
+    """The share of one request in the time of scans (broker/scans.py).
 
-    __slots__ = ("_until",)
+    `if pace.due: await pace.rest()` after each message or item. What was looked at before may have
+    changed after it.
+    """
 
-    def __init__(self) -> None:
-        self._until = perf_counter() + SLICE_SECONDS
+    __slots__ = ("_broker", "_rested", "_scans")
+
+    def __init__(self, broker: Broker) -> None:
+        self._broker = broker
+        self._scans = broker.core.scans
+        self._rested = False
 
     @property
     def due(self) -> bool:
-        """The slice is over."""
-        return perf_counter() > self._until
+        """The slice is over. The first slice is none if other scans wait already."""
+        return self._scans.over() or bool(not self._rested and self._scans.waiting)
 
     async def rest(self) -> None:
-        """Let everyone else go first; then a new slice begins."""
-        await asyncio.sleep(0)
-        self._until = perf_counter() + SLICE_SECONDS
+        """Wait for the next slice."""
+        self._rested = True
+        turn: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+        self._scans.schedule(partial(_resume, turn), outside=True)
+        await turn
+        self._broker.wake()  # what the request does now ends with a flush, too
+
+
+def _resume(turn: asyncio.Future[None]) -> None:
+    if not turn.done():  # its request may have been cancelled
+        turn.set_result(None)

@@ -33,8 +33,9 @@ class PartReader:
     forbidden  names of destinations that the sender may not send to
     """
 
-    def __init__(self, identity: Identity, wall: int, max_name: int) -> None:
-        """`wall` is the time by which lives are counted, `max_name` in bytes."""
+    def __init__(self, identity: Identity, wall: int, max_name: int, max_targets: int = 0) -> None:
+        """`wall` is the time by which lives are counted, `max_name` in bytes; `max_targets`
+        destinations may be named, 0 = any number."""
         self.messages: list[Addressed] = []
         self.rows: list[int] = []
         self.refused: dict[int, str] = {}
@@ -42,6 +43,7 @@ class PartReader:
         self._identity = identity
         self._wall = wall
         self._max_name = max_name
+        self._max_targets = max_targets
         self._rows = 0
         self._properties = 0
         self._addresses: dict[tuple[bytes, bool], Address] = {}
@@ -141,9 +143,16 @@ class PartReader:
         return address
 
     def _find(self, key: tuple[bytes, bool]) -> Address | None:
-        """The destination; None if nothing can be sent there, and `_unusable` says why."""
+        """The destination; None if nothing can be sent there, and `_unusable` says why. Raises
+        FrameTooLarge for one destination too many."""
         if key in self._unusable:
             return None
+        most = self._max_targets
+        if most and len(self._addresses) >= most:
+            raise FrameTooLarge(
+                f"the rows of the part have more than {most} destinations, the limit "
+                "(http.max_batch_destinations); send several parts"
+            )
         raw, topic = key
         try:
             name = name_of(raw)

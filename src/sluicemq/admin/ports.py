@@ -3,7 +3,7 @@ own."""
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterator
+from collections.abc import Collection, Iterator, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Literal, NamedTuple, Protocol
 
@@ -53,7 +53,10 @@ class Attached(NamedTuple):
 
 
 class ListenerView(NamedTuple):
-    """An open listener: connections now, accepted and refused since the start, and their bytes."""
+    """An open listener: connections now, accepted and refused since the start, and their bytes.
+
+    closed  connections closed because of a limit or a deadline, by its name
+    """
 
     url: str
     protocol: str
@@ -64,6 +67,17 @@ class ListenerView(NamedTuple):
     refused: int
     bytes_in: int
     bytes_out: int
+    closed: Mapping[str, int] = {}
+
+
+class InputView(NamedTuple):
+    """The unfinished input of all connections: bytes, how many there may be, the connections that
+    hold it, and how many of them are not read until there is room."""
+
+    bytes: int
+    limit: int
+    connections: int
+    suspended: int
 
 
 class Connections(Protocol):
@@ -83,6 +97,9 @@ class Connections(Protocol):
 
     def listeners(self) -> list[ListenerView]:
         """Open listeners, in the order of the configuration."""
+
+    def input(self) -> InputView:
+        """The memory of unfinished input."""
 
     def get(self, number: int) -> ConnectionView | None:
         """The connection with that id."""
@@ -208,9 +225,11 @@ class UserBook(Protocol):
     def rights(self, name: str) -> list[PermissionView]:
         """A user's permissions, those of its roles included; none of nobody."""
 
-    async def add(self, by: str, name: str, wanted: UserChange) -> None: ...
+    async def add(self, by: str, name: str, wanted: UserChange) -> list[str]:
+        """Add a user. Return warnings about its password."""
 
-    async def alter(self, by: str, name: str, wanted: UserChange) -> None: ...
+    async def alter(self, by: str, name: str, wanted: UserChange) -> list[str]:
+        """Alter a user. Return warnings about its new password."""
 
     async def set_password(self, by: str, name: str, password: str) -> None:
         """As `alter`: who has a digest keeps one."""

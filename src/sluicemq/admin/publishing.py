@@ -22,7 +22,6 @@ from sluicemq.model.access import Operation
 from sluicemq.model.destination import Address, decode_name, encode_name
 from sluicemq.model.errors import DestinationNotFound
 from sluicemq.model.message import BodyKind, Durability, Message, Origin, Property
-from sluicemq.protocols.crossing import is_temporary
 
 MOST_PROPERTIES: Final = 1000
 _BESIDES: Final = 256 * 1024
@@ -31,7 +30,9 @@ _BESIDES: Final = 256 * 1024
 Milliseconds = Annotated[int, Meta(ge=0, le=10 * 365 * 86_400_000)]
 Text = Annotated[str, Meta(max_length=65_535)]
 
-_DURABILITIES: Final = {each.name.lower(): each for each in Durability}
+_DURABILITIES: Final = {
+    each.name.lower(): each for each in Durability if each is not Durability.TRANSIENT
+}
 _KINDS: Final = {
     "text": BodyKind.TEXT,
     "json": BodyKind.JSON,
@@ -108,11 +109,9 @@ class PublishingPages:
         if not 0 < len(encode_name(address.name)) <= self._context.limits.name:
             raise not_found(address)
         message = self._message(address, call.body)
-        if broker.find(address) is None and is_temporary(address.name):
-            raise not_found(address)
         broker.wake()
         try:
-            destination = broker.resolve(address)
+            destination = broker.resolve(address, creator=call.identity.creator)
         except DestinationNotFound:
             raise not_found(address) from None
         destination.touch()

@@ -26,8 +26,9 @@ from uvicorn.server import ServerState
 
 from sluicemq.admin.errors import MEDIA_TYPE, document
 from sluicemq.admin.identity import Caller
+from sluicemq.admin.strict import StrictReceiveBuffer
 from sluicemq.protocols.access import Access
-from sluicemq.protocols.link import Link, Portrait, Timer
+from sluicemq.protocols.link import Link, Login, Portrait, Timer
 
 if TYPE_CHECKING:
     from uvicorn.protocols.http.h11_impl import RequestResponseCycle
@@ -122,7 +123,14 @@ class LinkTransport(asyncio.Transport):
 
 
 class Http11(H11Protocol):
-    """uvicorn's, but that what it refuses itself is told as everything else is."""
+    """uvicorn's, but stricter (see strict.py), and what it refuses itself is told as everything
+    else is."""
+
+    def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
+        """Begin to read requests from `transport`."""
+        # h11 has no other way to read more strictly than it does
+        self.conn._receive_buffer = StrictReceiveBuffer()
+        super().connection_made(transport)
 
     def send_400_response(self, msg: str) -> None:
         """h11 cannot make sense of what was sent, or it is too large for a head."""
@@ -168,7 +176,9 @@ class HttpSession:
 
     __slots__ = (
         "_begun",
+        "_body",
         "_caller",
+        "_head",
         "_in_body",
         "_link",
         "_patience",
@@ -196,24 +206,62 @@ class HttpSession:
         """A body was being read at the last look."""
         self._received = 0
         """Bytes since then."""
+        self._head = 0
+        """Bytes of the unfinished head that h11 holds."""
+        self._body = 0
+        """Bytes received of the body of the request that is being answered."""
         self._timer: Timer = link.call_later(self._patience, self._look)
 
     def receive(self, data: bytes) -> None:
         """See Session."""
         self._received += len(data)
-        self._protocol.data_received(data)
-        connection = self._protocol.conn
-        self._waiting = connection.their_state is h11.IDLE and bool(connection.trailing_data[0])
+        protocol = self._protocol
+        in_body = protocol.conn.their_state is h11.SEND_BODY
+        protocol.data_received(data)
+        connection = protocol.conn
+        if in_body or connection.their_state is h11.SEND_BODY:
+            self._body += len(data)
+        self._settle_body()
+        self._head = len(connection.trailing_data[0])
+        self._waiting = connection.their_state is h11.IDLE and self._head > 0
         if not self._waiting:
             self._begun = False
 
+    def _settle_body(self) -> None:
+        """Count nothing for the body of a request that has been answered."""
+        cycle = cast("RequestResponseCycle | None", self._protocol.cycle)
+        if self._body and (cycle is None or cycle.response_complete):
+            self._body = 0
+
+    @property
+    def buffered(self) -> int:
+        """See Session. A body counts until its request has been answered."""
+        return self._head + self._body
+
+    @property
+    def incomplete(self) -> bool:
+        """See Session."""
+        return self._waiting or self._protocol.conn.their_state is h11.SEND_BODY
+
+    @property
+    def login(self) -> Login:
+        """Each request says who it is from; the head of the first has to be short."""
+        begun = cast("RequestResponseCycle | None", self._protocol.cycle) is not None
+        return Login.DONE if begun else Login.NONE
+
+    def discard_input(self) -> None:
+        """See Session. What the application has read is its own to drop."""
+        self._head = self._body = 0
+
     def end_of_input(self) -> None:
-        """An answer that is under way is still given."""
+        """An answer that is under way is still given, unless its login waits for a check."""
+        self._caller.access.cancel_login()
         if not self._protocol.conclude():
             self._link.close()
 
     def flushed(self) -> None:
-        """See Session."""
+        """A request may have been answered."""
+        self._settle_body()
 
     def congest(self) -> None:
         """See Session."""
@@ -227,19 +275,24 @@ class HttpSession:
         """See Session."""
         self._timer.cancel()
         self._caller.gone = True
-        self._caller.leaving.set()
+        self._leave()
         self._protocol.connection_lost(None)
 
     def shutdown(self) -> None:
         """See Session. An answer that is under way is still given."""
-        self._caller.leaving.set()
+        self._leave()
         self._protocol.shutdown()
 
     def dismiss(self, reason: str) -> None:
         """The same: who has asked something is answered, and that was that."""
-        self._caller.leaving.set()
+        self._leave()
         if not self._protocol.conclude():
             self._link.close(reason)
+
+    def _leave(self) -> None:
+        """Wait neither for long answers nor for the check of a login."""
+        self._caller.leaving.set()
+        self._caller.access.cancel_login()
 
     def portrait(self) -> Portrait:
         """See Session."""

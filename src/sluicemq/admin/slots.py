@@ -38,13 +38,20 @@ class Wanted(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
 
 class SlotView(msgspec.Struct, frozen=True):
-    """A slot, as it is."""
+    """A slot, as it is.
+
+    created    ms since the epoch
+    lost       segments that it needed may be gone; `abandoned`: because its reader did not move it
+    moved      ms since the epoch, when its reader last acknowledged a position; 0 = never
+    """
 
     name: str
     position: int
     limit_bytes: int
     created: int
     lost: bool
+    moved: int
+    abandoned: bool
 
 
 class SlotList(msgspec.Struct, frozen=True):
@@ -105,17 +112,10 @@ def _create_or_advance(slots: Slots, name: str, wanted: Wanted) -> tuple[Slot, b
             raise Problem(409, "too-many-slots", said) from None
         return slots.create(name, wanted.position, wanted.limit_bytes), True
     if slot.lost:
-        raise Problem(
-            409,
-            "slot-lost",
-            f"more than {slot.limit_bytes} bytes were waiting for the slot {name}, and some of "
-            "them are gone. Drop it, and begin again with the earliest that is there",
-        )
+        raise Problem(409, "slot-lost", slot.describe_loss(name))
     if wanted.position < slot.position:
         said = f"the slot {name} is at {slot.position} and cannot go back"
         raise Problem(409, "slot-ahead", said, more={"position": slot.position})
-    if wanted.position == slot.position:
-        return slot, False
     return slots.advance(name, wanted.position), False
 
 
@@ -131,7 +131,15 @@ def _name(call: Call) -> str:
 
 
 def _described(name: str, slot: Slot) -> SlotView:
-    return SlotView(name, slot.position, slot.limit_bytes, slot.created, slot.lost)
+    return SlotView(
+        name,
+        slot.position,
+        slot.limit_bytes,
+        slot.created,
+        slot.lost,
+        slot.moved,
+        slot.abandoned,
+    )
 
 
 def endpoints(context: Context) -> list[Endpoint]:

@@ -1,7 +1,8 @@
 """Subscriptions of topics: of clients that are there, and durable ones of those that are not.
 
-Shown are those of the topics that the caller sees. To delete one is to drop its messages, which
-takes what it takes to empty the topic.
+Shown are those of the topics that the caller sees; durable ones only to who may use them, as their
+owner, or may manage the topic (protocols/ownership.py). The same users may delete one, which drops
+its messages.
 """
 
 from __future__ import annotations
@@ -15,6 +16,7 @@ import msgspec
 from msgspec import Meta
 
 from sluicemq.admin.context import Context
+from sluicemq.admin.destinations import sees
 from sluicemq.admin.errors import Problem
 from sluicemq.admin.naming import base64_of, shown
 from sluicemq.admin.pace import Pace
@@ -22,8 +24,9 @@ from sluicemq.admin.paging import Page, PageQuery, page_of
 from sluicemq.admin.routing import Call, Endpoint, from_base64
 from sluicemq.admin.waiting import durable
 from sluicemq.broker import Destination, Subscription
-from sluicemq.model.access import Operation
+from sluicemq.model.access import Identity, Operation
 from sluicemq.model.destination import Address, Kind, decode_name
+from sluicemq.protocols.ownership import may_administer_subscription
 
 _OF_JMS: Final = re.compile(r"(?:shared-)?(?:durable|group|shared|consumer):([^/ ]*)/([^ ]*)")
 """How JMQ clients' subscriptions are called: client id and name, quoted as in URLs."""
@@ -52,6 +55,7 @@ class SubscriptionItem(msgspec.Struct, kw_only=True, frozen=True, omit_defaults=
     """A subscription.
 
     name              by which it is deleted
+    owner             user that it belongs to; left out if it belongs to nobody, or is not durable
     client_id, label  what its JMS client calls itself and it; of others "" and the name
     """
 
@@ -68,6 +72,7 @@ class SubscriptionItem(msgspec.Struct, kw_only=True, frozen=True, omit_defaults=
     bytes: int
     consumers: int
     destination_base64: str | None = None
+    owner: str = ""
 
 
 class SubscriptionPages:
@@ -85,16 +90,20 @@ class SubscriptionPages:
             topics = [] if topic is None else [topic]
         else:
             topics = list(self._broker.destinations.values())
-        pace = Pace()
+        pace = Pace(self._broker)
         found: list[SubscriptionItem] = []
         for topic in topics:
-            if topic.subscriptions and call.identity.sees(topic.name):
-                for subscription in list(topic.subscriptions.values()):
-                    if _is_meant(query, topic, subscription):
-                        found.append(_item(topic, subscription))
-                    if pace.due:
-                        await pace.rest()
-            elif pace.due:
+            shown_topic = sees(call.identity, topic)
+            for subscription in list(topic.subscriptions.values()):
+                if (
+                    (shown_topic or subscription.number)  # who owns one may have no right there
+                    and _is_meant(query, topic, subscription)
+                    and sees_subscription(call.identity, subscription)
+                ):
+                    found.append(_item(topic, subscription))
+                if pace.due:
+                    await pace.rest()
+            if pace.due:
                 await pace.rest()
         key = attrgetter(query.sort, "destination", "name")
         found.sort(key=key, reverse=query.order == "desc")
@@ -105,10 +114,15 @@ class SubscriptionPages:
         query: DeletionQuery = call.query
         name = _topic_name(query)
         call.note = f"{shown(query.name)} of {shown(name)}"
-        call.demand(Operation.MANAGE, name)
         broker = self._broker
         topic = broker.find(Address(Kind.TOPIC, name))
         subscription = None if topic is None else topic.subscriptions.get(query.name)
+        if (
+            subscription is None
+            or not subscription.number
+            or not may_administer_subscription(call.identity, subscription)
+        ):
+            call.demand(Operation.MANAGE, name)
         if subscription is None:
             raise Problem(404, "subscription-not-found", "there is no such subscription")
         if subscription.consumers and not query.force:
@@ -121,6 +135,11 @@ class SubscriptionPages:
         broker.unsubscribe(subscription)
         if kept:
             await durable(broker, broker.core.settled)
+
+
+def sees_subscription(identity: Identity, subscription: Subscription) -> bool:
+    """Return whether the user, who sees its topic or owns it, may look into the subscription."""
+    return not subscription.number or may_administer_subscription(identity, subscription)
 
 
 def _topic_name(query: SubscriptionQuery | DeletionQuery) -> str:
@@ -161,6 +180,7 @@ def _item(topic: Destination, subscription: Subscription) -> SubscriptionItem:
         unacked=subscription.unacked,
         bytes=subscription.waiting_bytes + subscription.unacked_bytes,
         consumers=len(subscription.consumers),
+        owner=subscription.owner if subscription.number else "",
     )
 
 

@@ -5,12 +5,16 @@ that never comes, its messages are kept back for ever unless somebody decides. T
 what was decided when it asks at last, if this broker is still the same process or it has asked
 before; else that there is no such transaction.
 
+Users see and end their own, and those of which they may manage every destination
+(protocols/ownership.py); to others there are no such transactions.
+
 An open one belongs to a client that is there: it may be rolled back, as if it had taken too long,
 but not committed.
 """
 
 from __future__ import annotations
 
+from functools import partial
 from operator import attrgetter
 from typing import Annotated, Literal
 
@@ -21,11 +25,12 @@ from sluicemq.admin.context import Context
 from sluicemq.admin.errors import Problem
 from sluicemq.admin.pace import Pace
 from sluicemq.admin.paging import Page, PageQuery, page_of
-from sluicemq.admin.routing import Call, Endpoint, Need
-from sluicemq.admin.waiting import durable
+from sluicemq.admin.routing import Call, Endpoint
+from sluicemq.admin.waiting import completed, durable
 from sluicemq.broker import Transaction, TransactionState
 from sluicemq.model.errors import ProtocolError
 from sluicemq.protocols.jmq.ids import decode_xid
+from sluicemq.protocols.ownership import may_administer_transaction
 
 _PROTOCOL = "jmq"
 """No other has transactions that outlive a request."""
@@ -48,7 +53,8 @@ class XidView(msgspec.Struct, frozen=True):
 
 class TransactionItem(msgspec.Struct, kw_only=True, frozen=True, omit_defaults=True):
     """A transaction. `sends` and `acks` are how many messages it has sent and taken; `since` is in
-    ms since the epoch: when it began, or of one from before a restart, when it was prepared."""
+    ms since the epoch: when it began, or of one from before a restart, when it was prepared.
+    `owner` is the user that it belongs to; left out if it belongs to nobody."""
 
     id: str
     state: str
@@ -57,6 +63,7 @@ class TransactionItem(msgspec.Struct, kw_only=True, frozen=True, omit_defaults=T
     acks: int
     since: int
     xid: XidView | None = None
+    owner: str = ""
 
 
 class TransactionPages:
@@ -69,10 +76,14 @@ class TransactionPages:
         """GET /transactions"""
         query: TransactionQuery = call.query
         transactions = self._broker.transactions
-        pace = Pace()
+        pace = Pace(self._broker)
         found: list[TransactionItem] = []
         for each in (*transactions.prepared.values(), *transactions.open.values()):
-            if each.state is not TransactionState.ENDED and query.state in ("", each.state.value):
+            if (
+                each.state is not TransactionState.ENDED
+                and query.state in ("", each.state.value)
+                and may_administer_transaction(call.identity, each)
+            ):
                 found.append(_item(each))
             if pace.due:
                 await pace.rest()
@@ -89,7 +100,7 @@ class TransactionPages:
                 "its client has not prepared it, and may not have sent everything yet; it can only "
                 "be rolled back",
             )
-        await durable(self._broker, self._broker.transactions.commit(transaction))
+        await completed(self._broker, partial(self._broker.transactions.commit, transaction))
 
     async def roll_back(self, call: Call) -> None:
         """POST /transactions/{id}/rollback"""
@@ -100,7 +111,7 @@ class TransactionPages:
         wanted = call.names["id"]
         transactions = self._broker.transactions
         for each in (*transactions.prepared.values(), *transactions.open.values()):
-            if id_of(each) == wanted:
+            if id_of(each) == wanted and may_administer_transaction(call.identity, each):
                 call.note = f"{len(each.sends)} sent, {len(each.acks)} taken"
                 if each.xid:
                     xid = _xid(each.xid)
@@ -125,6 +136,7 @@ def _item(transaction: Transaction) -> TransactionItem:
         sends=len(transaction.sends),
         acks=len(transaction.acks),
         since=transaction.created,
+        owner=transaction.owner,
     )
 
 
@@ -145,7 +157,6 @@ def endpoints(context: Context) -> list[Endpoint]:
             "/transactions",
             pages.list,
             "Transactions that have not ended",
-            Need.SUPERUSER,
             query=TransactionQuery,
             answer=Page[TransactionItem],
         ),
@@ -154,7 +165,6 @@ def endpoints(context: Context) -> list[Endpoint]:
             "/transactions/{id}/commit",
             pages.commit,
             "Commit a prepared transaction by hand",
-            Need.SUPERUSER,
             status=204,
         ),
         Endpoint(
@@ -162,7 +172,6 @@ def endpoints(context: Context) -> list[Endpoint]:
             "/transactions/{id}/rollback",
             pages.roll_back,
             "Roll a transaction back by hand",
-            Need.SUPERUSER,
             status=204,
         ),
     ]

@@ -72,6 +72,13 @@ class WantedUser(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_field
     allow_digest: bool | UnsetType = UNSET
 
 
+class ChangedUser(UserView, frozen=True, kw_only=True):
+    """A user that has been added or altered. `warnings` say what was accepted but would better be
+    done otherwise, such as a short password."""
+
+    warnings: list[str]
+
+
 class WantedPermission(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """Some operations on the destinations whose names match."""
 
@@ -111,7 +118,7 @@ class UserPages:
         """GET /users/{name}"""
         return self._user(call.names["name"])
 
-    async def put(self, call: Call) -> UserView:
+    async def put(self, call: Call) -> ChangedUser:
         """PUT /users/{name}"""
         by = _changer(call)
         name, wanted = call.names["name"], call.body
@@ -128,11 +135,11 @@ class UserPages:
         if there and expect == "new":
             raise UserExists(f"there is a user {name} already")
         if there or expect == "existing":
-            await self._book.alter(by, name, change)
+            warnings = await self._book.alter(by, name, change)
         else:
-            await self._book.add(by, name, change)
+            warnings = await self._book.add(by, name, change)
             call.status = 201
-        return self._user(name)
+        return ChangedUser(**msgspec.structs.asdict(self._user(name)), warnings=warnings)
 
     async def delete(self, call: Call) -> None:
         """DELETE /users/{name}"""
@@ -274,7 +281,7 @@ def endpoints(context: Context) -> list[Endpoint]:
             need,
             query=ExpectQuery,
             body=WantedUser,
-            answer=UserView,
+            answer=ChangedUser,
             created=True,
         ),
         Endpoint("DELETE", user, pages.delete, "Remove a user", need, query=ForceQuery, status=204),

@@ -3,12 +3,19 @@
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Callable
+from functools import partial
 
 from sluicemq.broker import Broker
 
 
 async def durable(broker: Broker, sequence: int) -> None:
     """Wait until a crash cannot take back what has that journal number; 0 = nothing."""
+    await completed(broker, partial(broker.when_durable, sequence))
+
+
+async def completed(broker: Broker, begin: Callable[[Callable[[], None]], None]) -> None:
+    """Begin something, and wait until it calls back. Raises what `begin` raises."""
     broker.wake()
     future: asyncio.Future[None] = asyncio.get_running_loop().create_future()
 
@@ -16,5 +23,5 @@ async def durable(broker: Broker, sequence: int) -> None:
         if not future.done():
             future.set_result(None)
 
-    broker.when_durable(sequence, done)
+    begin(done)
     await future

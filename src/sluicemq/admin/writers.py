@@ -23,9 +23,10 @@ class WritersQuery(PageQuery, kw_only=True, frozen=True):
 
 
 class WriterView(msgspec.Struct, frozen=True):
-    """A writer and its latest batch."""
+    """A writer, the user that it belongs to ("" = nobody yet), and its latest batch."""
 
     writer: str
+    owner: str
     batch: int
     partitions_done: Annotated[int, Meta(description="Partitions that have come to their end.")]
     parts_open: Annotated[int, Meta(description="Parts of partitions that have not.")]
@@ -45,12 +46,13 @@ class WriterPages:
         writers = self._context.broker.batches.writers
         ordered = writers.items() if query.order == "asc" else reversed(writers.items())
         chosen = list(islice(ordered, query.part.start, query.part.stop))
-        pace = Pace()
+        pace = Pace(self._context.broker)
         items = []
         for name, writer in chosen:
             parts = [rows for known in writer.partial.values() for _, rows in known]
             view = WriterView(
                 writer=name,
+                owner=writer.owner,
                 batch=writer.batch,
                 partitions_done=len(writer.done),
                 parts_open=len(parts),

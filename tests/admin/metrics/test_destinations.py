@@ -2,14 +2,12 @@
 
 from __future__ import annotations
 
-import asyncio
 from pathlib import Path
 
 import pytest
 
 from sluicemq.admin.metrics.destinations import Ages
 from sluicemq.admin.metrics.shown import LONGEST_NAME
-from sluicemq.admin.pace import SLICE_SECONDS
 from sluicemq.broker import Broker, BrokerSettings, ManualClock
 from sluicemq.journal import FileJournal
 from sluicemq.model.destination import Address, DestinationSettings, Kind
@@ -226,21 +224,18 @@ def test_a_destination_that_goes_while_figures_are_read_is_no_trouble(
 
 
 def test_thousands_of_destinations_are_read_in_slices(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Each step of the clock is a slice of its own."""
+    """With the time of scans used up, each destination is a slice of its own."""
     rig = Rig()
     for number in range(50):
         rig.broker.queue(f"q{number}")
-    time = iter(range(1_000_000))
-    monkeypatch.setattr("sluicemq.admin.pace.perf_counter", lambda: next(time) * SLICE_SECONDS * 2)
     rests = 0
-    sleep = asyncio.sleep
 
-    async def sleeping(delay: float) -> None:
+    async def rest(pace: object) -> None:
         nonlocal rests
         rests += 1
-        await sleep(delay)
 
-    monkeypatch.setattr("sluicemq.admin.pace.asyncio.sleep", sleeping)
+    monkeypatch.setattr("sluicemq.admin.pace.Pace.due", True)
+    monkeypatch.setattr("sluicemq.admin.pace.Pace.rest", rest)
     assert len(Figures(rig).scrape().names(WAITING)) == 50
     assert rests >= 50
 
@@ -277,7 +272,8 @@ def test_a_message_that_is_on_disk_is_read_once_for_its_age(
     assert reads == 1
     # another one is next now
     broker.purge(queue)
-    broker.publish(queue, Message(queue.address, b"y" * 100, timestamp=sent + 6500))
+    clock.advance(sent + 6500 - clock.wall)
+    broker.publish(queue, Message(queue.address, b"y" * 100, timestamp=sent - 6500))
     broker.flush()
     journal.sync()
     ages.begin(sent + 7000)

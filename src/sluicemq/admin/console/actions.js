@@ -13,6 +13,7 @@ const REASONS = {
   "in-transaction": "a transaction holds them",
   "no-origin": "they do not say where they came from",
   "origin-gone": "the destination they came from is gone",
+  "low-disk-space": "the broker's disk is nearly full",
   "target-full": "the other destination is full",
   "too-large": "they are too large for the other destination",
   "target-refused": "the other destination refused them",

@@ -69,7 +69,7 @@ class Ages:
         if head is None:
             return 0.0
         if head.message is not None:
-            return max(0, self._wall - head.message.timestamp) / 1000
+            return max(0, self._wall - head.message.arrival) / 1000
         known = self._last.get(subscription)
         if (known is None or known[0] != head.sequence) and self._left > 0:
             known = head.sequence, self._read(head)
@@ -82,7 +82,7 @@ class Ages:
         """Wall ms; 0 for what cannot be read. Who is to receive it will learn why."""
         before = perf_counter()
         try:
-            return self._journal.head(delivery.sequence).timestamp
+            return self._journal.head(delivery.sequence).arrival
         except (JournalDamaged, RecordNotFound):
             return 0
         finally:
@@ -134,7 +134,7 @@ class DestinationFigures:
         kinds = dict.fromkeys(_KINDS, 0)
         dead = 0
         graves: set[str] = set()
-        pace = Pace()
+        pace = Pace(self._broker)
         for destination in list(self._broker.destinations.values()):
             if pace.due:
                 await pace.rest()

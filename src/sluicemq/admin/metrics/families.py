@@ -225,6 +225,34 @@ LISTENER_IN: Final = _family(
 LISTENER_OUT: Final = _family(
     "sluicemq_listener_sent_bytes", _COUNTER, "bytes", _LISTENER, "Bytes sent by it."
 )
+LISTENER_CLOSED: Final = _family(
+    "sluicemq_listener_closed_connections",
+    _COUNTER,
+    "",
+    (*_LISTENER, "reason"),
+    "Connections closed because of a limit or a deadline, by its name.",
+)
+INPUT_BYTES: Final = _family(
+    "sluicemq_input_buffered_bytes",
+    _GAUGE,
+    "bytes",
+    (),
+    "Unfinished input of all connections.",
+)
+INPUT_LIMIT: Final = _family(
+    "sluicemq_input_limit_bytes",
+    _GAUGE,
+    "bytes",
+    (),
+    "Beyond it one connection with unfinished input is read at a time (broker.input_memory_limit).",
+)
+INPUT_SUSPENDED: Final = _family(
+    "sluicemq_input_suspended_connections",
+    _GAUGE,
+    "",
+    (),
+    "Connections that are not read until there is room for their input.",
+)
 
 REQUESTS: Final = _family(
     "sluicemq_http_requests",
@@ -286,6 +314,28 @@ DISK_FREE: Final = _family(
 DISK_SIZE: Final = _family(
     "sluicemq_journal_disk_size_bytes", _GAUGE, "bytes", (), "Size of that file system."
 )
+DISK_LEVEL: Final = _family(
+    "sluicemq_journal_space_level",
+    _GAUGE,
+    "",
+    (),
+    "0: enough free space; 1: low, persistent messages are refused; 2: used up, nothing is "
+    "delivered.",
+)
+DISK_THRESHOLD: Final = _family(
+    "sluicemq_journal_low_space_bytes",
+    _GAUGE,
+    "bytes",
+    (),
+    "Free space below which persistent messages are refused.",
+)
+DISK_RESERVE: Final = _family(
+    "sluicemq_journal_reserve_bytes",
+    _GAUGE,
+    "bytes",
+    (),
+    "What is left of the reserve for acknowledgements on a full disk (journal.reserve_bytes).",
+)
 SLOT_POSITION: Final = _family(
     "sluicemq_journal_slot_position_sequence",
     _GAUGE,
@@ -313,6 +363,20 @@ SLOT_LIMIT: Final = _family(
     "bytes",
     ("slot",),
     "What may be kept for it alone, before it is lost.",
+)
+SLOT_IDLE: Final = _family(
+    "sluicemq_journal_slot_idle_seconds",
+    _GAUGE,
+    "seconds",
+    ("slot",),
+    "How long it has held segments back without a word from its reader.",
+)
+SLOT_IDLE_LIMIT: Final = _family(
+    "sluicemq_journal_slot_idle_limit_seconds",
+    _GAUGE,
+    "seconds",
+    ("slot",),
+    "After which it is lost (journal.slot_idle_limit); absent if there is no limit.",
 )
 SLOT_LOST: Final = _family(
     "sluicemq_journal_slot_lost", _GAUGE, "", ("slot",), "1 if segments it needed are gone."

@@ -27,6 +27,8 @@ from sluicemq.admin.metrics.process import add_process
 from sluicemq.admin.metrics.shown import OTHERS
 from sluicemq.admin.routing import Call, Endpoint, Need
 from sluicemq.journal import FileJournal, Slot
+from sluicemq.journal.liveness import Segment
+from sluicemq.journal.slots import wall
 from sluicemq.model.access import Operation
 
 
@@ -102,6 +104,12 @@ class MetricsPage:
             into.add(f.LISTENER_REFUSED, listener.refused, *labels)
             into.add(f.LISTENER_IN, listener.bytes_in, *labels)
             into.add(f.LISTENER_OUT, listener.bytes_out, *labels)
+            for reason, count in sorted(listener.closed.items()):
+                into.add(f.LISTENER_CLOSED, count, *labels, reason)
+        held = context.connections.input()
+        into.add(f.INPUT_BYTES, held.bytes)
+        into.add(f.INPUT_LIMIT, held.limit)
+        into.add(f.INPUT_SUSPENDED, held.suspended)
         for event, count in context.audit.counts.items():
             into.add(f.AUDIT, count, event)
 
@@ -119,10 +127,14 @@ class MetricsPage:
         if not isinstance(journal, FileJournal):
             return
         # a file system may hang: that must not be the broker's trouble
-        room, slots = await asyncio.to_thread(_on_disk, journal)
+        sealed = [segment for segment in journal.segments if segment.sealed]
+        room, slots, idle = await asyncio.to_thread(_on_disk, journal, sealed)
         into.add(f.DISK_FREE, room.f_bavail * room.f_frsize)
         into.add(f.DISK_SIZE, room.f_blocks * room.f_frsize)
-        sealed = [segment for segment in journal.segments if segment.sealed]
+        space = journal.space_state()
+        into.add(f.DISK_LEVEL, int(space.level))
+        into.add(f.DISK_THRESHOLD, space.threshold)
+        into.add(f.DISK_RESERVE, space.reserve)
         filling = stats.bytes - sum(segment.size for segment in sealed)
         for name, slot in slots.items():
             behind = stats.durable > slot.position
@@ -132,10 +144,23 @@ class MetricsPage:
             into.add(f.SLOT_BYTES, lag + filling if behind else 0, name)
             into.add(f.SLOT_LIMIT, slot.limit_bytes, name)
             into.add(f.SLOT_LOST, int(slot.lost), name)
+            into.add(f.SLOT_IDLE, idle.get(name, 0) / 1000, name)
+            if journal.options.slot_idle_limit:
+                into.add(f.SLOT_IDLE_LIMIT, journal.options.slot_idle_limit / 1000, name)
 
 
-def _on_disk(journal: FileJournal) -> tuple[os.statvfs_result, dict[str, Slot]]:
-    return os.statvfs(journal.directory), journal.slots.list()
+def _on_disk(
+    journal: FileJournal, sealed: list[Segment]
+) -> tuple[os.statvfs_result, dict[str, Slot], dict[str, int]]:
+    """Return the file system's room, the slots, and for how many ms each has been idle."""
+    slots = journal.slots.list()
+    now = wall()
+    idle = {}
+    for name, slot in slots.items():
+        held = next((each for each in sealed if each.last > slot.position), None)
+        if held is not None and not slot.lost:
+            idle[name] = slot.idle(journal.completed(held), now)
+    return os.statvfs(journal.directory), slots, idle
 
 
 def endpoints(context: Context) -> list[Endpoint]:

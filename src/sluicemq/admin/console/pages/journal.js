@@ -134,8 +134,11 @@ function slotColumns(ondrop) {
       key: "name",
       label: "Slot",
       head: true,
-      same: ({ name, lost }) => `${name} ${lost}`,
-      show: ({ name, lost }) => [h("span", { class: "name" }, name), lost && tag("lost", "bad")],
+      same: ({ name, lost, abandoned }) => `${name} ${lost} ${abandoned}`,
+      show: ({ name, lost, abandoned }) => [
+        h("span", { class: "name" }, name),
+        lost && tag(abandoned ? "lost (idle)" : "lost", "bad"),
+      ],
     },
     {
       key: "position",
@@ -195,6 +198,13 @@ const WRITERS = [
     head: true,
     same: ({ writer }) => writer,
     show: ({ writer }) => h("span", { class: "name" }, writer),
+  },
+  {
+    key: "owner",
+    label: "Owner",
+    rank: 2,
+    same: ({ owner }) => owner,
+    show: ({ owner }) => owner,
   },
   { key: "batch", label: "Latest batch", number: true, show: ({ batch }) => count(batch) },
   { key: "rows", label: "Rows", number: true, show: ({ rows }) => count(rows) },

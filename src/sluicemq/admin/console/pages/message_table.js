@@ -41,11 +41,11 @@ export function messageTable(list) {
       number("attempts", "Attempts", 2),
       number("properties_count", "Properties", 3),
       {
-        key: "timestamp",
-        label: "Sent",
+        key: "arrival",
+        label: "Arrived",
         rank: 2,
-        same: ({ timestamp }) => String(timestamp),
-        show: ({ timestamp }) => when(timestamp),
+        same: ({ arrival }) => String(arrival),
+        show: ({ arrival }) => when(arrival),
       },
     ],
   });

@@ -41,6 +41,13 @@ function columns(place, ondrop) {
       ],
     },
     {
+      key: "owner",
+      label: "Owner",
+      rank: 2,
+      same: ({ owner }) => owner ?? "",
+      show: ({ owner }) => owner ?? "–",
+    },
+    {
       key: "selector",
       label: "Selector",
       rank: 2,
@@ -67,7 +74,10 @@ function columns(place, ondrop) {
         button("Delete…", () => ondrop(item), {
           tone: "quiet small",
           name: `Delete ${item.label || item.name}…`,
-          why: session.whyNot("manage", place.name),
+          why:
+            item.owner && item.owner === session.user
+              ? ""
+              : session.whyNot("manage", place.name),
         }),
     },
   ];

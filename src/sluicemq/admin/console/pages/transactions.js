@@ -59,6 +59,7 @@ function columns(onsettle) {
       show: ({ xid }) => h("code", null, xidText(xid)),
     },
     { key: "protocol", label: "Protocol", rank: 2, show: ({ protocol }) => protocol },
+    { key: "owner", label: "Owner", rank: 2, show: ({ owner }) => owner ?? "–" },
     { key: "sends", label: "Sends", number: true, show: ({ sends }) => count(sends) },
     { key: "acks", label: "Acknowledgements", number: true, show: ({ acks }) => count(acks) },
     {

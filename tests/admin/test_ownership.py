@@ -1,0 +1,162 @@
+"""Transactions, subscriptions and temporary destinations are administered by their owners, and by
+who may manage the destinations concerned."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from sluicemq.admin.transactions import id_of
+from sluicemq.broker import Subscription, Transaction
+from sluicemq.model.destination import Address, Kind
+from sluicemq.model.message import Durability, Message
+from sluicemq.protocols.jmq.ids import Xid, encode_xid
+from tests.admin.inside import Inside, Visitor, looped
+
+RIGHTS = {
+    "owner": (),
+    "other": ("q: produce consume browse",),
+    "half": ("q: manage",),
+    "manager": ("*: manage",),
+    "claimant": ("*: produce consume",),
+}
+
+
+async def enter(inside: Inside, name: str) -> Visitor:
+    """A visitor that has logged in as one of RIGHTS, or as `root`."""
+    if name not in inside.gate.roster.database.users:
+        inside.add(name, *RIGHTS.get(name, ()), superuser=name == "root")
+    visitor = inside.visitor()
+    await visitor.login(name)
+    return visitor
+
+
+async def listed(visitor: Visitor, path: str) -> list[dict[str, Any]]:
+    answer = await visitor.ask("GET", path)
+    assert answer.status == 200, answer
+    items: list[dict[str, Any]] = answer.json()["items"]
+    return items
+
+
+def begin(inside: Inside, owner: str, *, prepared: bool = True) -> Transaction:
+    """A transaction that sends to `q` and `r`."""
+    transactions = inside.broker.transactions
+    transaction = transactions.begin(owner)
+    for name in ("q", "r"):
+        queue = inside.broker.queue(name)
+        message = Message(queue.address, b"x", durability=Durability.NONE)
+        transactions.publish(transaction, queue, message)
+    if prepared:
+        xid = Xid(1, owner.encode() or b"-", b"%d" % transaction.number)
+        transactions.prepare(transaction, encode_xid(xid))
+    return transaction
+
+
+def subscribe(inside: Inside, owner: str = "owner", **how: Any) -> Subscription:
+    topic = inside.broker.topic("news")
+    subscription = inside.broker.subscribe(topic, "s", durable=True, owner=owner, **how)
+    message = Message(topic.address, b"x", durability=Durability.NONE)
+    inside.broker.publish(topic, message)
+    inside.broker.flush()
+    return subscription
+
+
+@looped
+async def test_who_lists_and_ends_a_transaction(inside: Inside) -> None:
+    root = await enter(inside, "root")
+    for user, owner, may in (
+        ("owner", "owner", True),
+        ("other", "owner", False),
+        ("half", "owner", False),
+        ("claimant", "owner", False),
+        ("manager", "owner", True),
+        ("root", "owner", True),
+        ("claimant", "", True),
+        ("other", "", False),
+        ("manager", "", True),
+        ("manager", "deleted", True),
+        ("claimant", "deleted", False),
+    ):
+        for prepared in (False, True):
+            case = (user, owner, prepared)
+            visitor = await enter(inside, user)
+            transaction = begin(inside, owner, prepared=prepared)
+            items = await listed(visitor, "/transactions")
+            assert [each.get("owner", "") for each in items] == ([owner] if may else []), case
+            path = f"/transactions/{id_of(transaction)}"
+            if prepared and not may:
+                assert (await visitor.ask("POST", f"{path}/commit")).status == 404, case
+            answer = await visitor.ask("POST", f"{path}/rollback")
+            assert answer.status == (204 if may else 404), case
+            if not may:
+                assert (await root.ask("POST", f"{path}/rollback")).status == 204, case
+
+
+@looped
+async def test_who_lists_and_deletes_a_durable_subscription(inside: Inside) -> None:
+    for user, owner, may in (
+        ("owner", "owner", True),
+        ("claimant", "owner", False),
+        ("half", "owner", False),
+        ("manager", "owner", True),
+        ("root", "owner", True),
+        ("claimant", "", True),
+        ("other", "", False),
+    ):
+        case = (user, owner)
+        visitor = await enter(inside, user)
+        subscription = subscribe(inside, owner)
+        items = await listed(visitor, "/subscriptions")
+        assert [each.get("owner", "") for each in items] == ([owner] if may else []), case
+        answer = await visitor.ask("DELETE", "/subscriptions?destination=news&name=s")
+        assert answer.status == (204 if may else 403), case
+        assert subscription.closed is may, case
+        inside.broker.unsubscribe(subscription)
+
+
+@looped
+async def test_the_messages_of_a_durable_subscription_are_its_owners(inside: Inside) -> None:
+    RIGHTS["reader"] = ("news: consume browse",)
+    reader, manager = await enter(inside, "reader"), await enter(inside, "root")
+    subscription = subscribe(inside)
+    path = "/destinations/topic/news/messages"
+    assert (await reader.ask("GET", f"{path}?subscription=s")).status == 404
+    body = {"action": "delete", "selector": "TRUE", "subscription": "s"}
+    assert (await reader.ask("POST", f"{path}/actions", body)).status == 404
+    assert subscription.waiting == 1
+    assert len(await listed(manager, f"{path}?subscription=s")) == 1
+
+
+@looped
+async def test_temporary_destinations_are_for_superusers(inside: Inside) -> None:
+    RIGHTS["all"] = ("*: produce consume browse create delete manage",)
+    user, root = await enter(inside, "all"), await enter(inside, "root")
+    name = "temporary_destination://queue/x/1/1"
+    queue = inside.broker.declare(Address(Kind.QUEUE, name), owner=object())
+    path = "/destinations/queue/temporary_destination%3A%2F%2Fqueue%2Fx%2F1%2F1"
+    reply = {"body": "reply"}
+    assert (await user.ask("POST", f"{path}/messages", reply)).status == 201
+    assert await listed(user, "/destinations") == []
+    for method, below, body in (
+        ("GET", "", None),
+        ("GET", "/messages", None),
+        ("POST", "/purge", {}),
+        ("POST", "/pause", None),
+        ("POST", "/messages/actions", {"action": "delete", "selector": "TRUE"}),
+        ("DELETE", "", None),
+    ):
+        assert (await user.ask(method, path + below, body)).status == 404, (method, below)
+    history = "/history?kind=queue&destination=temporary_destination%3A%2F%2Fqueue%2Fx%2F1%2F1"
+    assert (await user.ask("GET", history)).status == 404
+    assert queue.waiting == 1
+    assert [item["name"] for item in await listed(root, "/destinations")] == [name]
+    assert len(await listed(root, f"{path}/messages")) == 1
+    assert (await root.ask("DELETE", path)).status == 204
+
+
+@looped
+async def test_nobody_creates_a_lasting_destination_with_a_temporary_name(inside: Inside) -> None:
+    root = await enter(inside, "root")
+    path = "/destinations/queue/temporary_destination%3A%2F%2Fqueue%2Fx%2F1%2F1"
+    assert (await root.ask("PUT", path, {})).status == 400
+    assert (await root.ask("POST", f"{path}/messages", {"body": "x"})).status == 404
+    assert not inside.broker.destinations

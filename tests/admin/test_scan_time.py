@@ -1,0 +1,99 @@
+"""Every request that walks along messages stops when the time of scans is over, and goes on."""
+
+from __future__ import annotations
+
+import asyncio
+from typing import Any, NamedTuple
+
+import pytest
+
+from sluicemq.model.destination import Address, DestinationSettings, Kind
+from tests.admin.inside import Inside
+from tests.admin.stock import looped, queue, read, send
+
+MESSAGES = 300
+MESSAGE_PATH = "/destinations/queue/q/messages"
+TARGET = {"kind": "queue", "name": "target"}
+
+
+class Scan(NamedTuple):
+    """A request that looks at all messages, which are in that state; in how many iterations at
+    least if the deadline answers no 10 times."""
+
+    method: str
+    path: str
+    body: dict[str, Any] | None = None
+    state: str = "waiting"
+    iterations: int = 25
+
+
+def action(name: str, **more: Any) -> Scan:
+    state = more.get("state", "waiting")
+    return Scan("POST", f"{MESSAGE_PATH}/actions", {"action": name, **more}, state)
+
+
+SCANS = {
+    "list": Scan("GET", f"{MESSAGE_PATH}?limit=500"),
+    "list by selector": Scan("GET", f"{MESSAGE_PATH}?limit=500&selector=JMSPriority=4"),
+    "list unacked by selector": Scan(
+        "GET", f"{MESSAGE_PATH}?limit=500&state=unacked&selector=JMSPriority=4", None, "unacked"
+    ),
+    "list delayed by selector": Scan(
+        "GET", f"{MESSAGE_PATH}?limit=500&state=delayed&selector=JMSPriority=4", None, "delayed"
+    ),
+    "skip": Scan("GET", f"{MESSAGE_PATH}?offset=299", None, iterations=1),
+    "delete by selector": action("delete", selector="JMSPriority = 4"),
+    "delete all": action("delete", all=True),
+    "move by selector": action("move", selector="JMSPriority = 4", target=TARGET),
+    "copy all": action("copy", all=True, target=TARGET),
+    "move delayed": action("move", all=True, state="delayed", target=TARGET),
+    "reasons of dead letters": Scan("GET", "/dead-letters"),
+    "purge": Scan("POST", "/destinations/queue/q/purge", {}, iterations=1),
+    "purge unacked": Scan(
+        "POST", "/destinations/queue/q/purge", {"unacked": True}, "unacked", iterations=1
+    ),
+}
+
+
+@pytest.mark.parametrize("name", SCANS)
+@looped
+async def test_a_scan_stops_at_the_deadline(inside: Inside, name: str) -> None:
+    scan = SCANS[name]
+    broker = inside.broker
+    jobs = queue(broker)
+    broker.declare(Address(Kind.QUEUE, "p"), DestinationSettings(dead_letter_queue="q"))
+    later = {"deliver_at": broker.clock.wall + 60_000} if scan.state == "delayed" else {}
+    send(jobs, *map(str, range(MESSAGES)), broker=broker, **later)
+    if scan.state == "unacked":
+        read(broker, jobs, MESSAGES)
+        broker.flush()
+    visitor = inside.visitor(local=True)
+    inside.scan_time.limit = 10
+    inside.scan_time.asked.clear()
+    async with asyncio.timeout(30):
+        answer = await visitor.ask(scan.method, scan.path, scan.body)
+    assert answer.status == 200, answer
+    found = answer.json()
+    if "items" in found and "scanned" in found:
+        assert len(found["items"]) == (1 if name == "skip" else MESSAGES)
+    elif "done" in found:
+        assert found["done"] == MESSAGES
+    elif "purged" in found:
+        assert found["purged"] == MESSAGES
+    asked = inside.scan_time.asked
+    assert len(asked) >= scan.iterations
+    # two questions may follow the one that has been answered with yes: before the rest, and in
+    # the flush
+    assert max(asked) <= inside.scan_time.limit + 4
+
+
+@looped
+async def test_what_is_no_selector_within_the_limits(inside: Inside) -> None:
+    queue(inside.broker)
+    visitor = inside.visitor(local=True)
+    for text in ("a=1%20OR%20" * 171 + "a", "a=%27" + "x" * 8192 + "%27"):
+        answer = await visitor.ask("GET", f"{MESSAGE_PATH}?selector={text}")
+        assert (answer.status, answer.code) == (400, "bad-selector")
+    body = {"action": "delete", "selector": " OR ".join(["a = 1"] * 171)}
+    answer = await visitor.ask("POST", f"{MESSAGE_PATH}/actions", body)
+    assert (answer.status, answer.code) == (400, "bad-selector")
