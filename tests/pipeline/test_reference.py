@@ -47,7 +47,7 @@ def test_options_of_the_source() -> None:
     assert sorted(names(tables("source.md")[0])) == sorted(options_known(str(unknown.value)))
 
 
-@pytest.mark.parametrize(("place", "schema"), [(1, PLAIN), (2, HEADERS)])
+@pytest.mark.parametrize(("place", "schema"), [(2, PLAIN), (3, HEADERS)])
 def test_columns_of_the_source(place: int, schema: pa.Schema) -> None:
     described = tables("source.md")[place]
     assert names(described) == schema.names
@@ -56,7 +56,7 @@ def test_columns_of_the_source(place: int, schema: pa.Schema) -> None:
 
 
 def test_events_of_the_source() -> None:
-    assert names(tables("source.md")[3]) == list(Event)
+    assert names(tables("source.md")[4]) == list(Event)
 
 
 def test_options_of_the_sink() -> None:

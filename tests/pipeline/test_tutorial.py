@@ -8,7 +8,8 @@ from pathlib import Path
 import pytest
 from pyspark.sql import SparkSession
 
-from tests.tutorials import DOCS, Reader
+from sluicemq.cli.local import LocalBroker
+from tests.tutorials import DOCS, README, Reader, matches, snippets
 
 
 @pytest.fixture
@@ -17,6 +18,25 @@ def reader(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Reader]:
     reader = Reader(tmp_path, DOCS / "pipeline" / "tutorial.md")
     yield reader
     reader.close()
+
+
+def test_the_example_of_the_readme(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, spark: SparkSession
+) -> None:
+    """As written, in a directory with the broker's data. `spark` is the session that it finds."""
+    monkeypatch.chdir(tmp_path)
+    reader = Reader(tmp_path, README)
+    reader.broker = LocalBroker(tmp_path / "data", ["phpmq://127.0.0.1:0", "http://127.0.0.1:0"])
+    reader.broker.start()
+    reader.ports = {"7680": str(reader.broker.port("http"))}
+    url = f"phpmq://127.0.0.1:{reader.broker.port('phpmq')}/orders"
+    try:
+        reader.shell(f"sluicemq send {url} hello")
+        (example,) = [each for each in snippets(README.read_text()) if "spark = " in each.code]
+        assert matches("…|     orders|message|    1|…", reader.run(example))
+        assert reader.shell(f"sluicemq receive {url} --count 2") == "hello\nfrom Spark\n"
+    finally:
+        reader.close()
 
 
 def test_the_tutorial(reader: Reader, spark: SparkSession) -> None:

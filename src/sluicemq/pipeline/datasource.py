@@ -25,11 +25,23 @@ class SluiceSource(DataSource):
         return "sluicemq"
 
     def schema(self) -> StructType:
-        """The columns that the options ask for. Raises ConfigurationError."""
+        """Return the columns that the options ask for: with options of a write those of the sink.
+
+        Spark asks also for views and tables that are only written to, by INSERT. Raises
+        ConfigurationError.
+        """
+        from sluicemq.pipeline.catalog import warn_of_secrets
+        from sluicemq.pipeline.sink import options as sink
+        from sluicemq.pipeline.sink.columns import DEFAULT_SCHEMA
         from sluicemq.pipeline.source.columns import asked_columns
         from sluicemq.pipeline.source.options import parse_options
 
-        return asked_columns(parse_options(self.options))
+        given = {name.lower(): value for name, value in self.options.items()}
+        warn_of_secrets(given)
+        if not sink.WRITE_ONLY.isdisjoint(given) and "url" in given:
+            sink.read(given)
+            return DEFAULT_SCHEMA
+        return asked_columns(parse_options(given))
 
     def reader(self, schema: StructType) -> DataSourceReader:
         """For `spark.read`; `schema` may name fewer columns than the options, or others."""

@@ -37,6 +37,8 @@ With `includeHeaders` (or where a read's own schema names them), of events with 
                       dead letter, which say why
     property_types    the type of each: "boolean", "integer", "real", "text", "bytes" (in base64),
                       "null"
+    client_timestamp  when the client sent the message, by the client's own clock (JMSTimestamp);
+                      null = the client set none
 """
 
 from __future__ import annotations
@@ -113,6 +115,7 @@ HEADERS: Final = pa.schema(
         pa.field("deliver_at", TIME),
         pa.field("properties", TEXTS),
         pa.field("property_types", TEXTS),
+        pa.field("client_timestamp", TIME),
     ]
 )
 """The columns that cost a look into the rarely set fields of each message."""

@@ -32,7 +32,6 @@ SETTINGS: Final = {
 
 NEEDED: Final = {
     "spark.sql.session.timeZone": "UTC",
-    "spark.sql.python.filterPushdown.enabled": "true",
 }
 """What the pipeline relies on."""
 

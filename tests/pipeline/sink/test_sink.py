@@ -117,6 +117,49 @@ def test_a_write_id_is_written_once(spark: SparkSession, url: str, data: Path, q
     assert len(published(data, queue)) == 400
 
 
+def test_other_rows_of_a_write_id_differ(
+    spark: SparkSession, url: str, data: Path, queue: str
+) -> None:
+    frame = spark.range(0, 100, 1, 2).selectExpr("string(id) as body")
+    write(frame, url, destination=queue, writeId=queue)
+    write(frame.sortWithinPartitions(frame.body.desc()), url, destination=queue, writeId=queue)
+    others = spark.range(100, 200, 1, 2).selectExpr("string(id) as body")
+    with pytest.raises(PySparkException, match="written with other rows before"):
+        write(others, url, destination=queue, writeId=queue)
+    assert sorted(numbers(published(data, queue))) == list(range(100))
+
+
+def test_views_and_tables_in_sql(
+    spark: SparkSession, url: str, data: Path, queue: str, tmp_path: Path
+) -> None:
+    spark.sql(
+        "CREATE OR REPLACE TEMPORARY VIEW answers USING sluicemq "
+        f"OPTIONS (url '{url}', destination '{queue}')"
+    )
+    spark.sql("INSERT INTO answers (body, priority) VALUES ('1', 7), ('2', null)")
+    spark.sql(f"CREATE DATABASE tables LOCATION '{tmp_path}'")
+    try:
+        spark.sql(
+            f"CREATE TABLE tables.events USING sluicemq OPTIONS (url '{url}', destinations 'x') "
+            "COMMENT 'what happened' TBLPROPERTIES ('team' = 'warehouse')"
+        )
+        (counted,) = spark.sql(
+            f"SELECT count(*) FROM tables.events WITH (url = '{url}', destinations = '{queue}')"
+        ).collect()
+        assert tuple(counted) == (2,)
+        reader = spark.read.option("url", url).option("destinations", queue)
+        events = reader.table("tables.events")
+        assert [events.count(), events.where("priority = 7").count(), events.count()] == [2, 1, 2]
+        with pytest.raises(PySparkException, match="only when CREATE TABLE makes it"):
+            spark.table("tables.events").count()
+        spark.sql("INSERT INTO answers (body) VALUES ('3')")
+        assert reader.table("tables.events").count() == 3
+    finally:
+        spark.sql("DROP DATABASE tables CASCADE")
+        spark.catalog.dropTempView("answers")
+    assert sorted(message.priority for message in published(data, queue)) == [4, 4, 7]
+
+
 def failing_once(after: int) -> Callable[[Iterator[pa.RecordBatch]], Iterator[pa.RecordBatch]]:
     """Passes batches on; a task's first attempt breaks off after some."""
 

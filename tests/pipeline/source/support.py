@@ -25,7 +25,7 @@ from sluicemq.journal.format import (
     encode_redelivered,
     encode_settled,
 )
-from sluicemq.journal.meta import decode_message
+from sluicemq.journal.meta import decode_message, has_client_timestamp
 from sluicemq.journal.reader import read_records
 from sluicemq.model.destination import Address, Kind
 from sluicemq.model.message import BodyKind, Durability, Message, Origin
@@ -47,6 +47,7 @@ def message(body: bytes = b"hello", address: Address = ORDERS, **fields: object)
     made = Message(address, body, BodyKind.TEXT, Origin.PHPMQ, Durability.SYNC, T0, 0, 4)
     for name, value in fields.items():
         setattr(made, name, value)
+    made.arrival = made.arrival or made.timestamp
     return made
 
 
@@ -270,6 +271,7 @@ def _fields(record: Record, address: Address) -> Row:
         "correlation_id": _name(made.correlation_id) or None,
         "type": _name(made.type) or None,
         "deliver_at": moment(min(made.deliver_at, LATEST_MS) * 1000) if made.deliver_at else None,
+        "client_timestamp": moment(made.timestamp * 1000) if has_client_timestamp(made) else None,
     }
     if made.reply_to is not None:
         row["reply_to"] = _name(str(made.reply_to))

@@ -2,21 +2,9 @@
 
 from __future__ import annotations
 
-from datetime import UTC, datetime
 from pathlib import Path
 
 import pytest
-from pyspark.sql.datasource import (
-    EqualTo,
-    Filter,
-    GreaterThan,
-    GreaterThanOrEqual,
-    In,
-    IsNotNull,
-    LessThan,
-    LessThanOrEqual,
-    StringStartsWith,
-)
 from pyspark.sql.types import StructType
 
 from sluicemq.model.destination import Address, Kind
@@ -129,79 +117,6 @@ def test_destinations(directory: Path) -> None:
     assert names("q1,q2") == {("queue", "q1"), ("queue", "q2")}
     assert names("*") == {(row["destination_kind"], row["destination"]) for row in everything}
     assert names("news") == set()
-
-
-def filtered(directory: Path, *filters: Filter) -> tuple[list[Row], list[Filter]]:
-    """Rows, and the filters that are left to Spark."""
-    reader = reader_of(directory)
-    left = list(reader.pushFilters(list(filters)))
-    return rows_of(table_of(reader)), left
-
-
-HOUR3 = datetime.fromtimestamp(T0 / 1000 + 3 * 3600, UTC)
-
-
-@pytest.mark.parametrize(
-    ("given", "keeps"),
-    [
-        (EqualTo(("destination",), "q3"), lambda row: row["destination"] == "q3"),
-        (In(("destination",), ("q3", "news")), lambda row: row["destination"] in ("q3", "news")),
-        (EqualTo(("event",), "requeued"), lambda row: row["event"] == "requeued"),
-        (EqualTo(("event",), "nonsense"), lambda row: False),
-        (GreaterThan(("sequence",), 50), lambda row: row["sequence"] > 50),
-        (GreaterThanOrEqual(("sequence",), 50), lambda row: row["sequence"] >= 50),
-        (LessThan(("sequence",), 50), lambda row: row["sequence"] < 50),
-        (LessThanOrEqual(("sequence",), 50), lambda row: row["sequence"] <= 50),
-        (EqualTo(("sequence",), 50), lambda row: row["sequence"] == 50),
-        (GreaterThan(("time",), HOUR3), lambda row: row["time"] > HOUR3),
-        (LessThanOrEqual(("time",), HOUR3), lambda row: row["time"] <= HOUR3),
-        (EqualTo(("time",), HOUR3), lambda row: row["time"] == HOUR3),
-        (IsNotNull(("sequence",)), lambda row: True),
-    ],
-    ids=lambda value: str(value) if isinstance(value, Filter) else "",
-)
-def test_filters_that_are_taken(directory: Path, given: Filter, keeps: object) -> None:
-    rows, left = filtered(directory, given)
-    assert left == []
-    assert rows == naive_rows(directory, keeps)  # type: ignore[arg-type]
-
-
-@pytest.mark.parametrize(
-    "given",
-    [
-        EqualTo(("message",), 46),
-        In(("sequence",), (5, 50)),
-        StringStartsWith(("destination",), "q"),
-        EqualTo(("body",), b"b"),
-        GreaterThan(("time",), datetime(2023, 11, 15)),
-        IsNotNull(("destination",)),
-        EqualTo(("properties", "a"), "1"),
-    ],
-    ids=str,
-)
-def test_filters_that_are_left_to_spark(directory: Path, given: Filter) -> None:
-    rows, left = filtered(directory, given)
-    assert left == [given]
-    # whatever is left out already would have been refused
-    kept = {(row["sequence"], row["item"]) for row in rows}
-    column = given.attribute[0]  # type: ignore[attr-defined]
-    if isinstance(given, EqualTo) and len(given.attribute) == 1:
-        for row in naive_rows(directory, lambda row: row[column] == given.value):
-            assert (row["sequence"], row["item"]) in kept
-
-
-def test_filters_add_up(directory: Path) -> None:
-    rows, _ = filtered(
-        directory,
-        In(("destination",), ("q3", "q4")),
-        In(("destination",), ("q4", "q5")),
-        GreaterThan(("sequence",), 20),
-        GreaterThan(("sequence",), 10),
-    )
-    assert rows
-    assert rows == naive_rows(
-        directory, lambda row: row["destination"] == "q4" and row["sequence"] > 20
-    )
 
 
 def test_tasks_share_the_journal(directory: Path) -> None:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
@@ -14,7 +13,6 @@ from pyspark.sql.streaming import StreamingQuery
 from sluicemq.journal import FileJournal
 from sluicemq.journal.segment import list_segments, segment_path
 from sluicemq.journal.slots import Slots
-from sluicemq.pipeline.source.slots import follow
 from tests.pipeline.source import support
 from tests.pipeline.source.support import message, naive_rows, only, put
 from tests.pipeline.source.test_events import journal_in
@@ -61,15 +59,45 @@ def test_batch(spark: SparkSession, data: str) -> None:
     assert narrow.selectExpr("sum(length(body))").first()[0] == ROUNDS * 10 * 200
 
 
-def test_filters_with_push_down_switched_off(spark: SparkSession, data: str) -> None:
+@pytest.fixture(params=["true", "false"])
+def push_down(spark: SparkSession, request: pytest.FixtureRequest) -> Iterator[None]:
+    """Spark's setting by which a filtered read leaves its plan with the DataFrame."""
     setting = "spark.sql.python.filterPushdown.enabled"
     before = spark.conf.get(setting)
-    spark.conf.set(setting, "false")
-    try:
-        frame = spark.read.format("sluicemq").load(data)
-        assert frame.where("sequence > 20").count() < frame.count()
-    finally:
-        spark.conf.set(setting, before)
+    spark.conf.set(setting, request.param)
+    yield
+    spark.conf.set(setting, before)
+
+
+@pytest.mark.usefixtures("push_down")
+def test_filter_leaves_the_dataframe_and_the_view_whole(spark: SparkSession, data: str) -> None:
+    frame = spark.read.format("sluicemq").option("events", "*").load(data)
+    delivered = frame.where("event = 'delivered' and destination = 'orders'")
+    everything, some = ROUNDS * 15, ROUNDS * 5
+    assert [frame.count(), delivered.count(), frame.count()] == [everything, some, everything]
+    spark.sql(
+        "CREATE OR REPLACE TEMPORARY VIEW events USING sluicemq "
+        f"OPTIONS (path '{data}', events '*')"
+    )
+    counts = spark.sql(
+        "SELECT event, count(*) FROM events WHERE event = 'delivered' GROUP BY event UNION ALL "
+        "SELECT event, count(*) FROM events WHERE event = 'message' GROUP BY event"
+    )
+    assert sorted(map(tuple, counts.collect())) == [
+        ("delivered", ROUNDS * 5),
+        ("message", ROUNDS * 10),
+    ]
+    assert spark.table("events").count() == ROUNDS * 15
+
+
+def test_next_read_sees_new_messages(spark: SparkSession, data: str, journal: FileJournal) -> None:
+    """Spark plans a DataFrame once, as with files: it stays what it was at its first action."""
+    reader = spark.read.format("sluicemq")
+    frame = reader.load(data)
+    assert frame.count() == ROUNDS * 10
+    fill(journal)
+    assert reader.load(data).count() == (ROUNDS + 1) * 10
+    assert frame.count() == ROUNDS * 10
 
 
 def test_errors_reach_the_user(spark: SparkSession, data: str) -> None:
@@ -104,35 +132,23 @@ def collecting(
     return start
 
 
-def wait_for(condition: Callable[[], bool]) -> None:
-    """Spark's listeners are told in a thread of their own."""
-    until = time.monotonic() + 30
-    while not condition():
-        assert time.monotonic() < until
-        time.sleep(0.05)
-
-
 def test_stream(spark: SparkSession, data: str, journal: FileJournal, tmp_path: Path) -> None:
     options = {"path": data, "events": "*", "slot": "lake", "startingOffsets": "earliest"}
-    mover = follow(spark, options)
-    try:
-        source = spark.readStream.format("sluicemq").options(**options, maxOffsetsPerTrigger="40")
-        found: list[tuple[int, int]] = []
-        start = collecting(source.load(), tmp_path / "checkpoint", found)
-        query = start()
-        query.awaitTermination()
-        expected = only(naive_rows(Path(data) / "journal"), "sequence", "item")
-        assert found == expected
-        progress = query.recentProgress
-        assert [batch.numInputRows for batch in progress if batch.numInputRows] == [40, 40, 10]
-        assert '"sequence"' in progress[-1].sources[0].latestOffset
-        slots = Slots(Path(data) / "journal")
-        wait_for(lambda: slots.get("lake").position >= expected[-1][0])
+    source = spark.readStream.format("sluicemq").options(**options, maxOffsetsPerTrigger="40")
+    found: list[tuple[int, int]] = []
+    start = collecting(source.load(), tmp_path / "checkpoint", found)
+    query = start()
+    query.awaitTermination()
+    expected = only(naive_rows(Path(data) / "journal"), "sequence", "item")
+    assert found == expected
+    progress = query.recentProgress
+    assert [batch.numInputRows for batch in progress if batch.numInputRows] == [40, 40, 10]
+    assert '"sequence"' in progress[-1].sources[0].latestOffset
+    slots = Slots(Path(data) / "journal")
+    assert slots.get("lake").position >= expected[-1][0]
 
-        fill(journal)
-        query = start()
-        query.awaitTermination()
-        assert found == only(naive_rows(Path(data) / "journal"), "sequence", "item")
-        wait_for(lambda: slots.get("lake").position >= found[-1][0])
-    finally:
-        spark.streams.removeListener(mover)
+    fill(journal)
+    query = start()
+    query.awaitTermination()
+    assert found == only(naive_rows(Path(data) / "journal"), "sequence", "item")
+    assert slots.get("lake").position >= found[-1][0]

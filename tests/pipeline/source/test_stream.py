@@ -23,10 +23,16 @@ from sluicemq.journal.format import Cause
 from sluicemq.journal.segment import list_segments, segment_path
 from sluicemq.journal.slots import Slots
 from sluicemq.journal.writer import read_durable
-from sluicemq.model.errors import ConfigurationError, JournalError, RecordNotFound
+from sluicemq.model.errors import (
+    ConfigurationError,
+    ConnectionLost,
+    JournalError,
+    RecordNotFound,
+)
 from sluicemq.pipeline.source import plan
 from sluicemq.pipeline.source.batch import Share
 from sluicemq.pipeline.source.columns import arrow_columns, asked_columns
+from sluicemq.pipeline.source.places import Directory
 from sluicemq.pipeline.source.stream import StreamReader
 from tests.pipeline.source import support
 from tests.pipeline.source.support import (
@@ -274,12 +280,48 @@ def test_a_slot_is_made_and_moved(tmp_path: Path, journal: FileJournal) -> None:
     end = stream.latestOffset(start, ALL)
     slot = Slots(tmp_path).get("lake")
     assert (slot.position, slot.limit_bytes) == (0, 5_000_000)
-    stream.commit(end)
+    # Spark asks for what follows when it has committed a batch, also after the last one of all
+    assert stream.latestOffset(end, ALL) == end
     assert Slots(tmp_path).get("lake").position == end["sequence"] - 1
-    stream.commit(start)  # a batch that is done again
+    stream.latestOffset(start, ALL)  # a batch that is done again
     assert Slots(tmp_path).get("lake").position == end["sequence"] - 1
     # a query that goes on has one already
     stream_of(tmp_path, slot="lake").partitions(start, end)
+    assert Slots(tmp_path).get("lake").position == end["sequence"] - 1
+
+
+def test_a_slot_is_moved_when_a_query_goes_on(tmp_path: Path, journal: FileJournal) -> None:
+    """Its last batch was committed, and then it was stopped."""
+    stream = stream_of(tmp_path, slot="lake")
+    start = stream.initialOffset()
+    end = stream.latestOffset(start, ALL)
+    assert Slots(tmp_path).get("lake").position == 0
+    stream_of(tmp_path, slot="lake").latestOffset(end, ALL)
+    assert Slots(tmp_path).get("lake").position == end["sequence"] - 1
+
+
+def test_a_slot_is_not_moved_by_a_foreign_checkpoint(tmp_path: Path, journal: FileJournal) -> None:
+    stream = stream_of(tmp_path, slot="lake")
+    end = stream.latestOffset(stream.initialOffset(), ALL)
+    with pytest.raises(ConfigurationError, match="the checkpoint is of the journal"):
+        stream.latestOffset({**end, "journal": "another"}, ALL)
+    assert Slots(tmp_path).get("lake").position == 0
+
+
+def test_a_slot_is_moved_by_the_next_batch_if_the_broker_was_away(
+    tmp_path: Path, journal: FileJournal, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    stream = stream_of(tmp_path, slot="lake")
+    end = stream.latestOffset(stream.initialOffset(), ALL)
+
+    def away(self: Directory, slot: str, position: int) -> None:
+        raise ConnectionLost("the broker is away")
+
+    with monkeypatch.context() as patch:
+        patch.setattr(Directory, "advance", away)
+        assert stream.latestOffset(end, ALL) == end
+    assert Slots(tmp_path).get("lake").position == 0
+    assert stream.latestOffset(end, ALL) == end
     assert Slots(tmp_path).get("lake").position == end["sequence"] - 1
 
 
@@ -295,7 +337,7 @@ def test_a_slot_holds_segments(tmp_path: Path) -> None:
         journal.compact()
         end = stream.latestOffset(start, ALL)
         assert len(batch(stream, start, end)) == 100
-        stream.commit(end)
+        stream.latestOffset(end, ALL)
         journal.compact()
         with pytest.raises(RecordNotFound, match="are gone"):
             stream.latestOffset(start, ALL)
@@ -313,8 +355,6 @@ def test_a_slot_that_is_lost(
     if strict == "true":
         with pytest.raises(JournalError, match=r"slot lake protects nothing.*Drop the slot"):
             stream.latestOffset(start, ALL)
-        with pytest.raises(JournalError, match="slot lake protects nothing"):
-            stream.commit(start)
     else:
         with caplog.at_level(logging.WARNING):
             stream.latestOffset(start, ALL)

@@ -52,6 +52,8 @@ def test_batches_once_all_types_and_back(spark_tables: SparkSession, made: Made)
     assert found.columns == [*COLUMNS.names, "state"]
     back = found.toArrow()
     assert sorted_rows(back.drop_columns("state").cast(COLUMNS)) == sorted_rows(events(0, 32))
+    wanted = found.where("destination_partition = '007'")
+    assert [wanted.count(), found.count()] == [6, 32]
     first = lake.history()[-1].version
     assert lake.frame(spark, version=first).columns == COLUMNS.names
     assert lake.frame(spark, version=0 if lake.kind == "iceberg" else first).isEmpty()

@@ -35,7 +35,6 @@ from sluicemq.pipeline.jobs.gold import NEEDS, WATERMARK
 from sluicemq.pipeline.jobs.lake import NAMES, Lake
 from sluicemq.pipeline.source.connect import connect
 from sluicemq.pipeline.source.options import parse_options
-from sluicemq.pipeline.source.slots import follow
 
 MAX_ROWS: Final = 262_144
 MAX_BYTES: Final = 256 << 20
@@ -149,13 +148,7 @@ class Supervisor:
         tries = 0
         while not self._stop.is_set():
             before = sum(query.rows for query in self._queries)
-            movers: list[Any] = []
             try:
-                movers += [
-                    follow(self._spark, self._options(query))
-                    for query in self._queries
-                    if query.slot
-                ]
                 self._start(interval)
                 self._watch()
                 return self._rows
@@ -168,9 +161,6 @@ class Supervisor:
                 pause = min(LONGEST_PAUSE, 2.0 ** (tries - 1))
                 self._tell(Step(self._rows, trouble=f"{fault}; again in {pause:g} s"))
                 self._stop.wait(pause)
-            finally:
-                for mover in movers:
-                    self._spark.streams.removeListener(mover)
         return self._rows
 
     @property

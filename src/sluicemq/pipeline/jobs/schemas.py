@@ -48,6 +48,7 @@ SILVER: one row per message. Key: (broker, message).
                          delivered again), or the outcome
     queueing_ms          published to first delivered
     end_to_end_ms        published to acknowledged
+    client_timestamp     as in pipeline/schema.py
 
 GOLD: one row per minute, destination and protocol. Key: (broker, minute, destination,
 destination_kind, protocol). Counts are of events in that minute; they add up.
@@ -184,6 +185,7 @@ SILVER: Final = pa.schema(
         _required("state", pa.string()),
         pa.field("queueing_ms", pa.float64()),
         pa.field("end_to_end_ms", pa.float64()),
+        pa.field("client_timestamp", TIME),
     ]
 )
 

@@ -32,6 +32,7 @@ _ORIGIN: Final = "originalQueue"
 
 _RECORD: Final = (
     *("priority", "durability", "expiration", "deliver_at", "size", "body_kind"),
+    "client_timestamp",
     *("message_id", "correlation_id", "reply_to", "type", "properties", "property_types"),
     *("origin", *DECODED),
 )

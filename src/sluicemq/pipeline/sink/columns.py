@@ -85,6 +85,26 @@ COLUMNS: Final = {
 }
 """What each is, for people and to be tested."""
 
+DEFAULT_SCHEMA: Final = (
+    StructType()
+    .add("destination", StringType())
+    .add("destination_kind", StringType())
+    .add("body", StringType())
+    .add("body_kind", StringType())
+    .add("properties", MapType(StringType(), StringType()))
+    .add("property_types", MapType(StringType(), StringType()))
+    .add("priority", IntegerType())
+    .add("ttl", LongType())
+    .add("expiration", TimestampType())
+    .add("deliver_at", TimestampType())
+    .add("message_id", StringType())
+    .add("correlation_id", StringType())
+    .add("reply_to", StringType())
+    .add("type", StringType())
+    .add("durability", StringType())
+)
+"""Columns of a view or table that is written to, if it was made without any; bodies are text."""
+
 
 def places(schema: StructType, destination: str) -> dict[str, int]:
     """Where each column that is there stands in a batch, by its name in COLUMNS.

@@ -31,7 +31,11 @@ _FIELDS: Final = Row.__struct_fields__
 _USUAL: Final = dict(zip(_FIELDS, row(""), strict=True))
 _SIMPLE: Final = ("message_id", "correlation_id", "type")
 _KINDS: Final = {"queue": False, "topic": True}
-_DURABILITIES: Final = {each.name.lower(): int(each) for each in Durability}
+_DURABILITIES: Final = {
+    each.name.lower(): int(each if each is not Durability.TRANSIENT else Durability.NONE)
+    for each in Durability
+}
+"""Replayed rows may say `transient`, which is how `none` is recorded."""
 _NO_REPLY: Final[tuple[str | None, bool]] = (None, False)
 _RAW: Final = re.compile(r"\\x([89a-f][0-9a-f])")
 """A byte that is no UTF-8, in a name as the source spells it."""

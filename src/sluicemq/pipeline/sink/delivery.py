@@ -197,8 +197,9 @@ class Delivery:
             return RequestRefused(
                 f"{where} of batch {self._batch.batch} has been written with other rows before "
                 f"({refusal}). A batch that is written again has to have the same rows in the same "
-                "order and partitions: a query with rand(), uuid() or the like needs a table "
-                "between, and transactionRows and transactionBytes have to stay as they were"
+                "partitions: other rows need another writeId or batchId, a query with rand(), "
+                "uuid() or the like needs a table between, and transactionRows and "
+                "transactionBytes have to stay as they were"
             )
         if refusal.code == _REFUSED:
             return BadRow(

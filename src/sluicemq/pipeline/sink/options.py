@@ -8,6 +8,7 @@ from enum import StrEnum
 from typing import Final, NamedTuple
 
 from sluicemq.model.errors import ConfigurationError
+from sluicemq.pipeline.catalog import NOT_HANDED_ON, own_options
 from sluicemq.pipeline.remote import PATIENCE, Target, target
 
 DEAD_LETTERS: Final = "sluicemq.sink.dlq"
@@ -32,6 +33,8 @@ _KNOWN: Final = {
         "retryTimeout",
     )
 }
+WRITE_ONLY: Final = frozenset(_KNOWN) - {"url", "user", "password", "token"}
+"""Options, in lower case, by which a table or view is one to write to."""
 _SPARKS_OWN: Final = frozenset({"checkpointlocation", "queryname", "path"})
 """What Spark hands on beside our options; a path would be that of `save(path)`."""
 _NUMBER: Final = re.compile(r"[1-9]\d{0,9}\Z|0\Z", re.ASCII)
@@ -76,7 +79,7 @@ class SinkOptions(NamedTuple):
 
 def read(options: Mapping[str, str]) -> SinkOptions:
     """The options as Spark hands them over: names in any case. Raises ConfigurationError."""
-    given = {name.lower(): value for name, value in options.items()}
+    given = own_options(options, _KNOWN)
     unknown = sorted(set(given) - set(_KNOWN) - _SPARKS_OWN)
     if unknown:
         raise ConfigurationError(
@@ -87,6 +90,11 @@ def read(options: Mapping[str, str]) -> SinkOptions:
         raise ConfigurationError(
             "messages are written to a running broker: name it by the option url, and call save() "
             "without a path"
+        )
+    if "url" not in given:
+        raise ConfigurationError(
+            "the option url names the HTTP listener of a broker, such as http://localhost:7680. "
+            + NOT_HANDED_ON
         )
     destination = given.get("destination", "")
     topic = destination.startswith("topic:")

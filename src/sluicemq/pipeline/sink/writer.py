@@ -56,8 +56,10 @@ class _Writer:
             feed.expect_whole()
             return delivery.finish()
 
-    def _tell(self, messages: Sequence[WriterCommitMessage | None], what: str, usual: int) -> None:
-        """Into the driver's log."""
+    def _tell(
+        self, messages: Sequence[WriterCommitMessage | None], what: str, usual: int
+    ) -> Written:
+        """Log what became of all partitions on the driver, and return it."""
         total = Written()
         for message in messages:
             if isinstance(message, Written):
@@ -81,6 +83,7 @@ class _Writer:
                 self._options.dead_letters,
                 "; ".join(f"{count} x {reason}" for reason, count in total.reasons.most_common()),
             )
+        return total
 
 
 class BatchWriter(_Writer, DataSourceArrowWriter):
@@ -101,7 +104,15 @@ class BatchWriter(_Writer, DataSourceArrowWriter):
 
     def commit(self, messages: list[WriterCommitMessage | None]) -> None:
         """All partitions are there."""
-        self._tell(messages, "a write", logging.INFO)
+        total = self._tell(messages, "a write", logging.INFO)
+        if total.latest > self._options.batch:
+            _log.warning(
+                "batch %d of the writeId %s was not written, and its rows were not compared with "
+                "those of the first time: the latest batch is %d. Other rows need a new batchId",
+                self._options.batch,
+                self._write_id,
+                total.latest,
+            )
 
     def abort(self, messages: list[WriterCommitMessage | None]) -> None:
         """Some partition could not be written; the others are there."""

@@ -2,16 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Iterator
 from dataclasses import replace
-from typing import Any
 
 import pyarrow as pa
-from pyspark.sql.datasource import DataSourceReader, Filter, InputPartition
+from pyspark.sql.datasource import DataSourceReader, InputPartition
 
 from sluicemq.model.errors import RecordNotFound
 from sluicemq.pipeline.source.connect import connect
-from sluicemq.pipeline.source.filters import apply_filter
 from sluicemq.pipeline.source.journal import Journal
 from sluicemq.pipeline.source.offsets import resolve
 from sluicemq.pipeline.source.options import EARLIEST, LATEST, SourceOptions
@@ -32,24 +30,13 @@ class Share(InputPartition):
         self.identity = identity
 
 
-class _Pushing:
-    """BatchReader.pushFilters, for a session that may have filter push-down switched off.
-
-    Spark refuses a reader that overrides the method while the setting is off, which the reader
-    cannot see; it compares `__func__`. So to that question this says "not overridden".
-    """
-
-    __func__ = staticmethod(DataSourceReader.pushFilters)
-
-    def __init__(self, push: Callable[[list[Filter]], Iterable[Filter]]) -> None:
-        self._push = push
-
-    def __call__(self, filters: list[Filter]) -> Iterable[Filter]:
-        return self._push(filters)
-
-
 class BatchReader(DataSourceReader):
-    """One batch read. `schema` are the columns that are asked for, as Spark wants them in Arrow."""
+    """One batch read. `schema` are the columns that are asked for, as Spark wants them in Arrow.
+
+    It takes no filters from Spark (`pushFilters`): Spark keeps the plan of a filtered read with the
+    DataFrame or view, and later actions without the filter would see only the filtered rows. What
+    is not to be read is left out by options.
+    """
 
     def __init__(self, options: SourceOptions, schema: pa.Schema) -> None:
         self._options = options
@@ -59,22 +46,6 @@ class BatchReader(DataSourceReader):
         if options.ending_timestamp is not None:
             selection = replace(selection, until=options.ending_timestamp)
         self._reading = Reading(connect(options), schema, selection, options.fail_on_data_loss)
-        self.pushFilters = _Pushing(self._push)  # type: ignore[method-assign]
-
-    def __getstate__(self) -> dict[str, Any]:
-        state = self.__dict__.copy()
-        del state["pushFilters"]
-        return state
-
-    def _push(self, filters: list[Filter]) -> Iterable[Filter]:
-        refused = []
-        selection = self._reading.selection
-        for given in filters:
-            selection, exact = apply_filter(selection, given)
-            if not exact:
-                refused.append(given)
-        self._reading = replace(self._reading, selection=selection)
-        return refused
 
     def partitions(self) -> list[InputPartition]:
         """Plans the tasks. Raises JournalError, ConfigurationError."""

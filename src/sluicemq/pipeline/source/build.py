@@ -458,6 +458,10 @@ class Batch:
         moments = self._headers.deliver_at()
         return self._of_headers(self._moment(moments, moments > 0))
 
+    def _column_client_timestamp(self) -> pa.Array:
+        moments = self._headers.client_timestamp()
+        return self._of_headers(self._moment(moments, moments > 0))
+
     @cached_property
     def _properties(self) -> tuple[pa.Array, pa.Array]:
         texts, types = self._headers.properties()

@@ -27,9 +27,10 @@ FIELDS: Final = (
     "native",
     "routes",
     "deliver_at",
+    "client_timestamp",
 )
 Fields = tuple[Any, ...]
-EMPTY: Final[Fields] = ("", "", None, "", None, b"", (), 0)
+EMPTY: Final[Fields] = ("", "", None, "", None, b"", (), 0, None)
 """Of a message that has none of them."""
 
 _NAMES: Final[dict[type, str]] = {
@@ -50,6 +51,7 @@ _Meta = tuple[
     bytes,
     list[int],
     int,
+    int | None,
 ]
 _all: Final = msgspec.msgpack.Decoder(list[_Meta], ext_hook=unescape)
 _one: Final = msgspec.msgpack.Decoder(ext_hook=unescape)
@@ -77,7 +79,7 @@ def decode_fields(metas: pa.Array, failed: Callable[[int, Exception], None]) -> 
         try:
             fields = tuple(_one.decode(meta))
             if not _is_sound(fields):
-                raise ValueError("it is no array of the eight fields")
+                raise ValueError("it is no array of the nine fields")
         except _FAILURES as error:
             failed(row, error)
             fields = EMPTY
@@ -87,13 +89,14 @@ def decode_fields(metas: pa.Array, failed: Callable[[int, Exception], None]) -> 
 
 def _is_sound(fields: Fields) -> bool:
     return (
-        len(fields) == 8
+        len(fields) == 9
         and type(fields[0]) is str
         and type(fields[1]) is str
         and (fields[2] is None or len(fields[2]) == 2)
         and type(fields[3]) is str
         and (fields[4] is None or type(fields[4]) in (dict, list))
         and type(fields[7]) is int
+        and (fields[8] is None or type(fields[8]) is int)
     )
 
 
@@ -123,11 +126,11 @@ class Headers:
 
     def deliver_at(self) -> Integers:
         """ms; 0 = at once."""
-        moments = self._columns["deliver_at"]
-        try:
-            return np.array(moments, np.int64)
-        except OverflowError:
-            return np.array([min(moment, (1 << 63) - 1) for moment in moments], np.int64)
+        return _milliseconds(self._columns["deliver_at"])
+
+    def client_timestamp(self) -> Integers:
+        """Return the client's timestamps in ms; 0 where the client set none."""
+        return _milliseconds([stamp or 0 for stamp in self._columns["client_timestamp"]])
 
     def properties(self) -> tuple[pa.Array, pa.Array]:
         """The columns properties and property_types."""
@@ -160,6 +163,13 @@ class Headers:
             pa.MapArray.from_arrays(starts, keys, texts),
             pa.MapArray.from_arrays(starts, keys, kinds),
         )
+
+
+def _milliseconds(values: Sequence[int]) -> Integers:
+    try:
+        return np.array(values, np.int64)
+    except OverflowError:
+        return np.array([min(value, (1 << 63) - 1) for value in values], np.int64)
 
 
 def text_of(value: object) -> str | None:

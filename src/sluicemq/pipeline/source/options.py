@@ -11,6 +11,7 @@ from typing import Final
 
 from sluicemq.model.access import is_pattern
 from sluicemq.model.errors import ConfigurationError
+from sluicemq.pipeline.catalog import NOT_HANDED_ON, own_options
 from sluicemq.pipeline.schema import EVENTS, Event
 
 _TRUE: Final = ("true", "1", "yes")
@@ -83,8 +84,8 @@ _SPELLED: Final = (
 def parse_options(given: Mapping[str, str]) -> SourceOptions:
     """From what Spark hands over. Raises ConfigurationError that names the option."""
     texts: dict[str, str] = {}
-    for name, text in given.items():
-        known = _NAMES.get(name.lower())
+    for name, text in own_options(given, _NAMES).items():
+        known = _NAMES.get(name)
         if known is None:
             raise ConfigurationError(
                 f"option {name!r}: the sluicemq source has none of that name, but {_SPELLED}"
@@ -93,7 +94,7 @@ def parse_options(given: Mapping[str, str]) -> SourceOptions:
     if bool(texts.get("path")) == bool(texts.get("url")):
         raise ConfigurationError(
             "options path and url: give one of them. path is a broker's data directory on this "
-            "machine, url its HTTP address, such as http://localhost:7680"
+            f"machine, url its HTTP address, such as http://localhost:7680. {NOT_HANDED_ON}"
         )
     values: dict[str, object] = {}
     for name in ("path", "url", "user", "password", "token", "slot"):

@@ -17,21 +17,13 @@ from sluicemq.model.access import matcher
 from sluicemq.model.destination import Address
 from sluicemq.pipeline.schema import Event
 from sluicemq.pipeline.source.heads import Column, Heads
-from sluicemq.pipeline.source.names import Names, spelled
+from sluicemq.pipeline.source.names import Names
 from sluicemq.pipeline.source.options import SourceOptions
 
 EVENT_CODES: Final = {event: code for code, event in enumerate(Event, 1)}
 """A byte for each event; 0 is for records that are none."""
 
-_CAUSES: Final = {
-    Cause.ACKNOWLEDGED: Event.ACKNOWLEDGED,
-    Cause.EXPIRED: Event.EXPIRED,
-    Cause.DEAD_LETTERED: Event.DEAD_LETTERED,
-    Cause.DROPPED: Event.DROPPED,
-    Cause.PURGED: Event.PURGED,
-    Cause.MOVED: Event.MOVED,
-    Cause.DISCARDED: Event.DISCARDED,
-}
+_CAUSES: Final = {cause: Event(cause.label) for cause in Cause}
 _TYPES: Final = {
     RecordType.MESSAGE: Event.MESSAGE,
     RecordType.CARRIED: Event.CARRIED,
@@ -104,20 +96,16 @@ class Selection:
 
     events      of these kinds
     patterns    of destinations that match one of these globs; () = all
-    names       of destinations with one of these names, as the column spells them; None = all
     low, high   sequence numbers, `high` exclusive
     since, until  µs, `until` exclusive
-    message     about this message, and lists that may hold it; None = all
     """
 
     events: frozenset[Event]
     patterns: tuple[str, ...] = ()
-    names: frozenset[str] | None = None
     low: int = 0
     high: int = END
     since: int = START
     until: int = END
-    message: int | None = None
 
     @classmethod
     def of(cls, options: SourceOptions) -> Selection:
@@ -135,16 +123,13 @@ class Selection:
     @property
     def by_destination(self) -> bool:
         """Not all destinations are wanted."""
-        return bool(self.patterns) or self.names is not None
+        return bool(self.patterns)
 
     def allows(self, addresses: Iterable[Address]) -> list[bool]:
         """Whether destinations are wanted."""
         matches = [matcher(pattern).match for pattern in self.patterns]
-        names = self.names
         return [
-            (not matches or any(match(str(address)) for match in matches))
-            and (names is None or spelled(address.name) in names)
-            for address in addresses
+            not matches or any(match(str(address)) for match in matches) for address in addresses
         ]
 
     def may_be_in(self, summary: Mapping[str, Any]) -> bool:
@@ -154,8 +139,6 @@ class Selection:
         if summary["last_sequence"] < self.low or summary["first_sequence"] >= self.high:
             return False
         if summary["last_time"] < self.since or summary["first_time"] >= self.until:
-            return False
-        if self.message is not None and summary["last_sequence"] < self.message:
             return False
         types = {int(type) for type in summary["types"]}
         return any(_type_of(event) in types for event in self.events)
@@ -170,10 +153,6 @@ class Selection:
         if self.since != START or self.until != END:
             times = heads["time"]
             mask &= (times >= self.since) & (times < self.until)
-        if self.message is not None:
-            mask &= (
-                _IS_LIST[codes] | (heads["reference"] == self.message) | (sequences == self.message)
-            )
         if self.by_destination:
             mask &= names.among(heads["destination"], self.allows)
         rows = np.flatnonzero(mask)

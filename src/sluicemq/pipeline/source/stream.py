@@ -46,6 +46,8 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         self._selection = Selection.of(options)
         self._target: Offset | None = None
         self._held = False
+        self._acknowledged = -1
+        """Where the last acknowledged batch ended."""
 
     # --- offsets ---------------------------------------------------------
 
@@ -73,7 +75,11 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         return ReadAllAvailable()
 
     def latestOffset(self, start: dict[str, Any], limit: ReadLimit) -> dict[str, Any]:  # noqa: N802
-        """Where the next micro-batch ends; `start` itself if there is nothing new.
+        """Return where the next micro-batch ends; `start` itself if there is nothing new.
+
+        Spark asks when it has committed everything before `start`, so this moves the slot there.
+        The reader's `commit` would be told one batch late, and never of the last batch of a query
+        with the trigger availableNow, which Spark ends after asking once more here.
 
         Raises RecordNotFound if records behind `start` were removed, ConfigurationError if `start`
         is of another journal.
@@ -81,6 +87,7 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         durable = self._place.durable()
         begin = read_offset(start, "")
         self._hold(begin)
+        self._acknowledge(start)
         if durable is None or durable.sequence < begin.sequence:
             return start
         journal = Journal(self._place, "")
@@ -109,11 +116,6 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         """The journal's end, for the query's progress: the lag is the difference."""
         return _end(self._place.state()).as_json()
 
-    def commit(self, end: dict[str, Any]) -> None:
-        """Spark has done everything before `end`, and will not ask for it again."""
-        if self._options.slot:
-            move_slot(self._options, self._place, read_offset(end, "").sequence)
-
     def _checked(self, journal: Journal, start: dict[str, Any]) -> Offset:
         """The offset, or what is left behind it."""
         state = journal.state
@@ -136,8 +138,20 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         position = max(0, start.sequence - 1)
         slot = self._place.hold(options.slot, position, options.slot_limit_bytes)
         if slot.lost:
-            slot_is_lost(options, f"it was allowed to hold back {slot.limit_bytes} bytes")
+            slot_is_lost(options, slot.describe_loss(options.slot))
         self._held = True
+
+    def _acknowledge(self, start: dict[str, Any]) -> None:
+        """Move the slot to `start`, if it is not there yet.
+
+        Raises ConfigurationError if `start` is of another journal, JournalError if the slot is
+        lost.
+        """
+        if not self._options.slot or read_offset(start, "").sequence <= self._acknowledged:
+            return
+        sequence = read_offset(start, self._place.state().identity).sequence
+        if move_slot(self._options, self._place, sequence):
+            self._acknowledged = sequence
 
     # --- tasks ---------------------------------------------------------
 
