@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 import time
 from pathlib import Path
 
@@ -131,7 +132,9 @@ def test_the_same_words_with_and_without_a_broker(run: Run, tmp_path: Path) -> N
             result = run(*command, "--data-dir", str(data))
             # over the API an error begins with where it is from
             err = result.err.replace(f"{data}/admin.sock: ", "").splitlines()[:1]
-            results.append((result.code, result.out, "".join(err)))
+            # the running broker has listeners of its own
+            out = re.sub(r'"open_listeners":\[[^]]*\]', "", result.out)
+            results.append((result.code, out, "".join(err)))
         return results
 
     alone = told(tmp_path / "alone")
@@ -168,7 +171,6 @@ def test_health_asks_nobody_who_they_are(run: Run, guarded: GuardedBroker) -> No
         ["config", "show", "--live"],
         ["slots"],
         ["slots", "create", "mine"],
-        ["transactions"],
         ["queues", "create", "forbidden"],
         ["queues", "alter", "theirs", "max_messages=1"],
         ["queues", "delete", "theirs", "--yes"],

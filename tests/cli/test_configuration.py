@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import json
+import socket
 import tomllib
 from pathlib import Path
 
@@ -74,3 +75,82 @@ def test_what_a_running_broker_has_in_force(run: Run, broker: RunningBroker) -> 
     refused = run("config", "show", "--url", "http://127.0.0.1:1")
     assert refused.code == 2
     assert "--live" in refused.err
+
+
+def test_check_reports_all_errors_with_file_and_line(run: Run, tmp_path: Path) -> None:
+    (tmp_path / "file").touch()
+    with socket.create_server(("127.0.0.1", 0)) as used:
+        port = used.getsockname()[1]
+        (tmp_path / "sluicemq.toml").write_text(
+            "[broker]\n"
+            'data_dir = "file/data"\n'
+            "max_destinatons = 1\n"
+            "[limits]\n"
+            'idle-timeout = "soon"\n'
+            "[[listeners]]\n"
+            'url = "phpmq+tls://127.0.0.1:0"\n'
+            'certificate = "none.pem"\n'
+            "[[listeners]]\n"
+            f'url = "msglite://127.0.0.1:{port}"\n'
+            'durability = "fast"\n'
+            "[destinations.orders]\n"
+            "active_consumers = 3\n"
+            "max_consumers = 2\n"
+        )
+        result = run("config", "check")
+    assert result.code == 2
+    errors = [line for line in result.err.splitlines() if line.startswith("error: ")]
+    for place, says in (
+        ("sluicemq.toml:2:", "file is not a directory"),
+        ("sluicemq.toml:3:", "did you mean max_destinations?"),
+        ("sluicemq.toml:5:", "'soon' is not a number of s"),
+        ("sluicemq.toml:6:", "none.pem"),
+        ("sluicemq.toml:9:", f"cannot listen on msglite://127.0.0.1:{port}"),
+        ("sluicemq.toml:11:", "none, lazy, sync"),
+        ("sluicemq.toml:12:", "active_consumers (3)"),
+    ):
+        assert [line for line in errors if place in line and says in line], (place, result.err)
+    assert len(errors) == 7
+
+
+def test_serve_names_file_and_line_of_every_error(run: Run, tmp_path: Path) -> None:
+    (tmp_path / "sluicemq.toml").write_text(
+        '[jmq]\ninstance = "two words"\n[[listeners]]\nurl = "phpmq://0.0.0.0:0"\n'
+    )
+    result = run("serve")
+    assert result.code == 2
+    assert "error: sluicemq.toml:2: jmq.instance" in result.err
+    assert "error: sluicemq.toml:3: phpmq://0.0.0.0:0" in result.err
+
+
+def test_check_says_what_it_tried_and_leaves_nothing(run: Run, tmp_path: Path) -> None:
+    data = tmp_path / "data"
+    addresses = ["--listen", "msglite://127.0.0.1:0", "--listen", f"phpmq+unix://{tmp_path}/sock"]
+    result = run("config", "check", "--data-dir", str(data), *addresses)
+    assert result.code == 0
+    tried = [line for line in result.err.splitlines() if line.startswith("tried: ")]
+    for subject in (f"directory {data}", "user database", "msglite://127.0.0.1:0", "/sock: may"):
+        assert [line for line in tried if subject in line]
+    assert list(tmp_path.iterdir()) == []
+    missing = run("config", "check", "--listen", f"phpmq+unix://{tmp_path}/none/sock")
+    assert missing.code == 2
+    assert f"there is no directory {tmp_path}/none" in missing.err
+
+
+def test_check_does_not_try_the_addresses_of_the_running_broker(
+    run: Run, broker: RunningBroker
+) -> None:
+    result = run("config", "check", *broker.where, "--listen", broker.phpmq)
+    assert result.code == 0
+    assert "addresses: not tried, because a broker runs" in result.err
+    other = run("config", "check", "--listen", broker.phpmq)
+    assert other.code == 2
+    assert "another program does so already" in other.err
+
+
+def test_a_file_in_place_of_the_data_directory_is_one_error(run: Run, tmp_path: Path) -> None:
+    (tmp_path / "file").touch()
+    result = run("config", "check", "--data-dir", "file", "--listen", "msglite://127.0.0.1:0")
+    assert result.code == 2
+    assert result.err.count("error: ") == 1
+    assert "is not a directory" in result.err

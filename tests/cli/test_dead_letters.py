@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import json
+import time
 
 from sluicemq.protocols.phpmq.client import BlockingPhpmqClient
 from tests.cli.conftest import Run, RunningBroker
@@ -15,6 +16,15 @@ def die(ask: Run, broker: RunningBroker, name: str, count: int) -> None:
     for _ in range(count):
         client.receive(10)
     client.close()
+    deadline = time.monotonic() + 30
+    while dead_letters(ask, name) < count:  # the broker sees the end of the connection later
+        assert time.monotonic() < deadline
+        time.sleep(0.01)
+
+
+def dead_letters(ask: Run, name: str) -> int:
+    queues = json.loads(ask("dlq", f"{name}.dlq", "--json").out)
+    return sum(int(queue["waiting"]) for queue in queues)
 
 
 def waiting(ask: Run, name: str) -> int:

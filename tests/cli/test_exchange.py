@@ -35,6 +35,18 @@ def test_standard_input_is_one_message(run: Run, url: str, monkeypatch: pytest.M
     assert run("receive", url, "--timeout", "0").code == 1
 
 
+def test_empty_standard_input_is_no_message(
+    run: Run, url: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    stdin(monkeypatch, b"")
+    result = run("send", url)
+    assert result.code == 2
+    assert "standard input is empty" in result.err
+    assert run("send", url, "").code == 0
+    assert run("receive", url, "--raw").code == 0
+    assert run("receive", url, "--timeout", "0").code == 1
+
+
 def test_lines_are_messages(run: Run, url: str, monkeypatch: pytest.MonkeyPatch) -> None:
     stdin(monkeypatch, b"a\n\r\nlast")
     sent = run("send", url, "--lines", "--json")
@@ -54,6 +66,13 @@ def test_nothing_received_is_exit_code_1(run: Run, url: str) -> None:
     result = run("receive", url, "--timeout", "0")
     assert (result.code, result.out) == (1, "")
     assert "nothing came" in result.err
+
+
+def test_the_time_without_messages_has_one_unit(run: Run, broker: RunningBroker) -> None:
+    url = f"{broker.phpmq}?queue=silent"
+    nothing = f"error: nothing came from {url}"
+    assert run("receive", url, "-t", "100ms").err == f"{nothing} within 100ms\n"
+    assert run("receive", url, "-t", "0").err == f"{nothing}\n"
 
 
 def test_what_was_not_counted_stays_in_the_queue(run: Run, url: str) -> None:

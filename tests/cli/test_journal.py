@@ -22,7 +22,9 @@ TIME = 1_700_000_000_000
 
 
 def message(address: Address, body: bytes, **fields: object) -> Message:
-    return Message(address, body, BodyKind.TEXT, Origin.PHPMQ, Durability.SYNC, TIME, **fields)
+    made = Message(address, body, BodyKind.TEXT, Origin.PHPMQ, Durability.SYNC, TIME, **fields)
+    made.arrival = TIME
+    return made
 
 
 @pytest.fixture
@@ -104,6 +106,16 @@ def test_dump_by_destination_number_and_limit(run: Run, data_dir: Path) -> None:
     assert (about[1]["cause"], about[1]["sequences"]) == ("acknowledged", [number])
     later = dumped(run, str(data_dir), "--from", str(second["sequence"]), "--limit", "1")
     assert [record["sequence"] for record in later] == [second["sequence"]]
+
+
+def test_dump_names_causes_as_spark_names_events(run: Run, tmp_path: Path) -> None:
+    journal = FileJournal.open(tmp_path / "journal", JournalOptions())
+    number = journal.destination(Address(Kind.QUEUE, "q"))
+    journal.append_settled(7, number, Cause.DEAD_LETTERED, [1], 1000)
+    journal.close()
+    (record,) = dumped(run, str(tmp_path), "--type", "settled")
+    assert record["cause"] == "dead-lettered"
+    assert "dead-lettered 1" in run("journal", "dump", str(tmp_path)).out
 
 
 def test_dump_of_deliveries_gauges_and_batches(run: Run, tmp_path: Path) -> None:

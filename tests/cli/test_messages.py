@@ -69,6 +69,29 @@ def test_arguments_files_and_standard_input(
     assert items(ask, name)[-1]["kind"] == "bytes"
 
 
+def test_empty_standard_input_publishes_nothing(
+    ask: Run, name: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(sys, "stdin", io.TextIOWrapper(io.BytesIO(b"")))
+    result = ask("messages", "publish", name)
+    assert (result.code, result.out) == (2, "")
+    assert "standard input is empty" in result.err
+    assert ask("messages", "publish", name, "").code == 0
+    assert bodies(ask, name) == [""]
+
+
+def test_a_terminal_is_told_that_it_is_read(
+    ask: Run, name: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    terminal = io.TextIOWrapper(io.BytesIO(b"typed"))
+    monkeypatch.setattr(terminal, "isatty", lambda: True)
+    monkeypatch.setattr(sys, "stdin", terminal)
+    result = ask("messages", "publish", name)
+    assert result.code == 0
+    assert "Type the message" in result.err
+    assert bodies(ask, name) == ["typed"]
+
+
 def test_pages_selectors_and_states(ask: Run, name: str) -> None:
     for number in range(5):
         ask("messages", "publish", name, f"m{number}", "-p", f"n:int={number}")

@@ -2,8 +2,14 @@
 
 from __future__ import annotations
 
+import os
+import signal
+import threading
+import urllib.request
+from contextlib import suppress
 from pathlib import Path
 
+from sluicemq.cli.local import LocalBroker
 from sluicemq.journal import FileJournal
 from tests.cli.conftest import Run
 
@@ -19,6 +25,31 @@ def test_a_damaged_journal_ends_the_start_as_a_failed_one_does(run: Run, tmp_pat
     assert result.code == 74
     assert "sluicemq journal check" in result.err
     assert "Traceback" not in result.err
+
+
+def test_more_signals_while_it_stops_do_not_change_the_exit_code(tmp_path: Path) -> None:
+    """Until the process has gone: the interpreter's end, too, takes a while."""
+    broker = LocalBroker(tmp_path / "data", ["msglite://127.0.0.1:0", "http://127.0.0.1:0"]).start()
+    pid = broker.pid
+    ended: list[int] = []
+    waiting = threading.Thread(target=lambda: ended.append(broker.wait()))
+    waiting.start()
+    with suppress(ProcessLookupError):
+        while not ended:
+            os.kill(pid, signal.SIGTERM)
+            os.kill(pid, signal.SIGINT)
+            waiting.join(0.001)
+    waiting.join()
+    assert ended == [0]
+
+
+def test_the_log_says_where_the_console_is(tmp_path: Path) -> None:
+    with LocalBroker(tmp_path / "data", ["http://127.0.0.1:0", "phpmq://127.0.0.1:0"]) as broker:
+        log = broker.log.read_text()
+        url = f"http://127.0.0.1:{broker.port('http')}/console/"
+        assert [line for line in log.splitlines() if "console" in line and f"url={url}" in line]
+        with urllib.request.urlopen(url) as page:
+            assert b"<html" in page.read()
 
 
 def test_a_configuration_without_sense_has_a_code_of_its_own(run: Run) -> None:

@@ -268,3 +268,67 @@ def test_a_password_that_java_clients_cannot_send_is_warned_about(
     assert result.code == 0
     assert ("first 57 bytes" in " ".join(result.err.split())) == warned
     assert verify(database(tmp_path).users["anna"].password, "x" * length)
+
+
+def configured(tmp_path: Path, text: str) -> None:
+    (tmp_path / "sluicemq.toml").write_text(text)
+
+
+def test_first_user_is_told_what_changes_and_what_stays_open(users: Run, tmp_path: Path) -> None:
+    configured(
+        tmp_path,
+        """
+        [[listeners]]
+        url = "vibemq://127.0.0.1:1"
+        [[listeners]]
+        url = "phpmq://127.0.0.1:2"
+        [[listeners]]
+        url = "msglite://127.0.0.1:3?user=anna"
+        [[listeners]]
+        url = "msglite+unix:///run/m.socket"
+        """,
+    )
+    result = users("users", "add", "anna", "--password-stdin", "--config", "sluicemq.toml")
+    assert result.code == 0
+    said = " ".join((result.out + result.err).split())
+    assert "Added anna, the first user." in said
+    assert "No broker is running here. When it starts, VibeMQ, JMQ and HTTP require a login" in said
+    assert "phpmq://127.0.0.1:2, msglite+unix:///run/m.socket." in said
+    assert "?user=NAME" in said
+    assert 'identity.required = "always"' in said
+    assert "vibemq://" not in said
+    assert "msglite://127.0.0.1:3" not in said
+    second = users("users", "add", "bert", "--password-stdin", "--config", "sluicemq.toml")
+    assert " ".join((second.out + second.err).split()) == "Added bert."
+
+
+def test_first_user_where_nobody_is_asked_for_a_login(users: Run, tmp_path: Path) -> None:
+    configured(tmp_path, "[identity]\nrequired = 'never'\n")
+    arguments = ["anna", "--password-stdin", "--config", "sluicemq.toml", "--json"]
+    result = users("users", "add", *arguments)
+    document = json.loads(result.out)
+    assert (document["added"], document["first"], document["login_required"]) == (
+        "anna",
+        True,
+        False,
+    )
+
+
+def test_password_below_the_minimum_is_refused(users: Run, tmp_path: Path) -> None:
+    configured(tmp_path, "[identity]\nmin_password_length = 8\n")
+    config = ["--password-stdin", "--config", "sluicemq.toml"]
+    result = users("users", "add", "anna", *config, typed="1234567\n")
+    assert result.code == 1
+    assert "has 7 characters, and this broker requires 8" in " ".join(result.err.split())
+    assert "1234567" not in result.err
+    assert database(tmp_path).users == {}
+    # characters, not bytes
+    assert users("users", "add", "anna", *config, typed="ééééééé\n").code == 1
+    result = users("users", "add", "anna", *config, typed="12345678\n")
+    assert result.code == 0
+    assert "fewer than 12 characters" in " ".join(result.err.split())
+    result = users("users", "passwd", "anna", *config, typed="1234567\n")
+    assert result.code == 1
+    assert verify(database(tmp_path).users["anna"].password, "12345678")
+    result = users("users", "passwd", "anna", *config, typed="123456789012\n")
+    assert (result.code, "fewer" in result.err) == (0, False)

@@ -10,25 +10,45 @@ import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Any, NamedTuple, Protocol
 
 from sluicemq.cli.api import Api, below
 from sluicemq.cli.place import Place
 from sluicemq.cli.serve import load_flags
 from sluicemq.model.access import Operation, Permission
 from sluicemq.model.errors import AccessDenied
+from sluicemq.server.address import Url
+from sluicemq.server.config import Config
 from sluicemq.server.identity import changes
 from sluicemq.server.identity.passwords import digest_form, hash_password
 from sluicemq.server.identity.records import Database, UserRecord
 from sluicemq.server.identity.store import UserStore
 from sluicemq.server.identity.tokens import make_token
+from sluicemq.server.listening import WITH_LOGINS, is_open
 
 Item = dict[str, Any]
+
+
+class LoginPolicy(NamedTuple):
+    """Whom a broker asks for a login once it has users.
+
+    running         whether the broker runs
+    required        `identity.required`
+    open_listeners  URLs of the listeners of protocols without logins at which everybody may do
+                    everything, users or not
+    """
+
+    running: bool
+    required: str
+    open_listeners: list[str]
 
 
 class Accounts(Protocol):
     """What the commands need. Users and roles have the form that the API gives them. All raise
     what the API raises, or AccessError."""
+
+    def login_policy(self) -> LoginPolicy:
+        """Return whom the broker asks for a login."""
 
     def users(self) -> list[Item]:
         """Sorted by name; no secrets."""
@@ -82,7 +102,7 @@ class Accounts(Protocol):
 def accounts_at(place: Place) -> Iterator[Accounts]:
     """The users of the broker that is meant."""
     if place.local and not _answers(place.socket()):
-        yield InFile(UserStore(load_flags(place.config, place.data_dir).config.users_file))
+        yield InFile(load_flags(place.config, place.data_dir).config)
         return
     with Api(place.target()) as api:
         yield OverApi(api)
@@ -105,6 +125,20 @@ class OverApi:
 
     def __init__(self, api: Api) -> None:
         self._api = api
+
+    def login_policy(self) -> LoginPolicy:
+        items = self._api.get("/configuration")["items"]
+        settings: Item = {item["name"]: item["value"] for item in items}
+        required, insecure = settings["identity.required"], settings["insecure_public"]
+        found: list[str] = []
+        for name, value in settings.items():
+            if name.startswith("listeners[") and name.endswith("].url"):
+                listener = name.removesuffix("url")
+                user = settings.get(f"{listener}user") or ""
+                certificate = settings.get(f"{listener}client_certificate")
+                if _stays_open(Url.parse(value), user, certificate, required, insecure):
+                    found.append(value)
+        return LoginPolicy(True, required, found)
 
     def users(self) -> list[Item]:
         return list(self._api.items("/users"))
@@ -166,8 +200,21 @@ class OverApi:
 class InFile:
     """See Accounts. Changes are made in the name of whoever runs the command."""
 
-    def __init__(self, store: UserStore) -> None:
-        self._store = store
+    def __init__(self, config: Config) -> None:
+        self._config = config
+        self._store = UserStore(config.users_file)
+
+    def login_policy(self) -> LoginPolicy:
+        required, insecure = self._config.identity.required, self._config.insecure_public
+        found = [
+            str(each.url)
+            for each in self._config.listeners
+            if _stays_open(each.url, each.user, each.client_certificate, required, insecure)
+        ]
+        return LoginPolicy(False, required, found)
+
+    def _hash(self, password: str) -> str:
+        return hash_password(password, self._config.identity.min_password_length)
 
     def users(self) -> list[Item]:
         return [_user(name, user) for name, user in sorted(self._store.read().users.items())]
@@ -177,7 +224,7 @@ class InFile:
     ) -> None:
         now = int(time.time())
         record = UserRecord(
-            password=hash_password(password) if password else "",
+            password=self._hash(password) if password else "",
             digest=digest_form(name, password) if allow_digest else "",
             superuser=superuser,
             roles=tuple(roles),
@@ -200,7 +247,7 @@ class InFile:
         self._change(without)
 
     def set_password(self, name: str, password: str, allow_digest: bool | None) -> None:
-        now, hashed, digest = int(time.time()), hash_password(password), digest_form(name, password)
+        now, hashed, digest = int(time.time()), self._hash(password), digest_form(name, password)
         self._change(lambda db: changes.set_password(db, name, hashed, digest, now, allow_digest))
 
     def add_token(self, name: str, label: str, expires: int) -> Item:
@@ -261,6 +308,17 @@ class InFile:
         except (KeyError, OSError):
             name = str(os.getuid())
         self._store.change(what, f"{name} on the command line")
+
+
+def _stays_open(
+    url: Url, user: str, certificate: str | None, required: str, insecure_public: bool
+) -> bool:
+    """Return whether a listener lets everybody do everything although there are users."""
+    return (
+        url.protocol not in WITH_LOGINS
+        and certificate != "required"
+        and is_open(url, user, required, insecure_public)
+    )
 
 
 def _user(name: str, user: UserRecord) -> Item:

@@ -117,6 +117,7 @@ _REASONS: Final = {
     "no-origin": "nobody knows where it came from; name a place with --to",
     "origin-gone": "where it came from does not exist any more; name a place with --to",
     "forbidden": "you may not send to where it came from",
+    "low-disk-space": "the broker's disk is nearly full",
     "target-full": "the target is full",
     "target-refused": "the target does not take it",
     "too-large": "it is larger than the target permits",

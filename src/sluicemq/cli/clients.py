@@ -46,8 +46,11 @@ class Connection(Protocol):
     def receive(self, timeout: float | None) -> Received | None:
         """The next message of the URL's queue; None after `timeout` seconds without one."""
 
+    def confirm(self) -> None:
+        """Wait until the broker has accepted all that was sent. Nothing is sent afterwards."""
+
     def close(self) -> None:
-        """Wait until everything sent has been read by the broker."""
+        """End the connection, after what was settled has been sent."""
 
 
 def connect(url: Url, timeout: float, count: int = 0) -> Connection:
@@ -75,10 +78,12 @@ class _Phpmq:
     def __init__(self, url: Url, options: dict[str, str], timeout: float, count: int) -> None:
         # Each client is imported when its protocol is spoken: asyncio and ssl are slow to load.
         from sluicemq.protocols.phpmq.client import BlockingPhpmqClient
+        from sluicemq.protocols.phpmq.wire import GENERATIONS
 
-        generation = options.get("generation", "2")
-        if generation not in ("1", "2"):
-            raise ConfigurationError(f"{url}: generation is 1 or 2, not {generation}")
+        # "auto": a released PHP consumer cannot read a message that was sent with a TTL
+        generation = options.get("generation", "auto")
+        if generation not in GENERATIONS:
+            raise ConfigurationError(f"{url}: generation is 1 or 2 (or auto), not {generation}")
         self._queue = url.queue
         self._window = min(count or WINDOW, WINDOW)
         self._subscribed = False
@@ -88,7 +93,7 @@ class _Phpmq:
             path=url.path or None,
             ssl_context=_ssl_context(url, options),
             timeout=timeout,
-            generation=int(generation),
+            generation=GENERATIONS[generation],
         )
 
     def send(self, body: bytes, ttl: int) -> None:
@@ -112,6 +117,9 @@ class _Phpmq:
         except ValueError as error:
             raise ConfigurationError(f"{self._queue!r} cannot be read: {error}") from None
         self._subscribed = True
+
+    def confirm(self) -> None:
+        self._client.confirm()
 
     def close(self) -> None:
         self._client.close()
@@ -147,6 +155,9 @@ class _Msglite:
         return Received(
             message.address, message.body, "", message.timeout, message.reply_to or "", _settled
         )
+
+    def confirm(self) -> None:
+        self._client.confirm()
 
     def close(self) -> None:
         self._client.close()
@@ -198,6 +209,9 @@ class _Vibemq:
             return None
         reply_to = message.headers.get("replyTo", "")
         return Received(message.queue, message.text, message.id, 0, reply_to, message.ack)
+
+    def confirm(self) -> None:
+        self._client.confirm()
 
     def close(self) -> None:
         self._client.close()
@@ -287,6 +301,10 @@ class _Jmq:
             durable=bool(self._durable),
             prefetch=self._window,
         )
+
+    def confirm(self) -> None:
+        if self._producer is not None:
+            self._producer.confirm()
 
     def close(self) -> None:
         self._client.close()

@@ -26,6 +26,7 @@ from sluicemq.cli.serve import (
     InsecureOption,
     ListenOption,
     LogLevelOption,
+    examine_flags,
     load_flags,
 )
 from sluicemq.cli.tables import Column, Item, show, table
@@ -83,9 +84,24 @@ def check(
     log_level: LogLevelOption = None,
     insecure_public: InsecureOption = None,
 ) -> None:
-    """Find everything that would keep the broker from starting with this configuration."""
-    loaded = load_flags(config, data_dir, listen, ephemeral, log_level, insecure_public)
-    problems = list(loaded.config.problems())
+    """Find everything that would keep the broker from starting with this configuration.
+
+    Reports all errors with file and line. Then tries what serve would try: the data directory, the
+    user database, certificates with their keys, and the addresses, unless a broker runs there.
+    """
+    from sluicemq.server.trial import trials
+
+    flags = (config, data_dir, listen, ephemeral, log_level, insecure_public)
+    loaded, problems = examine_flags(*flags)
+    if loaded.config.listeners or not problems:  # else they are what is wrong
+        problems += loaded.problems()
+    for trial in trials(loaded.config):
+        if trial.problem:
+            problem = loaded.locate(trial.problem, trial.subject)
+            if problem not in problems:
+                problems.append(problem)
+        elif not any(trial.subject in problem for problem in problems):
+            err().print(f"tried: {trial.done}", style="dim", markup=False)
     for problem in problems:
         complain(problem)
     if problems:

@@ -15,9 +15,10 @@ from rich.progress import BarColumn, Progress, SpinnerColumn, TextColumn, TimeEl
 
 from sluicemq.cli.clients import Connection, Received, connect
 from sluicemq.cli.console import Exit, JsonFlag, complain, err, print_json
+from sluicemq.cli.publishing import read_standard_input
 from sluicemq.model.errors import ConfigurationError
 from sluicemq.server.address import Url
-from sluicemq.server.units import Unit, parse_quantity
+from sluicemq.server.units import Unit, format_quantity, parse_quantity
 
 PROGRESS_STEP = 64
 """Messages between two updates of the progress bar."""
@@ -68,6 +69,7 @@ def send(
                     size += len(body)
                     if sent % PROGRESS_STEP == 0:
                         progress.update(task, completed=sent)
+            connection.confirm()
     except BaseException:
         _abandon(connection)
         raise
@@ -118,7 +120,8 @@ def receive(
         raise
     connection.close()
     if not received:
-        complain(f"nothing came from {url} in {timeout} s")
+        within = f" within {format_quantity(patience, Unit.SECONDS)}" if patience else ""
+        complain(f"nothing came from {url}{within}")
         raise typer.Exit(Exit.REFUSED)
 
 
@@ -154,13 +157,13 @@ def _bodies(arguments: list[str], files: list[Path], lines: bool) -> Iterator[by
         yield file.read_bytes()
     if arguments or files:
         return
-    if sys.stdin.isatty():
-        err().print("[dim]Type the message; Ctrl-D ends it.[/]")
     if lines:
+        if sys.stdin.isatty():
+            err().print("[dim]Type the messages, a line each; Ctrl-D ends them.[/]")
         for line in sys.stdin.buffer:
             yield line.removesuffix(b"\n")
     else:
-        yield sys.stdin.buffer.read()
+        yield read_standard_input()
 
 
 def _progress(what: str, total: int | None, *, quiet: bool = False) -> Progress:

@@ -19,6 +19,7 @@ from rich.markup import escape
 from rich.table import Table
 
 from sluicemq.broker import Broker
+from sluicemq.broker.clocklog import decode_clock
 from sluicemq.broker.older import state_of_version_1, writers_in
 from sluicemq.broker.records import decode_batch
 from sluicemq.broker.restore import restore, snapshot
@@ -260,7 +261,7 @@ def describe_entry(entry: Entry) -> dict[str, Any]:
 def _details(entry: Entry) -> Iterator[tuple[str, Any]]:
     record, message = entry.record, entry.message
     if record.type == RecordType.SETTLED:
-        yield "cause", Cause(record.kind).name.lower()
+        yield "cause", Cause(record.kind).label
         yield "subscription", record.subscription
         yield "sequences", record.sequences
     elif record.type == RecordType.DELIVERED:
@@ -276,6 +277,8 @@ def _details(entry: Entry) -> Iterator[tuple[str, Any]]:
         yield "waiting", waiting
         yield "in_flight", in_flight
         yield "consumers", consumers
+    elif record.type == RecordType.CLOCK:
+        yield "step_ms", decode_clock(record.body)
     elif record.type == RecordType.BATCH:
         part = decode_batch(record.body)
         yield "writer", _text(part.writer)
@@ -309,13 +312,15 @@ def _line(entry: Entry) -> str:
     if entry.address is not None:
         parts.append(printable(str(entry.address)))
     if record.lists_messages:
-        cause = [Cause(record.kind).name.lower()] if record.type == RecordType.SETTLED else []
+        cause = [Cause(record.kind).label] if record.type == RecordType.SETTLED else []
         numbers = ", ".join(map(str, record.sequences[:8]))
         more = f" and {len(record.sequences) - 8} more" if len(record.sequences) > 8 else ""
         parts.append(" ".join([*cause, f"{numbers}{more}"]))
     elif record.type == RecordType.GAUGE:
         waiting, in_flight, consumers = decode_gauge(record.body)
         parts.append(f"{waiting} waiting, {in_flight} in flight, {consumers} consumers")
+    elif record.type == RecordType.CLOCK:
+        parts.append(f"wall clock set by {decode_clock(record.body)} ms")
     elif record.type == RecordType.BATCH:
         part = decode_batch(record.body)
         parts.append(

@@ -16,7 +16,7 @@ from typer.core import TyperGroup
 from typer.main import get_command, get_group
 
 import sluicemq
-from sluicemq.cli.console import Exit, print_json, report
+from sluicemq.cli.console import Exit, report
 from sluicemq.model.errors import SluiceError
 
 
@@ -91,23 +91,27 @@ app = typer.Typer(
 )
 
 
-@app.callback()
-def _group() -> None:
-    """Makes a group of the application, which otherwise would be its only command."""
+def _print_version(requested: bool) -> None:
+    if requested:
+        from sluicemq.broker.build import COMPILED
 
-
-@app.command(rich_help_panel=_BROKER)
-def version(
-    as_json: Annotated[bool, typer.Option("--json", help="Print JSON, for scripts.")] = False,
-) -> None:
-    """Print the version, and whether it is the compiled build."""
-    from sluicemq.broker.build import COMPILED
-
-    if as_json:
-        python = sys.version.split()[0]
-        print_json({"version": sluicemq.__version__, "python": python, "compiled": COMPILED})
-    else:
         print(f"sluicemq {sluicemq.__version__}{' (compiled)' if COMPILED else ''}")
+        raise typer.Exit
+
+
+@app.callback()
+def _group(
+    version: Annotated[
+        bool,
+        typer.Option(
+            "--version",
+            callback=_print_version,
+            is_eager=True,
+            help="Print the version, and whether it is the compiled build.",
+        ),
+    ] = False,
+) -> None:
+    """Take the options that precede a command."""
 
 
 def main(arguments: Sequence[str] | None = None) -> int:

@@ -18,7 +18,7 @@ SHOWN: Final = 60
 COLUMNS: Final = (
     Column("id", lambda item: str(item["id"]), right=True),
     Column("state", lambda item: _state(item)),
-    Column("since", lambda item: moment(item.get("timestamp", 0))),
+    Column("since", lambda item: moment(item.get("arrival", 0))),
     Column("protocol", lambda item: str(item.get("protocol", ""))),
     Column("kind", lambda item: str(item.get("kind", ""))),
     Column("size", lambda item: size(item.get("size", 0)), right=True),
@@ -57,9 +57,11 @@ def portrait(item: Item) -> RenderableType:
         ("protocol", str(item.get("protocol", ""))),
         ("kind", f"{item.get('kind', '')}, {size(item.get('size', 0))}"),
         ("priority", str(item.get("priority", ""))),
-        ("sent", moment(item.get("timestamp", 0))),
+        ("arrived", moment(item.get("arrival", 0))),
         ("expires", moment(item.get("expiration", 0)) if item.get("expiration") else "never"),
     ]
+    if item.get("timestamp", 0) != item.get("arrival", 0):
+        rows.append(("client timestamp", moment(item.get("timestamp", 0))))
     if item.get("deliver_at"):
         rows.append(("not before", moment(item["deliver_at"])))
     rows.append(("attempts", str(item.get("attempts", 0))))

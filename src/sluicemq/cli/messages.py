@@ -31,7 +31,7 @@ from sluicemq.cli.choosing import (
 from sluicemq.cli.console import UsageError
 from sluicemq.cli.message_tables import COLUMNS, beginning, portrait
 from sluicemq.cli.naming import DestinationArgument, address_of, shown
-from sluicemq.cli.publishing import properties_of, whole_milliseconds
+from sluicemq.cli.publishing import properties_of, read_standard_input, whole_milliseconds
 from sluicemq.cli.tables import Column, number, size, table
 
 PRIORITIES: Final = 9
@@ -304,9 +304,7 @@ def _contents(arguments: list[str], files: list[Path]) -> list[bytes]:
     if arguments or files:
         given = [text.encode("utf-8", "surrogateescape") for text in arguments]
         return given + [file.read_bytes() for file in files]
-    if sys.stdin.isatty():
-        raise UsageError("what is to be sent? Give messages, --file, or standard input")
-    return [sys.stdin.buffer.read()]
+    return [read_standard_input()]
 
 
 def _body(content: bytes, kind: str | None) -> dict[str, Any]:

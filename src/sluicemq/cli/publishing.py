@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+import sys
 from typing import Any, Final
 
-from sluicemq.cli.console import UsageError
+from sluicemq.cli.console import UsageError, err
 from sluicemq.server.units import Unit, parse_quantity
 
 TYPES: Final = {"string": str, "boolean": bool, "int": int, "float": float}
@@ -30,6 +31,19 @@ def properties_of(given: list[str]) -> dict[str, Any]:
             raise UsageError(f"--property {text!r}: {value!r} is no {kind}") from None
         found[name] = {"type": kind, "value": read}
     return found
+
+
+def read_standard_input() -> bytes:
+    """The message on standard input; on a terminal, say that it is read. Raises UsageError if it
+    is empty: what was to fill it has probably failed."""
+    if sys.stdin.isatty():
+        err().print("[dim]Type the message; Ctrl-D ends it.[/]")
+    content = sys.stdin.buffer.read()
+    if not content:
+        raise UsageError(
+            "standard input is empty, so nothing was sent; an empty message is the argument ''"
+        )
+    return content
 
 
 def whole_milliseconds(option: str, text: str | None) -> int | None:

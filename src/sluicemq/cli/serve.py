@@ -9,8 +9,8 @@ from typing import Annotated, Final
 import typer
 
 from sluicemq.cli.console import report
-from sluicemq.model.errors import JournalDamaged
-from sluicemq.server.loading import CONFIG_VARIABLE, Loaded, load
+from sluicemq.model.errors import ConfigurationError, JournalDamaged
+from sluicemq.server.loading import CONFIG_VARIABLE, Loaded, examine
 
 CLIENT_VARIABLES: Final = frozenset(
     f"SLUICEMQ_{name}"
@@ -62,7 +62,7 @@ def serve(
 ) -> None:
     """Run the broker. Without options: every protocol on its traditional loopback port."""
     loaded = load_flags(config, data_dir, listen, ephemeral, log_level, insecure_public)
-    loaded.config.check()
+    loaded.check()
     raise typer.Exit(_serve(loaded))
 
 
@@ -74,7 +74,24 @@ def load_flags(
     log_level: str | None = None,
     insecure_public: bool | None = None,
 ) -> Loaded:
-    """The configuration that these options, the environment and the file make together."""
+    """The configuration that these options, the environment and the file make together. Raises
+    ConfigurationError."""
+    loaded, errors = examine_flags(config, data_dir, listen, ephemeral, log_level, insecure_public)
+    if errors:
+        raise ConfigurationError("\n".join(errors))
+    return loaded
+
+
+def examine_flags(
+    config: Path | None,
+    data_dir: Path | None,
+    listen: list[str] | None = None,
+    ephemeral: bool | None = None,
+    log_level: str | None = None,
+    insecure_public: bool | None = None,
+) -> tuple[Loaded, list[str]]:
+    """What can be read of the same, and the errors in the rest. Raises ConfigurationError if the
+    file cannot be read."""
     flags = {
         "broker.data_dir": None if data_dir is None else str(data_dir),
         "broker.ephemeral": ephemeral,
@@ -82,7 +99,7 @@ def load_flags(
         "insecure_public": insecure_public,
     }
     settings = {k: v for k, v in os.environ.items() if k not in CLIENT_VARIABLES}
-    return load(config, settings, flags, listen or ())
+    return examine(config, settings, flags, listen or ())
 
 
 def _serve(loaded: Loaded) -> int:

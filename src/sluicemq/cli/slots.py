@@ -5,7 +5,7 @@
 
 from __future__ import annotations
 
-from typing import Annotated, Final
+from typing import Annotated, Any, Final
 
 import typer
 
@@ -27,8 +27,17 @@ COLUMNS: Final = (
     Column("position", lambda item: str(item["position"]), right=True),
     Column("limit", lambda item: size(item["limit_bytes"]), right=True),
     Column("created", lambda item: moment(item["created"])),
-    Column("state", lambda item: "lost" if item.get("lost") else "held"),
+    Column("moved", lambda item: moment(item["moved"]) if item.get("moved") else "never"),
+    Column("state", lambda item: _state(item)),
 )
+
+
+def _state(item: dict[str, Any]) -> str:
+    if item.get("abandoned"):
+        return "lost (idle)"
+    return "lost" if item.get("lost") else "held"
+
+
 NameArgument = Annotated[str, typer.Argument(metavar="NAME", show_default=False)]
 PositionOption = Annotated[
     int, typer.Option("--position", min=0, help="Up to here everything has been done.")

@@ -24,6 +24,7 @@ COLUMNS: Final = (
     Column("topic", lambda item: str(item["destination"])),
     Column("subscription", lambda item: str(item["label"])),
     Column("client", lambda item: str(item["client_id"] or "-")),
+    Column("owner", lambda item: str(item.get("owner") or "-")),
     Column("kind", lambda item: _kind(item)),
     Column("waiting", lambda item: number(item["waiting"]), right=True),
     Column("in flight", lambda item: number(item["unacked"]), right=True),

@@ -22,6 +22,7 @@ COLUMNS: Final = (
     Column("id", lambda item: str(item["id"]), right=True),
     Column("state", lambda item: str(item["state"])),
     Column("protocol", lambda item: str(item.get("protocol") or "-")),
+    Column("owner", lambda item: str(item.get("owner") or "-")),
     Column("sends", lambda item: number(item["sends"]), right=True),
     Column("acknowledges", lambda item: number(item["acks"]), right=True),
     Column("since", lambda item: moment(item.get("since") or 0)),

@@ -14,7 +14,7 @@ from typing import Annotated, Final
 
 import typer
 
-from sluicemq.cli.accounts import Accounts, accounts_at
+from sluicemq.cli.accounts import Accounts, LoginPolicy, accounts_at
 from sluicemq.cli.api import noted
 from sluicemq.cli.asking import Done, Shown, YesFlag, acts, confirm, looks
 from sluicemq.cli.console import UsageError, err
@@ -26,6 +26,7 @@ from sluicemq.server.identity.passwords import (
     MAX_JAVA_PASSWORD,
     MAX_PASSWORD,
     check_password,
+    password_warnings,
     read_secret_file,
 )
 from sluicemq.server.units import Unit, parse_quantity
@@ -105,8 +106,18 @@ def add(
     if no_password and (password_stdin or new_password_file or allow_digest):
         raise UsageError("--no-password leaves nothing for the other options to set")
     password = "" if no_password else read_password(password_stdin, new_password_file)
+    first = not accounts.users()
     accounts.add(user, password, superuser, list(dict.fromkeys(role or ())), allow_digest)
-    return Done({"added": user}, f"Added {user}.")
+    if not first:
+        return Done({"added": user}, f"Added {user}.")
+    policy = accounts.login_policy()
+    document = {
+        "added": user,
+        "first": True,
+        "login_required": policy.required != "never",
+        "open_listeners": policy.open_listeners,
+    }
+    return Done(document, "\n".join([f"Added {user}, the first user.", *_effect(policy)]))
 
 
 @acts(app, "remove", opening=accounts_at)
@@ -200,6 +211,29 @@ def remove_token(
     return Done({"removed": token}, f"Removed token {token} of {user}.")
 
 
+def _effect(policy: LoginPolicy) -> list[str]:
+    """Return what the first user changes for clients, and what stays open."""
+    lines = []
+    if policy.required == "never":
+        lines.append("Clients are still not asked for a login: identity.required is never.")
+    elif not policy.running:
+        lines.append(
+            "No broker is running here. When it starts, VibeMQ, JMQ and HTTP require a login."
+        )
+    elif policy.required == "auto":
+        lines.append(
+            "VibeMQ, JMQ and HTTP require a login from now on. Clients of theirs that were "
+            "connected without one are disconnected."
+        )
+    if policy.open_listeners:
+        lines.append(
+            "Protocols without logins stay open to everybody who reaches these listeners: "
+            f"{', '.join(policy.open_listeners)}. To close one, give it the rights of a user "
+            '(?user=NAME in its URL) or set identity.required = "always".'
+        )
+    return lines
+
+
 def read_password(from_stdin: bool, file: Path | None) -> str:
     """From where the options say, else typed twice. UsageError, AccessError."""
     if from_stdin and file is not None:
@@ -221,6 +255,8 @@ def read_password(from_stdin: bool, file: Path | None) -> str:
             "--password-file"
         )
     check_password(password)
+    for warning in password_warnings(password):
+        err().print(f"Warning: {warning}.")
     if len(password.encode()) > MAX_JAVA_PASSWORD:
         err().print(
             f"Java JMS clients send only the first {MAX_JAVA_PASSWORD} bytes of a password, unless "

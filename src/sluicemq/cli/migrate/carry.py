@@ -207,6 +207,7 @@ class _Carrier:
                     return 0
         elif waiting.takers:
             attempts = {self._numbers[address]: waiting.takers.get("", 0)}
+        message.arrival = self._broker.clock.wall
         journal = self._journal
         sequence = journal.append_message(message, self._numbers[address], references, False)
         for subscription, count in attempts.items():

@@ -31,7 +31,7 @@ from sluicemq.cli.migrate.sources import Damage, SourceError, Witness, read_sett
 from sluicemq.cli.migrate.sqlite import columns, is_database, opened
 from sluicemq.model.destination import Address, Kind, decode_name
 from sluicemq.model.message import BodyKind, Durability, Message, Origin
-from sluicemq.protocols.phpmq.mapping import LAST_EXPIRATION
+from sluicemq.protocols.phpmq.mapping import LAST_EXPIRATION, WITHOUT_TTL
 
 KIND: Final = "phpmq"
 MEMORY: Final = ":memory:"
@@ -275,5 +275,6 @@ def _waiting(
         Durability.SYNC,
         min(max(created // TICKS, 0), LAST_EXPIRATION),
         message_id=identity.decode("utf-8", "replace"),
+        native=WITHOUT_TTL,  # the released server knows no TTL
     )
     return Waiting(message, key_of(KIND, address, identity), {"": 1 if dispatched else 0})

@@ -11,14 +11,14 @@ from __future__ import annotations
 from datetime import UTC, datetime
 from typing import Final
 
-from sluicemq.broker.deadletter import ATTEMPTS, ORIGIN, REASON, TIME
+from sluicemq.broker.deadletter import ATTEMPTS, DMQ_PREFIX, ORIGIN, REASON, TIME
 from sluicemq.cli.migrate.plan import Key, key_of
 from sluicemq.cli.migrate.sources import Damage
 from sluicemq.model.destination import Address
 from sluicemq.model.errors import ProtocolError
 from sluicemq.model.message import Durability, Message, Property
 from sluicemq.protocols.jmq.destinations import DEAD_MESSAGES
-from sluicemq.protocols.jmq.mapping import DMQ_PREFIX, message_of
+from sluicemq.protocols.jmq.mapping import message_of
 from sluicemq.protocols.jmq.wire import Decoder, Limits, Packet
 
 KIND: Final = "openmq"
