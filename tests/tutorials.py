@@ -24,6 +24,7 @@ from sluicemq.cli.local import LocalBroker
 from sluicemq.cli.main import main
 
 DOCS = Path(__file__).parents[1] / "docs"
+README = Path(__file__).parents[1] / "README.md"
 BLOCK = re.compile(
     r"(?:<!-- tested by (?P<elsewhere>[^>]*) -->\n)?```(?P<language>\w*)\n(?P<code>.*?)^```$",
     re.DOTALL | re.MULTILINE,

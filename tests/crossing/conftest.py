@@ -16,7 +16,10 @@ from sluicemq.protocols.phpmq.client import BlockingPhpmqClient
 from sluicemq.protocols.vibemq.blocking import BlockingVibeMQClient
 
 SCHEMES = ("jmq", "phpmq", "msglite", "msglite-http", "vibemq")
-LISTEN = tuple(f"{scheme}://127.0.0.1:0" for scheme in SCHEMES)
+LISTEN = (
+    *(f"{scheme}://127.0.0.1:0" for scheme in SCHEMES if scheme != "phpmq"),
+    "phpmq://127.0.0.1:0?generation=2",  # whose dispatches show the time to live
+)
 
 
 class Clients:

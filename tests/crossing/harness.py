@@ -54,8 +54,8 @@ class Asker:
         broker = harness.broker
         queue = broker.declare(TEMPORARY, owner=self)
         topic = broker.declare(TEMPORARY_TOPIC, owner=self)
-        broker.attach(queue.queue, self, Window(100, True))
-        broker.attach(broker.subscribe(topic, "asker"), self, Window(100, True))
+        broker.attach(queue.queue, self, Window(100, True), owner=self)
+        broker.attach(broker.subscribe(topic, "asker"), self, Window(100, True), owner=self)
 
     def ask(
         self, reply_to: Address | None = TEMPORARY, correlation: str = "", number: int = 1

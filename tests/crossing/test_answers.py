@@ -7,6 +7,8 @@ import pytest
 
 from sluicemq.broker import Window
 from sluicemq.model.destination import Address, Kind
+from sluicemq.protocols.phpmq import wire
+from sluicemq.protocols.phpmq.mapping import MessageIds
 from sluicemq.protocols.vibemq import wire as vibemq
 from sluicemq.protocols.vibemq.wire import Frame
 from tests.crossing.harness import TEMPORARY, TEMPORARY_TOPIC, Asker, Harness
@@ -221,6 +223,50 @@ def test_who_is_told_of_a_temporary_destination_may_answer(harness: Harness, ask
     dotnet.say(Frame(vibemq.PUBLISH, "m", frame.headers["replyTo"], b"1"))
     assert [body for body, _ in asker.answers()] == [b"php", b"msglite", b"1"]
     assert access.refusals == []
+
+
+def test_temporary_queues_are_received_from_by_their_connection_only(
+    harness: Harness, asker: Asker
+) -> None:
+    name = TEMPORARY.name.encode()
+    shell = harness.shell()
+    shell.put(b"? 0 60 questions\r\n")
+    worker = harness.shell()
+    worker.put(b"< 60 questions\r\n")
+    ((_, _, (_, reply), _),) = worker.frames()
+    for address in (name, reply):
+        php = harness.php()
+        php.consume(address, 1)
+        assert not php.link.open
+        assert b"is temporary" in harness.shell().ask(b"< 60 %b\r\n" % address)
+    assert not harness.broker.queue(TEMPORARY.name).waiting
+    dotnet = harness.dotnet()
+    assert dotnet.error(vibemq.SUBSCRIBE, reply.decode()) == "NOT_AUTHORIZED"
+    [info] = dotnet.say(Frame(vibemq.QUEUE_INFO, "i", reply.decode()))
+    assert info.error_code == "QUEUE_NOT_FOUND"
+    assert dotnet.error(vibemq.DELETE_QUEUE, reply.decode()) == "QUEUE_NOT_FOUND"
+    dotnet.publish(reply.decode(), "answer")
+    assert b'"answer"' in shell.got()
+
+
+def test_messages_of_a_temporary_queue_are_not_settled_by_others(
+    harness: Harness, asker: Asker
+) -> None:
+    php = harness.php()
+    php.send(TEMPORARY.name.encode(), b"answer")
+    [message] = asker.got
+    sequence = MessageIds(harness.broker.identity).encode(message.sequence)
+    php.put(wire.encode_acknowledge(TEMPORARY.name.encode(), sequence))
+    assert php.link.open
+    assert harness.broker.queue(TEMPORARY.name).unacked == 1
+
+
+def test_no_lasting_queue_takes_the_name_of_a_temporary_one(harness: Harness) -> None:
+    php = harness.php()
+    php.consume(TEMPORARY.name.encode(), 1)
+    assert not php.link.open
+    assert harness.shell().ask(b"< 1 %b\r\n" % TEMPORARY.name.encode()).startswith(b"- ")
+    assert not harness.broker.destinations
 
 
 def test_an_ordinary_reply_queue_takes_permission(harness: Harness, asker: Asker) -> None:

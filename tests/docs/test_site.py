@@ -102,6 +102,15 @@ def test_nothing_is_loaded_from_elsewhere(site: Path, pages: dict[Path, Page]) -
         assert not re.search(r"url\(['\"]?(?:https?:)?//|@import", sheet.read_text())
 
 
+@pytest.mark.parametrize(
+    ("page", "guide"), [("jmq", "openmq"), ("phpmq", "phpmq"), ("vibemq", "vibemq")]
+)
+def test_pages_of_protocols_say_that_stored_messages_can_be_migrated(page: str, guide: str) -> None:
+    text = (TOP / f"docs/protocols/{page}.md").read_text()
+    assert f"[`sluicemq migrate {guide}`](../migration/{guide}.md)" in text
+    assert not re.search(r"messages are not taken over|storage is not imported", text)
+
+
 def test_the_readme_leads_somewhere() -> None:
     text = (TOP / "README.md").read_text()
     targets = re.findall(r"\]\(([^)#]+)", text)

@@ -8,7 +8,8 @@ from pathlib import Path
 
 import pytest
 
-from tests.tutorials import DOCS, Reader, matches, snippets
+from sluicemq.cli.local import LocalBroker
+from tests.tutorials import DOCS, README, Reader, matches, snippets
 
 
 @pytest.fixture
@@ -28,6 +29,23 @@ def reader(
 def test_the_text_does_what_it_says(reader: Reader) -> None:
     assert len(snippets(reader.text.read_text())) > 3
     reader.follow()
+
+
+@pytest.mark.parametrize("reader", [README], indirect=True)
+def test_the_readme_sends_and_receives(reader: Reader, tmp_path: Path) -> None:
+    """Its commands that send and receive, and its Python example, which ends by itself."""
+    protocols = {"phpmq": "9100", "msglite": "9813", "jmq": "7676"}
+    reader.broker = LocalBroker(tmp_path / "data", [f"{name}://127.0.0.1:0" for name in protocols])
+    reader.broker.start()
+    reader.ports = {port: str(reader.broker.port(name)) for name, port in protocols.items()}
+    printed = ""
+    for snippet in snippets(reader.text.read_text()):
+        if "BlockingPhpmqClient" in snippet.code:
+            printed += reader.run(snippet)
+        for line in snippet.code.splitlines():
+            if line.startswith((".venv/bin/sluicemq send", ".venv/bin/sluicemq receive")):
+                printed += reader.shell(line.removeprefix(".venv/bin/"))
+    assert printed == "hello\nb'hello'\n"
 
 
 def test_what_a_snippet_prints_is_checked() -> None:

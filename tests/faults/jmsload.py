@@ -6,8 +6,11 @@ from __future__ import annotations
 import random
 import threading
 import time
+from collections.abc import Sequence
+from contextlib import suppress
 from itertools import count
 
+from sluicemq.model.errors import RequestTimeout
 from sluicemq.protocols.jmq.packets import Status
 from sluicemq.protocols.jmq.wire import Packet
 from tests.faults.load import BURST, FENCE, Client, make_body, number_of
@@ -17,6 +20,8 @@ from tests.protocols.jmq.raw import RawJmq, status_of
 QUEUE = "jms.load"
 END = b"end "
 CLIENT_ACKNOWLEDGE = 2
+ACKS_AT_ONCE = 100
+SENDS_AT_ONCE = 200
 
 
 def sent(client: RawJmq, bodies: list[bytes]) -> None:
@@ -131,3 +136,33 @@ def settle(
     if fence:
         sent(client, [FENCE + b"%d" % time.monotonic_ns()])
         recorder.fenced(numbers)
+
+
+def take_all(port: int, queue: str) -> list[bytes]:
+    """Receive and acknowledge everything that is ready in a queue. Returns the bodies."""
+    bodies: list[bytes] = []
+    unacked: list[Packet] = []
+    with RawJmq.login(port) as client:
+        assert client.send(queue, END) == Status.OK
+        assert status_of(client.consume(queue)) == Status.OK
+        while not bodies or bodies[-1] != END:
+            message = client.receive()
+            bodies.append(message.body)
+            unacked.append(message)
+            if len(unacked) == ACKS_AT_ONCE or message.body == END:
+                assert client.acknowledge(*unacked) == Status.OK
+                unacked.clear()
+        with suppress(RequestTimeout):
+            raise AssertionError(f"{client.receive(0.05).body!r} came after the end")
+    return bodies[:-1]
+
+
+def send_in_bursts(
+    client: RawJmq, queue: str, bodies: Sequence[bytes], transaction: int = 0
+) -> list[int]:
+    """Send persistent messages, a burst at a time. Returns the status of each reply."""
+    statuses = []
+    for start in range(0, len(bodies), SENDS_AT_ONCE):
+        numbers = client.send_all(queue, bodies[start : start + SENDS_AT_ONCE], transaction)
+        statuses += [status_of(client.reply_to(number)) for number in numbers]
+    return statuses

@@ -6,6 +6,8 @@
     slow:SEED    now and then a sync takes 200 to 500 ms
     eio:N        as volatile; sync number N fails with EIO, what it should have stored is gone,
                  and all later ones report success, as Linux does it
+    space:FILE   the data directory, FILE's parent, is on a file system of its own; FILE has its
+                 size and what others use of it, see filesystem.py
     clock:FILE   the wall clock is ahead by the milliseconds in FILE (8 bytes, signed)
     census:FILE  SIGUSR1 makes it write there how many objects of each class there are, as JSON
 
@@ -28,6 +30,10 @@ import time
 from collections import Counter
 from collections.abc import Callable
 from pathlib import Path
+
+sys.path.insert(0, str(Path(__file__).parents[2]))
+
+from tests.faults.filesystem import SmallFilesystem, shared_sizes
 
 SLOW_SHARE = 0.25
 SLOW_SECONDS = (0.2, 0.5)
@@ -112,6 +118,9 @@ def main() -> None:
             set_clock(Path(argument))
         elif name == "census":
             count_on_request(Path(argument))
+        elif name == "space":
+            file = Path(argument)
+            SmallFilesystem(file.parent, shared_sizes(file)).install()
         elif name == "slow":
             disk.chance = random.Random(int(argument))
         elif name in ("volatile", "eio"):

@@ -1,5 +1,6 @@
 """The wall clock is set while the broker runs: what has a time to live lives as long as it was
-given, by the steady clock. Across a restart there is only the wall clock, and it decides."""
+given, by the steady clock. Across a restart there is only the wall clock: a step forward counts as
+time that has passed, a step back is found in the journal and costs nothing."""
 
 from __future__ import annotations
 
@@ -110,7 +111,7 @@ def test_a_clock_that_is_set_before_a_message_is_on_disk(tmp_path: Path) -> None
 
 
 @pytest.mark.parametrize(
-    ("set_to", "left"), [(HOUR // 2, HOUR // 2), (2 * HOUR, 0), (-2 * HOUR, 3 * HOUR)]
+    ("set_to", "left"), [(HOUR // 2, HOUR // 2), (2 * HOUR, 0), (-2 * HOUR, HOUR)]
 )
 def test_a_clock_that_is_set_across_a_restart(tmp_path: Path, set_to: int, left: int) -> None:
     wall = Wall(tmp_path / "clock")

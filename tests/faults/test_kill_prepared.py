@@ -10,9 +10,10 @@ from pathlib import Path
 from typing import NamedTuple
 
 from sluicemq.cli.local import PROGRAM, LocalBroker
-from sluicemq.model.errors import ClientError, RequestTimeout
+from sluicemq.model.errors import ClientError
 from sluicemq.protocols.jmq.ids import XID_SIZE, Xid, decode_xid
 from sluicemq.protocols.jmq.packets import PacketType, Status, XaFlag
+from tests.faults.jmsload import take_all
 from tests.faults.plan import SMALL_SEGMENTS, machine, repeatable, size
 from tests.protocols.jmq.raw import RawJmq, number_of, status_of
 
@@ -161,7 +162,7 @@ def prepare(port: int, ledger: Ledger, chance: random.Random, turn: int) -> None
             del ledger.unknown[xid]
             ledger.open[xid] = branch
         elif way < 0.85:
-            client.say_transaction(PacketType.PREPARE_TRANSACTION, xid)
+            client.say_transaction(PacketType.PREPARE_TRANSACTION, xid, flags=XaFlag.NOFLAGS)
             time.sleep(chance.uniform(0, 0.01))
 
 
@@ -175,7 +176,7 @@ def die(broker: LocalBroker, port: int, ledger: Ledger, chance: random.Random) -
     with RawJmq.login(port) as client:
         del ledger.open[xid]
         ledger.unknown[xid] = branch, "commit" if commit else "rollback"
-        client.say_transaction(commit_or_rollback(commit), xid)
+        client.say_transaction(commit_or_rollback(commit), xid, flags=XaFlag.NOFLAGS)
         time.sleep(chance.uniform(0, 0.01))
         broker.kill()
         with suppress(ClientError):
@@ -185,17 +186,7 @@ def die(broker: LocalBroker, port: int, ledger: Ledger, chance: random.Random) -
 def empty(port: int, ledger: Ledger) -> None:
     """Take everything out of both queues: exactly what must be there, each message once."""
     for queue, expected in ((SOURCE, ledger.source), (TARGET, ledger.target)):
-        found: list[bytes] = []
-        with RawJmq.login(port) as client:
-            assert client.send(queue, b"the end") == Status.OK
-            assert status_of(client.consume(queue)) == Status.OK
-            while True:
-                message = client.receive()
-                assert client.acknowledge(message) == Status.OK
-                if message.body == b"the end":
-                    break
-                found.append(message.body)
-            with suppress(RequestTimeout):
-                raise AssertionError(f"{client.receive(0.05).body!r} came after the end")
-        assert sorted(found) == sorted(expected), f"{queue} does not hold what it should"
+        assert sorted(take_all(port, queue)) == sorted(expected), (
+            f"{queue} does not hold what it should"
+        )
         expected.clear()

@@ -1,0 +1,251 @@
+"""A broker with the users of the matrix, and snapshots of its state."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable
+from concurrent.futures import Executor, Future
+from itertools import count
+from pathlib import Path
+from typing import Any, Final
+
+from sluicemq.broker import Broker, Destination, Subscription
+from sluicemq.model.access import Operation
+from sluicemq.model.destination import Address, Kind
+from sluicemq.model.message import BodyKind, Durability, Message
+from sluicemq.protocols.jmq.coordinator import Coordinator
+from sluicemq.protocols.msglite.session import MsgliteSession, ReplyAddresses
+from sluicemq.server.address import Url
+from sluicemq.server.identity.gate import ConnectionAccess
+from sluicemq.server.listening import Listener
+from tests.admin.inside import Inside
+from tests.authorization.matrix import SECRET, Actor
+from tests.protocols.harness import RecordedLink, RoomPeer
+from tests.protocols.jmq import harness as jmq
+
+QUEUE: Final = "own.queue"
+"""The owner's queue, which holds one message: SECRET."""
+TOPIC: Final = "own.topic"
+WRONG_TOKEN: Final = "slq_" + "x" * 43
+
+
+class Users:
+    """The users of the matrix.
+
+    names   by actor that has logged in
+    tokens  of the same
+    """
+
+    def __init__(self, inside: Inside) -> None:
+        """Add them to the users of a broker."""
+        every = " ".join(Operation)
+        inside.add("nobody")
+        inside.add("other", f"other.*: {every}")
+        inside.add("owner", f"own.*: {every}")
+        inside.add("root", superuser=True)
+        for right in Operation:
+            inside.add(f"only-{right}", f"own.*: {right}")
+            rest = " ".join(each for each in Operation if each is not right)
+            inside.add(f"not-{right}", f"own.*: {rest}")
+        self._tokens = {name: inside.token(name) for name in inside.store.read().users}
+        self.choose(None)
+
+    def choose(self, right: Operation | None) -> None:
+        """Choose the users of the actors that are about a right."""
+        self.names = {
+            Actor.NO_RIGHTS: "nobody",
+            Actor.OTHER: "other",
+            Actor.OWNER: "owner",
+            Actor.ROOT: "root",
+        }
+        if right is not None:
+            self.names |= {
+                Actor.THAT_RIGHT: f"only-{right}",
+                Actor.OTHER_RIGHTS: f"not-{right}",
+            }
+        self.tokens = {actor: self._tokens[name] for actor, name in self.names.items()}
+
+
+def publish(broker: Broker, destination: Destination, body: str = SECRET) -> Message:
+    """Publish a text, without a flush."""
+    message = Message(
+        destination.address,
+        body.encode(),
+        durability=Durability.LAZY,
+        kind=BodyKind.TEXT,
+        timestamp=broker.clock.wall,
+    )
+    broker.publish(destination, message)
+    return message
+
+
+def reset(broker: Broker) -> None:
+    """End all transactions, and remove all destinations but those of the broker itself."""
+    transactions = broker.transactions
+    for transaction in (*transactions.prepared.values(), *transactions.open.values()):
+        transactions.rollback(transaction)
+    for destination in list(broker.destinations.values()):
+        if not destination.name.startswith("mq."):
+            broker.remove(destination, force=True)
+
+
+def snapshot_destinations(broker: Broker) -> dict[str, Any]:
+    """Return every destination with its settings, subscriptions, consumers and messages."""
+    return {str(address): _destination(each) for address, each in broker.destinations.items()}
+
+
+def snapshot_transactions(broker: Broker) -> list[Any]:
+    """Return all transactions that have not ended: their states and how much they hold."""
+    transactions = broker.transactions
+    return [
+        (each.xid, each.state, len(each.sends), len(each.acks))
+        for each in (*transactions.prepared.values(), *transactions.open.values())
+    ]
+
+
+def _destination(destination: Destination) -> Any:
+    subscriptions = {"": destination.queue, **destination.subscriptions}
+    return (
+        destination.settings,
+        destination.automatic,
+        destination.paused,
+        destination.temporary,
+        destination.statistics.published,
+        {name: _subscription(each) for name, each in subscriptions.items()},
+    )
+
+
+def _subscription(subscription: Subscription) -> Any:
+    messages = [(each.sequence, each.state, each.attempts) for each in subscription.browse()]
+    return (messages, len(subscription.consumers), subscription.selector)
+
+
+def check_logins_at_once(inside: Inside) -> None:
+    """Answer wrong logins without a thread, and without the time that argon2 takes.
+
+    All right logins of the matrix are by token, which needs no check.
+    """
+    queue: Any = inside.gate._logins._queue
+    queue._pool.shutdown()
+    queue._pool = _ImmediateExecutor()
+    queue._call_soon = lambda call, *arguments: call(*arguments)
+    queue._verify = lambda stored, password: False
+
+
+class _ImmediateExecutor(Executor):
+    def submit(self, call: Callable[..., Any], /, *args: Any, **kwargs: Any) -> Future[Any]:
+        future: Future[Any] = Future()
+        future.set_result(call(*args, **kwargs))
+        return future
+
+
+class BrokerFixture(jmq.Harness):
+    """A broker in memory with the users of the matrix: what sessions of all protocols need."""
+
+    def __init__(self, directory: Path) -> None:
+        super().__init__()
+        self.loop = asyncio.new_event_loop()
+        self.inside = self.loop.run_until_complete(self._open(directory))
+        self.clock = self.inside.clock
+        self.broker = self.inside.broker
+        self.broker.wake = self._wake
+        self.users = Users(self.inside)
+        self.users_file = directory / "users.json"
+        self.database = self.users_file.read_bytes()
+        self.owners: list[RecordedLink] = []
+        """Connections of the owner: no other actor may end them."""
+        self._peers = count(1)
+
+    @staticmethod
+    async def _open(directory: Path) -> Inside:
+        inside = Inside(directory, required="always")
+        check_logins_at_once(inside)
+        return inside
+
+    def close(self) -> None:
+        """Stop the threads and the event loop."""
+        self.inside.gate.close()
+        self.loop.close()
+
+    def begin(self, right: Operation | None = None) -> None:
+        """Forget all connections, users and destinations of the cell before."""
+        self.users.choose(right)
+        for link in list(self.links):
+            link.session.closed()
+        self.links.clear()
+        self.owners.clear()
+        self.timers.clear()
+        reset(self.broker)
+        self.turn()
+        self.coordinator = Coordinator(self.broker)
+        self.replies = ReplyAddresses(self.broker.clock.wall)
+        if self.users_file.read_bytes() != self.database:
+            self.users_file.write_bytes(self.database)
+
+    def owned(self, name: str = QUEUE, kind: Kind = Kind.QUEUE) -> Destination:
+        """Return a destination of the owner; a queue is given its message."""
+        destination = self.broker.declare(Address(kind, name))
+        if kind is Kind.QUEUE:
+            publish(self.broker, destination)
+        self.turn()
+        return destination
+
+    def ask_query(self) -> tuple[RoomPeer, str]:
+        """Let a msglite client of the owner send a query to QUEUE, which it creates if needed.
+
+        Return the client and its reply address.
+        """
+        link = self.link()
+        access = self.without_login(link, "msglite", Actor.OWNER)
+        peer = RoomPeer(self, link, MsgliteSession(link, self.broker, self.replies, access=access))
+        self.owners.append(link)
+        peer.put(f"? 1 9 {QUEUE}\r\nx\r\n".encode())
+        [reply] = [each for each in self.broker.destinations.values() if each.temporary]
+        return peer, reply.name
+
+    def link(self) -> RecordedLink:
+        """Return a new connection, of an address that no other has."""
+        link = RecordedLink(self)
+        number = next(self._peers)
+        link.peer = f"10.1.{number // 250}.{number % 250 + 1}:1"
+        return link
+
+    def with_login(self, link: RecordedLink, protocol: str) -> ConnectionAccess:
+        """Return the access of a connection whose client logs in."""
+        listener: Any = Listener(url=Url(protocol))
+        return self.inside.gate.open(link, listener, logs_in=True)
+
+    def without_login(self, link: RecordedLink, protocol: str, actor: Actor) -> ConnectionAccess:
+        """Return the access of a connection to a listener that acts as the actor's user.
+
+        Without one, it is a listener that has no user, or a certificate that names nobody.
+        """
+        if actor is Actor.REJECTED:
+            link.peer_user = "stranger"
+        listener = Listener(url=Url(protocol), user=self.users.names.get(actor, ""))
+        return self.inside.gate.open(link, listener, logs_in=False)
+
+    def wait(self, done: Callable[[], bool]) -> None:
+        """Run the event loop, for changes of users, until that is so."""
+
+        async def waiting() -> None:
+            async with asyncio.timeout(30):
+                while not done():
+                    await asyncio.sleep(0)
+                    self.turn()
+
+        self.loop.run_until_complete(waiting())
+
+    def snapshot(self) -> Any:
+        """Return the state that no command may change unless its sender has the right."""
+        branches = {
+            branch.number: (branch.state, sorted(branch.joined), len(branch.acked))
+            for branch in self.coordinator.branches._open.values()
+        }
+        return (
+            snapshot_destinations(self.broker),
+            snapshot_transactions(self.broker),
+            branches,
+            [link.open for link in self.owners],
+            self.users_file.read_bytes(),
+        )

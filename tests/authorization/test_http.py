@@ -1,0 +1,628 @@
+"""Every operation of the HTTP API, by every actor."""
+
+from __future__ import annotations
+
+import asyncio
+import re
+from collections.abc import Iterator
+from itertools import count
+from pathlib import Path
+from typing import Any, Final
+
+import pytest
+
+from sluicemq.admin.app import Application
+from sluicemq.admin.pages import shelf
+from sluicemq.admin.ports import Attached, ConnectionView
+from sluicemq.admin.transactions import id_of
+from sluicemq.broker import BatchPart, Broker, ManualClock
+from sluicemq.broker.restore import snapshot
+from sluicemq.journal import FileJournal, MemoryJournal
+from sluicemq.model.access import Operation, Permission
+from sluicemq.model.destination import Address, DestinationSettings, Kind
+from sluicemq.model.message import Durability, Message
+from sluicemq.model.rows import encode
+from sluicemq.model.rows import row as rows_of
+from sluicemq.protocols.jmq.ids import Xid, encode_xid
+from sluicemq.server.identity import changes
+from tests.admin.client import Answer
+from tests.admin.inside import PASSWORD, Inside
+from tests.admin.stock import read
+from tests.admin.world import NoConnections, context
+from tests.authorization.fixture import (
+    QUEUE,
+    TOPIC,
+    WRONG_TOKEN,
+    Users,
+    publish,
+    reset,
+    snapshot_destinations,
+    snapshot_transactions,
+)
+from tests.authorization.matrix import (
+    ALLOWED,
+    DENIED,
+    EVERYBODY,
+    LOGGED_IN,
+    NOBODY,
+    OWNER_ONLY,
+    RIGHTS,
+    ROOT_ONLY,
+    Actor,
+    Cell,
+    Row,
+    Table,
+    cells,
+    check,
+    check_complete,
+)
+
+DEAD: Final = "own.dead"
+"""The dead-letter queue of QUEUE."""
+CONSUMED: Final = "own.consumed"
+"""A queue with a consumer."""
+DURABLE: Final = "own-durable"
+SLOT: Final = "own-slot"
+VICTIM: Final = "victim"
+"""A user whom no actor is, with the role ROLE."""
+ROLE: Final = "workers"
+PEER: Final = "10.0.0.99:7"
+WRITER: Final = "own-writer"
+XID: Final = Xid(7, b"own", b"")
+REFUSALS: Final = frozenset({401, 403, 404})
+
+
+class HttpFixture:
+    """A broker with a journal on disk, the users of the matrix and resources of the owner.
+
+    values  parameters of paths, by name: those of the resources
+    """
+
+    def __init__(self, directory: Path) -> None:
+        self.loop = asyncio.new_event_loop()
+        self.directory = directory
+        self.backups = directory / "backups"
+        self.backups.mkdir()
+        self.loop.run_until_complete(self._open())
+        self.broker = self.inside.broker
+        self.users = Users(self.inside)
+        self._add_victim()
+        self.users_file = directory / "users.json"
+        self.database = self.users_file.read_bytes()
+        self.values: dict[str, str] = {}
+        self.numbers = count(1)
+        self._pristine: Any = None
+
+    async def _open(self) -> None:
+        notify = asyncio.get_running_loop().call_soon_threadsafe
+        self.journal = FileJournal.open(self.directory / "journal", notify=notify)
+        self.inside = Inside(
+            self.directory, journal=self.journal, backup_dir=self.backups, required="always"
+        )
+        self.journal.snapshot_source = lambda: snapshot(self.inside.broker)
+        connections: Any = self.inside.context.connections
+        self.connections: NoConnections = connections
+        usual: Any = dict.fromkeys(ConnectionView._fields, 0)
+        texts = {"protocol": "jmq", "peer": PEER, "user": "owner", "client_id": "", "listener": ""}
+        view = ConnectionView(**{**usual, **texts, "id": 1, "state": "open"})
+        self.connections.views.append(view)
+
+    def _add_victim(self) -> None:
+        inside = self.inside
+        inside.store.change(lambda database: changes.add_role(database, ROLE), "a test")
+        inside.add(VICTIM, "own.*: produce")
+        inside.store.change(lambda database: changes.assign(database, ROLE, VICTIM, 1), "a test")
+        inside.token(VICTIM)
+        self.token = inside.store.read().users[VICTIM].tokens[0].id
+
+    def close(self) -> None:
+        """Stop the threads, the journal and the event loop."""
+        self.inside.gate.close()
+        self.journal.close()
+        self.loop.close()
+
+    async def begin(self) -> None:
+        """Bring the resources back to what they are at the beginning of each cell.
+
+        Most cells have changed nothing: then nothing is to be done, and no disk waited for.
+        """
+        broker = self.broker
+        if self._pristine == self.snapshot():
+            return
+        reset(broker)
+        broker.flush()
+        if self.users_file.read_bytes() != self.database:
+            self.users_file.write_bytes(self.database)
+        for slot in self.journal.slots.list():
+            self.journal.slots.drop(slot)
+        self.journal.slots.create(SLOT, 0, None)
+        self.connections.closed.clear()
+        self.connections.attached.clear()
+        self._declare()
+        broker.batches.writers.clear()
+        durable = asyncio.Event()
+        broker.when_durable(broker.core.settled, durable.set)
+        broker.wake()
+        await durable.wait()
+        self._pristine = self.snapshot()
+
+    def _declare(self) -> None:
+        broker = self.broker
+        settings = DestinationSettings(dead_letter=True, dead_letter_queue=DEAD)
+        queue = broker.declare(Address(Kind.QUEUE, QUEUE), settings)
+        message = publish(broker, queue)
+        publish(broker, broker.declare(Address(Kind.QUEUE, DEAD)))
+        consumed = broker.declare(Address(Kind.QUEUE, CONSUMED))
+        reader = read(broker, consumed)
+        self.connections.attached.append(Attached(1, "jmq", "owner", reader.consumer))
+        topic = broker.declare(Address(Kind.TOPIC, TOPIC))
+        broker.subscribe(topic, DURABLE, durable=True, owner="owner")
+        publish(broker, topic)
+        transaction = broker.transactions.begin("owner")
+        sent = Message(queue.address, b"x", durability=Durability.LAZY)
+        broker.transactions.publish(transaction, queue, sent)
+        broker.transactions.prepare(transaction, encode_xid(XID))
+        broker.core.settled = transaction.record
+        broker.flush()
+        self.values = {
+            "kind": "queue",
+            "name": QUEUE,
+            "id": str(message.sequence),
+            "first": str(self.journal.segments[0].first),
+            "transaction": id_of(transaction),
+        }
+
+    def snapshot(self) -> Any:
+        """Return the state that no operation may change unless its sender has the right."""
+        return (
+            snapshot_destinations(self.broker),
+            snapshot_transactions(self.broker),
+            {name: writer.batch for name, writer in self.broker.batches.writers.items()},
+            self.journal.slots.list(),
+            sorted(each.name for each in self.backups.iterdir()),
+            list(self.connections.closed),
+            self.users_file.read_bytes(),
+        )
+
+
+class HttpCell(Cell):
+    """A client of the actor, which shows its token with each request."""
+
+    def __init__(self, fixture: HttpFixture, actor: Actor) -> None:
+        super().__init__(actor)
+        self.fixture = fixture
+        number = next(fixture.numbers)
+        self.number = number
+        self.client = fixture.inside.visitor(f"10.2.{number // 250}.{number % 250 + 1}:1")
+        if actor is not Actor.ANONYMOUS:
+            self.client.headers["Authorization"] = f"Bearer {self.token}"
+
+    @property
+    def token(self) -> str:
+        """Return the token of the actor; of others, one that is nobody's."""
+        return self.fixture.users.tokens.get(self.actor, WRONG_TOKEN)
+
+    def name(self, rest: str) -> str:
+        """Return a name at which the actor has rights if it has any."""
+        return f"other.{rest}" if self.actor is Actor.OTHER else f"own.{rest}"
+
+    def declare(self, rest: str) -> str:
+        """Create a queue of the actor, with a message; return its name."""
+        name = self.name(rest)
+        broker = self.fixture.broker
+        publish(broker, broker.declare(Address(Kind.QUEUE, name)), "x")
+        broker.flush()
+        return name
+
+    def ask(self, method: str, path: str, body: Any = None, **more: Any) -> None:
+        """Issue a request; `path` is whole."""
+        self.fixture.loop.run_until_complete(self._ask(method, path, body, **more))
+
+    async def _ask(self, method: str, path: str, body: Any, **more: Any) -> None:
+        self.before = self.fixture.snapshot()
+        async with asyncio.timeout(30):
+            answer = await self.client.ask(method, path, body, prefix="", **more)
+        self.after = self.fixture.snapshot()
+        self.received = answer.body
+        self.outcome = self._outcome_of(answer)
+
+    def _outcome_of(self, answer: Answer) -> str:
+        if answer.status in REFUSALS:
+            return DENIED
+        return ALLOWED if answer.status < 400 else f"{answer.status}: {answer.body!r}"
+
+
+# --- rows ----------------------------------------------------------------------------------------
+
+TABLE: Final[Table[HttpCell]] = Table()
+row = TABLE.row
+
+
+def path_of(cell: HttpCell, path: str) -> str:
+    """Fill the parameters of a path with those of the resources of the owner."""
+    values = dict(cell.fixture.values)
+    if "/users/" in path:
+        values |= {"name": VICTIM, "role": ROLE, "id": cell.fixture.token}
+    elif "/roles/" in path:
+        values["name"] = ROLE
+    elif "/slots/" in path:
+        values["name"] = SLOT
+    elif "/connections/" in path:
+        values["id"] = "1"
+    elif "/transactions/" in path:
+        values["id"] = values["transaction"]
+    return re.sub(r"{\*?([a-z]+)}", lambda found: values.get(found[1], found[0]), path)
+
+
+def add(
+    command: str,
+    target: str,
+    allowed: frozenset[Actor],
+    body: Any = None,
+    query: str = "",
+    **more: Any,
+) -> None:
+    """Add a row for a request about the resources of the owner."""
+    method, path = command.split()
+
+    @row(command, target, allowed, **more)
+    def issue(cell: HttpCell) -> None:
+        cell.ask(method, path_of(cell, path) + query, body)
+
+
+API: Final = "/api/v1"
+ONE: Final = f"{API}/destinations/{{kind}}/{{name}}"
+OWN: Final = {"kind": "queue", "name": QUEUE}
+
+# what needs no login
+
+for _path in (
+    f"{API}/openapi.json",
+    f"{API}/health/live",
+    f"{API}/health/ready",
+    "/health/live",
+    "/health/ready",
+    "/",
+    "/console",
+):
+    add(f"GET {_path}", "", EVERYBODY, reveals=NOBODY, marker=QUEUE)
+
+
+@row("GET /console/{*rest}", "", EVERYBODY, reveals=NOBODY, marker=QUEUE)
+def _console(cell: HttpCell) -> None:
+    cell.ask("GET", f"/console/{shelf().version}/app.js")
+
+
+# sessions
+
+
+@row(f"POST {API}/session", "", LOGGED_IN, reveals=OWNER_ONLY, marker="own.*")
+def _login(cell: HttpCell) -> None:
+    cell.client.headers.clear()
+    token = "" if cell.actor is Actor.ANONYMOUS else cell.token
+    cell.ask("POST", f"{API}/session", {"token": token})
+
+
+add(f"GET {API}/session", "", LOGGED_IN, reveals=OWNER_ONLY, marker="own.*")
+add(f"DELETE {API}/session", "", LOGGED_IN)
+add(
+    f"POST {API}/session/password",
+    "",
+    LOGGED_IN,
+    {"old": PASSWORD, "new": "another one"},
+    changes=True,
+)
+add(f"POST {API}/session/password", "with a wrong one", NOBODY, {"old": "wrong", "new": "x"})
+
+# the broker
+
+add(f"GET {API}/status", "", LOGGED_IN, reveals=NOBODY, marker=QUEUE)
+add(f"GET {API}/overview", "", LOGGED_IN, reveals=NOBODY, marker=QUEUE)
+add(f"GET {API}/history", "of the broker", LOGGED_IN, reveals=NOBODY, marker=QUEUE)
+add(
+    f"GET {API}/history",
+    "of a queue",
+    RIGHTS,
+    query=f"?destination={QUEUE}",
+    right=Operation.BROWSE,
+)
+add("GET /metrics", "", ROOT_ONLY)
+add(f"GET {API}/configuration", "", ROOT_ONLY)
+add(f"GET {API}/audit", "", ROOT_ONLY, reveals=ROOT_ONLY, marker='"event"')
+add(f"GET {API}/backup", "", ROOT_ONLY, reveals=ROOT_ONLY, marker="users.json")
+
+
+@row(f"GET {API}/events", "", LOGGED_IN, reveals=RIGHTS, marker=QUEUE)
+def _events(cell: HttpCell) -> None:
+    def watch(data: bytes) -> None:
+        if b"event: destinations" in data:
+            cell.client.caller.leaving.set()
+
+    cell.ask("GET", f"{API}/events?overview=true&destinations=true", watch=watch)
+
+
+@row(f"POST {API}/backup", "", ROOT_ONLY, changes=True)
+def _back_up(cell: HttpCell) -> None:
+    cell.ask("POST", f"{API}/backup", {"directory": f"b{cell.number}"})
+
+
+# connections
+
+add(f"GET {API}/connections", "", LOGGED_IN, reveals=RIGHTS, marker=PEER)
+add(f"GET {API}/connections/{{id}}", "", RIGHTS, reveals=RIGHTS, marker=PEER)
+add(f"DELETE {API}/connections/{{id}}", "", ROOT_ONLY, changes=True)
+add(f"GET {API}/consumers", "", LOGGED_IN, reveals=RIGHTS, marker=CONSUMED)
+
+# destinations
+
+add(f"GET {API}/destinations", "", LOGGED_IN, reveals=RIGHTS, marker=QUEUE)
+add(f"GET {ONE}", "", RIGHTS, right=Operation.BROWSE)
+add(f"PUT {ONE}", "that exists", RIGHTS, {"max_messages": 7}, changes=True, right=Operation.MANAGE)
+
+
+@row(f"PUT {ONE}", "that is new", RIGHTS, right=Operation.CREATE, changes=True)
+def _create(cell: HttpCell) -> None:
+    cell.ask("PUT", f"{API}/destinations/queue/own.new", {})
+
+
+@row(f"PUT {ONE}", "with the owner's dead-letter queue", RIGHTS, changes=True)
+def _create_with_letters(cell: HttpCell) -> None:
+    body = {"dead_letter": True, "dead_letter_queue": QUEUE}
+    cell.ask("PUT", f"{API}/destinations/queue/{cell.name('new')}", body)
+
+
+add(f"DELETE {ONE}", "", RIGHTS, query="?force=true", changes=True, right=Operation.DELETE)
+add(f"POST {ONE}/purge", "", RIGHTS, {}, changes=True, right=Operation.MANAGE)
+add(f"POST {ONE}/pause", "", RIGHTS, changes=True, right=Operation.MANAGE)
+
+
+@row(f"POST {ONE}/resume", "", RIGHTS, right=Operation.MANAGE, changes=True)
+def _resume(cell: HttpCell) -> None:
+    broker = cell.fixture.broker
+    broker.pause(broker.destinations[Address(Kind.QUEUE, QUEUE)])
+    cell.ask("POST", f"{API}/destinations/queue/{QUEUE}/resume")
+
+
+add(f"GET {API}/dead-letters", "", LOGGED_IN, reveals=RIGHTS, marker=DEAD)
+add(f"GET {API}/subscriptions", "", LOGGED_IN, reveals=RIGHTS, marker=DURABLE)
+_ALL = f"?destination={TOPIC}&name={DURABLE}"
+add(f"DELETE {API}/subscriptions", "", RIGHTS, query=_ALL, changes=True)
+
+# messages
+
+add(f"GET {ONE}/messages", "", RIGHTS, query="?body=true", reveals=RIGHTS, right=Operation.BROWSE)
+add(f"GET {ONE}/messages/{{id}}", "", RIGHTS, reveals=RIGHTS, right=Operation.BROWSE)
+add(f"GET {ONE}/messages/{{id}}/body", "", RIGHTS, reveals=RIGHTS, right=Operation.BROWSE)
+add(f"POST {ONE}/messages", "", RIGHTS, {"body": "x"}, changes=True, right=Operation.PRODUCE)
+
+
+def _action(action: str, right: Operation | None, right_by_id: Operation | None) -> None:
+    """Add the rows of an action with all messages, and with one."""
+
+    def issue(cell: HttpCell, chosen: dict[str, Any]) -> None:
+        body = {"action": action, **chosen}
+        if action != "delete":
+            body["target"] = {"kind": "queue", "name": cell.declare("copies")}
+        cell.ask("POST", path_of(cell, f"{ONE}/messages/actions"), body)
+
+    command = f"POST {ONE}/messages/actions"
+
+    @row(command, action, RIGHTS, right=right, changes=True)
+    def with_all(cell: HttpCell) -> None:
+        issue(cell, {"all": True})
+
+    @row(command, f"{action} by id", RIGHTS, right=right_by_id, changes=True)
+    def with_one(cell: HttpCell) -> None:
+        issue(cell, {"ids": [cell.fixture.values["id"]]})
+
+
+_action("delete", Operation.MANAGE, Operation.CONSUME)
+_action("move", None, None)  # with a right on the target, too
+_action("copy", None, None)
+
+
+def _into_owners(action: str) -> None:
+    @row(f"POST {ONE}/messages/actions", f"{action} to the owner's queue", RIGHTS, changes=True)
+    def issue(cell: HttpCell) -> None:
+        source = cell.declare("source")
+        body = {"action": action, "all": True, "target": OWN}
+        cell.ask("POST", f"{API}/destinations/queue/{source}/messages/actions", body)
+
+
+for _name in ("move", "copy"):
+    _into_owners(_name)
+
+
+def _dead_letter(cell: HttpCell, dead: str) -> None:
+    """Let a message of the owner's queue end as the only one in that dead-letter queue."""
+    broker = cell.fixture.broker
+    broker.purge(broker.declare(Address(Kind.QUEUE, dead)))
+    settings = DestinationSettings(dead_letter=True, dead_letter_queue=dead)
+    source = broker.declare(Address(Kind.QUEUE, "own.source"), settings)
+    message = publish(broker, source)
+    broker.flush()
+    reader = read(broker, source)
+    assert broker.dead_letter(source.queue, message.sequence, "client")
+    broker.detach(reader.consumer)
+    broker.flush()
+
+
+@row(f"POST {ONE}/messages/actions", "origin", RIGHTS, changes=True)
+def _give_back(cell: HttpCell) -> None:
+    _dead_letter(cell, DEAD)
+    body = {"action": "origin", "all": True}
+    cell.ask("POST", f"{API}/destinations/queue/{DEAD}/messages/actions", body)
+
+
+@row(f"POST {ONE}/messages/actions", "origin to the owner's queue", RIGHTS, changes=True)
+def _give_back_to_owner(cell: HttpCell) -> None:
+    dead = cell.name("letters")
+    _dead_letter(cell, dead)
+    body = {"action": "origin", "all": True}
+    cell.ask("POST", f"{API}/destinations/queue/{dead}/messages/actions", body)
+    if b'"reason":"forbidden"' in cell.received:  # message by message
+        cell.outcome = DENIED
+
+
+@row(
+    f"POST {ONE}/messages/actions",
+    "redeliver of a delayed message",
+    RIGHTS,
+    right=Operation.CONSUME,
+    changes=True,
+)
+def _redeliver(cell: HttpCell) -> None:
+    broker = cell.fixture.broker
+    queue = broker.destinations[Address(Kind.QUEUE, QUEUE)]
+    later = broker.clock.wall + 3_600_000
+    broker.publish(
+        queue, Message(queue.address, b"x", durability=Durability.LAZY, deliver_at=later)
+    )
+    broker.flush()
+    body = {"action": "redeliver", "all": True, "state": "delayed"}
+    cell.ask("POST", path_of(cell, f"{ONE}/messages/actions"), body)
+
+
+# batches
+
+add(f"GET {API}/batches", "", ROOT_ONLY)
+
+
+def _batch(cell: HttpCell, name: str, query: str = "", batch: int = 1) -> None:
+    text = f"writer={WRITER}&batch={batch}&partition=0&part=0&final=true{query}"
+    rows = [] if not name else [rows_of(name, b"x")]
+    cell.ask("POST", f"{API}/batches?{text}", b"".join(encode(rows)))
+
+
+@row(f"POST {API}/batches", "to a queue", RIGHTS, right=Operation.PRODUCE, changes=True)
+def _write(cell: HttpCell) -> None:
+    _batch(cell, QUEUE)
+    if b'"code":"refused"' in cell.received:
+        cell.outcome = DENIED
+
+
+@row(f"POST {API}/batches", "with the owner's dead-letter queue", RIGHTS, changes=True)
+def _write_letters(cell: HttpCell) -> None:
+    _batch(cell, cell.declare("new"), f"&refused=dead-letter&dead_letter={QUEUE}")
+
+
+def _write_as(cell: HttpCell, owner: str) -> None:
+    """Skip the batches of a writer that belongs to that user."""
+    part = BatchPart(WRITER, 1, 0, 0, True, 0, 0, owner)
+    cell.fixture.broker.batches.write(part, [])
+    _batch(cell, "", batch=1000)
+
+
+@row(f"POST {API}/batches", "as the owner's writer", RIGHTS, changes=True)
+def _write_as_owners(cell: HttpCell) -> None:
+    _write_as(cell, "owner")
+
+
+@row(f"POST {API}/batches", "as a writer of nobody", LOGGED_IN, changes=True)
+def _write_as_nobodys(cell: HttpCell) -> None:
+    _write_as(cell, "")
+
+
+# the journal
+
+for _path in ("journal", "journal/segments/{first}", "journal/slots", "journal/slots/{name}"):
+    add(f"GET {API}/{_path}", "", ROOT_ONLY)
+add(f"GET {API}/journal/destinations", "", ROOT_ONLY, query="?numbers=1,2,3")
+add(f"PUT {API}/journal/slots/{{name}}", "", ROOT_ONLY, {"position": 1}, changes=True)
+add(f"DELETE {API}/journal/slots/{{name}}", "", ROOT_ONLY, changes=True)
+
+
+@row(f"PUT {API}/journal/slots/{{name}}", "that is new", ROOT_ONLY, changes=True)
+def _create_slot(cell: HttpCell) -> None:
+    cell.ask("PUT", f"{API}/journal/slots/new", {"position": 0})
+
+
+# transactions
+
+add(f"GET {API}/transactions", "", LOGGED_IN, reveals=RIGHTS, marker=b"own".hex())
+add(f"POST {API}/transactions/{{id}}/commit", "", RIGHTS, changes=True)
+add(f"POST {API}/transactions/{{id}}/rollback", "", RIGHTS, changes=True)
+
+# users and roles
+
+_RIGHT: Final = {"pattern": "own.*", "operations": ["consume"]}
+_PATTERN: Final = "?pattern=own.*"
+add(f"GET {API}/users", "", ROOT_ONLY, reveals=ROOT_ONLY, marker=VICTIM)
+add(f"GET {API}/users/{{name}}", "", ROOT_ONLY)
+add(f"PUT {API}/users/{{name}}", "", ROOT_ONLY, {"superuser": True}, changes=True)
+add(f"DELETE {API}/users/{{name}}", "", ROOT_ONLY, changes=True)
+add(f"PUT {API}/users/{{name}}/permissions", "", ROOT_ONLY, _RIGHT, changes=True)
+add(f"DELETE {API}/users/{{name}}/permissions", "", ROOT_ONLY, query=_PATTERN, changes=True)
+add(f"DELETE {API}/users/{{name}}/roles/{{role}}", "", ROOT_ONLY, changes=True)
+add(f"POST {API}/users/{{name}}/tokens", "", ROOT_ONLY, {"label": "x"}, changes=True)
+add(f"DELETE {API}/users/{{name}}/tokens/{{id}}", "", ROOT_ONLY, changes=True)
+add(f"GET {API}/roles", "", ROOT_ONLY, reveals=ROOT_ONLY, marker=ROLE)
+add(f"GET {API}/roles/{{name}}", "", ROOT_ONLY)
+add(f"PUT {API}/roles/{{name}}/permissions", "", ROOT_ONLY, _RIGHT, changes=True)
+
+
+@row(f"PUT {API}/users/{{name}}", "that is new", ROOT_ONLY, changes=True)
+def _add_user(cell: HttpCell) -> None:
+    cell.ask("PUT", f"{API}/users/new", {"password": PASSWORD})
+
+
+@row(f"PUT {API}/users/{{name}}", "that is one's own", ROOT_ONLY)
+def _promote_oneself(cell: HttpCell) -> None:
+    name = {Actor.OWNER: "owner", Actor.OTHER: "other", Actor.NO_RIGHTS: "nobody"}
+    path = f"{API}/users/{name.get(cell.actor, 'root')}"
+    cell.ask("PUT", path, {"superuser": True})
+    if cell.actor is Actor.ROOT:
+        cell.after = cell.before  # only the time of the change differs
+
+
+@row(f"PUT {API}/users/{{name}}/roles/{{role}}", "", ROOT_ONLY, changes=True)
+def _assign(cell: HttpCell) -> None:
+    cell.ask("PUT", f"{API}/users/other/roles/{ROLE}")
+
+
+@row(f"PUT {API}/roles/{{name}}", "", ROOT_ONLY, changes=True)
+def _add_role(cell: HttpCell) -> None:
+    cell.ask("PUT", f"{API}/roles/new")
+
+
+@row(f"DELETE {API}/roles/{{name}}", "", ROOT_ONLY, changes=True)
+def _remove_role(cell: HttpCell) -> None:
+    def change(database: Any) -> Any:
+        return changes.withdraw(database, ROLE, VICTIM, 1)
+
+    cell.fixture.inside.store.change(change, "a test")
+    cell.ask("DELETE", f"{API}/roles/{ROLE}")
+
+
+@row(f"DELETE {API}/roles/{{name}}/permissions", "", ROOT_ONLY, changes=True)
+def _revoke_from_role(cell: HttpCell) -> None:
+    right = Permission("own.*", frozenset({Operation.CONSUME}))
+    cell.fixture.inside.store.change(
+        lambda database: changes.grant_role(database, ROLE, right), "a test"
+    )
+    cell.ask("DELETE", f"{API}/roles/{ROLE}/permissions{_PATTERN}")
+
+
+# --- tests ---------------------------------------------------------------------------------------
+
+
+@pytest.fixture(scope="module")
+def fixture(tmp_path_factory: pytest.TempPathFactory) -> Iterator[HttpFixture]:
+    made = HttpFixture(Path(tmp_path_factory.mktemp("http")))
+    yield made
+    made.close()
+
+
+@cells(TABLE.rows)
+def test_operation(fixture: HttpFixture, row: Row[HttpCell], actor: Actor) -> None:
+    fixture.loop.run_until_complete(fixture.begin())
+    fixture.users.choose(row.right)
+    cell = HttpCell(fixture, actor)
+    row.issue(cell)
+    check(row, cell)
+
+
+def test_every_operation_has_a_row() -> None:
+    application = Application(context(Broker(MemoryJournal(), ManualClock())))
+    endpoints = application.table.endpoints
+    check_complete(TABLE.rows, {f"{each.method} {each.full_path}" for each in endpoints})

@@ -1,0 +1,325 @@
+"""Every command of the protocols without logins: PHPMQ, its maintenance port, msglite and its HTTP
+gateway. Who a client is depends on its listener, or on its certificate."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any, Final
+
+import pytest
+
+from sluicemq.model.access import Operation
+from sluicemq.protocols.link import Session
+from sluicemq.protocols.msglite import http as gateway
+from sluicemq.protocols.msglite import wire as msglite
+from sluicemq.protocols.msglite.gateway import GatewaySession
+from sluicemq.protocols.msglite.session import MsgliteSession
+from sluicemq.protocols.phpmq import screen
+from sluicemq.protocols.phpmq import wire as phpmq
+from sluicemq.protocols.phpmq.maintenance import MaintenanceSession
+from sluicemq.protocols.phpmq.mapping import MessageIds
+from sluicemq.protocols.phpmq.session import PhpmqSession
+from tests.authorization.fixture import QUEUE, BrokerFixture
+from tests.authorization.matrix import (
+    ALLOWED,
+    DENIED,
+    EVERYBODY,
+    NOBODY,
+    OWNER_ONLY,
+    RIGHTS,
+    Actor,
+    Cell,
+    Row,
+    Table,
+    cells,
+    check,
+    check_complete,
+)
+from tests.protocols.harness import RecordedLink, RoomPeer
+
+RAW: Final = QUEUE.encode()
+MEMORY: Final = 54_321
+"""Bytes that the maintenance port shows as those of the process."""
+
+
+class Vitals:
+    """Of a process that does nothing."""
+
+    version = "0"
+
+    def uptime(self) -> float:
+        return 0.0
+
+    def memory(self) -> int:
+        return MEMORY
+
+    def clients(self) -> int:
+        return 0
+
+
+class PlainCell(Cell):
+    """A connection of the actor to a listener of `protocol`, and the queue of the owner."""
+
+    def __init__(self, fixture: BrokerFixture, protocol: str, actor: Actor) -> None:
+        super().__init__(actor)
+        self.fixture = fixture
+        self.protocol = protocol
+        fixture.owned()
+        self.peer = self.connect(actor)
+
+    def connect(self, actor: Actor) -> RoomPeer:
+        """Connect as that actor."""
+        link = self.fixture.link()
+        return RoomPeer(self.fixture, link, self._session(link, actor))
+
+    def _session(self, link: RecordedLink, actor: Actor) -> Session:
+        fixture = self.fixture
+        broker, replies = fixture.broker, fixture.replies
+        access = fixture.without_login(link, self.protocol, actor)
+        if self.protocol == "phpmq":
+            return PhpmqSession(link, broker, access=access)
+        if self.protocol == "phpmq-maintenance":
+            return MaintenanceSession(link, broker, Vitals(), access=access)
+        if self.protocol == "msglite":
+            return MsgliteSession(link, broker, replies, access=access)
+        return GatewaySession(link, broker, replies, access=access, address=QUEUE)
+
+    def issue(self, data: bytes, refusal: bytes = b"") -> None:
+        """Issue a command. It is denied if the answer has the refusal in it, or, of a protocol
+        that knows none, if the connection is closed."""
+        link = self.peer.link
+        self.fixture.turn()
+        link.taken()
+        self.before = self.fixture.snapshot()
+        self.peer.put(data)
+        self.received = link.taken()
+        self.after = self.fixture.snapshot()
+        denied = refusal in self.received if refusal else not link.open
+        if denied and self.protocol != "phpmq-maintenance":
+            assert not link.open
+        self.outcome = DENIED if denied else ALLOWED
+
+    def owners_connection(self) -> RoomPeer:
+        """Return a connection of the owner, which no other actor may close."""
+        owner = self.connect(Actor.OWNER)
+        self.fixture.owners.append(owner.link)
+        if self.actor is Actor.OWNER:
+            self.peer = owner
+        return owner
+
+    def reply_address(self) -> bytes:
+        """Return the reply address of a query that a client of the owner waits for."""
+        return self.fixture.ask_query()[1].encode()
+
+    def message_id(self) -> bytes:
+        """Return the PHPMQ id of the owner's message, which a connection of the owner holds."""
+        owner = self.owners_connection()
+        owner.put(phpmq.encode_consume(RAW, 1))
+        queue = self.fixture.queue(QUEUE)
+        [delivery] = queue.queue.browse()
+        return MessageIds(self.fixture.broker.identity).encode(delivery.sequence)
+
+
+# --- PHPMQ ---------------------------------------------------------------------------------------
+
+PHPMQ: Final[Table[PlainCell]] = Table()
+PHPMQ_NAMES: Final = {
+    phpmq.SEND: "send",
+    phpmq.CONSUME: "consume",
+    phpmq.ACKNOWLEDGE: "acknowledge",
+    phpmq.REQUEUE: "requeue",
+    phpmq.DEAD_LETTER: "dead letter",
+}
+
+
+@PHPMQ.row("send", "to a queue", RIGHTS, right=Operation.PRODUCE, changes=True)
+def _send(cell: PlainCell) -> None:
+    cell.issue(phpmq.encode_send(RAW, b"x"))
+
+
+@PHPMQ.row("send", "to a reply address", EVERYBODY, changes=True)
+def _send_reply(cell: PlainCell) -> None:
+    cell.issue(phpmq.encode_send(cell.reply_address(), b"x"))
+
+
+@PHPMQ.row("send", "as an answer to a message", OWNER_ONLY, changes=True, answered=False)
+def _send_answer(cell: PlainCell) -> None:
+    cell.fixture.broker.purge(cell.fixture.queue(QUEUE))
+    cell.reply_address()
+    cell.issue(phpmq.encode_send(b"reply:" + cell.message_id(), b"x"))
+
+
+@PHPMQ.row("consume", "", RIGHTS, right=Operation.CONSUME, changes=True, reveals=RIGHTS)
+def _consume(cell: PlainCell) -> None:
+    cell.issue(phpmq.encode_consume(RAW, 1))
+
+
+@PHPMQ.row("consume", "from a reply address", NOBODY)
+def _consume_reply(cell: PlainCell) -> None:
+    cell.issue(phpmq.encode_consume(cell.reply_address(), 1))
+
+
+@PHPMQ.row("acknowledge", "", RIGHTS, right=Operation.CONSUME, changes=True)
+def _acknowledge(cell: PlainCell) -> None:
+    cell.issue(phpmq.encode_acknowledge(RAW, cell.message_id()))
+
+
+@PHPMQ.row("requeue", "", RIGHTS, right=Operation.CONSUME, changes=True)
+def _requeue(cell: PlainCell) -> None:
+    cell.issue(phpmq.encode_requeue(RAW, cell.message_id()))
+
+
+@PHPMQ.row("dead letter", "", RIGHTS, right=Operation.CONSUME, changes=True)
+def _dead_letter(cell: PlainCell) -> None:
+    cell.issue(phpmq.encode_dead_letter(RAW, cell.message_id()))
+
+
+# --- the maintenance port ------------------------------------------------------------------------
+
+MAINTENANCE: Final[Table[PlainCell]] = Table()
+NOT_PERMITTED: Final = b"Not permitted"
+
+
+def _line(
+    line: str,
+    target: str = "",
+    allowed: frozenset[Actor] = EVERYBODY,
+    reveals: frozenset[Actor] = NOBODY,
+    **more: Any,
+) -> None:
+    """Add a row for a line of input."""
+
+    def issue(cell: PlainCell) -> None:
+        cell.issue(f"{line}\n".encode(), NOT_PERMITTED)
+
+    command = line.split()[0]
+    MAINTENANCE.row(command, target, allowed, reveals=reveals, **more)(issue)
+
+
+_line("help", marker=QUEUE)
+_line("clear", marker=QUEUE)
+_line("search *", reveals=RIGHTS, marker=QUEUE)
+_line("monitor", reveals=RIGHTS, marker=QUEUE)
+_line("show", "all", reveals=RIGHTS, marker=QUEUE)
+_line(f"show {QUEUE}", "a queue", RIGHTS, RIGHTS, right=Operation.BROWSE, marker="00000000")
+_line(f"flush {QUEUE}", "", RIGHTS, right=Operation.MANAGE, changes=True)
+_line("flushall", changes=RIGHTS, right=Operation.MANAGE)
+_line("q", marker=QUEUE)
+_line("quit", marker=QUEUE)
+_line("exit", marker=QUEUE)
+
+
+# --- msglite -------------------------------------------------------------------------------------
+
+MSGLITE: Final[Table[PlainCell]] = Table()
+MSGLITE_NAMES: Final = {
+    msglite.MESSAGE: "message",
+    msglite.READY: "ready",
+    msglite.QUERY: "query",
+    msglite.QUIT: "quit",
+}
+ERROR: Final = b"- "
+
+
+def _refused(cell: PlainCell, data: bytes) -> None:
+    cell.issue(data, ERROR)
+
+
+@MSGLITE.row("message", "to a queue", RIGHTS, right=Operation.PRODUCE, changes=True)
+def _message(cell: PlainCell) -> None:
+    _refused(cell, b"> 1 9 %b\r\nx\r\n" % RAW)
+
+
+@MSGLITE.row("message", "to a waiting consumer", RIGHTS, right=Operation.PRODUCE, changes=True)
+def _message_now(cell: PlainCell) -> None:
+    cell.fixture.broker.purge(cell.fixture.queue(QUEUE))
+    cell.owners_connection().put(b"< 9 %b\r\n" % RAW)
+    cell.peer = cell.connect(cell.actor)
+    _refused(cell, b"> 1 0 %b\r\nx\r\n" % RAW)
+
+
+@MSGLITE.row("message", "to a reply address", EVERYBODY, changes=True)
+def _message_reply(cell: PlainCell) -> None:
+    _refused(cell, b"> 1 9 %b\r\nx\r\n" % cell.reply_address())
+
+
+@MSGLITE.row("ready", "", RIGHTS, right=Operation.CONSUME, changes=True, reveals=RIGHTS)
+def _ready(cell: PlainCell) -> None:
+    _refused(cell, b"< 9 %b\r\n" % RAW)
+
+
+@MSGLITE.row("ready", "for the reply of another's query", NOBODY)
+def _ready_reply(cell: PlainCell) -> None:
+    _refused(cell, b"< 9 %b\r\n" % cell.reply_address())
+
+
+@MSGLITE.row("query", "", RIGHTS, right=Operation.PRODUCE, changes=True)
+def _query(cell: PlainCell) -> None:
+    _refused(cell, b"? 1 9 %b\r\nx\r\n" % RAW)
+
+
+@MSGLITE.row("quit", "", EVERYBODY, reveals=NOBODY)
+def _quit(cell: PlainCell) -> None:
+    _refused(cell, b".\r\n")
+
+
+# --- the HTTP gateway ----------------------------------------------------------------------------
+
+GATEWAY: Final[Table[PlainCell]] = Table()
+
+
+def _request(method: str) -> None:
+    def issue(cell: PlainCell) -> None:
+        data = f"{method} / HTTP/1.1\r\nHost: x\r\nContent-Length: 0\r\n\r\n"
+        cell.issue(data.encode(), b" 403 ")
+
+    GATEWAY.row(method, "", RIGHTS, right=Operation.PRODUCE, changes=True)(issue)
+
+
+for _method in sorted(gateway.METHODS):
+    _request(_method.decode())
+
+
+# --- tests ---------------------------------------------------------------------------------------
+
+
+@pytest.fixture(scope="module")
+def broker(tmp_path_factory: pytest.TempPathFactory) -> Iterator[BrokerFixture]:
+    fixture = BrokerFixture(Path(tmp_path_factory.mktemp("plain")))
+    yield fixture
+    fixture.close()
+
+
+def _run(broker: BrokerFixture, protocol: str, row: Row[PlainCell], actor: Actor) -> None:
+    broker.begin(row.right)
+    cell = PlainCell(broker, protocol, actor)
+    row.issue(cell)
+    check(row, cell)
+
+
+@cells(PHPMQ.rows)
+def test_phpmq(broker: BrokerFixture, row: Row[PlainCell], actor: Actor) -> None:
+    _run(broker, "phpmq", row, actor)
+
+
+@cells(MAINTENANCE.rows)
+def test_maintenance(broker: BrokerFixture, row: Row[PlainCell], actor: Actor) -> None:
+    _run(broker, "phpmq-maintenance", row, actor)
+
+
+@cells(MSGLITE.rows)
+def test_msglite(broker: BrokerFixture, row: Row[PlainCell], actor: Actor) -> None:
+    _run(broker, "msglite", row, actor)
+
+
+@cells(GATEWAY.rows)
+def test_gateway(broker: BrokerFixture, row: Row[PlainCell], actor: Actor) -> None:
+    _run(broker, "msglite-http", row, actor)
+
+
+def test_every_command_has_a_row() -> None:
+    check_complete(PHPMQ.rows, {PHPMQ_NAMES[kind] for kind in phpmq.FROM_CLIENT})
+    check_complete(MAINTENANCE.rows, set(screen.COMMANDS))
+    check_complete(MSGLITE.rows, {MSGLITE_NAMES[kind] for kind in msglite.FROM_CLIENT})
+    check_complete(GATEWAY.rows, {method.decode() for method in gateway.METHODS})

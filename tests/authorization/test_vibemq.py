@@ -1,0 +1,331 @@
+"""Every command of VibeMQ clients, by every actor."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any, Final
+
+import pytest
+
+from sluicemq.model.access import Operation
+from sluicemq.model.destination import Address, Kind
+from sluicemq.protocols.vibemq import wire
+from sluicemq.protocols.vibemq.session import VibemqSession
+from sluicemq.protocols.vibemq.wire import Frame
+from tests.admin.inside import PASSWORD
+from tests.authorization.fixture import QUEUE, TOPIC, WRONG_TOKEN, BrokerFixture
+from tests.authorization.matrix import (
+    ALLOWED,
+    DENIED,
+    LOGGED_IN,
+    NOBODY,
+    OWNER_ONLY,
+    RIGHTS,
+    ROOT_ONLY,
+    Actor,
+    Cell,
+    Row,
+    Table,
+    cells,
+    check,
+    check_complete,
+)
+from tests.protocols.vibemq.harness import Peer
+
+REFUSALS: Final = frozenset({"AUTH_FAILED", "AUTH_REQUIRED", "NOT_AUTHENTICATED", "NOT_AUTHORIZED"})
+VICTIM: Final = "victim"
+"""A user whom no actor is."""
+TEMPORARY: Final = "temporary_destination://queue/own/1"
+
+
+class VibemqCell(Cell):
+    """A connection of the actor, and one of the owner: the same if the row asks for that."""
+
+    def __init__(self, fixture: BrokerFixture, actor: Actor) -> None:
+        super().__init__(actor)
+        self.fixture = fixture
+        self.owner = self.connect(Actor.OWNER)
+        fixture.owners.append(self.owner.link)
+        self.peer = self.connect(actor)
+
+    def arrive(self) -> Peer:
+        """Connect, and say nothing."""
+        link = self.fixture.link()
+        access = self.fixture.with_login(link, "vibemq")
+        fixture: Any = self.fixture  # what all harnesses have in common is enough
+        return Peer(fixture, link, VibemqSession(link, fixture.broker, access))
+
+    def credentials(self, actor: Actor) -> dict[str, str]:
+        """Return the headers of CONNECT."""
+        if actor is Actor.ANONYMOUS:
+            return {}
+        return {"authToken": self.fixture.users.tokens.get(actor, WRONG_TOKEN)}
+
+    def connect(self, actor: Actor) -> Peer:
+        """Connect as that actor."""
+        peer = self.arrive()
+        if actor is not Actor.ANONYMOUS:
+            answer = peer.ask(wire.CONNECT, **self.credentials(actor))
+            assert answer.type == (wire.CONNECT_ACK if actor in LOGGED_IN else wire.ERROR)
+        return peer
+
+    def on_owners_connection(self) -> None:
+        """Let the owner issue the command on the connection that the resources belong to."""
+        if self.actor is Actor.OWNER:
+            self.peer = self.owner
+
+    def name(self, rest: str) -> str:
+        """Return a name at which the actor has rights if it has any."""
+        return f"other.{rest}" if self.actor is Actor.OTHER else f"own.{rest}"
+
+    def ask(self, kind: int, queue: str = "", payload: Any = None, **headers: str) -> None:
+        """Issue a command."""
+        body = b"" if payload is None else json.dumps(payload).encode()
+        self.issue(Frame(kind, self.peer.next_id(), queue, body, headers))
+
+    def issue(self, frame: Frame, answered: bool = True) -> None:
+        """Issue a frame; wait for its answer if it takes a thread."""
+        peer, fixture = self.peer, self.fixture
+        peer.frames()
+        self.before = fixture.snapshot()
+        peer.put(wire.encode(frame))
+        if answered and not peer.link.written and peer.link.open and self.actor in LOGGED_IN:
+            fixture.wait(lambda: bool(peer.link.written))
+        self.received = peer.link.written
+        answers = [each for each in peer.frames() if each.id == frame.id]
+        self.after = fixture.snapshot()
+        self.outcome = self._outcome_of(answers[0] if answers else None)
+
+    def _outcome_of(self, answer: Frame | None) -> str:
+        if answer is None:
+            return DENIED if self.actor is Actor.REJECTED else "no answer"
+        if answer.type != wire.ERROR and not answer.error_code:
+            return ALLOWED
+        return DENIED if answer.error_code in REFUSALS else answer.error_code
+
+    def administer(self, kind: int, name: str, **fields: Any) -> None:
+        """Issue a command about a user. There is the victim."""
+        inside = self.fixture.inside
+        if VICTIM not in inside.store.read().users:
+            inside.add(VICTIM, "own.*: produce")
+        self.ask(kind, payload={"username": name, **fields})
+
+
+# --- rows ----------------------------------------------------------------------------------------
+
+Issue = Callable[[VibemqCell], None]
+
+TABLE: Final[Table[VibemqCell]] = Table()
+NAMES: Final = {
+    value: name
+    for name, value in vars(wire).items()
+    if name[0] != "_" and isinstance(value, int) and value in wire.FROM_CLIENT | wire.FROM_SERVER
+}
+"""Of all commands, by their numbers."""
+
+
+def row(kind: int, target: str, allowed: frozenset[Actor], **more: Any) -> Callable[[Issue], Issue]:
+    """Decorate a function that issues a command: add a row."""
+    return TABLE.row(NAMES[kind], target, allowed, **more)
+
+
+@row(wire.CONNECT, "", LOGGED_IN)
+def _connect(cell: VibemqCell) -> None:
+    cell.peer = cell.arrive()
+    cell.ask(wire.CONNECT, **cell.credentials(cell.actor))
+
+
+@row(wire.DISCONNECT, "", LOGGED_IN, answered=False, reveals=NOBODY)
+def _disconnect(cell: VibemqCell) -> None:
+    cell.issue(Frame(wire.DISCONNECT, "x"), answered=False)
+
+
+@row(wire.PING, "", LOGGED_IN | {Actor.ANONYMOUS}, reveals=NOBODY)
+def _ping(cell: VibemqCell) -> None:
+    cell.ask(wire.PING)
+
+
+@row(wire.PUBLISH, "to a queue", RIGHTS, right=Operation.PRODUCE, changes=True)
+def _publish(cell: VibemqCell) -> None:
+    cell.fixture.owned()
+    cell.ask(wire.PUBLISH, QUEUE, "x")
+
+
+@row(wire.PUBLISH, "to a new queue", RIGHTS, right=Operation.PRODUCE, changes=True)
+def _publish_new(cell: VibemqCell) -> None:
+    cell.ask(wire.PUBLISH, "own.new", "x")
+
+
+@row(wire.PUBLISH, "to a topic", RIGHTS, right=Operation.PRODUCE, changes=True)
+def _publish_topic(cell: VibemqCell) -> None:
+    cell.fixture.owned(TOPIC, Kind.TOPIC)
+    cell.ask(wire.PUBLISH, TOPIC, "x")
+
+
+@row(wire.PUBLISH, "to a temporary queue", LOGGED_IN, changes=True)
+def _publish_temporary(cell: VibemqCell) -> None:
+    cell.fixture.broker.declare(Address(Kind.QUEUE, TEMPORARY), owner=object())
+    cell.ask(wire.PUBLISH, TEMPORARY, "x")
+
+
+@row(wire.SUBSCRIBE, "to a queue", RIGHTS, right=Operation.CONSUME, changes=True, reveals=RIGHTS)
+def _subscribe(cell: VibemqCell) -> None:
+    cell.fixture.owned()
+    cell.ask(wire.SUBSCRIBE, QUEUE)
+
+
+@row(wire.SUBSCRIBE, "to a topic", RIGHTS, right=Operation.CONSUME, changes=True)
+def _subscribe_topic(cell: VibemqCell) -> None:
+    cell.fixture.owned(TOPIC, Kind.TOPIC)
+    cell.ask(wire.SUBSCRIBE, TOPIC)
+
+
+@row(wire.SUBSCRIBE, "to a reply address", NOBODY)
+def _subscribe_reply(cell: VibemqCell) -> None:
+    _, reply = cell.fixture.ask_query()
+    cell.ask(wire.SUBSCRIBE, reply)
+
+
+@row(wire.UNSUBSCRIBE, "of a connection", OWNER_ONLY, changes=True, answered=False)
+def _unsubscribe(cell: VibemqCell) -> None:
+    cell.fixture.owned()
+    cell.owner.subscribe(QUEUE)
+    cell.on_owners_connection()
+    cell.ask(wire.UNSUBSCRIBE, QUEUE)
+
+
+@row(wire.ACK, "of a delivery", OWNER_ONLY, changes=True, answered=False)
+def _acknowledge(cell: VibemqCell) -> None:
+    cell.fixture.owned()
+    [delivery] = cell.owner.subscribe(QUEUE)
+    cell.on_owners_connection()
+    cell.issue(Frame(wire.ACK, delivery), answered=False)
+
+
+@row(wire.CREATE_QUEUE, "", RIGHTS, right=Operation.CREATE, changes=True)
+def _create(cell: VibemqCell) -> None:
+    cell.ask(wire.CREATE_QUEUE, "own.new", {})
+
+
+@row(wire.CREATE_QUEUE, "with the owner's dead-letter queue", RIGHTS, changes=True)
+def _create_with_letters(cell: VibemqCell) -> None:
+    cell.fixture.owned()
+    options = {"enableDeadLetterQueue": True, "deadLetterQueueName": QUEUE}
+    cell.ask(wire.CREATE_QUEUE, cell.name("new"), options)
+
+
+@row(wire.DELETE_QUEUE, "", RIGHTS, right=Operation.DELETE, changes=True)
+def _delete(cell: VibemqCell) -> None:
+    cell.fixture.owned()
+    cell.ask(wire.DELETE_QUEUE, QUEUE)
+
+
+@row(wire.QUEUE_INFO, "", RIGHTS, right=Operation.BROWSE, reveals=RIGHTS, marker="messageCount")
+def _info(cell: VibemqCell) -> None:
+    cell.fixture.owned()
+    cell.ask(wire.QUEUE_INFO, QUEUE)
+
+
+@row(wire.QUEUE_INFO, "of no queue", RIGHTS, right=Operation.BROWSE, marker="QUEUE_NOT_FOUND")
+def _info_of_none(cell: VibemqCell) -> None:
+    cell.ask(wire.QUEUE_INFO, "own.new")
+    if cell.outcome == "QUEUE_NOT_FOUND":
+        cell.outcome = ALLOWED
+
+
+@row(wire.LIST_QUEUES, "", LOGGED_IN, reveals=RIGHTS, marker=QUEUE)
+def _list(cell: VibemqCell) -> None:
+    cell.fixture.owned()
+    cell.ask(wire.LIST_QUEUES)
+
+
+@row(wire.CREATE_USER, "", ROOT_ONLY, changes=True)
+def _create_user(cell: VibemqCell) -> None:
+    cell.administer(wire.CREATE_USER, "new", password=PASSWORD)
+
+
+@row(wire.DELETE_USER, "", ROOT_ONLY, changes=True)
+def _delete_user(cell: VibemqCell) -> None:
+    cell.administer(wire.DELETE_USER, VICTIM)
+
+
+@row(wire.CHANGE_PASSWORD, "of another", ROOT_ONLY, changes=True)
+def _change_password(cell: VibemqCell) -> None:
+    cell.administer(wire.CHANGE_PASSWORD, VICTIM, newPassword="another one")
+
+
+@row(wire.CHANGE_PASSWORD, "of one's own", LOGGED_IN, changes=True)
+def _change_own_password(cell: VibemqCell) -> None:
+    cell.administer(
+        wire.CHANGE_PASSWORD,
+        cell.fixture.users.names.get(cell.actor, VICTIM),
+        newPassword="another one",
+    )
+
+
+@row(wire.GRANT_PERMISSION, "to another", ROOT_ONLY, changes=True)
+def _grant(cell: VibemqCell) -> None:
+    fields = {"queuePattern": "own.*", "operations": ["Subscribe"]}
+    cell.administer(wire.GRANT_PERMISSION, VICTIM, **fields)
+
+
+@row(wire.GRANT_PERMISSION, "to oneself", ROOT_ONLY, changes=True)
+def _grant_oneself(cell: VibemqCell) -> None:
+    fields = {"queuePattern": "own.queue", "operations": ["Subscribe"]}
+    cell.administer(
+        wire.GRANT_PERMISSION, cell.fixture.users.names.get(cell.actor, VICTIM), **fields
+    )
+
+
+@row(wire.REVOKE_PERMISSION, "", ROOT_ONLY, changes=True)
+def _revoke(cell: VibemqCell) -> None:
+    cell.administer(wire.REVOKE_PERMISSION, VICTIM, queuePattern="own.*")
+
+
+@row(wire.LIST_USERS, "", ROOT_ONLY, reveals=ROOT_ONLY, marker=VICTIM)
+def _list_users(cell: VibemqCell) -> None:
+    cell.administer(wire.LIST_USERS, "")
+
+
+@row(wire.GET_USER_PERMISSIONS, "of another", ROOT_ONLY, reveals=ROOT_ONLY, marker="own.*")
+def _permissions(cell: VibemqCell) -> None:
+    cell.administer(wire.GET_USER_PERMISSIONS, VICTIM)
+
+
+@row(wire.GET_USER_PERMISSIONS, "of oneself", LOGGED_IN, reveals=OWNER_ONLY, marker="own.*")
+def _own_permissions(cell: VibemqCell) -> None:
+    cell.administer(wire.GET_USER_PERMISSIONS, cell.fixture.users.names.get(cell.actor, VICTIM))
+
+
+# --- tests ---------------------------------------------------------------------------------------
+
+
+@pytest.fixture(scope="module")
+def broker(tmp_path_factory: pytest.TempPathFactory) -> Iterator[BrokerFixture]:
+    fixture = BrokerFixture(Path(tmp_path_factory.mktemp("vibemq")))
+    yield fixture
+    fixture.close()
+
+
+@cells(TABLE.rows)
+def test_command(broker: BrokerFixture, row: Row[VibemqCell], actor: Actor) -> None:
+    broker.begin(row.right)
+    cell = VibemqCell(broker, actor)
+    row.issue(cell)
+    check(row, cell)
+
+
+def test_every_command_of_clients_has_a_row() -> None:
+    check_complete(TABLE.rows, {NAMES[kind] for kind in wire.FROM_CLIENT})
+
+
+@pytest.mark.parametrize("kind", sorted(set(NAMES) - wire.FROM_CLIENT), ids=NAMES.get)
+def test_commands_of_brokers_are_not_served(broker: BrokerFixture, kind: int) -> None:
+    broker.begin()
+    cell = VibemqCell(broker, Actor.ROOT)
+    broker.owned()
+    cell.ask(kind, QUEUE)
+    assert cell.outcome == "UNKNOWN_COMMAND"
+    assert cell.before == cell.after

@@ -1,0 +1,185 @@
+"""Users who create destinations without end: each protocol refuses them in its own terms at their
+quota, and other users can still create. In the long form the limits are the defaults."""
+
+from __future__ import annotations
+
+import base64
+from collections.abc import Iterator
+from contextlib import ExitStack
+from functools import partial
+from pathlib import Path
+from typing import Final
+
+import pytest
+
+from sluicemq.cli.local import LocalBroker
+from sluicemq.model.access import Operation, Permission
+from sluicemq.model.destination import TEMPORARY
+from sluicemq.model.errors import ConnectionLost
+from sluicemq.model.rows import row
+from sluicemq.protocols.jmq.packets import DestType, PacketType, Status
+from sluicemq.protocols.phpmq.client import BlockingPhpmqClient
+from sluicemq.protocols.vibemq.blocking import BlockingVibeMQClient
+from sluicemq.protocols.vibemq.commands import CommandRefused
+from sluicemq.server.identity import changes
+from sluicemq.server.identity.passwords import hash_password
+from sluicemq.server.identity.records import UserRecord
+from sluicemq.server.identity.store import UserStore
+from tests.admin.client import Client
+from tests.faults.plan import LONG, size
+from tests.protocols.jmq.raw import RawJmq, status_of
+
+QUOTA: Final = size(50, 10_000)
+"""broker.max_user_destinations"""
+TEMPORARY_QUOTA: Final = size(20, 1000)
+"""broker.max_temporary_destinations"""
+NAMES_OF_A_PART: Final = size(20, 1000)
+"""http.max_batch_destinations"""
+BATCH: Final = size(500, 100_000)
+"""Queues that one batch tries to create."""
+LARGEST_PART: Final = size(100, 32_768)
+"""Rows."""
+PASSWORD: Final = "correct horse battery"
+ENVIRONMENT: Final = (
+    {}
+    if LONG
+    else {
+        "SLUICEMQ_BROKER__MAX_USER_DESTINATIONS": str(QUOTA),
+        "SLUICEMQ_BROKER__MAX_TEMPORARY_DESTINATIONS": str(TEMPORARY_QUOTA),
+        "SLUICEMQ_HTTP__MAX_BATCH_DESTINATIONS": str(NAMES_OF_A_PART),
+    }
+)
+LISTEN: Final = (
+    "http://127.0.0.1:0",
+    "vibemq://127.0.0.1:0",
+    "jmq://127.0.0.1:0?serves=jms&authentication=basic",
+    "phpmq://127.0.0.1:0?user=greedy&durability=lazy",
+)
+
+
+@pytest.fixture
+def broker(tmp_path: Path) -> Iterator[LocalBroker]:
+    hashed = hash_password(PASSWORD)
+    everything = (Permission("*", frozenset(Operation)),)
+    store = UserStore(tmp_path / "users.json")
+    for name in ("greedy", "other"):
+        record = UserRecord(password=hashed, permissions=everything, created=1, updated=1)
+        store.change(partial(changes.add_user, name=name, user=record), "the tests")
+    with LocalBroker(tmp_path, LISTEN, environment=ENVIRONMENT) as broker:
+        yield broker
+    assert "Traceback" not in broker.log.read_text()
+
+
+def count_named(broker: LocalBroker, prefix: str) -> int:
+    return sum(each["name"].startswith(prefix) for each in broker.status()["destinations"])
+
+
+def login_http(broker: LocalBroker, user: str) -> Client:
+    encoded = base64.b64encode(f"{user}:{PASSWORD}".encode()).decode()
+    return Client(broker.port("http"), Authorization=f"Basic {encoded}")
+
+
+def login_vibemq(broker: LocalBroker, user: str) -> BlockingVibeMQClient:
+    return BlockingVibeMQClient.connect(
+        port=broker.port("vibemq"), username=user, password=PASSWORD, timeout=30
+    )
+
+
+def expect_that_another_user_can_create(broker: LocalBroker) -> None:
+    """In every protocol that has logins."""
+    with login_http(broker, "other") as http:
+        assert http.write([row("other.http")], writer="other").status == 200
+    with login_vibemq(broker, "other") as vibemq:
+        vibemq.create_queue("other.vibemq")
+    with RawJmq.login(broker.port("jmq"), "other", PASSWORD) as jmq:
+        assert create_temporary(jmq, "other") == Status.OK
+        assert status_of(jmq.produce("other.jmq")) == Status.OK
+        assert count_named(broker, "other.") == 3
+
+
+def create_temporary(client: RawJmq, name: str) -> int:
+    """Create a temporary queue. Returns the status of the reply."""
+    properties = {
+        "JMQDestination": f"{TEMPORARY}queue/{name}",
+        "JMQDestType": DestType.QUEUE | DestType.TEMP,
+    }
+    reply = client.ask(PacketType.CREATE_DESTINATION, properties)
+    if status_of(reply) != Status.OK:
+        assert "limit" in str(reply.properties["JMQReason"])
+    return status_of(reply)
+
+
+def test_batch_creates_no_more_queues_than_the_quota(broker: LocalBroker) -> None:
+    """Parts with too many names are refused whole; smaller ones succeed until the quota."""
+    rows = [row(f"batch.{number}", b"x") for number in range(BATCH)]
+    with login_http(broker, "greedy") as client:
+        for start in range(0, BATCH, LARGEST_PART):
+            answer = client.write(rows[start : start + LARGEST_PART], writer="large")
+            assert (answer.status, answer.code) == (413, "too-large")
+            client.connection.close()  # the broker may close after it
+        assert count_named(broker, "batch.") == 0
+        answers = [
+            client.write(
+                rows[start : start + NAMES_OF_A_PART],
+                part=start // NAMES_OF_A_PART,
+                final="false",
+            )
+            for start in range(0, QUOTA // NAMES_OF_A_PART * NAMES_OF_A_PART, NAMES_OF_A_PART)
+        ]
+        assert {answer.status for answer in answers} == {200}
+        created = count_named(broker, "batch.")
+        assert created == len(answers) * NAMES_OF_A_PART <= QUOTA
+        start = created
+        for _ in range(5):
+            answer = client.write(
+                rows[start : start + NAMES_OF_A_PART], part=len(answers), final="false"
+            )
+            assert (answer.status, answer.code) == (409, "refused")
+            assert "broker.max_user_destinations" in answer.body.decode()
+        assert count_named(broker, "batch.") <= QUOTA
+    expect_that_another_user_can_create(broker)
+
+
+def test_user_has_no_more_temporary_queues_than_the_quota(broker: LocalBroker) -> None:
+    """Over several connections, each of which has a limit of its own."""
+    created = 0
+    with ExitStack() as stack:
+        while created < QUOTA:
+            client = stack.enter_context(RawJmq.login(broker.port("jmq"), "greedy", PASSWORD))
+            here = min(TEMPORARY_QUOTA, QUOTA - created)
+            for number in range(here):
+                assert create_temporary(client, f"{created + number}") == Status.OK
+            created += here
+            assert create_temporary(client, "more") == Status.RESOURCE_FULL
+        last = stack.enter_context(RawJmq.login(broker.port("jmq"), "greedy", PASSWORD))
+        assert create_temporary(last, "last") == Status.RESOURCE_FULL
+        assert status_of(last.produce("last")) == Status.RESOURCE_FULL
+        assert count_named(broker, TEMPORARY) == QUOTA
+        expect_that_another_user_can_create(broker)
+        assert create_temporary(client, "again") == Status.RESOURCE_FULL
+
+
+def test_user_has_no_more_queues_than_the_quota(broker: LocalBroker) -> None:
+    """Half of them created by a PHPMQ client, which has no errors: its connection is closed."""
+    half = QUOTA // 2
+    with BlockingPhpmqClient.connect(port=broker.port("phpmq")) as phpmq:
+        for number in range(half):
+            phpmq.send(f"queue.{number}", b"x")
+    with login_vibemq(broker, "greedy") as vibemq:
+        vibemq.publish_all("queue.0", ["the PHPMQ client has been served"])
+        assert count_named(broker, "queue.") == half
+        for number in range(half, QUOTA):
+            vibemq.post(f"queue.{number}", "x")
+        vibemq.confirm()
+        for attempt in range(5):
+            with pytest.raises(CommandRefused, match=r"broker\.max_user_destinations"):
+                vibemq.publish(f"queue.more.{attempt}", "x")
+        with pytest.raises(CommandRefused, match=r"broker\.max_user_destinations"):
+            vibemq.create_queue("queue.more")
+        vibemq.publish("queue.0", "those that exist can be used")
+    with BlockingPhpmqClient.connect(port=broker.port("phpmq")) as phpmq:
+        phpmq.send("queue.more", b"x")
+        with pytest.raises(ConnectionLost):
+            phpmq.receive(30)
+    assert count_named(broker, "queue.") == QUOTA
+    expect_that_another_user_can_create(broker)

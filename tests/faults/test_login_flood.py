@@ -1,0 +1,209 @@
+"""Clients that guess passwords in a loop, over every protocol with logins: clients of another
+address and of the same one log in meanwhile, and messages flow."""
+
+from __future__ import annotations
+
+import base64
+import socket
+import threading
+import time
+from collections import Counter
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from functools import partial
+from http.client import HTTPConnection
+from itertools import count, product
+from pathlib import Path
+from typing import Final
+
+import pytest
+
+from sluicemq.cli.local import LocalBroker
+from sluicemq.model.access import Operation, Permission
+from sluicemq.protocols.jmq.packets import Status
+from sluicemq.protocols.vibemq import commands, wire
+from sluicemq.protocols.vibemq.blocking import BlockingVibeMQClient
+from sluicemq.server.identity import changes
+from sluicemq.server.identity.passwords import hash_password
+from sluicemq.server.identity.records import UserRecord
+from sluicemq.server.identity.store import UserStore
+from sluicemq.server.identity.tokens import make_token
+from tests.faults.plan import size
+from tests.protocols.jmq.raw import RawJmq, basic, status_of
+
+SECONDS: Final = size(2.0, 20.0)
+GUESSERS: Final = 2
+"""Of each protocol."""
+LEAST_GUESSES: Final = 20
+"""Wrong passwords before the first logins. Twice `identity.login_failures`."""
+ROUNDS: Final = size(1, 5)
+"""First logins of each protocol."""
+ATTACKER: Final = "127.0.0.2"
+HONEST: Final = "127.0.0.3"
+PATIENCE: Final = 60.0
+"""Seconds for an answer; not what a broker should need."""
+PASSWORD: Final = "correct horse battery"
+PROTOCOLS: Final = ("vibemq", "jmq", "http")
+GUESSED: Final = [f"guessed-{protocol}-{n}" for protocol in PROTOCOLS for n in range(ROUNDS)]
+"""Users who log in for the first time from another address than the guessers."""
+UNKNOWN: Final = [f"unknown-{protocol}-{n}" for protocol in PROTOCOLS for n in range(ROUNDS)]
+"""Users who do so from the same address; the guessers do not know their names."""
+FIRST: Final = {HONEST: GUESSED, ATTACKER: UNKNOWN}
+USERS: Final = ("mover", "proven", "holder", *GUESSED)
+LISTEN: Final = (
+    "vibemq://127.0.0.1:0",
+    "jmq://127.0.0.1:0?serves=jms&authentication=basic",
+    "http://127.0.0.1:0",
+)
+
+
+def login_vibemq(port: int, source: str, user: str, secret: str) -> bool:
+    """Log in on a new connection from the address `source`; without a user `secret` is a token.
+    Return whether the broker admits it, as the other functions do."""
+    token = "" if user else secret
+    frame = commands.connect("c", user, secret if user else "", token, [])
+    decoder = wire.Decoder(wire.Limits())
+    with socket.create_connection(("127.0.0.1", port), PATIENCE, (source, 0)) as connection:
+        connection.sendall(wire.encode(frame))
+        frames: list[wire.Frame] = []
+        while not frames:
+            data = connection.recv(1 << 16)
+            assert data, "the broker has closed the connection without an answer"
+            frames = decoder.feed(data)
+    if frames[0].type == wire.ERROR:
+        assert frames[0].error_message
+        return False
+    return True
+
+
+def login_jmq(port: int, source: str, user: str, secret: str) -> bool:
+    with RawJmq(port, source=source) as client:
+        client.hello()
+        status = status_of(client.authenticate(basic(user, secret)))
+    assert status in (Status.OK, Status.INVALID_LOGIN, Status.FORBIDDEN)
+    return status == Status.OK
+
+
+def login_http(port: int, source: str, user: str, secret: str) -> bool:
+    encoded = base64.b64encode(f"{user}:{secret}".encode()).decode()
+    shown = f"Basic {encoded}" if user else f"Bearer {secret}"
+    connection = HTTPConnection("127.0.0.1", port, PATIENCE, (source, 0))
+    try:
+        connection.request("GET", "/api/v1/status", headers={"Authorization": shown})
+        status = connection.getresponse().status
+    finally:
+        connection.close()
+    assert status in (200, 401, 429)
+    return status == 200
+
+
+Login = Callable[[int, str, str, str], bool]
+LOGINS: Final[dict[str, Login]] = {
+    "vibemq": login_vibemq,
+    "jmq": login_jmq,
+    "http": login_http,
+}
+
+
+class Repeating(threading.Thread):
+    """Calls `action` with ascending numbers until it is stopped; `number` counts the calls."""
+
+    def __init__(self, action: Callable[[int], None]) -> None:
+        super().__init__()
+        self.number = 0
+        self.error: BaseException | None = None
+        self.stopped = threading.Event()
+        self._action = action
+
+    def run(self) -> None:
+        try:
+            for self.number in count():
+                if self.stopped.is_set():
+                    return
+                self._action(self.number)
+        except BaseException as error:
+            self.error = error
+
+
+@contextmanager
+def repeated(*actions: Callable[[int], None]) -> Iterator[list[Repeating]]:
+    """Run threads meanwhile. Raises what one of them raised."""
+    threads = [Repeating(action) for action in actions]
+    for thread in threads:
+        thread.start()
+    try:
+        yield threads
+    finally:
+        for thread in threads:
+            thread.stopped.set()
+        for thread in threads:
+            thread.join(PATIENCE)
+    for thread in threads:
+        assert not thread.is_alive()
+        if thread.error is not None:
+            raise thread.error
+
+
+@pytest.fixture
+def token(tmp_path: Path) -> str:
+    """Add the users. Returns the token of one of them."""
+    token, record = make_token("", 1)
+    hashed = hash_password(PASSWORD)
+    everything = (Permission("*", frozenset(Operation)),)
+    store = UserStore(tmp_path / "users.json")
+    for name in (*USERS, *UNKNOWN):
+        user = UserRecord(password=hashed, permissions=everything, created=1, updated=1)
+        store.change(partial(changes.add_user, name=name, user=user), "the tests")
+    store.change(lambda database: changes.add_token(database, "holder", record, 1), "the tests")
+    return token
+
+
+def test_guessers_keep_nobody_out(tmp_path: Path, token: str) -> None:
+    admitted: Counter[str] = Counter()
+    wrong_passwords = count(1)
+    guessed = threading.Event()
+    with LocalBroker(tmp_path, LISTEN) as broker:
+        ports = {protocol: broker.port(protocol) for protocol in PROTOCOLS}
+
+        def guess(protocol: str, guesser: int, number: int) -> None:
+            user = (*USERS, f"invented-{number}")[number % (len(USERS) + 1)]
+            wrong = f"guess {guesser} {number}"
+            assert not LOGINS[protocol](ports[protocol], ATTACKER, user, wrong)
+            if next(wrong_passwords) == LEAST_GUESSES:
+                guessed.set()
+
+        def move(number: int) -> None:
+            mover.publish("moved", number)
+            message = mover.receive("moved", PATIENCE)
+            message.ack()
+
+        guesses = [
+            partial(guess, protocol, guesser)
+            for protocol in PROTOCOLS
+            for guesser in range(GUESSERS)
+        ]
+        with BlockingVibeMQClient.connect(
+            port=ports["vibemq"], username="mover", password=PASSWORD, timeout=PATIENCE
+        ) as mover:
+            mover.subscribe("moved")
+            for protocol, source in product(PROTOCOLS, FIRST):
+                assert LOGINS[protocol](ports[protocol], source, "proven", PASSWORD)
+            with repeated(move, *guesses) as (moving, *guessing):
+                assert guessed.wait(PATIENCE)
+                end = time.monotonic() + SECONDS
+                first = {source: iter(users) for source, users in FIRST.items()}
+                moved = moving.number
+                while time.monotonic() < end or admitted["first"] < len(GUESSED + UNKNOWN):
+                    for protocol, source in product(PROTOCOLS, FIRST):
+                        login = partial(LOGINS[protocol], ports[protocol], source)
+                        assert login("proven", PASSWORD)
+                        assert login("" if protocol != "jmq" else "holder", token)
+                        if (user := next(first[source], None)) is not None:
+                            assert login(user, PASSWORD), f"the first login of {user} failed"
+                            admitted["first"] += 1
+                        admitted[protocol] += 2
+                assert moving.number > moved, "no message has moved"
+                moved = moving.number - moved
+            answered = [guesser.number for guesser in guessing]
+    print(f"{dict(admitted)} admitted, {moved} messages moved, {sum(answered)} guesses answered")
+    assert "Traceback" not in broker.log.read_text()

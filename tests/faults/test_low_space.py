@@ -1,0 +1,229 @@
+"""A disk that is nearly full, and one that is full: persistent messages are refused in the terms of
+each protocol, consumers drain, and publishing resumes by itself. Nothing confirmed is lost."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import time
+from collections.abc import Callable, Iterator
+from contextlib import suppress
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from sluicemq.cli.api import Api
+from sluicemq.cli.local import LocalBroker
+from sluicemq.model.errors import ClientError, RequestRefused
+from sluicemq.pipeline.remote import Target
+from sluicemq.protocols.jmq.client import BlockingJmqClient, Refused, Status
+from sluicemq.protocols.msglite.client import BlockingMsgliteClient
+from sluicemq.protocols.phpmq.client import BlockingPhpmqClient
+from sluicemq.protocols.vibemq.blocking import BlockingVibeMQClient
+from tests.faults.filesystem import write_sizes
+from tests.faults.plan import machine
+
+MIB = 1 << 20
+SIZE = 256 * MIB
+LISTEN = (
+    "phpmq://127.0.0.1:0",
+    "vibemq://127.0.0.1:0",
+    "jmq://127.0.0.1:0",
+    "msglite://127.0.0.1:0?durability=sync",
+    "http://127.0.0.1:0",
+)
+ENVIRONMENT = {
+    "SLUICEMQ_JOURNAL__SEGMENT_BYTES": "1 MiB",
+    "SLUICEMQ_JOURNAL__PREALLOCATE_BYTES": "256 KiB",
+    "SLUICEMQ_JOURNAL__LOW_SPACE_BYTES": "32 MiB",
+    "SLUICEMQ_JOURNAL__RESERVE_BYTES": "4 MiB",
+}
+HOST = "127.0.0.1"
+SECONDS = 30.0
+
+
+class Machine:
+    """A broker on an emulated file system whose free space can be set."""
+
+    def __init__(self, directory: Path) -> None:
+        self.sizes = directory / "sizes"
+        directory.mkdir()
+        self.others(0)
+        program = machine(f"space:{self.sizes}")
+        self.broker = LocalBroker(directory, LISTEN, environment=ENVIRONMENT, program=program)
+
+    def others(self, size: int) -> None:
+        """How much of the file system others use."""
+        write_sizes(self.sizes, SIZE, size)
+
+    def close(self) -> None:
+        self.broker.kill()
+
+    def used(self) -> int:
+        """What the journal takes."""
+        files = (self.broker.directory / "journal").iterdir()
+        return sum(512 * file.stat().st_blocks for file in files if file.name != "ballast")
+
+    def alarm(self) -> str:
+        """The one about disk space; "" = none. A slow machine may have others."""
+        codes = [alarm["code"] for alarm in self.broker.status()["alarms"]]
+        return next((code for code in codes if code in ("disk-space", "disk-full")), "")
+
+    def become(self, alarm: str, others: int) -> None:
+        """Set the free space, and wait until the broker has noticed; "" = no alarm."""
+        self.others(others)
+        wait_until(lambda: self.alarm() == alarm)
+
+    def http(self) -> Api:
+        return Api(Target("localhost", 0, path=str(self.broker.directory / "admin.sock")), SECONDS)
+
+
+class MountedMachine(Machine):
+    """The same with a tmpfs of its own for the journal. Needs the right to mount."""
+
+    def __init__(self, directory: Path) -> None:
+        self._journal = directory / "journal"
+        self._journal.mkdir(parents=True)
+        mount = ["mount", "-t", "tmpfs", "-o", f"size={SIZE}", "tmpfs", self._journal]
+        subprocess.run(mount, check=True)
+        self.broker = LocalBroker(directory, LISTEN, environment=ENVIRONMENT)
+
+    def others(self, size: int) -> None:
+        ballast = self._journal / "ballast"
+        ballast.unlink(missing_ok=True)
+        with ballast.open("wb") as file, suppress(OSError):
+            for place in range(0, size, MIB // 16):  # as much as fits
+                os.posix_fallocate(file.fileno(), place, MIB // 16)
+
+    def close(self) -> None:
+        super().close()
+        subprocess.run(["umount", self._journal], check=True)
+
+
+def wait_until(condition: Callable[[], bool]) -> None:
+    deadline = time.monotonic() + SECONDS
+    while not condition():
+        assert time.monotonic() < deadline
+        time.sleep(0.05)
+
+
+def may_mount() -> bool:
+    """Whether this process could mount a file system."""
+    trial = ["unshare", "--mount", "true"]
+    return os.geteuid() == 0 and subprocess.run(trial, capture_output=True).returncode == 0
+
+
+MACHINES = [Machine, *([MountedMachine] if may_mount() else [])]
+
+
+@pytest.fixture(params=MACHINES)
+def small(tmp_path: Path, request: pytest.FixtureRequest) -> Iterator[Machine]:
+    small: Machine = request.param(tmp_path / "broker")
+    try:
+        small.broker.start()
+        yield small
+    finally:
+        small.close()
+
+
+def publish_over_http(api: Api, body: str) -> Any:
+    return api.post("/destinations/queue/web/messages", {"body": body})
+
+
+def test_each_protocol_refuses_and_resumes(small: Machine) -> None:
+    port = small.broker.port
+    with (
+        BlockingVibeMQClient.connect(HOST, port("vibemq")) as vibemq,
+        BlockingJmqClient.connect(HOST, port("jmq")) as jmq,
+        BlockingPhpmqClient.connect(HOST, port("phpmq")) as phpmq,
+        small.http() as http,
+    ):
+        vibemq.create_queue("vibe")
+        vibemq.publish("vibe", 1)
+        session = jmq.session()
+        producer = session.producer("jms")
+        producer.send("1")
+        phpmq.send("php", b"1")
+        publish_over_http(http, "1")
+        with BlockingMsgliteClient.connect(HOST, port("msglite")) as msglite:
+            msglite.send("lite", b"1", 60)
+            assert msglite.query("nobody", b"", 0) is None  # confirms what was sent before
+
+        small.become("disk-space", SIZE - 20 * MIB)
+        with pytest.raises(RequestRefused, match=r"QUEUE_FULL.*nearly full"):
+            vibemq.publish("vibe", 2)
+        with pytest.raises(Refused) as refused:
+            producer.send("2")
+        assert refused.value.status == Status.RESOURCE_FULL
+        with pytest.raises(RequestRefused, match="nearly full"):
+            publish_over_http(http, "2")
+        with BlockingMsgliteClient.connect(HOST, port("msglite")) as msglite:
+            msglite.send("lite", b"2", 60)
+            with pytest.raises(ClientError, match="nearly full"):
+                msglite.query("nobody", b"", 0)
+        phpmq.send("php", b"2")
+
+        vibemq.subscribe("vibe")
+        message = vibemq.receive("vibe", SECONDS)
+        assert message.payload == b"1"
+        message.ack()
+        received = session.consumer("jms").receive(SECONDS)
+        assert received is not None
+        assert received.body == "1"
+        phpmq.subscribe("php")
+        one = phpmq.receive(SECONDS)
+        assert one.body == b"1"
+        one.ack()  # behind the send that waits, on the same connection
+        with BlockingMsgliteClient.connect(HOST, port("msglite")) as msglite:
+            taken = msglite.ready("lite", timeout=10)
+            assert taken is not None
+            assert taken.body == b"1"
+        http.post("/destinations/queue/web/purge")
+        wait_until(lambda: all(not row["waiting"] for row in small.broker.status()["destinations"]))
+
+        small.become("", 0)
+        assert phpmq.receive(SECONDS).body == b"2"
+        vibemq.publish("vibe", 3)
+        assert vibemq.receive("vibe", SECONDS).payload == b"3"
+        producer.send("3")
+        publish_over_http(http, "3")
+    assert small.broker.stop() == 0
+    assert "Traceback" not in small.broker.log.read_text()
+
+
+def test_a_full_disk_is_drained_across_restarts(small: Machine) -> None:
+    broker = small.broker
+    count = 2000
+    with BlockingVibeMQClient.connect(HOST, broker.port("vibemq")) as client:
+        pad = "x" * 4000
+        client.publish_all("vibe", [{"number": number, "pad": pad} for number in range(count)])
+    small.become("disk-space", SIZE - small.used())  # not a block is free
+    broker.kill()
+    broker.start()
+    assert small.alarm() == "disk-space"
+    seen: list[int] = []
+
+    def consume(most: int) -> None:
+        with BlockingVibeMQClient.connect(HOST, broker.port("vibemq")) as client:
+            client.subscribe("vibe")
+            for _ in range(most):
+                message = client.receive("vibe", SECONDS)
+                seen.append(json.loads(message.payload)["number"])
+                message.ack()
+            client.ping()
+
+    consume(count // 2)
+    broker.kill()
+    broker.start()
+    left = broker.status()["destinations"][0]["waiting"]
+    assert count - count // 2 <= left <= count
+    consume(left)
+    assert set(seen) == set(range(count))
+    wait_until(lambda: broker.status()["destinations"][0]["unacked"] == 0)
+    small.become("", 0)
+    with BlockingVibeMQClient.connect(HOST, broker.port("vibemq")) as client:
+        client.publish("vibe", {"number": -1})
+    assert broker.stop() == 0
+    assert "Traceback" not in broker.log.read_text()

@@ -1,0 +1,98 @@
+"""A client that sends without end in a transaction that it does not commit: it is refused at the
+limit, the broker's memory stays bounded, others are served, and what was accepted is committed."""
+
+from __future__ import annotations
+
+import threading
+import time
+from pathlib import Path
+from typing import Final
+
+from sluicemq.cli.local import LocalBroker
+from sluicemq.protocols.jmq.packets import PacketType, Status
+from sluicemq.protocols.msglite.client import BlockingMsgliteClient
+from tests.faults.jmsload import send_in_bursts, take_all
+from tests.faults.plan import LONG, size
+from tests.protocols.jmq.raw import RawJmq, number_of, status_of
+
+MIB: Final = 1 << 20
+LIMIT: Final = size(2, 64)
+"""MiB. In the long form it is the default."""
+ENVIRONMENT: Final = {} if LONG else {"SLUICEMQ_BROKER__MAX_TRANSACTION_BYTES": f"{LIMIT}MiB"}
+MESSAGES: Final = size(3000, 150_000)
+BODY: Final = 2000
+LEAST_ACCEPTED: Final = LIMIT * MIB // 3000
+"""Messages: a message counts with 512 bytes, its body and its headers."""
+GROWTH: Final = 3 * LIMIT * MIB + size(64 * MIB, 0)
+"""Of the resident memory; without a limit the long form needs 400 MiB, and twice that to commit."""
+LONGEST_ROUND_TRIP: Final = 1.0
+"""Seconds, in the long form."""
+SECONDS: Final = 30
+QUEUE: Final = "unbounded"
+
+
+class Bystander(threading.Thread):
+    """Another client of the broker, which sends to itself until it is stopped.
+
+    round_trips  seconds that each took
+    peak         the largest resident memory that the broker reported meanwhile, in bytes
+    """
+
+    def __init__(self, broker: LocalBroker) -> None:
+        super().__init__()
+        self.round_trips: list[float] = []
+        self.peak = 0
+        self._broker = broker
+        self._stopped = threading.Event()
+
+    def run(self) -> None:
+        with BlockingMsgliteClient.connect(port=self._broker.port("msglite")) as client:
+            while not self._stopped.wait(0.01):
+                start = time.monotonic()
+                client.send("bystander", b"", SECONDS)
+                assert client.ready("bystander", timeout=SECONDS) is not None
+                self.round_trips.append(time.monotonic() - start)
+                if len(self.round_trips) % 20 == 1:
+                    self.peak = max(self.peak, self._broker.status()["memory_bytes"])
+
+    def stop(self) -> None:
+        self._stopped.set()
+        self.join()
+
+
+def test_transaction_without_end_is_refused_and_can_be_committed(tmp_path: Path) -> None:
+    listen = ["jmq://127.0.0.1:0?serves=jms", "msglite://127.0.0.1:0"]
+    bodies = [b"%0*d" % (BODY, number) for number in range(MESSAGES)]
+    with LocalBroker(tmp_path, listen, environment=ENVIRONMENT) as broker:
+        port = broker.port("jmq")
+        before = broker.status()["memory_bytes"]
+        bystander = Bystander(broker)
+        bystander.start()
+        try:
+            with RawJmq.login(port) as client:
+                client.session = client.create_session(None)
+                assert status_of(client.produce(QUEUE)) == Status.OK
+                start = client.transact(PacketType.START_TRANSACTION)
+                transaction = number_of(start, "JMQTransactionID")
+                statuses = send_in_bursts(client, QUEUE, bodies, transaction)
+                commit = client.transact(PacketType.COMMIT_TRANSACTION, transaction=transaction)
+                assert status_of(commit) == Status.OK, commit.properties
+        finally:
+            bystander.stop()
+        accepted = statuses.count(Status.OK)
+        assert LEAST_ACCEPTED < accepted < MESSAGES
+        assert set(statuses[:accepted]) == {Status.OK}
+        assert set(statuses[accepted:]) == {Status.RESOURCE_FULL}
+        bystander.peak = max(bystander.peak, broker.status()["memory_bytes"])
+        committed = take_all(port, QUEUE)
+        assert len(committed) == accepted
+        is_exact = committed == bodies[:accepted]  # no list of all bodies in the report
+        assert is_exact
+        growth = bystander.peak - before
+        longest = max(bystander.round_trips)
+        print(f"{accepted} accepted, {growth / MIB:.0f} MiB, round trips up to {longest:.3f} s")
+        assert growth < GROWTH
+        assert len(bystander.round_trips) > 1
+        if LONG:
+            assert longest < LONGEST_ROUND_TRIP
+    assert "Traceback" not in broker.log.read_text()

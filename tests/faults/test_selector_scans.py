@@ -1,0 +1,69 @@
+"""Browsers with the largest selector that is accepted, over a long queue: no iteration of the event
+loop evaluates it for longer than the time of scans, whoever else browses.
+
+The deadline is a count of questions, so that nothing here depends on a clock.
+"""
+
+from __future__ import annotations
+
+import pytest
+
+from sluicemq.broker.selectors import CompiledSelector
+from sluicemq.model.message import Message
+from sluicemq.protocols.jmq.packets import PacketType
+from tests.faults.plan import LONG
+from tests.protocols.jmq.harness import Harness
+
+MESSAGES = 32_768 if LONG else 1500
+QUESTIONS = 500 if LONG else 37
+BROWSERS = 3
+SELECTOR = " OR ".join(["a = -1"] * 126) + " OR a > 0"
+
+
+class Evaluations:
+    """Counts evaluations in each event-loop iteration."""
+
+    def __init__(self, harness: Harness) -> None:
+        self._harness = harness
+        self._iteration = -1
+        self._here = 0
+        self.total = 0
+        self.most = 0
+
+    def count(self) -> None:
+        """There is one more."""
+        iteration = len(self._harness.scan_time.asked)
+        self._here = self._here + 1 if iteration == self._iteration else 1
+        self._iteration = iteration
+        self.total += 1
+        self.most = max(self.most, self._here)
+
+
+def test_browsers_evaluate_nothing_after_the_deadline(monkeypatch: pytest.MonkeyPatch) -> None:
+    harness = Harness()
+    peers = [harness.connect() for _ in range(BROWSERS)]
+    peers[0].create("q")
+    queue = harness.queue("q")
+    for number in range(MESSAGES):
+        harness.broker.publish(queue, Message(queue.address, b"", properties={"a": number % 2}))
+    harness.turn()
+    evaluations = Evaluations(harness)
+    evaluate = CompiledSelector.__call__
+
+    def counted(selector: CompiledSelector, message: Message) -> bool:
+        evaluations.count()
+        return evaluate(selector, message)
+
+    monkeypatch.setattr(CompiledSelector, "__call__", counted)
+    harness.scan_time.limit = QUESTIONS
+    for peer in peers:
+        asked = {**peer.place("q"), "JMQSelector": SELECTOR}
+        peer.session.receive(peer.request(PacketType.BROWSE, asked)[1])
+    answers = []
+    while len(answers) < BROWSERS:
+        harness.broker.flush()
+        for peer in peers:
+            answers += peer.receive()
+    assert [len(answer.body) // 32 for answer in answers] == [MESSAGES // 2] * BROWSERS
+    assert evaluations.total == BROWSERS * MESSAGES
+    assert evaluations.most <= QUESTIONS + 1

@@ -1,0 +1,135 @@
+"""Clients that begin large requests and do not end them: the memory of the broker stays bounded,
+what they held is freed, and honest uploads succeed meanwhile."""
+
+from __future__ import annotations
+
+import socket
+import threading
+import time
+from collections.abc import Callable
+from contextlib import ExitStack, suppress
+from pathlib import Path
+from typing import Final
+
+import pytest
+
+from sluicemq.cli.local import LocalBroker
+from sluicemq.protocols.phpmq.client import BlockingPhpmqClient
+from sluicemq.protocols.phpmq.wire import encode_send
+from sluicemq.protocols.vibemq import wire
+from sluicemq.protocols.vibemq.wire import Frame
+from tests.faults.plan import size
+
+MIB: Final = 1 << 20
+HALF_FRAMES: Final = size(300, 4000)
+AT_A_TIME: Final = 50
+GROWTH: Final = 64 * MIB
+"""Of the resident memory; without a limit the short form needs twice that."""
+UPLOAD: Final = size(8 * MIB, 64 * MIB)
+BUDGET: Final = size(8, 256)
+"""MiB."""
+UNFINISHED: Final = size(5 * MIB, 40 * MIB)
+ATTACKERS: Final = size(2, 6)
+PROTOCOLS: Final = size(1, 3)
+SECONDS: Final = 120.0
+CONNECT: Final = wire.encode(Frame(wire.CONNECT, "c"))
+PUBLISH: Final = wire.encode(Frame(wire.PUBLISH, "p", "q", b'"%b"' % (b"x" * 1_000_000)))
+
+
+def connect(broker: LocalBroker, protocol: str) -> socket.socket:
+    return socket.create_connection(("127.0.0.1", broker.port(protocol)), SECONDS)
+
+
+def wait_for(what: Callable[[], bool]) -> None:
+    end = time.monotonic() + SECONDS
+    while not what():
+        assert time.monotonic() < end, "it does not come to that"
+        time.sleep(0.05)
+
+
+def resident(broker: LocalBroker) -> int:
+    memory: int = broker.status()["memory_bytes"]
+    return memory
+
+
+def nothing_is_held(broker: LocalBroker) -> bool:
+    held = broker.status()["input"]
+    return held["bytes"] == held["connections"] == held["suspended"] == 0
+
+
+@pytest.mark.parametrize("logged_in", [True, False])
+def test_half_frames_of_clients_that_leave_are_freed(tmp_path: Path, logged_in: bool) -> None:
+    half = PUBLISH[: len(PUBLISH) // 2]
+    with LocalBroker(tmp_path, ["vibemq://127.0.0.1:0"]) as broker:
+        before = resident(broker)
+        for _ in range(HALF_FRAMES // AT_A_TIME):
+            with ExitStack() as stack:
+                for _ in range(AT_A_TIME):
+                    client = stack.enter_context(connect(broker, "vibemq"))
+                    if logged_in:
+                        client.sendall(CONNECT)
+                        assert client.recv(1 << 16)
+                    with suppress(ConnectionError):
+                        client.sendall(half)
+        wait_for(lambda: nothing_is_held(broker))
+        assert resident(broker) - before < GROWTH
+
+
+def upload(protocol: str, length: int) -> bytes:
+    body = bytes(length)
+    if protocol == "phpmq":
+        return encode_send(b"uploads", body)
+    if protocol == "msglite":
+        return b"> %d 999 uploads\r\n%b\r\n" % (length, body)
+    return b"POST / HTTP/1.0\r\nContent-Length: %d\r\n\r\n%b" % (length, body)
+
+
+@pytest.mark.parametrize("protocol", ["phpmq", "msglite", "msglite-http"][:PROTOCOLS])
+def test_uploads_succeed_beside_unfinished_ones(tmp_path: Path, protocol: str) -> None:
+    """Some clients leave a body unfinished; four others, which together exceed the budget, are
+    served after those that came first have been closed."""
+    environment = {
+        "SLUICEMQ_BROKER__INPUT_MEMORY_LIMIT": f"{BUDGET}MiB",
+        "SLUICEMQ_BROKER__INPUT_STALL_TIMEOUT": "1",
+    }
+    urls = [f"{protocol}://127.0.0.1:0", "phpmq+unix://" + str(tmp_path / "socket")]
+    with (
+        LocalBroker(tmp_path / "broker", urls, environment=environment) as broker,
+        ExitStack() as stack,
+    ):
+        before = resident(broker)
+        unfinished = upload(protocol, UNFINISHED + MIB)[:-MIB]
+        complete = upload(protocol, UPLOAD)
+        attackers = [stack.enter_context(connect(broker, protocol)) for _ in range(ATTACKERS)]
+        honest = [stack.enter_context(connect(broker, protocol)) for _ in range(4)]
+        failed: list[BaseException] = []
+
+        def send(client: socket.socket, data: bytes, counts: bool) -> None:
+            try:
+                client.sendall(data)
+            except OSError as error:
+                if counts:
+                    failed.append(error)
+
+        threads = [
+            *(threading.Thread(target=send, args=(each, unfinished, False)) for each in attackers),
+            *(threading.Thread(target=send, args=(each, complete, True)) for each in honest),
+        ]
+        peak = before
+        for thread in threads:
+            thread.start()
+        while any(thread.is_alive() for thread in threads[len(attackers) :]):
+            peak = max(peak, resident(broker))
+            time.sleep(0.1)
+        assert not failed
+        if protocol == "msglite-http":
+            wait_for(lambda: broker.status()["protocols"][protocol]["published"] == 8)
+        else:
+            client = stack.enter_context(BlockingPhpmqClient.connect(path=str(tmp_path / "socket")))
+            client.subscribe("uploads", 4)
+            assert [len(client.receive(SECONDS).body) for _ in honest] == [UPLOAD] * 4
+        wait_for(lambda: nothing_is_held(broker))
+        # one body is copied twice when it is complete, and all four may be messages by then
+        assert peak - before < BUDGET * MIB + 3 * UPLOAD + 4 * UPLOAD + GROWTH
+        for thread in threads:
+            thread.join(SECONDS)
