@@ -107,7 +107,7 @@ $(COMPILED_STAMP): $(COMPILED_NEEDS) setup.py $(shell find src -name '*.py')
 	$(COMPILED_BIN)/python -m pip install --quiet --disable-pip-version-check 'setuptools>=77'
 	SLUICE_COMPILE=1 $(COMPILED_BIN)/python -m pip install --quiet --disable-pip-version-check \
 	  --no-build-isolation --no-deps --force-reinstall .
-	@$(COMPILED_BIN)/sluicemq version
+	@$(COMPILED_BIN)/sluicemq --version
 	@touch $@
 
 test-compiled: compiled

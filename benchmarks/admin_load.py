@@ -37,6 +37,7 @@ from sluicemq.cli.local import LocalBroker
 from sluicemq.model.rows import encode, row
 
 LISTEN = ("http://127.0.0.1:0", "phpmq://127.0.0.1:0")
+UNLIMITED = {"SLUICEMQ_BROKER__MAX_USER_DESTINATIONS": "0"}
 API = "/api/v1"
 STREAM = f"{API}/events?destinations=true"
 POLLED = (
@@ -151,7 +152,7 @@ def used(pid: int) -> float:
 def broker(*options: str) -> Iterator[LocalBroker]:
     with (
         tempfile.TemporaryDirectory() as directory,
-        LocalBroker(Path(directory) / "data", LISTEN, options) as running,
+        LocalBroker(Path(directory) / "data", LISTEN, options, UNLIMITED) as running,
     ):
         yield running
 
