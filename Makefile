@@ -16,12 +16,13 @@ WORKERS := $(shell expr $$(nproc) + 1)
 BENCH_ARGS ?=
 
 .DEFAULT_GOAL := help
-.PHONY: help setup java chromium demo test faults fuzz lint docs bench compiled test-compiled clean
+.PHONY: help setup java chromium demo test test-vibemq faults fuzz lint docs bench compiled test-compiled clean
 
 help:
 	@echo "make setup          create $(VENV) with everything that is needed"
 	@echo "make demo           start a broker and watch messages cross protocols"
 	@echo "make test           run the tests (PYTEST_ARGS='-k journal' to choose)"
+	@echo "make test-vibemq    run the tests of VibeMQ's own .NET client (VIBEMQ_PEER=directory of its programs)"
 	@echo "make faults         kill -9, torn files, full disks and more, for a quarter of an hour"
 	@echo "make fuzz           random tests with new examples, hostile clients for ten minutes"
 	@echo "make lint           ruff, mypy --strict, import layers"
@@ -75,6 +76,18 @@ test: setup chromium
 	@$(BIN)/python -m pytest $(PARALLEL) $(WORKERS) $(SPARK_TESTS:%=--ignore=%)
 	@$(BIN)/python -m pytest $(PARALLEL) auto $(SPARK_TESTS)
 endif
+
+# The integration tests of VibeMQ 1.8.0, which start `sluicemq serve` from PATH. They are not part of this project.
+VIBEMQ_PEER ?= ../shared/peers/vibemq
+VIBEMQ_RESULT := 69 passed, 0 failed
+test-vibemq: setup
+	@test -f '$(VIBEMQ_PEER)/run' || { \
+	  echo "$(VIBEMQ_PEER)/run was not found. Name the directory of VibeMQ's programs: VIBEMQ_PEER=..." >&2; exit 1; }
+	@mkdir -p build
+	@status=0; PATH='$(abspath $(BIN))':"$$PATH" timeout 600 bash '$(VIBEMQ_PEER)/run' suite >build/vibemq-suite.log 2>&1 || status=$$?; \
+	  cat build/vibemq-suite.log; \
+	  test "$$(tail -n 1 build/vibemq-suite.log)" = '$(VIBEMQ_RESULT)' || { \
+	  echo "The tests of VibeMQ ended with status $$status; the last line must be: $(VIBEMQ_RESULT)" >&2; exit 1; }
 
 faults: setup
 	@FAULT_LONG=1 $(BIN)/python -m pytest tests/faults --durations=0 $(PYTEST_ARGS)
