@@ -33,7 +33,7 @@ async def test_a_users_life(inside: Inside) -> None:
     permission = {"pattern": "jobs.*", "operations": ["consume", "produce", "consume"]}
     granted = await admin.ask("PUT", "/users/anna/permissions", permission)
     assert granted.json()["permissions"] == [
-        {"pattern": "jobs.*", "operations": ["produce", "consume"]}
+        {"pattern": "jobs.*", "operations": ["produce", "consume"], "ignore_case": False}
     ]
     anna = inside.visitor()
     assert (await anna.login("anna", "some password")).json()["permissions"]
@@ -100,7 +100,7 @@ async def test_roles(inside: Inside) -> None:
     assert (await admin.ask("PUT", "/roles/readers?expect=new")).status == 201
     assert (await admin.ask("PUT", "/roles/readers")).status == 200
     assert (await admin.ask("PUT", "/roles/readers?expect=new")).code == "role-exists"
-    permission = {"pattern": "*", "operations": ["browse"]}
+    permission = {"pattern": "*", "operations": ["browse"], "ignore_case": True}
     assert (await admin.ask("PUT", "/roles/readers/permissions", permission)).status == 200
     assert (await admin.ask("PUT", "/users/anna/roles/readers")).json()["roles"] == ["readers"]
     assert (await admin.ask("PUT", "/users/anna/roles/none")).code == "role-not-found"

@@ -100,7 +100,7 @@ class VibemqCell(Cell):
 
     def _outcome_of(self, answer: Frame | None) -> str:
         if answer is None:
-            return DENIED if self.actor is Actor.REJECTED else "no answer"
+            return "no answer"
         if answer.type != wire.ERROR and not answer.error_code:
             return ALLOWED
         return DENIED if answer.error_code in REFUSALS else answer.error_code
@@ -142,7 +142,7 @@ def _disconnect(cell: VibemqCell) -> None:
     cell.issue(Frame(wire.DISCONNECT, "x"), answered=False)
 
 
-@row(wire.PING, "", LOGGED_IN | {Actor.ANONYMOUS}, reveals=NOBODY)
+@row(wire.PING, "", LOGGED_IN | {Actor.ANONYMOUS, Actor.REJECTED}, reveals=NOBODY)
 def _ping(cell: VibemqCell) -> None:
     cell.ask(wire.PING)
 

@@ -190,15 +190,47 @@ def test_permissions_and_roles(users: Run, tmp_path: Path) -> None:
     assert users("permissions", "grant", "anna", "b", "all").code == 0
     rows = json.loads(users("permissions", "list", "anna", "--json").out)
     assert rows == [
-        {"user": "anna", "pattern": "a", "operations": ["produce", "browse"], "through": ""},
-        {"user": "anna", "pattern": "b", "operations": [*Operation], "through": ""},
-        {"user": "anna", "pattern": "jobs.*", "operations": ["consume"], "through": "workers"},
+        {
+            "user": "anna",
+            "pattern": "a",
+            "operations": ["produce", "browse"],
+            "ignore_case": False,
+            "through": "",
+        },
+        {
+            "user": "anna",
+            "pattern": "b",
+            "operations": [*Operation],
+            "ignore_case": False,
+            "through": "",
+        },
+        {
+            "user": "anna",
+            "pattern": "jobs.*",
+            "operations": ["consume"],
+            "ignore_case": False,
+            "through": "workers",
+        },
     ]
+    assert users("permissions", "grant", "anna", "A", "list", "--ignore-case").code == 0
+    [row] = [
+        each
+        for each in json.loads(users("permissions", "list", "anna", "--json").out)
+        if each["pattern"] == "A"
+    ]
+    assert (row["operations"], row["ignore_case"]) == (["list"], True)
     everything = users("permissions", "list").out
+    assert "ignored" in everything
     for part in ("superuser", "role workers", "jobs.*"):
         assert part in everything
     assert json.loads(users("permissions", "list", "--role", "--json").out) == [
-        {"role": "workers", "pattern": "jobs.*", "operations": ["consume"], "through": ""}
+        {
+            "role": "workers",
+            "pattern": "jobs.*",
+            "operations": ["consume"],
+            "ignore_case": False,
+            "through": "",
+        }
     ]
     assert "assigned to anna" in users("permissions", "role", "remove", "workers").err
     assert users("permissions", "revoke", "workers", "jobs.*", "--role").code == 0
@@ -207,7 +239,7 @@ def test_permissions_and_roles(users: Run, tmp_path: Path) -> None:
     assert users("permissions", "role", "remove", "workers").code == 0
     left = database(tmp_path)
     assert left.roles == {}
-    assert [p.pattern for p in left.users["anna"].permissions] == ["a"]
+    assert [p.pattern for p in left.users["anna"].permissions] == ["a", "A"]
 
 
 def test_the_configured_file_is_used(run: Run, tmp_path: Path) -> None:

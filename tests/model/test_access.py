@@ -46,6 +46,19 @@ def test_signs_of_regular_expressions_stand_for_themselves() -> None:
     assert not matcher("orders").match("Orders")
 
 
+def test_letter_case_is_ignored_where_a_permission_says_so() -> None:
+    assert matcher("ORDERS.*.Größe", ignore_case=True).match("orders.x.GRÖSSE".replace("SS", "ß"))
+    assert not matcher("ORDERS.*", ignore_case=True).match("bills.a")
+    produce = frozenset({Operation.PRODUCE})
+    caseless = Identity("anna", [Permission("ORDERS.*", produce, ignore_case=True)])
+    exact = Identity("anna", [Permission("ORDERS.*", produce)])
+    for name in ("orders.a", "Orders.a", "ORDERS.a"):
+        assert caseless.may(Operation.PRODUCE, name)
+        assert caseless.sees(name)
+        assert exact.may(Operation.PRODUCE, name) == exact.sees(name) == (name == "ORDERS.a")
+    assert not caseless.may(Operation.CONSUME, "orders.a")
+
+
 def test_many_asterisks_take_no_time_without_bound() -> None:
     # with backtracking: 5000 to the power of 60 steps
     assert not matcher("*a" * 60 + "*b").match("a" * 5000)

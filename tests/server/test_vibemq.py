@@ -205,7 +205,8 @@ def test_logins(start: Start, tmp_path: Path) -> None:
     ):
         with Wire(port, **headers) as client:
             assert client.hello.error_code == code
-            assert client.at_end()
+            client.say(Frame(wire.CONNECT, "c", headers={"authToken": "a-token-of-some-length"}))
+            assert client.next().type == wire.CONNECT_ACK
     for headers in (
         {"authToken": "a-token-of-some-length"},
         {"authUsername": "any", "authPassword": "a-token-of-some-length"},
@@ -221,8 +222,34 @@ def test_logins(start: Start, tmp_path: Path) -> None:
     with Wire(port, authUsername="ann", authPassword="secret-of-ann") as ann:
         assert ann.hello.type == wire.CONNECT_ACK
         ann.publish("a.b", "m")
+        ann.publish("A.b", "m")
         ann.say(Frame(wire.PUBLISH, "n", "b", b"1"), Frame(wire.SUBSCRIBE, "s", "a.b"))
         assert [frame.error_code for frame in ann.many(2)] == ["NOT_AUTHORIZED"] * 2
+
+
+def test_a_client_beyond_the_limit_of_connections_is_told_so(start: Start) -> None:
+    for url in (VIBEMQ, VIBEMQ.replace("vibemq://", "auto://")):
+        broker = start(f"{url}?max_connections=1&max_refusals=1")
+        port = broker.port(url.partition(":")[0])
+        with Wire(port) as first, Wire(port) as second:
+            assert first.hello.type == wire.CONNECT_ACK
+            assert second.hello.error_code == "CONNECTION_LIMIT"
+            assert second.hello.error_message == "Maximum connections reached."
+            assert second.at_end()
+
+
+def test_refused_logins_end_a_connection_after_the_configured_number(
+    start: Start, tmp_path: Path
+) -> None:
+    token = tmp_path / "token"
+    token.write_text("a-token-of-some-length\n")
+    environment = {"SLUICEMQ_IDENTITY__ADMIN_TOKEN_FILE": str(token)}
+    port = start(f"{VIBEMQ}?max_login_failures=2", environment=environment).port("vibemq")
+    with Wire(port) as client:
+        assert client.hello.error_code == "AUTH_REQUIRED"
+        client.say(Frame(wire.CONNECT, "c"))
+        assert client.next().error_code == "AUTH_REQUIRED"
+        assert client.at_end()
 
 
 def test_a_frozen_client_loses_its_messages_to_another(start: Start) -> None:

@@ -159,10 +159,11 @@ class Vitals(Protocol):
 
 
 class PermissionView(msgspec.Struct, frozen=True):
-    """Operations on all destinations whose names match."""
+    """Operations on all destinations whose names match; `ignore_case`: in any letter case."""
 
     pattern: str
     operations: list[Operation]
+    ignore_case: bool
 
 
 class TokenView(msgspec.Struct, frozen=True, kw_only=True):

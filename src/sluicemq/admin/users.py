@@ -84,6 +84,9 @@ class WantedPermission(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown
 
     pattern: Pattern
     operations: Annotated[list[Operation], Meta(min_length=1, max_length=20)]
+    ignore_case: Annotated[
+        bool, Meta(description="Letter case of names does not matter, as VibeMQ has it.")
+    ] = False
 
 
 class WantedToken(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
@@ -259,7 +262,7 @@ def _given(value: Given | UnsetType) -> Given | None:
 
 
 def _permission(wanted: WantedPermission) -> Permission:
-    return Permission(wanted.pattern, frozenset(wanted.operations))
+    return Permission(wanted.pattern, frozenset(wanted.operations), wanted.ignore_case)
 
 
 def endpoints(context: Context) -> list[Endpoint]:

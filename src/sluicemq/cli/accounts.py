@@ -340,4 +340,8 @@ def _user(name: str, user: UserRecord) -> Item:
 
 def _permission(permission: Permission) -> Item:
     operations = [str(each) for each in Operation if each in permission.operations]
-    return {"pattern": permission.pattern, "operations": operations}
+    return {
+        "pattern": permission.pattern,
+        "operations": operations,
+        "ignore_case": permission.ignore_case,
+    }

@@ -44,6 +44,7 @@ UserArgument = Annotated[str, typer.Argument(metavar="USER", show_default=False)
 _PERMISSIONS: Final = (
     Column("who", lambda item: str(item["user"] if "user" in item else f"role {item['role']}")),
     Column("pattern", lambda item: str(item["pattern"])),
+    Column("letter case", lambda item: "ignored" if item["ignore_case"] else ""),
     Column("operations", lambda item: " ".join(item["operations"])),
     Column("through", lambda item: str(item["through"])),
 )
@@ -68,17 +69,27 @@ def grant(
         ),
     ],
     role: RoleFlag = False,
+    ignore_case: Annotated[
+        bool,
+        typer.Option("--ignore-case", help="Letter case of names does not matter, as in VibeMQ."),
+    ] = False,
 ) -> Done:
     """Permit operations on destinations; replaces what was permitted for exactly that pattern."""
-    permission = Permission(pattern, _operations(operation))
+    permission = Permission(pattern, _operations(operation), ignore_case)
     if role:
         accounts.grant_role(who, permission)
     else:
         accounts.grant(who, permission)
     words = [str(each) for each in Operation if each in permission.operations]
     return Done(
-        {"who": who, "role": role, "pattern": pattern, "operations": words},
-        f"{who} may {', '.join(words)} {pattern}.",
+        {
+            "who": who,
+            "role": role,
+            "pattern": pattern,
+            "operations": words,
+            "ignore_case": ignore_case,
+        },
+        f"{who} may {', '.join(words)} {pattern}{' in any letter case' if ignore_case else ''}.",
     )
 
 
@@ -182,7 +193,14 @@ def _rights(user: Item, of_roles: dict[str, Any]) -> list[Item]:
     rows: list[Item] = []
     if user["superuser"]:
         everything = [str(each) for each in Operation]
-        rows.append({"pattern": "*", "operations": everything, "through": "superuser"})
+        rows.append(
+            {
+                "pattern": "*",
+                "operations": everything,
+                "ignore_case": False,
+                "through": "superuser",
+            }
+        )
     rows += [{**each, "through": ""} for each in user["permissions"]]
     for role in user["roles"]:
         rows += [{**each, "through": role} for each in of_roles.get(role, ())]

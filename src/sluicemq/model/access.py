@@ -32,6 +32,7 @@ class Operation(StrEnum):
     CREATE   declare it, with settings
     DELETE   remove it
     MANAGE   empty it
+    LIST     see that it exists, in lists; every other operation includes it
     """
 
     PRODUCE = "produce"
@@ -40,27 +41,35 @@ class Operation(StrEnum):
     CREATE = "create"
     DELETE = "delete"
     MANAGE = "manage"
+    LIST = "list"
 
 
 class Permission(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """Some operations on the destinations whose names match `pattern`."""
+    """Some operations on the destinations whose names match `pattern`.
+
+    ignore_case  letter case does not matter there, as in VibeMQ: set for what is granted by a
+                 VibeMQ client or taken over from a VibeMQ server
+    """
 
     pattern: str
     operations: frozenset[Operation]
+    ignore_case: bool = False
 
 
-def matcher(pattern: str) -> re.Pattern[str]:
-    """The pattern, to be used with `match`. Letter case matters, as in names.
+def matcher(pattern: str, ignore_case: bool = False) -> re.Pattern[str]:
+    """Return the pattern, to be used with `match`. Letter case matters, as in names, unless
+    `ignore_case`.
 
     What stands between two asterisks is taken where it first fits, and never elsewhere (the groups
     are atomic): with backtracking, many asterisks and a long name would take time without bound.
     """
+    flags = re.DOTALL | re.IGNORECASE if ignore_case else re.DOTALL
     first, *others = (re.escape(part) for part in pattern.split("*"))
     if not others:
-        return re.compile(first + r"\Z", re.DOTALL)
+        return re.compile(first + r"\Z", flags)
     *inner, last = others
     between = "".join(f"(?>.*?{part})" for part in inner if part)
-    return re.compile(rf"{first}{between}.*{last}\Z", re.DOTALL)
+    return re.compile(rf"{first}{between}.*{last}\Z", flags)
 
 
 def is_user_name(name: str) -> bool:
@@ -89,7 +98,7 @@ class Identity:
         self.name = name
         self.superuser = superuser
         self.creator = None if superuser and name else name
-        self._rules = [(matcher(p.pattern), p.operations) for p in permissions]
+        self._rules = [(matcher(p.pattern, p.ignore_case), p.operations) for p in permissions]
         self._known: dict[tuple[Operation, str], bool] = {}
 
     def may(self, operation: Operation, destination: str) -> bool:

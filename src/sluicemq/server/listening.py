@@ -49,8 +49,8 @@ class Limits(msgspec.Struct, frozen=True, kw_only=True):
     max_connections: Annotated[
         int,
         about(
-            "Connections of one listener at a time; more are closed at once (JMS clients: see "
-            "`max_refusals`).",
+            "Connections of one listener at a time; more are closed at once (JMS and VibeMQ clients: "
+            "see `max_refusals`).",
             ge=1,
         ),
     ] = 10_000
@@ -188,6 +188,15 @@ class Listener(Limits, frozen=True, kw_only=True):
             "pings not counted; 0 = as many as it likes."
         ),
     ] = 0
+    max_login_failures: Annotated[
+        int,
+        about(
+            "Of the VibeMQ protocol: refused logins of a connection, with the last of which it is "
+            "closed; until then, and until `login_timeout`, the client may try again.",
+            ge=1,
+            le=1000,
+        ),
+    ] = 5
     serves: Annotated[
         Literal["all", "jms", "portmapper"],
         about(
@@ -255,8 +264,9 @@ class Listener(Limits, frozen=True, kw_only=True):
     max_refusals: Annotated[
         int,
         about(
-            "Of the JMQ protocol: clients beyond `max_connections` that are told so at a time "
-            "(HELLO_REPLY with status 503); the connections of more are closed at once.",
+            "Of the JMQ and VibeMQ protocols: clients beyond `max_connections` that are told so at a "
+            "time (HELLO_REPLY with status 503, Error CONNECTION_LIMIT); the connections of more "
+            "are closed at once.",
             le=10_000,
         ),
     ] = 64
@@ -315,6 +325,7 @@ VIBEMQ_SETTINGS: Final = (
     "compression_threshold",
     "strict_create",
     "rate_limit",
+    "max_login_failures",
 )
 """Settings of a listener that mean something only to VibeMQ clients."""
 
@@ -327,9 +338,11 @@ JMQ_SETTINGS: Final = (
     "shared_prefetch",
     "producer_flow",
     "ping_interval",
-    "max_refusals",
 )
 """Settings of a listener that mean something only to JMS clients."""
+
+TOLD_OF_REFUSALS: Final = frozenset({"jmq", "vibemq", "auto"})
+"""Listeners of these protocols can tell clients that there are too many (`max_refusals`)."""
 
 TLS_SETTINGS: Final = (
     "certificate",

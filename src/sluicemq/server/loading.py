@@ -34,6 +34,7 @@ from sluicemq.server.config import (
 )
 from sluicemq.server.listening import (
     JMQ_SETTINGS,
+    TOLD_OF_REFUSALS,
     VIBEMQ_SETTINGS,
     WITH_LOGINS,
     Limits,
@@ -74,6 +75,7 @@ _ONLY_FOR: Final[dict[str, frozenset[str]]] = {
     "generation": frozenset({"phpmq", "auto"}),
     **dict.fromkeys(VIBEMQ_SETTINGS, frozenset({"vibemq", "auto"})),
     **dict.fromkeys(JMQ_SETTINGS, frozenset({"jmq", "auto"})),
+    "max_refusals": TOLD_OF_REFUSALS,
     "serves": frozenset({"jmq"}),
     "user": frozenset(PROTOCOLS) - WITH_LOGINS,
 }

@@ -19,6 +19,7 @@ from sluicemq.server.listening import (
     DEFAULT_LISTENERS,
     JMQ_SETTINGS,
     TLS_SETTINGS,
+    TOLD_OF_REFUSALS,
     VIBEMQ_SETTINGS,
     Limits,
     Listener,
@@ -193,6 +194,8 @@ def applies(name: str, listener: Listener) -> bool:
         return listener.url.protocol in ("phpmq", "auto")
     if name == "serves":
         return listener.url.protocol == "jmq"
+    if name == "max_refusals":
+        return listener.url.protocol in TOLD_OF_REFUSALS
     if name in JMQ_SETTINGS:
         return listener.url.protocol in ("jmq", "auto")
     if name in VIBEMQ_SETTINGS:

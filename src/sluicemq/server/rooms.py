@@ -86,10 +86,12 @@ class Rooms:
         return self._of(options.url.protocol)
 
     def refusing(self, options: Listener) -> Room | None:
-        """Return what serves clients beyond the limit of connections of a listener: those of JMQ
-        can be told that there are too many. None for protocols without such an answer."""
+        """Return what serves clients beyond the limit of connections of a listener: those of JMQ and
+        VibeMQ can be told that there are too many. None for protocols without such an answer."""
         if options.max_refusals and options.url.protocol == "jmq":
             return partial(self._jmq, refused=True)
+        if options.max_refusals and options.url.protocol == "vibemq":
+            return partial(self._vibemq, refused=True)
         if options.max_refusals and options.url.protocol == "auto":
             return self._auto(options, refused=True)
         return None
@@ -152,7 +154,7 @@ class Rooms:
             limits=limits,
         )
 
-    def _vibemq(self, link: Link, options: Listener) -> Session:
+    def _vibemq(self, link: Link, options: Listener, *, refused: bool = False) -> Session:
         terms = Terms(
             window=options.window,
             window_bytes=options.window_bytes,
@@ -171,6 +173,8 @@ class Rooms:
                 strict_create=options.strict_create,
                 rate_limit=options.rate_limit,
                 login_bytes=options.max_login_bytes,
+                login_failures=options.max_login_failures,
+                refused=refused,
             ),
         )
 
@@ -256,6 +260,8 @@ class Rooms:
             return self._jms(link, options, refused=refused)
         if protocol == PORT_MAPPER:
             return self._portmapper(link, options)
+        if protocol == "vibemq":
+            return self._vibemq(link, options, refused=refused)
         if refused:
             raise ConfigurationError("too many connections")
         return self._of(protocol)(link, options)

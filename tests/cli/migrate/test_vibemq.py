@@ -290,6 +290,7 @@ def test_users_keep_their_permissions_and_need_passwords(
         "orders.*": {Operation.PRODUCE, Operation.CONSUME, Operation.BROWSE},
         "x": {Operation.PRODUCE},
     }
+    assert all(p.ignore_case for p in users["shop"].permissions)
     # clients have to log in from now on, so the port may be open
     assert 'url = "vibemq://0.0.0.0:2925"' in report["config"]["text"]
 

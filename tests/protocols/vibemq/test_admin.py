@@ -14,7 +14,16 @@ from sluicemq.protocols.vibemq import wire
 from sluicemq.protocols.vibemq.wire import Frame
 from tests.protocols.vibemq.harness import Harness, Peer
 
-OPERATIONS = ["Publish", "Subscribe", "CreateQueue", "DeleteQueue", "PurgeQueue", "GetQueueInfo"]
+OPERATIONS = [
+    "Publish",
+    "Subscribe",
+    "CreateQueue",
+    "DeleteQueue",
+    "PurgeQueue",
+    "GetQueueInfo",
+    "ListQueues",
+]
+"""In the order of the original's numbers."""
 
 
 class Database:
@@ -138,9 +147,10 @@ def test_a_user_comes_and_goes(root: Peer, database: Database) -> None:
 def test_permissions_come_and_go(root: Peer, database: Database) -> None:
     for operations, shown, granted in (
         (["subscribe", "Publish", "Fly", "Publish"], ["Subscribe", "Publish"], "Publish Subscribe"),
-        (["PurgeQueue", "LISTQUEUES"], ["PurgeQueue", "ListQueues"], "PurgeQueue"),
+        (["LISTQUEUES", "PurgeQueue"], ["ListQueues", "PurgeQueue"], "PurgeQueue ListQueues"),
+        (["ListQueues"], ["ListQueues"], "ListQueues"),
         (OPERATIONS, OPERATIONS, " ".join(OPERATIONS)),
-        ([], [], "ListQueues"),
+        (["7", "Publish,Subscribe", None, "0"], ["Publish"], "Publish"),
     ):
         request = {"username": "ann", "queuePattern": "a*", "operations": operations}
         said = done(root, wire.GRANT_PERMISSION, request)
@@ -157,7 +167,7 @@ def test_permissions_come_and_go(root: Peer, database: Database) -> None:
 def test_operations_are_the_brokers(root: Peer, database: Database) -> None:
     request = {"username": "ann", "queuePattern": "q", "operations": OPERATIONS}
     done(root, wire.GRANT_PERMISSION, request)
-    assert database.granted["ann"]["q"].operations == frozenset(Operation)
+    assert database.granted["ann"]["q"] == Permission("q", frozenset(Operation), ignore_case=True)
     for name, operation in zip(OPERATIONS, ("produce", "consume", "create"), strict=False):
         done(root, wire.GRANT_PERMISSION, request | {"operations": [name]})
         assert database.granted["ann"]["q"].operations == {Operation(operation)}
@@ -179,12 +189,15 @@ def test_operations_are_the_brokers(root: Peer, database: Database) -> None:
         (51, {}, "INVALID_PAYLOAD"),
         (52, {"username": "bob", "newPassword": "x"}, "USER_NOT_FOUND"),
         (52, {"username": "ann"}, "INVALID_PAYLOAD"),
-        (53, {"username": "bob", "queuePattern": "*", "operations": []}, "USER_NOT_FOUND"),
+        (53, {"username": "bob", "queuePattern": "*", "operations": ["0"]}, "USER_NOT_FOUND"),
         (53, {"username": "ann", "queuePattern": "*"}, "INVALID_PAYLOAD"),
         (53, {"username": "ann", "operations": []}, "INVALID_PAYLOAD"),
-        (53, {"username": "ann", "queuePattern": "x" * 257, "operations": []}, "INVALID_PAYLOAD"),
+        (
+            53,
+            {"username": "ann", "queuePattern": "x" * 257, "operations": ["0"]},
+            "INVALID_PAYLOAD",
+        ),
         (54, {"username": "ann"}, "INVALID_PAYLOAD"),
-        (54, {"username": "bob", "queuePattern": "*"}, "USER_NOT_FOUND"),
         (56, {}, "INVALID_PAYLOAD"),
     ],
 )
@@ -194,6 +207,62 @@ def test_what_is_refused(
     before = (dict(database.passwords), {k: dict(v) for k, v in database.granted.items()})
     assert root.error(kind, payload=payload) == code
     assert (database.passwords, database.granted) == before
+
+
+@pytest.mark.parametrize("spelling", ["0", "+0", " 0 ", "00", "publish", "PUBLISH", " Publish "])
+def test_an_operation_is_a_name_or_a_number(root: Peer, database: Database, spelling: str) -> None:
+    request = {"username": "ann", "queuePattern": "q", "operations": [spelling]}
+    assert done(root, wire.GRANT_PERMISSION, request)["operations"] == ["Publish"]
+    assert database.granted["ann"]["q"].operations == {Operation.PRODUCE}
+
+
+def test_numbers_are_in_the_order_of_the_original(root: Peer) -> None:
+    request = {"username": "ann", "queuePattern": "q", "operations": list("0123456")}
+    assert done(root, wire.GRANT_PERMISSION, request)["operations"] == OPERATIONS
+
+
+@pytest.mark.parametrize(
+    "operations",
+    [
+        [],
+        None,
+        ["Fly"],
+        [""],
+        [None],
+        ["7"],
+        ["99"],
+        ["-1"],
+        ["1.0"],
+        ["0x1"],
+        ["٠"],
+        ["9" * 5000],
+        ["Publish,Subscribe"],
+        ["0,1"],
+        [0],
+        [True],
+        [{}],
+        "Publish",
+    ],
+)
+def test_a_grant_of_nothing_changes_nothing(
+    root: Peer, database: Database, operations: Any
+) -> None:
+    before = Permission("q", frozenset({Operation.BROWSE}))
+    database.granted["ann"]["q"] = before
+    request = {"username": "ann", "queuePattern": "q", "operations": operations}
+    assert root.error(wire.GRANT_PERMISSION, payload=request) == "INVALID_PAYLOAD"
+    assert database.granted["ann"] == {"q": before}
+
+
+@pytest.mark.parametrize("name", ["a", "a_-.9", "Ärger", "a\u0663", "x" * 64])
+def test_names_of_users_that_the_original_takes(root: Peer, database: Database, name: str) -> None:
+    done(root, wire.CREATE_USER, {"username": name, "password": "p"})
+    assert database.passwords[name] == "p"
+
+
+def test_revoking_from_an_unknown_user_succeeds(root: Peer, database: Database) -> None:
+    request = {"username": "bob", "queuePattern": "*"}
+    assert done(root, wire.REVOKE_PERMISSION, request) == request
 
 
 def test_a_payload_that_is_no_json(root: Peer) -> None:
@@ -211,7 +280,7 @@ def test_only_superusers_may_touch_others(
         "password": "x",
         "newPassword": "x",
         "queuePattern": "*",
-        "operations": [],
+        "operations": ["Publish"],
     }
     before = dict(database.passwords)
     assert ann.error(kind, payload=payload) == "NOT_AUTHORIZED"

@@ -187,23 +187,99 @@ def test_what_follows_connect_waits_for_the_login(
         (LoginBusy(), "RATE_LIMITED"),
     ],
 )
-def test_a_refused_login_is_answered_then_closed_and_nothing_is_carried_out(
-    error: AccessError, code: str
-) -> None:
+def test_after_a_refused_login_the_client_may_try_again(error: AccessError, code: str) -> None:
     gate = Gate()
     harness = behind(gate)
     peer = harness.arrive()
-    peer.say(Frame(wire.CONNECT, "c"), Frame(wire.PUBLISH, "1", "q", b"1"))
+    login = {"authUsername": "u", "authPassword": "p"}
+    early = [Frame(wire.CONNECT, "c", headers=login), Frame(wire.PUBLISH, "1", "q", b"1")]
+    assert peer.say(*early) == []
     gate.asked[0][1](error)
+    harness.turn(60_000)
+    answers = peer.frames()
+    assert [(each.id, each.error_code) for each in answers] == [
+        ("c", code),
+        ("1", "NOT_AUTHENTICATED"),
+    ]
+    assert answers[0].error_message
+    assert peer.session.login is Login.DUE
+    assert harness.find("q") is None
+    assert peer.say(Frame(wire.CONNECT, "c2", headers=login), *early[1:]) == []
+    gate.asked[1][1](EVERYBODY)
     harness.turn()
-    [answer] = peer.frames()
-    assert answer == Frame(wire.ERROR, "c", error_code=code, error_message=str(error))
-    assert peer.link.open
-    assert peer.say(Frame(wire.CONNECT, "c2"), Frame(wire.PING, "p")) == []
+    assert [(each.type, each.id) for each in peer.frames()] == [
+        (wire.CONNECT_ACK, "c2"),
+        (wire.PUBLISH_ACK, "1"),
+    ]
+
+
+@pytest.mark.parametrize("allowed", [1, 2, 5])
+def test_the_last_login_that_may_fail_ends_the_connection(allowed: int) -> None:
+    gate = Gate()
+    harness = behind(gate)
+    peer = harness.arrive(Options(login_failures=allowed))
+    connects = [Frame(wire.CONNECT, str(n)) for n in range(allowed + 1)]
+    assert peer.say(*connects, Frame(wire.PUBLISH, "p", "q", b"1")) == []
+    for n in range(allowed):
+        assert peer.link.open
+        gate.asked[n][1](AuthenticationFailed("wrong"))
+    harness.turn()
+    assert [each.id for each in peer.frames()] == [str(n) for n in range(allowed)]
+    assert peer.say(Frame(wire.CONNECT, "more"), Frame(wire.PING, "p")) == []
     harness.turn(1000)
     assert not peer.link.open
+    assert len(gate.asked) == allowed
     assert harness.find("q") is None
-    assert len(gate.asked) == 1
+
+
+def test_a_success_does_not_forgive_the_failures_of_its_connection() -> None:
+    """Else one who has an account could guess at others for ever on one connection."""
+    gate = Gate()
+    harness = behind(gate)
+    peer = harness.arrive(Options(login_failures=2))
+    for outcome in (AuthenticationFailed("wrong"), EVERYBODY, AuthenticationFailed("wrong")):
+        peer.say(Frame(wire.CONNECT, "c"))
+        gate.asked[-1][1](outcome)
+    harness.turn(1000)
+    assert not peer.link.open
+
+
+def test_who_has_logged_in_stays_so_when_another_login_is_refused() -> None:
+    gate = Gate()
+    harness = behind(gate)
+    peer = harness.arrive()
+    peer.say(Frame(wire.CONNECT, "c"))
+    gate.asked[0][1](Identity("ann", [Permission("own.*", frozenset({Operation.PRODUCE}))]))
+    peer.say(Frame(wire.CONNECT, "c2"))
+    gate.asked[1][1](AuthenticationFailed("wrong"))
+    peer.frames()
+    assert peer.session.login is Login.DONE
+    peer.publish("own.q", "1")
+    assert peer.error(wire.PUBLISH, "q") == "NOT_AUTHORIZED"
+
+
+def test_the_end_of_input_during_a_login_that_is_refused_ends_the_connection() -> None:
+    gate = Gate()
+    harness = behind(gate)
+    peer = harness.arrive()
+    peer.say(Frame(wire.CONNECT, "c"))
+    peer.session.end_of_input()
+    gate.asked[0][1](AuthenticationFailed("wrong"))
+    harness.turn()
+    assert [each.error_code for each in peer.frames()] == ["AUTH_REQUIRED"]
+    assert not peer.link.open
+
+
+def test_a_connection_beyond_the_limit_is_told_so_when_it_says_connect() -> None:
+    gate = Gate()
+    harness = behind(gate)
+    peer = harness.arrive(Options(refused=True))
+    login = {"authUsername": "u", "authPassword": "p"}
+    [error] = peer.say(Frame(wire.CONNECT, "c", headers=login), Frame(wire.PUBLISH, "1", "q"))
+    assert (error.id, error.error_code) == ("c", "CONNECTION_LIMIT")
+    harness.turn(1000)
+    assert not peer.link.open
+    assert gate.asked == []
 
 
 def test_closed_connection_withdraws_its_login() -> None:
@@ -706,7 +782,7 @@ def test_a_user_with_too_many_connections_may_not_log_in(harness: Harness) -> No
     peer.link.user_limit_reached = True
     [error] = peer.say(Frame(wire.CONNECT, "c"), Frame(wire.PUBLISH, "1", "q", b"1"))
     assert error.error_code == "CONNECTION_LIMIT"
-    assert "limit" in error.error_message
+    assert error.error_message == "Maximum connections reached."
     harness.turn(1000)
     assert not peer.link.open
     assert harness.find("q") is None

@@ -5,7 +5,10 @@
 
 const listeners = new Set();
 
-function matches(pattern, name) {
+function matches(permission, destination) {
+  const caseless = permission.ignore_case;
+  const pattern = caseless ? permission.pattern.toLowerCase() : permission.pattern;
+  const name = caseless ? destination.toLowerCase() : destination;
   const parts = pattern.split("*");
   if (parts.length === 1) return pattern === name;
   const first = parts.shift();
@@ -48,7 +51,7 @@ export const session = {
   may(operation, name) {
     if (this.superuser) return true;
     return this.permissions.some(
-      ({ pattern, operations }) => operations.includes(operation) && matches(pattern, name),
+      (permission) => permission.operations.includes(operation) && matches(permission, name),
     );
   },
 

@@ -13,19 +13,23 @@ the .NET server's, which has them from release 1.6.0 on.
 | 56 GetUserPermissions | username                              | list of queuePattern, operations |
 
 Superusers only; but everybody may change the own password and see the own permissions. All values
-are JSON; createdAt is in seconds since the epoch.
+are JSON; createdAt is in seconds since the epoch. Names of users are narrower than elsewhere in the
+broker, and patterns granted here ignore letter case, both as in the original.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable
+import re
+from collections.abc import Callable, Mapping
 from typing import Final
 
 import msgspec
 
-from sluicemq.model.access import Identity, Operation, Permission, is_pattern
+from sluicemq.model.access import MAX_USER, Identity, Operation, Permission, is_pattern
 from sluicemq.model.errors import AccessDenied, AccessError, UserExists, UserNotFound
 from sluicemq.protocols.access import Done, Users
+from sluicemq.protocols.vibemq import texts
+from sluicemq.protocols.vibemq.mapping import is_queue_name
 from sluicemq.protocols.vibemq.wire import (
     CHANGE_PASSWORD,
     CREATE_USER,
@@ -33,6 +37,7 @@ from sluicemq.protocols.vibemq.wire import (
     GET_USER_PERMISSIONS,
     GRANT_PERMISSION,
     LIST_USERS,
+    REVOKE_PERMISSION,
     Frame,
 )
 
@@ -41,30 +46,42 @@ Answer = Callable[[bytes], None]
 Refuse = Callable[[str, str], None]
 """Called with an error code and the reason."""
 
-_OPERATIONS: Final = {
+OPERATIONS: Final = {
     "Publish": Operation.PRODUCE,
     "Subscribe": Operation.CONSUME,
     "CreateQueue": Operation.CREATE,
     "DeleteQueue": Operation.DELETE,
     "PurgeQueue": Operation.MANAGE,
     "GetQueueInfo": Operation.BROWSE,
+    "ListQueues": Operation.LIST,
 }
-LIST_QUEUES: Final = "ListQueues"
-"""Comes with every permission: a list of queues shows those for which one has any. So there is no
-operation for it, and a permission for nothing else is one without operations."""
-_NAMES: Final = {name.lower(): name for name in (*_OPERATIONS, LIST_QUEUES)}
-_OWN: Final = frozenset({CHANGE_PASSWORD, GET_USER_PERMISSIONS})
-"""What everybody may do to themselves."""
+"""By VibeMQ's names, in the order of VibeMQ's numbers."""
+_NAMES: Final = {name.lower(): name for name in OPERATIONS}
+_NUMBER: Final = re.compile(r"[+-]?[0-9]{1,9}\Z")
+_FIELDS: Final = {
+    CREATE_USER: ("username", "password"),
+    DELETE_USER: ("username",),
+    CHANGE_PASSWORD: ("username", "newPassword"),
+    GRANT_PERMISSION: ("username", "queuePattern", "operations"),
+    REVOKE_PERMISSION: ("username", "queuePattern"),
+    GET_USER_PERMISSIONS: ("username",),
+}
+"""What the payload has to have."""
+_OWN: Final = {
+    CHANGE_PASSWORD: texts.OWN_PASSWORD_ONLY,
+    GET_USER_PERMISSIONS: texts.OWN_PERMISSIONS_ONLY,
+}
+"""What everybody may do to themselves, and the text for those who try it with others."""
 
 
 class Request(msgspec.Struct, rename="camel"):
     """The payload of any of the commands."""
 
-    username: str = ""
-    password: str = ""
-    new_password: str = ""
-    queue_pattern: str = ""
-    operations: list[str] | None = None
+    username: str | None = None
+    password: str | None = None
+    new_password: str | None = None
+    queue_pattern: str | None = None
+    operations: list[str | None] | None = None
 
 
 _read: Final = msgspec.json.Decoder(Request).decode
@@ -73,86 +90,127 @@ _read: Final = msgspec.json.Decoder(Request).decode
 def administer(
     frame: Frame, users: Users, identity: Identity, answer: Answer, refuse: Refuse
 ) -> None:
-    """Carry out one of the commands; `answer` or `refuse` is called once, now or later."""
-    try:
-        request = _read(frame.payload) if frame.payload else Request()
-    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
-        refuse("INVALID_PAYLOAD", f"the payload cannot be read: {error}")
-        return
+    """Carry out one of the commands; `answer` or `refuse` is called once, now or later.
+
+    The checks and their order are the original's, so that a request with several faults gets the
+    same answer.
+    """
     kind = frame.type
-    own = kind in _OWN and request.username == identity.name
-    if not (identity.superuser or own):
-        refuse("NOT_AUTHORIZED", "only a superuser may do that")
+    if not identity.superuser and kind not in _OWN:
+        refuse("NOT_AUTHORIZED", texts.SUPERUSER_ONLY)
         return
     if kind == LIST_USERS:
         answer(_accounts(users))
         return
-    missing = _missing(kind, request)
-    if missing:
-        refuse("INVALID_PAYLOAD", f"the payload has no {missing}")
+    fields = _FIELDS[kind]
+    if not frame.payload:
+        refuse("INVALID_PAYLOAD", texts.payload_required(*fields))
         return
-    name = request.username
+    try:
+        request = _read(frame.payload)
+    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
+        refuse("INVALID_PAYLOAD", f"the payload cannot be read: {error}")
+        return
+    if not _complete(kind, request):
+        refuse("INVALID_PAYLOAD", texts.fields_required(*fields))
+        return
+    name = request.username or ""
+    if not identity.superuser and name != identity.name:
+        refuse("NOT_AUTHORIZED", _OWN[kind])
+        return
     if kind == GET_USER_PERMISSIONS:
         answer(_permissions(users, name))
-    elif kind == CREATE_USER:
-        users.create(name, request.password, False, _when(answer, refuse, {"username": name}))
+        return
+    done = _when(answer, refuse, name, {"username": name})
+    if kind == CREATE_USER:
+        if is_vibemq_user_name(name):
+            users.create(name, request.password or "", False, done)
+        else:
+            refuse("INVALID_PAYLOAD", texts.USER_NAME)
     elif kind == DELETE_USER:
         if any(account.superuser and account.name == name for account in users.accounts()):
-            refuse("FORBIDDEN", "a superuser cannot be deleted")
+            refuse("FORBIDDEN", texts.SUPERUSER_STAYS)
         else:
-            users.remove(name, _when(answer, refuse, {"username": name}))
+            users.remove(name, done)
     elif kind == CHANGE_PASSWORD:
-        done = _when(answer, refuse, {"username": name})
-        users.set_password(name, request.new_password, done)
-    else:
-        _grant_or_revoke(kind, request, users, answer, refuse)
-
-
-def _grant_or_revoke(
-    kind: int, request: Request, users: Users, answer: Answer, refuse: Refuse
-) -> None:
-    name, pattern = request.username, request.queue_pattern
-    said: dict[str, object] = {"username": name, "queuePattern": pattern}
-    if not is_pattern(pattern):
-        refuse("INVALID_PAYLOAD", "a pattern has up to 256 characters")
+        users.set_password(name, request.new_password or "", done)
     elif kind == GRANT_PERMISSION:
-        operations = [_NAMES[o.lower()] for o in request.operations or () if o.lower() in _NAMES]
-        said["operations"] = list(dict.fromkeys(operations))
-        granted = frozenset(_OPERATIONS[o] for o in operations if o != LIST_QUEUES)
-        users.grant(name, Permission(pattern, granted), _when(answer, refuse, said))
+        _grant(name, request, users, answer, refuse)
     else:
-        users.revoke(name, pattern, _when(answer, refuse, said))
+        _revoke(name, request.queue_pattern or "", users, answer, refuse)
 
 
-def _missing(kind: int, request: Request) -> str:
-    """What the payload has to have and has not."""
-    if not request.username:
-        return "username"
-    if kind == CREATE_USER and not request.password:
-        return "password"
-    if kind == CHANGE_PASSWORD and not request.new_password:
-        return "newPassword"
-    if kind in (CREATE_USER, DELETE_USER, CHANGE_PASSWORD, GET_USER_PERMISSIONS):
-        return ""
-    if not request.queue_pattern:
-        return "queuePattern"
-    if kind == GRANT_PERMISSION and request.operations is None:
-        return "operations"
-    return ""
+def is_vibemq_user_name(name: str) -> bool:
+    """Return whether the original would accept the name for a new user: 1 to 64 letters, digits,
+    `-`, `_` and `.`."""
+    return len(name) <= MAX_USER and is_queue_name(name)
 
 
-def _when(answer: Answer, refuse: Refuse, said: dict[str, object]) -> Done:
-    """What is called when the user database has done it, or has not."""
+def read_operation(text: str) -> str | None:
+    """Return the name of an operation that is given by name, in any letter case, or by number, 0 to
+    6; None if there is no such operation. White space around it is ignored."""
+    text = text.strip()
+    if _NUMBER.match(text):
+        number = int(text)
+        return list(OPERATIONS)[number] if 0 <= number < len(OPERATIONS) else None
+    return _NAMES.get(text.lower())
+
+
+def _grant(name: str, request: Request, users: Users, answer: Answer, refuse: Refuse) -> None:
+    pattern = request.queue_pattern or ""
+    # what cannot be read is skipped, as long as something is left to be granted
+    found = [read_operation(text) for text in request.operations or () if text is not None]
+    operations = list(dict.fromkeys(operation for operation in found if operation is not None))
+    if not operations and not any(account.name == name for account in users.accounts()):
+        refuse("USER_NOT_FOUND", texts.user_not_found(name))
+    elif not operations:
+        refuse("INVALID_PAYLOAD", texts.NO_OPERATIONS)
+    elif not is_pattern(pattern):
+        refuse("INVALID_PAYLOAD", "a pattern has up to 256 characters")
+    else:
+        granted = frozenset(OPERATIONS[operation] for operation in operations)
+        said = {"username": name, "queuePattern": pattern, "operations": operations}
+        permission = Permission(pattern, granted, ignore_case=True)
+        users.grant(name, permission, _when(answer, refuse, name, said))
+
+
+def _revoke(name: str, pattern: str, users: Users, answer: Answer, refuse: Refuse) -> None:
+    """Whoever does not exist has no permission any more."""
+    said = {"username": name, "queuePattern": pattern}
+    done = _when(answer, refuse, name, said)
+    users.revoke(name, pattern, lambda error: done(None if _unknown(error) else error))
+
+
+def _unknown(error: AccessError | None) -> bool:
+    return isinstance(error, UserNotFound)
+
+
+def _complete(kind: int, request: Request) -> bool:
+    """Return whether the payload has all that the command needs. A name or pattern of white space
+    is none."""
+    if not (request.username or "").strip():
+        return False
+    if kind == CREATE_USER:
+        return bool(request.password)
+    if kind == CHANGE_PASSWORD:
+        return bool(request.new_password)
+    if kind in (GRANT_PERMISSION, REVOKE_PERMISSION) and not (request.queue_pattern or "").strip():
+        return False
+    return kind != GRANT_PERMISSION or bool(request.operations)
+
+
+def _when(answer: Answer, refuse: Refuse, name: str, said: Mapping[str, object]) -> Done:
+    """Return what is called when the user database has done it to the user `name`, or has not."""
 
     def done(error: AccessError | None) -> None:
         if error is None:
             answer(msgspec.json.encode(said))
         elif isinstance(error, UserExists):
-            refuse("USER_EXISTS", str(error))
+            refuse("USER_EXISTS", texts.user_exists(name))
         elif isinstance(error, UserNotFound):
-            refuse("USER_NOT_FOUND", str(error))
+            refuse("USER_NOT_FOUND", texts.user_not_found(name))
         elif isinstance(error, AccessDenied):
-            refuse("FORBIDDEN", str(error))
+            refuse("FORBIDDEN", texts.SUPERUSER_STAYS)
         else:
             refuse("INVALID_PAYLOAD", str(error))
 
@@ -182,5 +240,4 @@ def _permissions(users: Users, name: str) -> bytes:
 
 
 def _named(permission: Permission) -> list[str]:
-    named = [name for name, operation in _OPERATIONS.items() if operation in permission.operations]
-    return named or [LIST_QUEUES]
+    return [name for name, operation in OPERATIONS.items() if operation in permission.operations]

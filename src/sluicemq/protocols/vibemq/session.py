@@ -1,8 +1,12 @@
 """The broker's side of one VibeMQ connection.
 
     connected ──Connect──> logging in ──> logged in ──Disconnect, end of input──> closing
-        │                      └──refused: Error──────────────────────────────────> closing
-        └── anything but Connect and Ping: NOT_AUTHENTICATED
+     ↑  │                      │ refused: Error
+     ├──┼──────────────────────┤
+     │  │                      └──the last login that it may fail, or too many connections──> closing
+     └──┴── anything but Connect and Ping: NOT_AUTHENTICATED
+
+Whoever has logged in stays logged in when a second Connect is refused.
 
 Requests are carried out in their order; answers carry the request's id and may come in another
 order, as the protocol allows: a PublishAck when the message is on disk, that of a login when the
@@ -33,11 +37,11 @@ from sluicemq.model.errors import (
 from sluicemq.model.message import Durability
 from sluicemq.protocols.access import Access, Credentials
 from sluicemq.protocols.link import Link, Login, Portrait, State, Timer
-from sluicemq.protocols.vibemq import queues
+from sluicemq.protocols.vibemq import queues, texts
 from sluicemq.protocols.vibemq.admin import administer
 from sluicemq.protocols.vibemq.answers import MOST_UNREAD, Answers, error_code
 from sluicemq.protocols.vibemq.compression import SUPPORTED, Compression, negotiate
-from sluicemq.protocols.vibemq.mapping import is_queue_name
+from sluicemq.protocols.vibemq.mapping import MAX_QUEUE_NAME, is_queue_name, utf16_units
 from sluicemq.protocols.vibemq.publisher import MOST_UNCONFIRMED, Publisher
 from sluicemq.protocols.vibemq.subscriber import Shared, Subscriber, Terms
 from sluicemq.protocols.vibemq.wire import (
@@ -81,6 +85,8 @@ class Options(NamedTuple):
     rate_limit      requests of a connection in a second, acknowledgements and pings not counted;
                     0 = as many as it likes
     login_bytes     bytes of a frame's body accepted before the login, decompressed too
+    login_failures  refused logins, from 1, with the last of which a connection is closed
+    refused         the connection is beyond the limit: its Connect is refused
     """
 
     durability: Durability = Durability.SYNC
@@ -90,6 +96,8 @@ class Options(NamedTuple):
     strict_create: bool = False
     rate_limit: int = 0
     login_bytes: int = 64 * 1024
+    login_failures: int = 5
+    refused: bool = False
 
 
 class VibemqSession:
@@ -102,6 +110,7 @@ class VibemqSession:
         "_by_name",
         "_decoder",
         "_ended",
+        "_failures",
         "_held_back",
         "_held_bytes",
         "_identity",
@@ -149,6 +158,8 @@ class VibemqSession:
         """The client will send no more, and the decoder has a backlog."""
         self._late = False
         """Its answer comes in a later turn."""
+        self._failures = 0
+        """Logins that were refused."""
         self._refused: Timer | None = None
         """The connection is about to be closed after a refused login."""
         self._by_name = False
@@ -281,7 +292,7 @@ class VibemqSession:
         for place, frame in enumerate(frames):
             kind = frame[0]
             if self._identity is None and kind != CONNECT and kind != PING:
-                self._answers.refuse(frame.id, "NOT_AUTHENTICATED", "say Connect first")
+                self._answers.refuse(frame.id, "NOT_AUTHENTICATED", texts.CONNECT_FIRST)
             elif kind == PUBLISH:
                 publish(frame)
             elif kind == ACK:
@@ -332,7 +343,7 @@ class VibemqSession:
             elif frame.type in ADMIN and self._access.users is not None:
                 self._administer(frame)
             else:
-                why = f"there is no command {frame.type} here"
+                why = texts.unknown_command(frame.type)
                 self._answers.refuse(frame.id, "UNKNOWN_COMMAND", why)
         except ProtocolError as error:
             self._answers.refuse(frame.id, "INVALID_MESSAGE", str(error))
@@ -357,8 +368,7 @@ class VibemqSession:
             if frame.type not in _NEVER_LIMITED:
                 self._rate += 1
                 if self._rate > limit:
-                    why = f"more than {limit} requests in a second"
-                    self._answers.refuse(frame.id, "RATE_LIMITED", why)
+                    self._answers.refuse(frame.id, "RATE_LIMITED", texts.TOO_MANY_REQUESTS)
                     continue
             allowed.append(frame)
         return allowed
@@ -367,6 +377,9 @@ class VibemqSession:
 
     def _connect(self, frame: Frame) -> None:
         """Find out who it is; what follows waits in `_held_back` if that takes a while."""
+        if self._options.refused:
+            self._refuse_login(frame, TooManyConnections("the listener has no room for it"))
+            return
         headers = frame.headers
         credentials = Credentials(
             headers.get("authUsername", ""),
@@ -388,14 +401,21 @@ class VibemqSession:
         self._held_bytes = 0
         if frame is None or self._answers.closed:
             return
-        if isinstance(identity, AccessError):
+        if isinstance(identity, Identity):
+            try:
+                self._link.claim_user(identity.name)
+            except TooManyConnections as error:
+                self._refuse_login(frame, error)
+            else:
+                self._log_in(frame, identity)
+        else:
             self._refuse_login(frame, identity)
-            return
-        try:
-            self._link.claim_user(identity.name)
-        except TooManyConnections as error:
-            self._refuse_login(frame, error)
-            return
+        if self._late and not self._answers.closed:
+            self._late = False
+            self._handle(held_back or [])
+
+    def _log_in(self, frame: Frame, identity: Identity) -> None:
+        """Answer a Connect with ConnectAck, and act as its user from now on."""
         self._identity = identity
         self._decoder.allow(Limits(frame=self._options.frame, unpacked=MOST_UNPACKED))
         self._shared.creator = identity.creator
@@ -410,13 +430,15 @@ class VibemqSession:
         self._shared.compression = Compression.NONE
         self._answers.say(Frame(CONNECT_ACK, frame.id, headers=answer))
         self._shared.compression = how
-        if self._late:
-            self._late = False
-            self._handle(held_back or [])
 
     def _refuse_login(self, frame: Frame, error: AccessError) -> None:
-        """Answer a Connect with an Error, and close."""
-        self._answers.refuse(frame.id, _login_error_code(error), str(error))
+        """Answer a Connect with an Error; close if the client may not try again."""
+        code, why = _login_error(error, frame)
+        self._answers.refuse(frame.id, code, why)
+        self._failures += 1
+        again = self._failures < self._options.login_failures
+        if again and not isinstance(error, TooManyConnections):
+            return
         self._stop()
         close = partial(self._link.close, str(error))
         self._refused = self._link.call_later(REFUSED_SECONDS, close)
@@ -527,18 +549,20 @@ class VibemqSession:
             return True
         what = f"{operation.value} {name}"
         self._access.denied(self._link.peer, identity, what)
-        self._answers.refuse(frame.id, "NOT_AUTHORIZED", f"you may not {what}")
+        self._answers.refuse(frame.id, "NOT_AUTHORIZED", texts.ACCESS_DENIED)
         return False
 
     def _names_queue(self, frame: Frame) -> bool:
         """Whether the frame names a queue; refused if not."""
         if is_queue_name(frame.queue):
             return True
-        if frame.queue:
-            why = "a queue's name is 1 to 256 letters, digits, - _ and ."
-            self._answers.refuse(frame.id, "INVALID_MESSAGE", why)
-        else:
-            self._answers.refuse(frame.id, "INVALID_QUEUE", "which queue?")
+        if not frame.queue:
+            self._answers.refuse(frame.id, "INVALID_QUEUE", texts.queue_name_missing(frame.type))
+            return False
+        why = texts.QUEUE_NAME_CHARACTERS
+        if utf16_units(frame.queue) > MAX_QUEUE_NAME:
+            why = texts.queue_name_too_long(MAX_QUEUE_NAME)
+        self._answers.refuse(frame.id, "INVALID_MESSAGE", why)
         return False
 
     # --- users -------------------------------------------------------------------------------
@@ -608,12 +632,18 @@ class VibemqSession:
             self._link.close(reason)
 
 
-def _login_error_code(error: AccessError) -> str:
-    """Return the code that tells a client whether it may try the same login again."""
+def _login_error(error: AccessError, connect: Frame) -> tuple[str, str]:
+    """Return code and text of the Error that answers `connect`. The code tells a client whether it
+    may try the same login again."""
+    headers = connect.headers
+    shown = "authToken" in headers or {"authUsername", "authPassword"} <= headers.keys()
     if isinstance(error, AuthenticationMissing):
-        return "AUTH_REQUIRED"
+        return "AUTH_REQUIRED", texts.CREDENTIALS_MISSING
     if isinstance(error, (LoginBusy, TooManyFailures)):
-        return "RATE_LIMITED"
+        return "RATE_LIMITED", str(error)
     if isinstance(error, TooManyConnections):
-        return "CONNECTION_LIMIT"
-    return "AUTH_FAILED"
+        return "CONNECTION_LIMIT", texts.TOO_MANY_CONNECTIONS
+    # a password without a user name may have been a token, so it has been looked at
+    if not shown:
+        return "AUTH_REQUIRED", texts.CREDENTIALS_MISSING
+    return "AUTH_FAILED", texts.CREDENTIALS_WRONG

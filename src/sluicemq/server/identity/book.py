@@ -220,6 +220,10 @@ def _user(name: str, user: UserRecord) -> UserView:
 
 def _permissions(permissions: tuple[Permission, ...]) -> list[PermissionView]:
     return [
-        PermissionView(each.pattern, [one for one in Operation if one in each.operations])
+        PermissionView(
+            each.pattern,
+            [one for one in Operation if one in each.operations],
+            each.ignore_case,
+        )
         for each in permissions
     ]

@@ -15,6 +15,7 @@ const OPERATIONS = [
   ["create", "declare it with settings"],
   ["delete", "remove it"],
   ["manage", "purge, pause and alter it"],
+  ["list", "see it in lists, as with any of the others"],
 ];
 
 export function show({ steps, signal }) {
@@ -202,11 +203,16 @@ async function permit(name, path, again) {
         label: `${operation}: ${meaning}`,
         kind: "check",
       })),
+      {
+        name: "ignore_case",
+        label: "Ignore letter case in names, as VibeMQ does (ignore_case)",
+        kind: "check",
+      },
     ],
     action: "Permit",
-    submit({ pattern, ...ticked }) {
+    submit({ pattern, ignore_case, ...ticked }) {
       const operations = Object.keys(ticked).filter((operation) => ticked[operation]);
-      return send(`${path}/permissions`, { pattern, operations });
+      return send(`${path}/permissions`, { pattern, operations, ignore_case: Boolean(ignore_case) });
     },
   });
   if (!done) return;

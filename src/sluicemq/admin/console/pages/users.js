@@ -38,8 +38,9 @@ export function userHref(name) {
 }
 
 /** A permission in words. */
-export function permissionText({ pattern, operations }) {
-  return `${pattern}: ${[...operations].sort().join(", ")}`;
+export function permissionText({ pattern, operations, ignore_case: anyCase }) {
+  const named = anyCase ? `${pattern} (any letter case)` : pattern;
+  return `${named}: ${[...operations].sort().join(", ")}`;
 }
 
 const COLUMNS = [

@@ -12,22 +12,13 @@ from sluicemq.cli.migrate.plan import NewUser, Plan
 from sluicemq.cli.migrate.sources import Damage
 from sluicemq.cli.migrate.sqlite import columns, opened
 from sluicemq.model.access import Operation, Permission, is_pattern, is_user_name
+from sluicemq.protocols.vibemq.admin import OPERATIONS
 from sluicemq.server.identity.records import UserRecord
 
-_OPERATIONS: Final[dict[object, Operation | None]] = {
+_OPERATIONS: Final[dict[object, Operation]] = {
     spelling: operation
-    for number, (name, operation) in enumerate(
-        (
-            ("publish", Operation.PRODUCE),
-            ("subscribe", Operation.CONSUME),
-            ("createqueue", Operation.CREATE),
-            ("deletequeue", Operation.DELETE),
-            ("purgequeue", Operation.MANAGE),
-            ("getqueueinfo", Operation.BROWSE),
-            ("listqueues", None),  # comes with any other
-        )
-    )
-    for spelling in (number, name)
+    for number, (name, operation) in enumerate(OPERATIONS.items())
+    for spelling in (number, name.lower())
 }
 """By number, as it is stored, and by name."""
 
@@ -70,10 +61,6 @@ def read_users(plan: Plan, file: Path) -> None:
                 "VibeMQ keeps bcrypt hashes, which are not checked here: set it anew with "
                 f"`sluicemq users passwd {user}`",
             )
-    if any(user.record.permissions for user in plan.users):
-        plan.notes.append(
-            "patterns of permissions mind letter case here; VibeMQ takes ORDERS.* for orders.*, too"
-        )
 
 
 def _permission(
@@ -90,12 +77,12 @@ def _permission(
             plan.leave(
                 "permission", f"{each!r} of {user} on {pattern}", "no operation has that name"
             )
-        elif (operation := _OPERATIONS[spelling]) is not None:
-            granted.add(operation)
+        else:
+            granted.add(_OPERATIONS[spelling])
     if not is_pattern(pattern):
         plan.leave("permission", f"{user} on {pattern}", "a pattern has 1 to 256 characters")
         return None
-    return Permission(pattern, frozenset(granted))
+    return Permission(pattern, frozenset(granted), ignore_case=True)
 
 
 def _text(raw: bytes | None) -> str:

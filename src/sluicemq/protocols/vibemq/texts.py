@@ -1,0 +1,105 @@
+"""The texts of errors, as the original server (1.8.0) words them.
+
+The .NET client shows its application the text of an Error and nothing else, and applications
+compare it. So where the original refuses something, its text is sent, alone. What the original does
+not refuse has texts of its own, where it is refused.
+"""
+
+from __future__ import annotations
+
+from typing import Final
+
+from sluicemq.protocols.vibemq import wire
+
+CONNECT_FIRST: Final = "Please send a Connect command first."
+CREDENTIALS_MISSING: Final = "Username and password are required."
+CREDENTIALS_WRONG: Final = "Invalid username or password."
+TOO_MANY_CONNECTIONS: Final = "Maximum connections reached."
+TOO_MANY_REQUESTS: Final = "Message rate limit exceeded."
+ACCESS_DENIED: Final = "Access denied."
+
+QUEUE_NAME_CHARACTERS: Final = (
+    "Queue name contains invalid characters. Allowed: alphanumeric, hyphens, underscores, dots."
+)
+
+SUPERUSER_ONLY: Final = "Superuser access required."
+OWN_PASSWORD_ONLY: Final = "You may only change your own password."  # noqa: S105 (no password)
+OWN_PERMISSIONS_ONLY: Final = "You may only view your own permissions."
+SUPERUSER_STAYS: Final = "Cannot delete a superuser account."
+USER_NAME: Final = "Username must be 1-64 characters: alphanumeric, hyphens, underscores, dots."
+NO_OPERATIONS: Final = "No valid operations specified."
+
+_REQUIRED_FOR: Final = {
+    wire.PUBLISH: "publish",
+    wire.SUBSCRIBE: "subscribe",
+    wire.UNSUBSCRIBE: "unsubscribe",
+    wire.CREATE_QUEUE: "CreateQueue",
+    wire.DELETE_QUEUE: "DeleteQueue",
+    wire.QUEUE_INFO: "QueueInfo",
+}
+_COMMANDS: Final = {
+    wire.CONNECT_ACK: "ConnectAck",
+    wire.PONG: "Pong",
+    wire.PUBLISH_ACK: "PublishAck",
+    wire.SUBSCRIBE_ACK: "SubscribeAck",
+    wire.UNSUBSCRIBE_ACK: "UnsubscribeAck",
+    wire.DELIVER: "Deliver",
+    wire.CREATE_USER: "AdminCreateUser",
+    wire.DELETE_USER: "AdminDeleteUser",
+    wire.CHANGE_PASSWORD: "AdminChangePassword",
+    wire.GRANT_PERMISSION: "AdminGrantPermission",
+    wire.REVOKE_PERMISSION: "AdminRevokePermission",
+    wire.LIST_USERS: "AdminListUsers",
+    wire.GET_USER_PERMISSIONS: "AdminGetUserPermissions",
+    wire.ERROR: "Error",
+}
+"""The original's names of commands that it may refuse as unknown."""
+
+
+def queue_name_missing(kind: int) -> str:
+    """Return the text for a command of this type that names no queue."""
+    return f"Queue name is required for {_REQUIRED_FOR[kind]}."
+
+
+def queue_name_too_long(limit: int) -> str:
+    """Return the text for a name of more than `limit` UTF-16 units."""
+    return f"Queue name exceeds maximum length ({limit})."
+
+
+def too_many_headers(count: int, limit: int) -> str:
+    """Return the text for a message with `count` headers, where `limit` are accepted."""
+    return f"Too many headers ({count}). Maximum: {limit}."
+
+
+def header_value_too_long(key: str, limit: int) -> str:
+    """Return the text for a header whose value has more than `limit` UTF-16 units."""
+    return f"Header value for '{key}' exceeds maximum length ({limit})."
+
+
+def unknown_command(kind: int) -> str:
+    """Return the text for a command that the broker does not carry out."""
+    return f"Unknown command type: {_COMMANDS.get(kind, kind)}"
+
+
+def payload_required(*fields: str) -> str:
+    """Return the text for a command about users that has no payload."""
+    return f"Payload required: {{ {', '.join(fields)} }}."
+
+
+def fields_required(*fields: str) -> str:
+    """Return the text for a command about users, of one to three fields, that lacks one."""
+    *others, last = fields
+    if not others:
+        return f"{last} is required."
+    comma = "," if len(others) > 1 else ""
+    return f"{', '.join(others)}{comma} and {last} are required."
+
+
+def user_exists(name: str) -> str:
+    """Return the text for a user that cannot be created because there is one."""
+    return f"User '{name}' already exists."
+
+
+def user_not_found(name: str) -> str:
+    """Return the text for a user that does not exist."""
+    return f"User '{name}' not found."
