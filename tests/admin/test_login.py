@@ -21,7 +21,9 @@ async def test_a_session(inside: Inside) -> None:
     assert sorted(attributes) == ["HttpOnly", "Path=/", "SameSite=Strict"]
     said = answer.json()
     assert (said["user"], said["superuser"]) == ("anna", False)
-    assert said["permissions"] == [{"pattern": "jobs.*", "operations": ["produce", "browse"]}]
+    assert said["permissions"] == [
+        {"pattern": "jobs.*", "operations": ["produce", "browse"], "ignore_case": False}
+    ]
     # on another connection, too: it is the browser that is known
     other = inside.visitor()
     other.cookie, other.csrf = page.cookie, page.csrf

@@ -114,11 +114,21 @@ def test_from_phpmq_or_msglite_by_way_of_jms(sender: Face, body: bytes, life: in
 @pytest.mark.parametrize("sender", [PHP, MSGLITE])
 @given(body=bodies)
 def test_from_phpmq_or_msglite_by_way_of_vibemq(sender: Face, body: bytes) -> None:
-    back = by_way_of(sender, VIBE, Shown(body)).body
-    if is_text(body):
-        assert json.loads(back) == body.decode()
-    else:
-        assert back == body
+    assert by_way_of(sender, VIBE, Shown(body)).body == body
+
+
+@pytest.mark.parametrize("sender", [PHP, MSGLITE])
+@given(value=json_values.filter(lambda value: isinstance(value, list | dict)), ascii=st.booleans())
+def test_objects_and_arrays_of_phpmq_and_msglite_are_json_to_vibemq(
+    sender: Face, value: Any, ascii: bool
+) -> None:
+    body = json.dumps(value, ensure_ascii=ascii, indent=1).encode()
+    seen = VIBE.received(stored(sender.sent(Shown(body))))
+    assert (seen.body, seen.properties) == (body, {})
+    # and so by way of a third
+    for other in (PHP, MSGLITE, JMS):
+        again = other.received(stored(VIBE.sent(seen)))
+        assert VIBE.received(stored(other.sent(again))).body == body
 
 
 blanks = st.characters(codec="utf-8", exclude_characters=" \t\r\n")
@@ -198,8 +208,25 @@ def test_bytes_of_vibemq_by_any_way(body: bytes) -> None:
 @given(json_values)
 def test_json_of_vibemq_by_way_of_phpmq_and_msglite(other: Face, value: Any) -> None:
     payload = json.dumps(value).encode()
-    back = by_way_of(VIBE, other, Shown(payload))
-    assert json.loads(back.body) == payload.decode()
+    seen = other.received(stored(VIBE.sent(Shown(payload))))
+    back = by_way_of(VIBE, other, Shown(payload)).body
+    if isinstance(value, str):
+        assert seen.body == value.encode()
+        # text that happens to be an object or array has become that
+        assert json.loads(back) == value or back == value.encode()
+    else:
+        assert seen.body == payload
+        if isinstance(value, list | dict):
+            assert back == payload
+        else:  # these protocols have one kind of text, and a number is that
+            assert json.loads(back) == payload.decode()
+
+
+@pytest.mark.parametrize("other", [PHP, MSGLITE, JMS])
+@pytest.mark.parametrize("payload", [b'"\\ud800"', b'"a\\uDC00b"'])
+def test_half_a_surrogate_pair_leaves_as_json(other: Face, payload: bytes) -> None:
+    seen = other.received(stored(VIBE.sent(Shown(payload)))).body
+    assert seen == (payload.decode() if other is JMS else payload)
 
 
 def test_nothing_of_vibemq_by_way_of_jms() -> None:

@@ -121,7 +121,7 @@ def test_auto_recognises_it(start: Start) -> None:
         client.publish("q", "m")
     with BlockingPhpmqClient.connect(port=port) as php:
         php.subscribe("q", 1)
-        assert php.receive(5).body == b'"m"'
+        assert php.receive(5).body == b"m"
 
 
 @pytest.mark.parametrize("offered", ["gzip", "brotli,gzip"])
@@ -147,7 +147,7 @@ def test_messages_cross_to_the_other_protocols_and_back(start: Start) -> None:
     ):
         client.publish("to.php", "m")
         php.subscribe("to.php", 1)
-        assert php.receive(5).body == b'"m"'
+        assert php.receive(5).body == b"m"
         client.subscribe("from.others")
         php.send("from.others", b"text")
         first = client.next()
@@ -157,6 +157,24 @@ def test_messages_cross_to_the_other_protocols_and_back(start: Start) -> None:
         assert (second.payload, second.headers["content-encoding"]) == (b'"/wA="', "base64")
         client.say(Frame(wire.ACK, first.id), Frame(wire.ACK, second.id))
         assert client.info("from.others")["unackedCount"] == 0
+
+
+@pytest.mark.parametrize("how", ["auto", "string"])
+def test_json_of_php_arrives_as_json_or_as_a_string(start: Start, how: str) -> None:
+    broker = start(f"{VIBEMQ}?json={how}", "phpmq://127.0.0.1:0")
+    orders = json.dumps([{"id": number} for number in range(25_000)]).encode()
+    assert len(orders) > 256 * 1024  # beyond what is transcoded on the event loop
+    bodies = [b'{"id": 1}', orders, b"text"]
+    with (
+        Wire(broker.port("vibemq")) as client,
+        BlockingPhpmqClient.connect(port=broker.port("phpmq")) as php,
+    ):
+        client.subscribe("q")
+        for body in bodies:
+            php.send("q", body)
+        received = [client.next().payload for _ in bodies]
+    as_strings = [json.dumps(body.decode()).encode() for body in bodies]
+    assert received == (as_strings if how == "string" else [*bodies[:2], b'"text"'])
 
 
 def test_a_subscriber_that_does_not_read_harms_nobody(start: Start) -> None:
@@ -227,15 +245,15 @@ def test_logins(start: Start, tmp_path: Path) -> None:
         assert [frame.error_code for frame in ann.many(2)] == ["NOT_AUTHORIZED"] * 2
 
 
-def test_a_client_beyond_the_limit_of_connections_is_told_so(start: Start) -> None:
-    for url in (VIBEMQ, VIBEMQ.replace("vibemq://", "auto://")):
-        broker = start(f"{url}?max_connections=1&max_refusals=1")
-        port = broker.port(url.partition(":")[0])
-        with Wire(port) as first, Wire(port) as second:
-            assert first.hello.type == wire.CONNECT_ACK
-            assert second.hello.error_code == "CONNECTION_LIMIT"
-            assert second.hello.error_message == "Maximum connections reached."
-            assert second.at_end()
+@pytest.mark.parametrize("scheme", ["vibemq", "auto"])
+def test_a_client_beyond_the_limit_of_connections_is_told_so(start: Start, scheme: str) -> None:
+    broker = start(f"{scheme}://127.0.0.1:0?max_connections=1&max_refusals=1")
+    port = broker.port(scheme)
+    with Wire(port) as first, Wire(port) as second:
+        assert first.hello.type == wire.CONNECT_ACK
+        assert second.hello.error_code == "CONNECTION_LIMIT"
+        assert second.hello.error_message == "Maximum connections reached."
+        assert second.at_end()
 
 
 def test_refused_logins_end_a_connection_after_the_configured_number(

@@ -51,17 +51,20 @@ def plain_body(message: Message) -> tuple[BodyKind, bytes]:
 
 
 def content(message: Message) -> bytes:
-    """The body for a protocol that does not tell text from bytes."""
+    """Return the body for a protocol that does not tell text from bytes."""
     kind, body = _read(message)
+    if kind is BodyKind.JSON:
+        return text_of_json(body)
     return b64encode(body) if kind is BodyKind.OBJECT else body
 
 
 def text_of_json(body: bytes) -> bytes:
-    """JSON for a protocol that knows text only: of a JSON string the text, of all else the JSON."""
+    """Return JSON for a protocol that knows text only: of a JSON string the text, of all else,
+    and of a string that no UTF-8 can spell (half a surrogate pair), the JSON."""
     if _JSON_STRING.match(body):
         try:
             return msgspec.json.decode(body, type=str).encode()
-        except (msgspec.DecodeError, UnicodeError):  # half a surrogate pair, which no UTF-8 has
+        except (msgspec.DecodeError, UnicodeError):
             pass
     return body
 

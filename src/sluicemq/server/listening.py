@@ -49,8 +49,8 @@ class Limits(msgspec.Struct, frozen=True, kw_only=True):
     max_connections: Annotated[
         int,
         about(
-            "Connections of one listener at a time; more are closed at once (JMS and VibeMQ clients: "
-            "see `max_refusals`).",
+            "Connections of one listener at a time; more are closed at once (JMS and VibeMQ "
+            "clients: see `max_refusals`).",
             ge=1,
         ),
     ] = 10_000
@@ -197,6 +197,14 @@ class Listener(Limits, frozen=True, kw_only=True):
             le=1000,
         ),
     ] = 5
+    json: Annotated[
+        Literal["auto", "string"],
+        about(
+            "Of the VibeMQ protocol: how text of other protocols is delivered. `auto`: a JSON "
+            "object or array as that, all else as a JSON string. `string`: always as a JSON "
+            "string."
+        ),
+    ] = "auto"
     serves: Annotated[
         Literal["all", "jms", "portmapper"],
         about(
@@ -264,8 +272,8 @@ class Listener(Limits, frozen=True, kw_only=True):
     max_refusals: Annotated[
         int,
         about(
-            "Of the JMQ and VibeMQ protocols: clients beyond `max_connections` that are told so at a "
-            "time (HELLO_REPLY with status 503, Error CONNECTION_LIMIT); the connections of more "
+            "Of the JMQ and VibeMQ protocols: clients beyond `max_connections` that are told so at "
+            "a time (HELLO_REPLY with status 503, Error CONNECTION_LIMIT); the connections of more "
             "are closed at once.",
             le=10_000,
         ),
@@ -326,6 +334,7 @@ VIBEMQ_SETTINGS: Final = (
     "strict_create",
     "rate_limit",
     "max_login_failures",
+    "json",
 )
 """Settings of a listener that mean something only to VibeMQ clients."""
 

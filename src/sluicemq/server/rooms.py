@@ -86,8 +86,8 @@ class Rooms:
         return self._of(options.url.protocol)
 
     def refusing(self, options: Listener) -> Room | None:
-        """Return what serves clients beyond the limit of connections of a listener: those of JMQ and
-        VibeMQ can be told that there are too many. None for protocols without such an answer."""
+        """Return what serves clients beyond the limit of connections of a listener: those of JMQ
+        and VibeMQ can be told that there are too many. None for the other protocols."""
         if options.max_refusals and options.url.protocol == "jmq":
             return partial(self._jmq, refused=True)
         if options.max_refusals and options.url.protocol == "vibemq":
@@ -160,6 +160,7 @@ class Rooms:
             window_bytes=options.window_bytes,
             ack_timeout=round(options.ack_timeout * 1000),
             threshold=options.compression_threshold,
+            detect_json=options.json == "auto",
         )
         return VibemqSession(
             link,

@@ -161,24 +161,81 @@ def test_headers(harness: Harness, headers: dict[str, str], text: str) -> None:
     ("user", "kind", "payload", "code", "text"),
     [
         ("root", 50, None, "INVALID_PAYLOAD", "Payload required: { username, password }."),
-        ("root", 50, {"username": "", "password": "x"}, "INVALID_PAYLOAD", "username and password are required."),
-        ("root", 50, {"username": " ", "password": "x"}, "INVALID_PAYLOAD", "username and password are required."),
-        ("root", 50, {"username": "a", "password": None}, "INVALID_PAYLOAD", "username and password are required."),
+        (
+            "root",
+            50,
+            {"username": "", "password": "x"},
+            "INVALID_PAYLOAD",
+            "username and password are required.",
+        ),
+        (
+            "root",
+            50,
+            {"username": " ", "password": "x"},
+            "INVALID_PAYLOAD",
+            "username and password are required.",
+        ),
+        (
+            "root",
+            50,
+            {"username": "a", "password": None},
+            "INVALID_PAYLOAD",
+            "username and password are required.",
+        ),
         *(
             ("root", 50, {"username": name, "password": "x"}, "INVALID_PAYLOAD", BAD_USER)
-            for name in ("bad@user", "a" * 65, "a b", "a\n", "a ", "a\u0300", "a\u2160", "\U0001d4d0")
+            for name in (
+                "bad@user",
+                "a" * 65,
+                "a b",
+                "a\n",
+                "a ",
+                "a\u0300",
+                "a\u2160",
+                "\U0001d4d0",
+            )
         ),
-        ("root", 50, {"username": "ann", "password": "x"}, "USER_EXISTS", "User 'ann' already exists."),
+        (
+            "root",
+            50,
+            {"username": "ann", "password": "x"},
+            "USER_EXISTS",
+            "User 'ann' already exists.",
+        ),
         ("root", 51, None, "INVALID_PAYLOAD", "Payload required: { username }."),
         ("root", 51, {"username": ""}, "INVALID_PAYLOAD", "username is required."),
         ("root", 51, {"username": "zz"}, "USER_NOT_FOUND", "User 'zz' not found."),
         ("root", 51, {"username": "root"}, "FORBIDDEN", "Cannot delete a superuser account."),
         ("root", 52, None, "INVALID_PAYLOAD", "Payload required: { username, newPassword }."),
-        ("root", 52, {"username": "ann", "newPassword": ""}, "INVALID_PAYLOAD", "username and newPassword are required."),
-        ("root", 52, {"username": "zz", "newPassword": "x"}, "USER_NOT_FOUND", "User 'zz' not found."),
-        ("root", 53, None, "INVALID_PAYLOAD", "Payload required: { username, queuePattern, operations }."),
+        (
+            "root",
+            52,
+            {"username": "ann", "newPassword": ""},
+            "INVALID_PAYLOAD",
+            "username and newPassword are required.",
+        ),
+        (
+            "root",
+            52,
+            {"username": "zz", "newPassword": "x"},
+            "USER_NOT_FOUND",
+            "User 'zz' not found.",
+        ),
+        (
+            "root",
+            53,
+            None,
+            "INVALID_PAYLOAD",
+            "Payload required: { username, queuePattern, operations }.",
+        ),
         *(
-            ("root", 53, payload, "INVALID_PAYLOAD", "username, queuePattern, and operations are required.")
+            (
+                "root",
+                53,
+                payload,
+                "INVALID_PAYLOAD",
+                "username, queuePattern, and operations are required.",
+            )
             for payload in (
                 {"username": "ann", "queuePattern": "*", "operations": []},
                 {"username": "ann", "queuePattern": "*", "operations": None},
@@ -186,19 +243,49 @@ def test_headers(harness: Harness, headers: dict[str, str], text: str) -> None:
                 {"username": " ", "queuePattern": "*", "operations": ["Publish"]},
             )
         ),
-        ("root", 53, {"username": "ann", "queuePattern": "*", "operations": ["nope"]}, "INVALID_PAYLOAD", "No valid operations specified."),
-        ("root", 53, {"username": "zz", "queuePattern": "*", "operations": ["nope"]}, "USER_NOT_FOUND", "User 'zz' not found."),
+        (
+            "root",
+            53,
+            {"username": "ann", "queuePattern": "*", "operations": ["nope"]},
+            "INVALID_PAYLOAD",
+            "No valid operations specified.",
+        ),
+        (
+            "root",
+            53,
+            {"username": "zz", "queuePattern": "*", "operations": ["nope"]},
+            "USER_NOT_FOUND",
+            "User 'zz' not found.",
+        ),
         ("root", 54, None, "INVALID_PAYLOAD", "Payload required: { username, queuePattern }."),
-        ("root", 54, {"username": "ann", "queuePattern": ""}, "INVALID_PAYLOAD", "username and queuePattern are required."),
+        (
+            "root",
+            54,
+            {"username": "ann", "queuePattern": ""},
+            "INVALID_PAYLOAD",
+            "username and queuePattern are required.",
+        ),
         ("root", 56, None, "INVALID_PAYLOAD", "Payload required: { username }."),
         ("root", 56, {"username": ""}, "INVALID_PAYLOAD", "username is required."),
         *(("ann", kind, None, "NOT_AUTHORIZED", SUPERUSER) for kind in (50, 51, 53, 54, 55)),
         ("ann", 52, None, "INVALID_PAYLOAD", "Payload required: { username, newPassword }."),
         ("ann", 56, None, "INVALID_PAYLOAD", "Payload required: { username }."),
-        ("ann", 52, {"username": "root", "newPassword": "x"}, "NOT_AUTHORIZED", "You may only change your own password."),
-        ("ann", 56, {"username": "root"}, "NOT_AUTHORIZED", "You may only view your own permissions."),
+        (
+            "ann",
+            52,
+            {"username": "root", "newPassword": "x"},
+            "NOT_AUTHORIZED",
+            "You may only change your own password.",
+        ),
+        (
+            "ann",
+            56,
+            {"username": "root"},
+            "NOT_AUTHORIZED",
+            "You may only view your own permissions.",
+        ),
     ],
-)  # fmt: skip
+)
 def test_users(harness: Harness, user: str, kind: int, payload: Any, code: str, text: str) -> None:
     assert refusal(arrived(harness, user).ask(kind, payload=payload)) == (code, text)
 

@@ -99,6 +99,8 @@ MAX_HEADERS: Final = 50
 MAX_HEADER_VALUE: Final = 4096
 """UTF-16 units."""
 
+_KNOW_NO_JSON: Final = frozenset({Origin.PHPMQ, Origin.MSGLITE, Origin.JMQ})
+"""Origins whose text may well be JSON: their protocols do not distinguish."""
 _OBJECT_OR_ARRAY: Final = re.compile(rb"[ \t\r\n]*[{\[]")
 _PLAIN_NAME: Final = re.compile(r"[A-Za-z0-9_.-]{1,256}\Z")
 
@@ -228,18 +230,24 @@ def shown_id(message: Message, identity: bytes) -> str:
 
 
 def to_deliver(
-    message: Message, identity: bytes, queue: bytes, attempts: int, limit: int = MAX_BODY
+    message: Message,
+    identity: bytes,
+    queue: bytes,
+    attempts: int,
+    limit: int = MAX_BODY,
+    detect_json: bool = True,
 ) -> bytes:
-    """The DELIVER frame of a message.
+    """Return the DELIVER frame of a message. May be called in any thread.
 
-    identity  the id's bytes (`shown_id`)
-    attempts  number of this delivery, from 1
-    limit     as of `wire.encode_deliver`: a message from another protocol may exceed it
+    identity     the id's bytes (`shown_id`)
+    attempts     number of this delivery, from 1
+    limit        as of `wire.encode_deliver`: a message from another protocol may exceed it
+    detect_json  see `shown_payload`
     """
     properties = message.properties
     dead = bool(properties) and REASON in (properties or {})
     if message.origin is not Origin.VIBEMQ:
-        payload, encoded = shown_payload(message)
+        payload, encoded = shown_payload(message, detect_json)
         headers = encode_headers(_shown_headers(message, encoded))
     else:
         payload = message.body if message.kind is not BodyKind.BYTES else _encoded(message.body)
@@ -251,18 +259,22 @@ def to_deliver(
     return encode_deliver(identity, queue, payload, headers, 0 if dead else attempts, limit)
 
 
-def shown_payload(message: Message) -> tuple[bytes, bool]:
-    """What a VibeMQ client sees of a body, and whether `content-encoding: base64` goes with it.
+def shown_payload(message: Message, detect_json: bool = True) -> tuple[bytes, bool]:
+    """Return what a VibeMQ client sees of a body, and whether `content-encoding: base64` goes with
+    it. Takes time in proportion to the body's size.
 
-    JSON as it is, text as a JSON string, bytes in base64. JMS has no JSON: text of its that is a
-    JSON object or array is shown as that. What is no JSON contrary to its kind is shown as text, or
-    in base64.
+    JSON as it is, text as a JSON string, bytes in base64. PHPMQ, msglite and JMS have no JSON: text
+    of theirs that is a JSON object or array is shown as that, if `detect_json`. What is no JSON
+    contrary to its kind is shown as text, or in base64.
     """
     kind, body = plain_body(message)
     if kind is BodyKind.NONE:
         return b"", False
     if kind is BodyKind.JSON or (
-        kind is BodyKind.TEXT and message.origin is Origin.JMQ and _OBJECT_OR_ARRAY.match(body)
+        detect_json
+        and kind is BodyKind.TEXT
+        and message.origin in _KNOW_NO_JSON
+        and _OBJECT_OR_ARRAY.match(body)
     ):
         try:
             check(body)

@@ -1,12 +1,10 @@
 """The broker's side of one VibeMQ connection.
 
     connected ──Connect──> logging in ──> logged in ──Disconnect, end of input──> closing
-     ↑  │                      │ refused: Error
-     ├──┼──────────────────────┤
-     │  │                      └──the last login that it may fail, or too many connections──> closing
-     └──┴── anything but Connect and Ping: NOT_AUTHENTICATED
+        ↑ └── anything but Connect and Ping: NOT_AUTHENTICATED
+        └─────refused: Error───┴──────────the last one that may be refused──────> closing
 
-Whoever has logged in stays logged in when a second Connect is refused.
+Whoever has logged in stays logged in when another Connect is refused.
 
 Requests are carried out in their order; answers carry the request's id and may come in another
 order, as the protocol allows: a PublishAck when the message is on disk, that of a login when the
@@ -378,7 +376,7 @@ class VibemqSession:
     def _connect(self, frame: Frame) -> None:
         """Find out who it is; what follows waits in `_held_back` if that takes a while."""
         if self._options.refused:
-            self._refuse_login(frame, TooManyConnections("the listener has no room for it"))
+            self._refuse_login(frame, TooManyConnections("the limit of connections is reached"))
             return
         headers = frame.headers
         credentials = Credentials(

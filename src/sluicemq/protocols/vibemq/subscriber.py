@@ -52,12 +52,14 @@ class Terms(NamedTuple):
     window_bytes   bytes of their bodies
     ack_timeout    ms, for queues without a time of their own; 0 = never
     threshold      bytes of a frame's body from which on it is compressed, if that is agreed upon
+    detect_json    text of other protocols that is a JSON object or array is delivered as that
     """
 
     window: int = WINDOW
     window_bytes: int = WINDOW_BYTES
     ack_timeout: int = round(ACK_TIMEOUT * 1000)
     threshold: int = THRESHOLD
+    detect_json: bool = True
 
 
 class Shared:
@@ -122,7 +124,7 @@ class Subscriber:
         self.name = name
         self._shared = shared
         self._broker = shared.broker
-        self._template = DeliverTemplate(name.encode())
+        self._template = DeliverTemplate(name.encode(), shared.terms.detect_json)
         self._consumer: Consumer | None = None
         self._waits: Callable[[Destination], None] | None = None
         """Waits for a queue of that name."""

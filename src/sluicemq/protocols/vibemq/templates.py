@@ -27,11 +27,13 @@ _NO_ERROR: Final = bytes(4)
 
 
 class DeliverTemplate:
-    """DELIVER frames of one queue; `queue` is its name's bytes."""
+    """DELIVER frames of one queue; `queue` is its name's bytes, `detect_json` as in
+    `mapping.shown_payload`."""
 
-    __slots__ = ("_fixed", "_name", "_queue", "_tail")
+    __slots__ = ("_detect_json", "_fixed", "_name", "_queue", "_tail")
 
-    def __init__(self, queue: bytes) -> None:
+    def __init__(self, queue: bytes, detect_json: bool = True) -> None:
+        self._detect_json = detect_json
         self._name = queue
         self._queue = _u16(len(queue)) + queue
         self._tail = encode_headers({ATTEMPTS_HEADER: "1"}) + _NO_ERROR
@@ -62,7 +64,7 @@ class DeliverTemplate:
                         self._tail,
                     )
                 )
-        return to_deliver(message, identity, self._name, attempts)
+        return to_deliver(message, identity, self._name, attempts, detect_json=self._detect_json)
 
 
 class AckTemplate:

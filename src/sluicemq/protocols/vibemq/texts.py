@@ -23,7 +23,7 @@ QUEUE_NAME_CHARACTERS: Final = (
 )
 
 SUPERUSER_ONLY: Final = "Superuser access required."
-OWN_PASSWORD_ONLY: Final = "You may only change your own password."  # noqa: S105 (no password)
+OWN_PASSWORD_ONLY: Final = "You may only change your own password."
 OWN_PERMISSIONS_ONLY: Final = "You may only view your own permissions."
 SUPERUSER_STAYS: Final = "Cannot delete a superuser account."
 USER_NAME: Final = "Username must be 1-64 characters: alphanumeric, hyphens, underscores, dots."
