@@ -91,8 +91,8 @@ def test_json_is_sent_as_it_is_by_vibemq(run: Run, broker: RunningBroker) -> Non
     bodies = ['{"a": 1.0}', "[1,]", '"text"', "", "[]", "null"]
     for body in bodies:
         assert run("send", f"{broker.vibemq}?queue=json", body).code == 0
-    shown = ['{"a": 1.0}', '"[1,]"', '"\\"text\\""', '""', "[]", "null"]
-    assert run("receive", f"{broker.phpmq}?queue=json", "-n6").out.splitlines() == shown
+    # what is no object, array or null was sent as a string, and leaves as its text
+    assert run("receive", f"{broker.phpmq}?queue=json", "-n6").out.splitlines() == bodies
     for body in bodies:
         assert run("send", f"{broker.vibemq}?queue=json", body).code == 0
     assert run("receive", f"{broker.vibemq}?queue=json", "-n6").out.splitlines() == bodies
