@@ -205,7 +205,7 @@ async function permit(name, path, again) {
       })),
       {
         name: "ignore_case",
-        label: "Ignore letter case in names, as VibeMQ does (ignore_case)",
+        label: "Ignore letter case of names (ignore_case)",
         kind: "check",
       },
     ],
