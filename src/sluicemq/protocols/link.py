@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable
 from enum import Enum
-from typing import TYPE_CHECKING, Literal, NamedTuple, Protocol, TypeVar
+from typing import TYPE_CHECKING, Literal, NamedTuple, Protocol
 
 if TYPE_CHECKING:
     from sluicemq.broker import Consumer
@@ -20,23 +20,6 @@ class Timer(Protocol):
     """A call that will be made later."""
 
     def cancel(self) -> None: ...
-
-
-class Job(Protocol):
-    """Work in another thread."""
-
-    def cancel(self) -> object:
-        """Do not begin it, if that is still possible."""
-
-
-Result = TypeVar("Result")
-
-
-class Background(Protocol):
-    """Another thread, for what takes longer than others should wait."""
-
-    def submit(self, work: Callable[[], Result], done: Callable[[Result], None]) -> Job:
-        """Call `work`, which does not raise, there, and then `done` on the event loop."""
 
 
 class Link(Protocol):

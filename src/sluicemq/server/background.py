@@ -19,7 +19,7 @@ class BackgroundThread:
         self._executor = ThreadPoolExecutor(1, "background")
 
     def submit(self, work: Callable[[], Result], done: Callable[[Result], None]) -> Future[Result]:
-        """See protocols.link.Background. A job that is cancelled is never `done`."""
+        """See protocols.jmq.coordinator.Background. A job that is cancelled is never `done`."""
         future = self._executor.submit(work)
 
         def finished(future: Future[Result]) -> None:

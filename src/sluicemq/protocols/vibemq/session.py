@@ -34,7 +34,7 @@ from sluicemq.model.errors import (
 )
 from sluicemq.model.message import Durability
 from sluicemq.protocols.access import Access, Credentials
-from sluicemq.protocols.link import Background, Link, Login, Portrait, State, Timer
+from sluicemq.protocols.link import Link, Login, Portrait, State, Timer
 from sluicemq.protocols.vibemq import queues, texts
 from sluicemq.protocols.vibemq.admin import administer
 from sluicemq.protocols.vibemq.answers import MOST_UNREAD, Answers, error_code
@@ -128,14 +128,8 @@ class VibemqSession:
     )
 
     def __init__(
-        self,
-        link: Link,
-        broker: Broker,
-        access: Access,
-        options: Options | None = None,
-        background: Background | None = None,
+        self, link: Link, broker: Broker, access: Access, options: Options | None = None
     ) -> None:
-        """Without `background` large messages are transcoded on the event loop."""
         options = options or Options()
         self._link = link
         self._broker = broker
@@ -143,7 +137,7 @@ class VibemqSession:
         self._options = options
         strange = min(options.frame, options.login_bytes)
         self._decoder = Decoder(Limits(frame=strange, unpacked=strange))
-        self._shared = Shared(link, broker, options.terms, secrets.token_hex(8), background)
+        self._shared = Shared(link, broker, options.terms, secrets.token_hex(8))
         self._answers = Answers(self._shared, self._read_or_not)
         self._publisher = Publisher(
             self._shared, self._answers, options.durability, self._may, self._read_or_not

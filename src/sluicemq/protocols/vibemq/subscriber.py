@@ -17,9 +17,6 @@ When the connection ends, what was passed or current has had an attempt that may
 What was queued counts one too, but is given to the next consumer however many it had: a client
 that dies of one message must not take all those behind it along.
 
-A large message of another protocol is transcoded in another thread: to find out whether its text is
-JSON takes a while. What has been delivered behind it waits, so that the order stays.
-
 A subscription of a fan-out queue is one of a topic, which ends with it. Without acknowledgements
 (`settle_on_send`) a delivery is settled when its bytes have left.
 """
@@ -27,12 +24,11 @@ A subscription of a fan-out queue is one of a topic, which ends with it. Without
 from __future__ import annotations
 
 from collections.abc import Callable
-from functools import partial
 from typing import Final, NamedTuple
 
 from sluicemq.broker import Broker, Consumer, Delivery, Destination, Window
 from sluicemq.model.errors import BrokerError
-from sluicemq.protocols.link import Background, Job, Link, Timer
+from sluicemq.protocols.link import Link, Timer
 from sluicemq.protocols.vibemq.compression import THRESHOLD, Compression
 from sluicemq.protocols.vibemq.held import Held
 from sluicemq.protocols.vibemq.mapping import shown_id
@@ -70,7 +66,6 @@ class Shared:
     """What all subscriptions of a connection share.
 
     name         of the connection, unlike any other's
-    background   for large messages; None in a broker without one
     compression  agreed upon
     creator      Identity.creator of the user, once logged in
     unsent       deliveries that are settled when their bytes have left
@@ -78,7 +73,6 @@ class Shared:
     """
 
     __slots__ = (
-        "background",
         "broker",
         "compression",
         "congested",
@@ -91,15 +85,7 @@ class Shared:
         "unsent",
     )
 
-    def __init__(
-        self,
-        link: Link,
-        broker: Broker,
-        terms: Terms,
-        name: str,
-        background: Background | None = None,
-    ) -> None:
-        self.background = background
+    def __init__(self, link: Link, broker: Broker, terms: Terms, name: str) -> None:
         self.link = link
         self.broker = broker
         self.terms = terms
@@ -129,9 +115,7 @@ class Subscriber:
         "_template",
         "_timeout",
         "_topic",
-        "_transcoding",
         "_unsettled",
-        "_untold",
         "_waits",
         "name",
     )
@@ -141,9 +125,6 @@ class Subscriber:
         self._shared = shared
         self._broker = shared.broker
         self._template = DeliverTemplate(name.encode(), shared.terms.detect_json)
-        self._transcoding: Job | None = None
-        self._untold: list[Delivery] = []
-        """The delivery that is being transcoded, and those behind it."""
         self._consumer: Consumer | None = None
         self._waits: Callable[[Destination], None] | None = None
         """Waits for a queue of that name."""
@@ -221,7 +202,6 @@ class Subscriber:
         consumer, self._consumer = self._consumer, None
         if consumer is None:
             return
-        self._stop_transcoding()
         del self._shared.held.mine[consumer]
         if self._topic:
             broker.unsubscribe(consumer.subscription)
@@ -241,7 +221,6 @@ class Subscriber:
         if consumer is not self._consumer:
             return
         self._consumer = None
-        self._stop_transcoding()
         del self._shared.held.mine[consumer]
         destination = find(self._broker, self.name)
         if destination is None:
@@ -277,13 +256,6 @@ class Subscriber:
 
     def deliver(self, consumer: Consumer, deliveries: list[Delivery]) -> None:
         """Send them. Only writes: this is called from within the dispatch of a queue."""
-        if self._untold:
-            self._untold += deliveries
-        else:
-            self._write(consumer, deliveries)
-
-    def _write(self, consumer: Consumer, deliveries: list[Delivery], made: bytes = b"") -> None:
-        """Send deliveries; `made` is the frame of the first of them, if it is made already."""
         shared = self._shared
         how = shared.compression
         held = shared.held
@@ -298,12 +270,7 @@ class Subscriber:
             message = delivery.message
             assert message is not None  # in flight
             identity = shown_id(message, prefix)
-            frame = made or fill(message, identity.encode(), delivery.attempts)
-            if not frame:
-                frame = self._transcode(consumer, delivery, deliveries)
-                if not frame:
-                    break
-            made = b""
+            frame = fill(message, identity.encode(), delivery.attempts)
             if len(frame) > MAX_BODY + HEADER_SIZE:
                 too_long.append(delivery.sequence)
                 continue
@@ -326,46 +293,6 @@ class Subscriber:
             self._alarm = shared.link.call_later(self._timeout / 1000, self._ring)
         if too_long:
             shared.link.call_later(0, lambda: self._bury(consumer, too_long))
-
-    def _transcode(
-        self, consumer: Consumer, delivery: Delivery, deliveries: list[Delivery]
-    ) -> bytes:
-        """Return the frame of a large message of another protocol; b"" if another thread makes it.
-        Then it and the deliveries behind it wait."""
-        message = delivery.message
-        assert message is not None  # in flight
-        identity = shown_id(message, self._broker.identity).encode()
-        work = partial(self._template.transcode, message, identity, delivery.attempts)
-        if self._shared.background is None:
-            return work()
-        self._untold = deliveries[deliveries.index(delivery) :]
-        done = partial(self._transcoded, consumer)
-        self._transcoding = self._shared.background.submit(work, done)
-        self._full = True
-        self._broker.suspend(consumer)
-        return b""
-
-    def _transcoded(self, consumer: Consumer, frame: bytes) -> None:
-        """Go on with what has waited for a frame, unless it was given back meanwhile."""
-        if consumer is not self._consumer or not self._untold:
-            return
-        self._transcoding = None
-        untold, self._untold = self._untold, []
-        unacked = consumer.unacked
-        still = [each for each in untold if unacked.get(each.sequence) is each]
-        if still and still[0] is not untold[0]:
-            frame = b""
-        self._broker.wake()
-        self._write(consumer, still, frame)
-        if self._transcoding is None:
-            self._measure(consumer)
-
-    def _stop_transcoding(self) -> None:
-        """Forget what waits for a frame: it has been given back, or is gone."""
-        if self._transcoding is not None:
-            self._transcoding.cancel()
-            self._transcoding = None
-        self._untold = []
 
     def _bury(self, consumer: Consumer, sequences: list[int]) -> None:
         """Messages from other protocols that no VibeMQ client can read."""

@@ -18,9 +18,6 @@ from sluicemq.protocols.vibemq.wire import (
     encode_headers,
 )
 
-LARGE: Final = 256 * 1024
-"""Bytes of a body of another protocol beyond which it is not transcoded on the event loop."""
-
 _lead: Final = Struct(">IBBBH").pack
 """Length, flag, version, type, length of the id."""
 _u16: Final = Struct(">H").pack
@@ -44,8 +41,7 @@ class DeliverTemplate:
 
     def fill(self, message: Message, identity: bytes, attempts: int) -> bytes:
         """As `mapping.to_deliver`: the short way for a first delivery of a message that came by
-        this protocol, with a payload and without headers. Return b"" for a message of another
-        protocol that is large (LARGE): its frame is to be made by `transcode`."""
+        this protocol, with a payload and without headers."""
         if (
             attempts == 1
             and message.origin is Origin.VIBEMQ
@@ -68,12 +64,6 @@ class DeliverTemplate:
                         self._tail,
                     )
                 )
-        if len(message.body) > LARGE and message.origin is not Origin.VIBEMQ:
-            return b""
-        return self.transcode(message, identity, attempts)
-
-    def transcode(self, message: Message, identity: bytes, attempts: int) -> bytes:
-        """As `mapping.to_deliver`, whatever the message. May be called in any thread."""
         return to_deliver(message, identity, self._name, attempts, detect_json=self._detect_json)
 
 
