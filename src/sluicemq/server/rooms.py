@@ -10,11 +10,11 @@ from sluicemq.broker import Broker
 from sluicemq.model.errors import ConfigurationError
 from sluicemq.model.message import Durability
 from sluicemq.protocols.access import Access
-from sluicemq.protocols.jmq.coordinator import Background, Coordinator
+from sluicemq.protocols.jmq.coordinator import Coordinator
 from sluicemq.protocols.jmq.options import Options as JmqOptions
 from sluicemq.protocols.jmq.portmapper import PortMapperSession, answer
 from sluicemq.protocols.jmq.session import JmqSession
-from sluicemq.protocols.link import Link, Login, Session
+from sluicemq.protocols.link import Background, Link, Login, Session
 from sluicemq.protocols.msglite.gateway import GatewaySession
 from sluicemq.protocols.msglite.http import HttpLimits
 from sluicemq.protocols.msglite.session import MsgliteSession, ReplyAddresses
