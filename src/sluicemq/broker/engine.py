@@ -12,7 +12,7 @@ from collections.abc import Callable, Iterable, Iterator
 from contextlib import suppress
 from typing import Final
 
-from sluicemq.broker import membership, redelivery
+from sluicemq.broker import declined, membership, redelivery
 from sluicemq.broker.batches import BatchAnswer, Batches
 from sluicemq.broker.clock import Clock
 from sluicemq.broker.consumer import Consumer, Sink, Window
@@ -391,6 +391,15 @@ class Broker(Intake):
     ) -> None:
         """Give back to the original position (None = all held); see redelivery.release."""
         redelivery.release(consumer, sequences, attempted, spared)
+
+    def decline(self, consumer: Consumer, sequences: Iterable[int], kind: str, reason: str) -> None:
+        """Give deliveries back that the consumer, attached without a selector, cannot take.
+
+        They count no attempt, keep their place, and wait for a consumer that is not of this `kind`.
+        If no other that is attached can take one, it becomes a dead letter with this `reason`,
+        whatever its destination's settings say; a dead letter stays where it is. See declined.py.
+        """
+        declined.decline(consumer, sequences, kind, reason)
 
     def time_out(self, consumer: Consumer, sequences: Iterable[int]) -> None:
         """Take back what was not acknowledged in time, for a consumer whose time the engine does

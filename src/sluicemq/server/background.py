@@ -14,9 +14,7 @@ class BackgroundThread:
     """One thread or a few, so that such work takes as many processors at most; first come, first
     served."""
 
-    def __init__(
-        self, notify: Callable[[Callable[[], object]], object], threads: int = 1
-    ) -> None:
+    def __init__(self, notify: Callable[[Callable[[], object]], object], threads: int = 1) -> None:
         """`notify` has something called on the event loop; it is called in another thread."""
         self._notify = notify
         self._executor = ThreadPoolExecutor(threads, "background")

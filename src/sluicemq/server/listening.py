@@ -4,9 +4,9 @@ combinations are refused."""
 from __future__ import annotations
 
 import os
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from pathlib import Path
-from typing import Annotated, Final, Literal
+from typing import Annotated, Any, Final, Literal
 
 import msgspec
 
@@ -28,6 +28,9 @@ DEFAULT_LISTENERS: Final = (
     "http://",
 )
 
+
+VIBEMQ_FRAME_BYTES: Final = 1024**2
+"""`max_frame_bytes` of a VibeMQ listener that says nothing about it, at most."""
 
 ASKING: Final = WITH_LOGINS | {"auto"}
 """Listeners of these protocols may ask their clients who they are."""
@@ -71,7 +74,14 @@ class Limits(msgspec.Struct, frozen=True, kw_only=True):
         ),
     ] = 0
     max_frame_bytes: Annotated[
-        int, about("Largest message body accepted.", Unit.BYTES, ge=1, le=1024**3)
+        int,
+        about(
+            "Largest message body accepted. Of the VibeMQ protocol: largest frame as it is sent, "
+            "at most 1 MiB unless a `vibemq` listener itself says otherwise.",
+            Unit.BYTES,
+            ge=1,
+            le=1024**3,
+        ),
     ] = 64 * 1024**2
     max_header_bytes: Annotated[
         int, about("Longest command line or frame header accepted.", Unit.BYTES, ge=64, le=1024**2)
@@ -168,6 +178,16 @@ class Listener(Limits, frozen=True, kw_only=True):
             Unit.SECONDS,
         ),
     ] = 30.0
+    max_unpacked_bytes: Annotated[
+        int,
+        about(
+            "Of the VibeMQ protocol: largest frame accepted when it is decompressed, headers "
+            "included; `max_frame_bytes` limits it as it is sent.",
+            Unit.BYTES,
+            ge=1024,
+            le=1024**3,
+        ),
+    ] = 64 * 1024**2
     compression: Annotated[
         bool, about("Of the VibeMQ protocol: large frames are compressed for clients that ask.")
     ] = True
@@ -311,6 +331,7 @@ VIBEMQ_SETTINGS: Final = (
     "window",
     "window_bytes",
     "ack_timeout",
+    "max_unpacked_bytes",
     "compression",
     "compression_threshold",
     "strict_create",
@@ -352,7 +373,18 @@ _UNSAID: Final = {
 
 def default_listeners() -> tuple[Listener, ...]:
     """Every served protocol on its traditional loopback port."""
-    return tuple(Listener(url=Url.parse(url)) for url in DEFAULT_LISTENERS)
+    return tuple(listener_of({"url": Url.parse(url)}, Limits()) for url in DEFAULT_LISTENERS)
+
+
+def listener_of(values: Mapping[str, Any], limits: Limits) -> Listener:
+    """Return a listener with its own settings, `url` among them, and else those of `limits`.
+
+    One of VibeMQ has not more than VIBEMQ_FRAME_BYTES from there: its clients cannot read more.
+    """
+    inherited = msgspec.structs.asdict(limits)
+    if values["url"].protocol == "vibemq":
+        inherited["max_frame_bytes"] = min(limits.max_frame_bytes, VIBEMQ_FRAME_BYTES)
+    return Listener(**{**inherited, **values})
 
 
 def admin_listener(path: Path) -> Listener:

@@ -39,6 +39,7 @@ from sluicemq.server.listening import (
     Limits,
     Listener,
     default_listeners,
+    listener_of,
 )
 from sluicemq.server.settings import Setting, convert, settings_of, unknown
 from sluicemq.server.toml_lines import TomlLines
@@ -318,9 +319,9 @@ class _Collector:
         limits = Limits(**self._section(("limits",)))
         default = DestinationSettings(**self._section(("broker", "default_destination")))
         if self.listeners is None:
-            built = [_build_listener({"url": item.url}, limits) for item in default_listeners()]
+            built = [listener_of({"url": item.url}, limits) for item in default_listeners()]
         else:
-            built = [_build_listener(values, limits) for values in self.listeners]
+            built = [listener_of(values, limits) for values in self.listeners]
         config = Config(
             broker=BrokerSettings(**self._section(("broker",)), default_destination=default),
             journal=JournalOptions(**self._section(("journal",))),
@@ -454,7 +455,3 @@ def _url_of_parts(parts: Mapping[str, Any]) -> Url:
     bracketed = f"[{host}]" if ":" in host else host
     port = f":{parts['port']}" if "port" in parts else ""
     return Url.parse(f"{scheme}://{bracketed}{port}")
-
-
-def _build_listener(values: Mapping[str, Any], limits: Limits) -> Listener:
-    return Listener(**{**msgspec.structs.asdict(limits), **values})

@@ -23,6 +23,8 @@ from sluicemq.protocols.phpmq.maintenance import MaintenanceSession, Vitals
 from sluicemq.protocols.phpmq.session import PhpmqSession
 from sluicemq.protocols.phpmq.wire import Limits as PhpmqLimits
 from sluicemq.protocols.vibemq.compression import SUPPORTED
+from sluicemq.protocols.vibemq.offload import Offload
+from sluicemq.protocols.vibemq.outgoing import LargeDeliveries
 from sluicemq.protocols.vibemq.session import Options as VibemqOptions
 from sluicemq.protocols.vibemq.session import VibemqSession
 from sluicemq.protocols.vibemq.subscriber import Terms
@@ -54,11 +56,14 @@ class Rooms:
         context: Context | None = None,
         http: HttpSettings | None = None,
         background: Background | None = None,
+        large: Offload | None = None,
     ) -> None:
-        """`opened` are the listeners in service, now or later. `context` is for HTTP."""
+        """`opened` are the listeners in service, now or later. `context` is for HTTP, `large` for
+        large VibeMQ frames."""
         self._broker = broker
         self._opened = opened
         self._jmq_settings = jmq or JmqSettings()
+        self._large = LargeDeliveries(large or Offload())
         self._coordinator = Coordinator(broker, background)
         self._gate = gate
         self._context = context
@@ -165,13 +170,17 @@ class Rooms:
             self._gate.open(link, options, logs_in=True),
             VibemqOptions(
                 durability=_durability(options, Durability.SYNC),
-                frame=min(options.max_frame_bytes, MAX_BODY),
+                frame=options.max_frame_bytes
+                if options.url.protocol == "vibemq"
+                else min(options.max_frame_bytes, MAX_BODY),
+                unpacked=options.max_unpacked_bytes,
                 terms=terms,
                 compression=SUPPORTED if options.compression else (),
                 strict_create=options.strict_create,
                 rate_limit=options.rate_limit,
                 login_bytes=options.max_login_bytes,
             ),
+            self._large,
         )
 
     def _jmq(self, link: Link, options: Listener, *, refused: bool = False) -> Session:

@@ -34,6 +34,7 @@ from sluicemq.journal.space import SpaceLevel
 from sluicemq.model.errors import JournalError, SluiceError
 from sluicemq.model.histogram import Histogram
 from sluicemq.protocols.jmq.metrics import Metrics
+from sluicemq.protocols.vibemq.offload import PARALLEL, Offload
 from sluicemq.server.background import BackgroundThread
 from sluicemq.server.backups import Backups
 from sluicemq.server.census import Census
@@ -263,8 +264,17 @@ class Server:
             backups=Backups(config),
         )
         background = BackgroundThread(loop.call_soon_threadsafe)
+        unpacking = BackgroundThread(loop.call_soon_threadsafe, PARALLEL)
         rooms = Rooms(
-            broker, self, gate, self.listeners, config.jmq, context, config.http, background
+            broker,
+            self,
+            gate,
+            self.listeners,
+            config.jmq,
+            context,
+            config.http,
+            background,
+            Offload(unpacking, budget),
         )
         metrics = Metrics(
             broker,
@@ -308,6 +318,7 @@ class Server:
                 await self.admin.stop_accepting()
             gate.close()
             background.close()
+            unpacking.close()
 
     def _all_listeners(self) -> list[OpenListener]:
         return [*self.listeners, *([self.admin] if self.admin is not None else [])]

@@ -43,7 +43,9 @@ def read(decoder: Decoder, data: bytes) -> list[Frame]:
     frames = decoder.feed(data)
     while decoder.large is not None:
         try:
-            frames.append(decoder.large.read())
+            frame = decoder.large.read(30) or decoder.large.read()
+            assert frame is not None
+            frames.append(frame)
         except ProtocolError as error:
             decoder.finish_large(error)
         else:

@@ -9,7 +9,7 @@ from __future__ import annotations
 import zlib
 from collections.abc import Collection
 from enum import IntEnum
-from typing import Final
+from typing import Any, Final
 
 import brotli
 
@@ -134,7 +134,7 @@ class Unpacker:
         self._rest = data
         """What has not been decompressed yet."""
         self._members = 1
-        self._stream = zlib.decompressobj(_GZIP) if self._gzip else brotli.Decompressor()
+        self._stream: Any = zlib.decompressobj(_GZIP) if self._gzip else brotli.Decompressor()
         self._parts: list[bytes] = []
         self.unpacked = 0
 

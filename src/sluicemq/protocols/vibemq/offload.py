@@ -49,6 +49,11 @@ class OffloadedJob:
         self._finish: Callable[[], None] | None = finish
         self.size = size
 
+    @property
+    def ended(self) -> bool:
+        """Whether it has been reported or cancelled."""
+        return self._finish is None
+
     def cancel(self) -> None:
         """Report nothing, and do not begin the work if that is still possible."""
         self._finish = None
@@ -72,7 +77,9 @@ class Offload:
 
     __slots__ = ("_background", "_memory", "_running", "_waiting")
 
-    def __init__(self, background: Background, memory: Memory) -> None:
+    def __init__(self, background: Background | None = None, memory: Memory | None = None) -> None:
+        """Without `background` jobs run at once, on the event loop; without `memory` none is
+        reserved."""
         self._background = background
         self._memory = memory
         self._waiting: dict[OffloadedJob, None] = {}
@@ -106,16 +113,21 @@ class Offload:
     def _begin(self) -> None:
         while self._waiting and self._running < PARALLEL:
             job = next(iter(self._waiting))
-            if not self._memory.reserve(job.size):
+            if self._memory is not None and not self._memory.reserve(job.size):
                 return
             del self._waiting[job]
             self._running += 1
-            self._background.submit(job.run, partial(self._end, job))
+            if self._background is not None:
+                self._background.submit(job.run, partial(self._end, job))
+            else:
+                job.run()
+                self._end(job, None)
 
     def _end(self, job: OffloadedJob, _: None) -> None:
         self._running -= 1
         try:
             job.finish()
         finally:
-            self._memory.unreserve(job.size)
+            if self._memory is not None:
+                self._memory.unreserve(job.size)
             self._begin()

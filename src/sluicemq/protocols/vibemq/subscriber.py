@@ -17,6 +17,9 @@ When the connection ends, what was passed or current has had an attempt that may
 What was queued counts one too, but is given to the next consumer however many it had: a client
 that dies of one message must not take all those behind it along.
 
+The frame of a large message is made in another thread, and what follows it waits. A message that
+the client cannot read is declined: another consumer gets it, see `Broker.decline`.
+
 A subscription of a fan-out queue is one of a topic, which ends with it. Without acknowledgements
 (`settle_on_send`) a delivery is settled when its bytes have left.
 """
@@ -24,14 +27,18 @@ A subscription of a fan-out queue is one of a topic, which ends with it. Without
 from __future__ import annotations
 
 from collections.abc import Callable
+from functools import partial
 from typing import Final, NamedTuple
 
 from sluicemq.broker import Broker, Consumer, Delivery, Destination, Window
 from sluicemq.model.errors import BrokerError
+from sluicemq.model.message import BodyKind, Origin
 from sluicemq.protocols.link import Link, Timer
 from sluicemq.protocols.vibemq.compression import THRESHOLD, Compression
 from sluicemq.protocols.vibemq.held import Held
 from sluicemq.protocols.vibemq.mapping import shown_id
+from sluicemq.protocols.vibemq.offload import LARGE
+from sluicemq.protocols.vibemq.outgoing import LargeDeliveries, LargeDelivery, LargeKey, Request
 from sluicemq.protocols.vibemq.queues import find
 from sluicemq.protocols.vibemq.templates import DeliverTemplate
 from sluicemq.protocols.vibemq.wire import HEADER_SIZE, MAX_BODY, compressed
@@ -41,6 +48,8 @@ WINDOW: Final = 256
 WINDOW_BYTES: Final = 1 << 20
 ACK_TIMEOUT: Final = 30.0
 """Seconds."""
+_SHARED_BYTES: Final = 16 * 1024
+"""Bytes of a frame from which on it is compressed once for all subscribers of a topic."""
 _UNSENT: Final = 1024
 """Messages written to a subscriber that does not acknowledge, and not yet sent."""
 
@@ -68,6 +77,7 @@ class Shared:
     creator      Identity.creator of the user, once logged in
     unsent       deliveries that are settled when their bytes have left
     traffic      of all VibeMQ clients
+    large        frames of large messages, of all connections
     """
 
     __slots__ = (
@@ -76,6 +86,7 @@ class Shared:
         "congested",
         "creator",
         "held",
+        "large",
         "link",
         "name",
         "terms",
@@ -83,8 +94,11 @@ class Shared:
         "unsent",
     )
 
-    def __init__(self, link: Link, broker: Broker, terms: Terms, name: str) -> None:
+    def __init__(
+        self, link: Link, broker: Broker, terms: Terms, name: str, large: LargeDeliveries
+    ) -> None:
         self.link = link
+        self.large = large
         self.broker = broker
         self.terms = terms
         self.name = name
@@ -101,13 +115,16 @@ class Subscriber:
 
     __slots__ = (
         "_alarm",
+        "_behind",
         "_broker",
         "_bytes",
         "_consumer",
         "_current",
         "_current_since",
         "_full",
+        "_made",
         "_passed",
+        "_request",
         "_settled_at",
         "_shared",
         "_template",
@@ -132,6 +149,12 @@ class Subscriber:
         """Deliveries are held until they are acknowledged."""
         self._bytes = 0
         self._full = False
+        self._behind: list[Delivery] = []
+        """A delivery whose large frame is being made, and those after it."""
+        self._request: Request | Timer | None = None
+        """What it waits for."""
+        self._made: tuple[LargeKey, bytes] | None = None
+        """The frame that was waited for."""
         self._alarm: Timer | None = None
         self._settled_at = 0
         """Steady ms of the last acknowledgement, or of the last time that ran out."""
@@ -191,6 +214,7 @@ class Subscriber:
     def end(self) -> None:
         """Give everything back."""
         broker = self._broker
+        unsent = self._stop_sending()
         if self._alarm is not None:
             self._alarm.cancel()
             self._alarm = None
@@ -204,6 +228,7 @@ class Subscriber:
         if self._topic:
             broker.unsubscribe(consumer.subscription)
             return
+        broker.release(consumer, unsent, attempted=False)
         queued: list[int] = []
         begun = False
         for delivery in consumer.unacked.values():
@@ -219,6 +244,7 @@ class Subscriber:
         if consumer is not self._consumer:
             return
         self._consumer = None
+        self._stop_sending()
         del self._shared.held.mine[consumer]
         destination = find(self._broker, self.name)
         if destination is None:
@@ -235,7 +261,7 @@ class Subscriber:
 
     def resume(self) -> None:
         """The connection takes bytes again."""
-        if self._consumer is not None and not self._full:
+        if self._consumer is not None and not self._full and not self._behind:
             self._broker.resume(self._consumer)
 
     def _measure(self, consumer: Consumer) -> None:
@@ -247,13 +273,27 @@ class Subscriber:
         self._full = full
         if full:
             self._broker.suspend(consumer)
-        elif not self._shared.congested:
+        elif not self._shared.congested and not self._behind:
             self._broker.resume(consumer)
 
     # --- deliveries --------------------------------------------------------------------------
 
     def deliver(self, consumer: Consumer, deliveries: list[Delivery]) -> None:
         """Send them. Only writes: this is called from within the dispatch of a queue."""
+        if self._behind:
+            self._behind += deliveries
+        else:
+            self._send(consumer, deliveries)
+        for delivery in deliveries:
+            self._bytes += delivery.size
+        if self._bytes >= self._shared.terms.window_bytes:
+            self._full = True
+            self._broker.suspend(consumer)
+        if self._timeout and self._alarm is None:
+            self._alarm = self._shared.link.call_later(self._timeout / 1000, self._ring)
+
+    def _send(self, consumer: Consumer, deliveries: list[Delivery]) -> None:
+        """Write their frames, up to one that has to be made in another thread."""
         shared = self._shared
         how = shared.compression
         held = shared.held
@@ -263,19 +303,25 @@ class Subscriber:
         prefix = self._broker.identity
         chunks: list[bytes] = []
         too_long: list[int] = []
-        size = 0
-        for delivery in deliveries:
+        for place, delivery in enumerate(deliveries):
             message = delivery.message
             assert message is not None  # in flight
             identity = shown_id(message, prefix)
-            frame = fill(message, identity.encode(), delivery.attempts)
-            if len(frame) > MAX_BODY + HEADER_SIZE:
+            if delivery.size > LARGE:
+                large = self._find_large(delivery, identity.encode())
+                if large is None:
+                    self._behind = deliveries[place:]
+                    self._broker.suspend(consumer)
+                    break
+                frame = large
+            else:
+                frame = fill(message, identity.encode(), delivery.attempts)
+                if how:
+                    frame = self._compressed(frame, delivery)
+            if not 0 < len(frame) <= MAX_BODY + HEADER_SIZE:
                 too_long.append(delivery.sequence)
                 continue
-            if how:
-                frame = compressed(frame, how, shared.terms.threshold)
             chunks.append(frame)
-            size += delivery.size
             if not unsettled:
                 shared.unsent.append((self, delivery))
             elif first.setdefault(identity, delivery) is not delivery:
@@ -283,22 +329,93 @@ class Subscriber:
         shared.link.write(chunks)
         shared.traffic.delivered += len(chunks)
         held.trim()
-        self._bytes += size
-        if self._bytes >= shared.terms.window_bytes:
-            self._full = True
-            self._broker.suspend(consumer)
-        if self._timeout and self._alarm is None:
-            self._alarm = shared.link.call_later(self._timeout / 1000, self._ring)
         if too_long:
-            shared.link.call_later(0, lambda: self._bury(consumer, too_long))
+            decline = partial(self._decline, consumer, how, too_long)
+            shared.link.call_later(0, decline)
 
-    def _bury(self, consumer: Consumer, sequences: list[int]) -> None:
-        """Messages from other protocols that no VibeMQ client can read."""
-        for sequence in sequences:
-            if sequence in consumer.unacked:
-                self._broker.dead_letter(
-                    consumer.subscription, sequence, "TooLargeForVibeMQ", force=True
-                )
+    def _compressed(self, frame: bytes, delivery: Delivery) -> bytes:
+        """As `wire.compressed`; once for all subscribers of a topic."""
+        shared = self._shared
+        how, threshold = shared.compression, shared.terms.threshold
+        if not self._topic or len(frame) < _SHARED_BYTES:
+            return compressed(frame, how, threshold)
+        key = self._key(delivery)
+        found = shared.large.find(key)
+        if found is None:
+            found = compressed(frame, how, threshold)
+            shared.large.keep(key, found)
+        return found
+
+    def _key(self, delivery: Delivery) -> LargeKey:
+        queue = self._template.name
+        return LargeKey(delivery.sequence, queue, delivery.attempts, self._shared.compression)
+
+    def _find_large(self, delivery: Delivery, identity: bytes) -> bytes | None:
+        """The frame of a large message, b"" if the client could not read it, None if it has to be
+        waited for."""
+        shared = self._shared
+        message = delivery.message
+        assert message is not None
+        key = self._key(delivery)
+        made, self._made = self._made, None
+        if made is not None and made[0] == key:
+            return made[1]
+        found = shared.large.find(key)
+        if found is not None:
+            return found
+        if (
+            not shared.compression
+            and message.kind is BodyKind.JSON
+            and (message.origin is Origin.VIBEMQ or delivery.size > MAX_BODY)
+        ):
+            if delivery.size > MAX_BODY:
+                return b""
+            return self._template.fill(message, identity, delivery.attempts)
+        wanted = LargeDelivery(key, message, identity, shared.terms.threshold)
+        self._request = shared.link.call_later(0, partial(self._ask, wanted))
+        return None
+
+    def _ask(self, wanted: LargeDelivery) -> None:
+        self._request = None
+        request = self._shared.large.request(wanted, partial(self._has_made, wanted.key))
+        if self._request is None:
+            self._request = request
+
+    def _has_made(self, key: LargeKey, frame: bytes | Exception) -> None:
+        # as everything that happens to a connection, so that an error ends no other
+        self._request = self._shared.link.call_later(0, partial(self._go_on, key, frame))
+
+    def _go_on(self, key: LargeKey, frame: bytes | Exception) -> None:
+        """Send the large frame, and what has waited behind it."""
+        self._request = None
+        if isinstance(frame, Exception):
+            raise frame
+        consumer = self._consumer
+        if consumer is None:
+            return
+        held = consumer.unacked
+        behind, self._behind = self._behind, []
+        self._made = (key, frame)
+        self._send(consumer, [each for each in behind if held.get(each.sequence) is each])
+        self._made = None
+        if not self._behind and not self._full and not self._shared.congested:
+            self._broker.resume(consumer)
+
+    def _stop_sending(self) -> list[int]:
+        """Forget what has not been sent. Returns its sequences."""
+        if self._request is not None:
+            self._request.cancel()
+            self._request = None
+        behind, self._behind = self._behind, []
+        return [delivery.sequence for delivery in behind]
+
+    def _decline(self, consumer: Consumer, how: Compression, sequences: list[int]) -> None:
+        """Messages that this client cannot read."""
+        if consumer is self._consumer:
+            how_named = how.name.lower() if how else "no compression"
+            kind = f"VibeMQ with {how_named}"
+            self._broker.decline(consumer, sequences, kind, "TooLargeForVibeMQ")
+            self._measure(consumer)
 
     def sent(self, delivery: Delivery) -> None:
         """A delivery to one that does not acknowledge has left."""

@@ -27,12 +27,12 @@ _NO_ERROR: Final = bytes(4)
 
 
 class DeliverTemplate:
-    """DELIVER frames of one queue; `queue` is its name's bytes."""
+    """DELIVER frames of one queue; `queue` is its name's bytes, `name` afterwards."""
 
-    __slots__ = ("_fixed", "_name", "_queue", "_tail")
+    __slots__ = ("_fixed", "_queue", "_tail", "name")
 
     def __init__(self, queue: bytes) -> None:
-        self._name = queue
+        self.name = queue
         self._queue = _u16(len(queue)) + queue
         self._tail = encode_headers({ATTEMPTS_HEADER: "1"}) + _NO_ERROR
         self._fixed = 4 + len(self._queue) + 4 + len(self._tail)
@@ -62,7 +62,7 @@ class DeliverTemplate:
                         self._tail,
                     )
                 )
-        return to_deliver(message, identity, self._name, attempts)
+        return to_deliver(message, identity, self.name, attempts)
 
 
 class AckTemplate:

@@ -196,11 +196,13 @@ class LargeFrame:
         self._limit = limit
         self.size = len(data) if unpacker is None else unpacker.unpacked
 
-    def read(self) -> Frame:
-        """Return the frame, once. May be called in another thread. Raises ProtocolError."""
+    def read(self, size: int = 0) -> Frame | None:
+        """Return the frame, once; None if it unpacks to more than `size` bytes, unless that is 0.
+        May be called in another thread. Raises ProtocolError."""
         data = self._data
         if self._unpacker is not None:
-            self._unpacker.unpack(self._limit)
+            if not self._unpacker.unpack(size or self._limit):
+                return None
             data = self._unpacker.body()
             self._unpacker = None
         self._data = b""
