@@ -43,7 +43,7 @@ from sluicemq.protocols.vibemq.compression import SUPPORTED, Compression, negoti
 from sluicemq.protocols.vibemq.mapping import is_queue_name
 from sluicemq.protocols.vibemq.offload import LARGE, Offload, OffloadedJob
 from sluicemq.protocols.vibemq.outgoing import LargeDeliveries
-from sluicemq.protocols.vibemq.payload import check
+from sluicemq.protocols.vibemq.payload import check_in_pieces
 from sluicemq.protocols.vibemq.publisher import MOST_UNCONFIRMED, Publisher
 from sluicemq.protocols.vibemq.subscriber import Shared, Subscriber, Terms
 from sluicemq.protocols.vibemq.wire import (
@@ -709,7 +709,7 @@ def _read(large: LargeFrame, size: int) -> _Read | None:
         return frame._replace(payload=b"", headers={}), why
     try:
         if frame.payload:
-            check(frame.payload)
+            check_in_pieces(frame.payload)
     except ProtocolError as error:
         return frame._replace(payload=b""), str(error)
     return frame, ""
