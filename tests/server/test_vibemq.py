@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import json
+import select
 import socket
 import time
+from contextlib import ExitStack
 from pathlib import Path
 from types import TracebackType
 from typing import Any, Self
@@ -14,6 +16,7 @@ import pytest
 from sluicemq.protocols.msglite.client import BlockingMsgliteClient
 from sluicemq.protocols.phpmq.client import BlockingPhpmqClient
 from sluicemq.protocols.vibemq import wire
+from sluicemq.protocols.vibemq.compression import Compression
 from sluicemq.protocols.vibemq.wire import Frame
 from tests.server.conftest import Start
 
@@ -254,3 +257,108 @@ def test_a_kill_in_the_middle_of_publishing_loses_nothing_that_was_answered(star
             frame = client.next()
             assert frame.id == identity
             client.say(Frame(wire.ACK, identity))
+
+
+# --- large frames --------------------------------------------------------------------------------
+
+ORDERS = json.dumps([{"id": n, "name": f"order {n}", "price": n} for n in range(32_000)]).encode()
+BOTH = {"supported-compression": "brotli,gzip"}
+
+
+def packed(payload: bytes, identity: str, how: Compression) -> bytes:
+    frame = Frame(wire.PUBLISH, identity, "q", payload)
+    return wire.compressed(wire.encode(frame, limit=2 * wire.MAX_UNPACKED), how)
+
+
+@pytest.mark.parametrize("how", [Compression.GZIP, Compression.BROTLI])
+def test_large_list_reaches_who_accepts_compression(start: Start, how: Compression) -> None:
+    assert len(ORDERS) > 1_400_000
+    port = start(VIBEMQ).port("vibemq")
+    with Wire(port, **BOTH) as publisher, Wire(port) as plain, Wire(port, **BOTH) as able:
+        plain.subscribe("q")
+        able.subscribe("q")
+        publisher.socket.sendall(packed(ORDERS, "1", how) + packed(ORDERS, "2", how))
+        assert [frame.id for frame in publisher.many(2)] == ["1", "2"]
+        for identity in ("1", "2"):
+            frame = able.next()
+            assert (frame.type, frame.id) == (wire.DELIVER, identity)
+            assert frame.payload == ORDERS
+            able.say(Frame(wire.ACK, frame.id))
+        plain.say(Frame(wire.PING, "p"))
+        assert plain.next().type == wire.PONG
+        assert publisher.info("q")["messageCount"] == 0
+
+
+def test_large_dead_letter_survives_a_subscriber_that_cannot_take_it(start: Start) -> None:
+    port = start(VIBEMQ).port("vibemq")
+    with Wire(port, **BOTH) as publisher, Wire(port) as plain:
+        plain.subscribe("q")
+        publisher.socket.sendall(packed(ORDERS, "1", Compression.BROTLI))
+        assert publisher.next().type == wire.PUBLISH_ACK
+        while publisher.info("q.dlq")["messageCount"] != 1:
+            pass
+        with Wire(port) as reader:
+            reader.subscribe("q.dlq")
+            reader.publish("q.dlq", "behind")
+            assert reader.next().id == "behind"
+        with Wire(port, **BOTH) as able:
+            able.subscribe("q.dlq")
+            frame = able.next()
+            assert frame.payload == ORDERS
+            assert frame.headers["deadLetterReason"] == "TooLargeForVibeMQ"
+
+
+def test_frame_that_is_too_long_is_skipped(start: Start) -> None:
+    port = start(VIBEMQ).port("vibemq")
+    with Wire(port) as peer:
+        frame = Frame(wire.PUBLISH, "big", "q", ORDERS)
+        peer.socket.sendall(wire.encode(frame, limit=wire.MAX_UNPACKED))
+        error = peer.next()
+        assert (error.type, error.id, error.error_code) == (wire.ERROR, "big", "INVALID_MESSAGE")
+        peer.publish("q", "next")
+
+
+def test_listener_says_how_long_frames_may_be(start: Start) -> None:
+    url = f"{VIBEMQ}?max_frame_bytes=2MiB&max_unpacked_bytes=3MiB"
+    port = start(url).port("vibemq")
+    with Wire(port, **BOTH) as peer:
+        frame = Frame(wire.PUBLISH, "plain", "q", ORDERS)
+        peer.socket.sendall(wire.encode(frame, limit=wire.MAX_UNPACKED))
+        assert (peer.next().type, peer.info("q")["messageCount"]) == (wire.PUBLISH_ACK, 1)
+        peer.socket.sendall(packed(b'"%b"' % (b"x" * (3 << 20)), "packed", Compression.GZIP))
+        assert peer.next().error_code == "INVALID_MESSAGE"
+        assert peer.at_end()
+
+
+def test_bombs_hold_up_nobody(start: Start) -> None:
+    """20 frames of 13 kB that unpack to more than 64 MiB each, at a time: they need little memory,
+    and others are served meanwhile."""
+    broker = start(VIBEMQ, environment={"SLUICE_BROKER_INPUT_MEMORY_LIMIT": "64MiB"})
+    port = broker.port("vibemq")
+    bomb = wire.compressed((66 << 20).to_bytes(4, "big") + bytes(66 << 20), Compression.BROTLI)
+    assert len(bomb) < 20_000
+    with ExitStack() as stack:
+        bombers = [stack.enter_context(Wire(port)) for _ in range(20)]
+        peer = stack.enter_context(Wire(port))
+        before = resident(broker.pid)
+        for bomber in bombers:
+            bomber.socket.sendall(bomb)
+        pings, highest = 0, 0
+        waiting = set(bombers)
+        while waiting:
+            peer.say(Frame(wire.PING, "p"))
+            assert peer.next().type == wire.PONG
+            pings += 1
+            highest = max(highest, resident(broker.pid) - before)
+            readable, _, _ = select.select([each.socket for each in waiting], [], [], 0.01)
+            for bomber in list(waiting):
+                if bomber.socket in readable:
+                    assert bomber.next().error_code == "INVALID_MESSAGE"
+                    waiting.discard(bomber)
+        assert pings > 10
+        assert highest < 300 << 20
+
+
+def resident(pid: int) -> int:
+    """Bytes of memory of a process."""
+    return int(Path(f"/proc/{pid}/statm").read_text().split()[1]) * 4096

@@ -63,7 +63,7 @@ class Harness(RoomHarness):
         self.large = LargeDeliveries(Offload(self.background, self.memory))
 
     def open(self, link: Link) -> VibemqSession:
-        return VibemqSession(link, self.broker, self.access, None, self.large)
+        return VibemqSession(link, self.broker, self.access)
 
     def arrive(self, options: Options | None = None) -> Peer:
         """A client that has not said Connect."""

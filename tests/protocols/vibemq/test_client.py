@@ -2,6 +2,7 @@ from __future__ import annotations
 
 import asyncio
 import json
+import random
 import socket
 import ssl
 from collections.abc import Callable, Coroutine
@@ -223,6 +224,44 @@ def test_declarations() -> None:
     run(scenario)
 
 
+@pytest.mark.parametrize("compression", [Compression.GZIP, Compression.BROTLI])
+def test_large_payloads_are_sent_and_received_compressed(compression: Compression) -> None:
+    orders = [{"id": n, "name": f"order {n}"} for n in range(60_000)]
+
+    async def scenario(harness: Harness, port: int) -> None:
+        connect = VibeMQClient.connect(port=port, compression=(compression,))
+        async with await connect as client, await client.subscribe("q") as messages:
+            await client.publish("q", orders)
+            message = await messages.receive()
+            assert message.json() == orders
+            await message.ack()
+            await client.publish_all("q", [orders, 1])
+            for expected in (orders, 1):
+                message = await messages.receive()
+                assert message.json() == expected
+                await message.ack()
+
+        def user() -> None:
+            with BlockingVibeMQClient.connect(port=port, compression=(compression,)) as client:
+                client.publish("other", orders)
+
+        await asyncio.to_thread(user)
+        assert len(harness.bodies("other")[0]) > 1_048_576
+
+    run(scenario)
+
+
+def test_large_payload_without_compression_is_refused_here() -> None:
+    async def scenario(harness: Harness, port: int) -> None:
+        async with await VibeMQClient.connect(port=port, compression=()) as client:
+            with pytest.raises(ValueError, match="1048576, and compression has not been agreed"):
+                await client.publish("q", "x" * 1_048_576)
+            assert await client.publish("q", 1)
+        assert harness.bodies("q") == [b"1"]
+
+    run(scenario)
+
+
 def test_what_cannot_be_published() -> None:
     async def scenario(harness: Harness, port: int) -> None:
         async with await VibeMQClient.connect(port=port) as client:
@@ -234,7 +273,7 @@ def test_what_cannot_be_published() -> None:
                 deep,
                 "\ud800",
                 msgspec.Raw(b"[1,]"),
-                "x" * 1_048_576,
+                random.Random(1).randbytes(1_200_000).hex(),  # too long even compressed
             ):
                 with pytest.raises(ValueError, match=r"."):
                     await client.publish("q", payload)

@@ -15,7 +15,13 @@ from typing import Any, Final, NamedTuple
 
 import msgspec
 
-from sluicemq.model.errors import ClientError, ConnectionLost, ProtocolError, RequestRefused
+from sluicemq.model.errors import (
+    ClientError,
+    ConnectionLost,
+    FrameTooLarge,
+    ProtocolError,
+    RequestRefused,
+)
 from sluicemq.protocols.vibemq import wire
 from sluicemq.protocols.vibemq.compression import Compression, names, negotiate
 from sluicemq.protocols.vibemq.mapping import BASE64, CONTENT_ENCODING
@@ -241,9 +247,24 @@ def encode_publish(
 
 
 def encode(frame: Frame) -> bytes:
-    """The frame. Raises ValueError if it has no form in the protocol."""
+    """The frame, not compressed; see `packed`. Raises ValueError if it has no form in the
+    protocol."""
     try:
-        return wire.encode(frame)
+        try:
+            return wire.encode(frame)
+        except FrameTooLarge:
+            return wire.encode(frame, trailer=False, limit=wire.MAX_UNPACKED)
+    except ProtocolError as error:
+        raise ValueError(str(error)) from None
+
+
+def packed(data: bytes, how: Compression, threshold: int) -> bytes:
+    """An encoded frame as it is sent: compressed as agreed upon, and with a higher quality if it
+    would be longer than brokers accept. Raises ValueError if it would be so all the same."""
+    try:
+        if len(data) > wire.MAX_BODY + wire.HEADER_SIZE:
+            return wire.fitted(data, how, threshold)
+        return wire.compressed(data, how, threshold)
     except ProtocolError as error:
         raise ValueError(str(error)) from None
 

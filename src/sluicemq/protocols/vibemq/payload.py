@@ -32,7 +32,7 @@ _STEPS: Final = {0x5B: 1, 0x5D: -1}
 _QUICK_LEVELS: Final = 8
 
 PIECE: Final = 256 * 1024
-"""Bytes of a payload that are checked at a time: it takes some ms, in which no other thread runs."""
+"""Bytes of a payload that are checked at a time. No other thread runs meanwhile, for some ms."""
 _OPENERS: Final = {0x5D: 0x5B, 0x7D: 0x7B}
 _CLOSERS: Final = {0x5B: b"]", 0x7B: b"}"}
 _MOST_WITHOUT_COMMA: Final = 5 * MAX_DEPTH
@@ -150,9 +150,8 @@ def _check_piece(payload: bytes, start: int, end: int, open_brackets: bytearray)
     if open_brackets:
         lead = b"".join(b"[" if each == 0x5B else b'{"":' for each in open_brackets[:-1])
         lead += b"[0" if open_brackets[-1] == 0x5B else b'{"":0'
-    if end < len(payload):
-        if piece.rstrip(b" \t\r\n").endswith((b"[", b"{")):
-            raise ProtocolError("the payload is not JSON: a comma without a value before it")
+    if end < len(payload) and piece.rstrip(b" \t\r\n").endswith((b"[", b"{")):
+        raise ProtocolError("the payload is not JSON: a comma without a value before it")
     text = piece
     if b"\\" in piece:
         text = piece.replace(b"\\\\", b"").replace(b'\\"', b"")
