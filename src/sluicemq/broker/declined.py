@@ -4,11 +4,11 @@ A consumer may be unable to take a message that it has been given, such as one t
 protocol. It says so (`decline`), and names its kind: consumers of one kind can take the same
 messages. From then on it is served like a consumer with a selector that does not match what its
 kind has declined (lane.py). So such a message blocks nothing, is not offered to that kind again,
-and costs the other queues and their consumers nothing.
+and costs other queues nothing.
 
-    somebody else may take it          it waits, in its place, for another consumer
-    nobody else who is attached can    it becomes a dead letter
-    the same, but it is one already    it waits
+    another attached consumer may take it    it waits, in its place
+    no other attached consumer can           it becomes a dead letter
+    the same, but it is one already          it waits
 """
 
 from __future__ import annotations
@@ -44,6 +44,11 @@ class Acceptable:
         self._subscription = subscription
         self._declined: dict[int, None] = {}
 
+    @property
+    def declined(self) -> int:
+        """Number of messages that are remembered."""
+        return len(self._declined)
+
     def __call__(self, message: Message) -> bool:
         """Whether the message is for these consumers: they may take it, or it has to end here as a
         dead letter."""
@@ -75,7 +80,7 @@ class Acceptable:
 
 
 def decline(consumer: Consumer, sequences: Iterable[int], kind: str, reason: str) -> None:
-    """See Broker.decline."""
+    """Give back what a consumer cannot take; see Broker.decline."""
     subscription = consumer.subscription
     held = [sequence for sequence in sequences if sequence in consumer.unacked]
     if not held or consumer not in subscription.consumers:

@@ -50,7 +50,7 @@ def check(payload: bytes) -> None:
 
 
 def _check_syntax(payload: bytes) -> None:
-    """As `check` for what is not nested too deep."""
+    """Check a payload, as `check` does, of which the depth is known to be allowed."""
     try:
         if not payload.isascii():
             payload.decode()
@@ -90,8 +90,8 @@ def _depth(payload: bytes) -> int:
 
 
 def check_in_pieces(payload: bytes, size: int = PIECE) -> None:
-    """As `check`, for large payloads in another thread: others run in between, and it needs little
-    memory, whatever the payload is.
+    """Check a large payload as `check` does, in another thread: others run in between, and it needs
+    little memory, whatever the payload is.
 
     The payload is cut in front of commas that stand between values. Each piece is completed: it
     begins with the brackets that are open there, and a value in the innermost, and ends with those
@@ -122,7 +122,7 @@ def check_in_pieces(payload: bytes, size: int = PIECE) -> None:
 
 
 def _without_escapes(payload: bytes, position: int, size: int) -> bytes:
-    """The text from a position on, with other characters in the place of escaped quotes and
+    """Return the text from a position on, with other characters in the place of escaped quotes and
     backslashes. It does not end within an escape."""
     text = payload[position : position + size].replace(b"\\\\", b"__")
     if text.endswith(b"\\"):
@@ -131,7 +131,7 @@ def _without_escapes(payload: bytes, position: int, size: int) -> bytes:
 
 
 def _last_comma(text: bytes, inside: bool) -> int:
-    """Where the last comma outside strings stands, -1 if there is none."""
+    """Return the place of the last comma outside strings, -1 if there is none."""
     parts = text.split(b'"')
     end = len(text)
     for place in range(len(parts) - 1, -1, -1):
