@@ -27,6 +27,7 @@ from sluicemq.model.access import Identity, Operation, matcher
 from sluicemq.model.destination import (
     TEMPORARY,
     Address,
+    CreatedBy,
     DestinationSettings,
     Kind,
     Overflow,
@@ -338,8 +339,17 @@ class DestinationPages:
         if queue := changed.get("dead_letter_queue"):
             # else whoever may create one could fill any other by letting messages expire
             call.demand(Operation.PRODUCE, queue)
-        base = broker.settings.defaults if there is None else there.settings
-        broker.declare(address, replace(base, **changed), creator=call.identity.creator)
+        usual = broker.provenance_of(CreatedBy.MANAGEMENT)
+        base, provenance = broker.settings.defaults, usual
+        if there is not None:
+            base, provenance = there.settings, there.provenance
+        reset = {name for name in changed if getattr(call.body, name) is None} - usual.explicit
+        broker.declare(
+            address,
+            replace(base, **changed),
+            creator=call.identity.creator,
+            provenance=provenance.changed(changed.keys() - reset, reset),
+        )
         call.note = " ".join(f"{name}={value}" for name, value in changed.items())
         await durable(broker, broker.journal.next_sequence())
         call.status = 201 if there is None else 200

@@ -12,7 +12,7 @@ from sluicemq.broker.routing import Routes
 from sluicemq.broker.statistics import Statistics
 from sluicemq.broker.subscription import Subscription
 from sluicemq.journal.format import Cause
-from sluicemq.model.destination import Address, DestinationSettings, Kind
+from sluicemq.model.destination import Address, DestinationSettings, Kind, Provenance
 from sluicemq.model.message import DEFAULT_PRIORITY, Message
 
 
@@ -33,8 +33,8 @@ class Destination:
     owner          token of the connection a temporary destination belongs to
     automatic      created by use, so removed when idle
     creator        user whose quota it counts against, "" = any without a name; None = nobody's
-    created        wall ms since the epoch; of an automatic one that the journal brought back, when
-                   the oldest message was sent that it then had
+    created        wall ms since the epoch
+    provenance     who created it, and which settings were set on purpose
     staged         messages written to the journal but not yet durable, and so not yet visible
     parked         messages of blocked producers, in order of arrival
     committing     commits under way that will publish here
@@ -58,6 +58,7 @@ class Destination:
         "owner",
         "parked",
         "paused",
+        "provenance",
         "queue",
         "removed",
         "routes",
@@ -79,10 +80,12 @@ class Destination:
         automatic: bool = False,
         created: int = 0,
         creator: str | None = None,
+        provenance: Provenance | None = None,
     ) -> None:
         self.core = core
         self.created = created or core.clock.wall
         self.creator = creator
+        self.provenance = Provenance() if provenance is None else provenance
         self.address = address
         self.name = address.name
         self.number = 0

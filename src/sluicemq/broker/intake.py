@@ -21,7 +21,13 @@ from sluicemq.broker.subscription import Subscription
 from sluicemq.journal.format import Cause
 from sluicemq.journal.port import Journal
 from sluicemq.journal.space import SpaceLevel, SpaceReport
-from sluicemq.model.destination import Address, DestinationSettings, Kind, Overflow
+from sluicemq.model.destination import (
+    Address,
+    DestinationSettings,
+    Kind,
+    Overflow,
+    Provenance,
+)
 from sluicemq.model.errors import (
     BrokerStopping,
     LimitExceeded,
@@ -94,7 +100,11 @@ class Intake(Registry):
         if self.low_space:
             self.expect_space(message)
         if destination.removed:
-            destination = self.resolve(destination.address, creator=destination.creator)
+            destination = self.resolve(
+                destination.address,
+                creator=destination.creator,
+                by=destination.provenance.created_by,
+            )
         if not message.durability:
             self.record_transient(destination, message)
         if destination.limited or destination.parked:
@@ -423,7 +433,12 @@ class Intake(Registry):
         name = source.settings.dead_letter_queue or f"{source.name}.dlq"
         address = Address(Kind.QUEUE, name)
         return self.destinations.get(address) or self.create(
-            address, DestinationSettings(), None, True, source.creator
+            address,
+            DestinationSettings(),
+            None,
+            True,
+            source.creator,
+            Provenance(source.provenance.created_by),
         )
 
     def _keeps(self, message: Message, source: Destination, usual: bool) -> bool:

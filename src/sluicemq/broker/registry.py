@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Callable
-from typing import Final, TypeVar
+from typing import TypeVar
 
 from sluicemq.broker.clock import Clock
 from sluicemq.broker.core import Core
@@ -16,7 +16,16 @@ from sluicemq.broker.settings import BrokerSettings
 from sluicemq.broker.subscription import Subscription
 from sluicemq.journal.format import RecordType
 from sluicemq.journal.port import Journal
-from sluicemq.model.destination import Address, DestinationSettings, Kind, is_temporary
+from sluicemq.model.destination import (
+    USUAL,
+    Address,
+    CreatedBy,
+    DestinationSettings,
+    Kind,
+    Provenance,
+    differing,
+    is_temporary,
+)
 from sluicemq.model.errors import (
     DestinationConflict,
     DestinationNotFound,
@@ -25,8 +34,6 @@ from sluicemq.model.errors import (
 )
 
 _Key = TypeVar("_Key")
-
-_USUAL: Final = DestinationSettings()
 
 
 class Registry:
@@ -58,13 +65,17 @@ class Registry:
         """8 bytes that stay the same for the life of the data directory."""
         return self.journal.identity
 
-    def queue(self, name: str, creator: str | None = None) -> Destination:
+    def queue(
+        self, name: str, creator: str | None = None, by: CreatedBy = CreatedBy.BROKER
+    ) -> Destination:
         """The queue of that name, created if need be. Raises as `resolve`."""
-        return self.resolve(Address(Kind.QUEUE, name), creator=creator)
+        return self.resolve(Address(Kind.QUEUE, name), creator=creator, by=by)
 
-    def topic(self, name: str, creator: str | None = None) -> Destination:
+    def topic(
+        self, name: str, creator: str | None = None, by: CreatedBy = CreatedBy.BROKER
+    ) -> Destination:
         """The topic of that name, created if need be. Raises as `resolve`."""
-        return self.resolve(Address(Kind.TOPIC, name), creator=creator)
+        return self.resolve(Address(Kind.TOPIC, name), creator=creator, by=by)
 
     def find(self, address: Address) -> Destination | None:
         """The destination, if it exists."""
@@ -75,12 +86,13 @@ class Registry:
         address: Address,
         defaults: DestinationSettings | None = None,
         creator: str | None = None,
+        by: CreatedBy = CreatedBy.BROKER,
     ) -> Destination:
         """Find or automatically create. Raises DestinationNotFound, LimitExceeded.
 
         `defaults`: what a protocol's clients expect of a new one. They yield to the broker's own if
         those are anything but the usual. A new one counts against the quota of `creator`
-        (Identity.creator), None = nobody's.
+        (Identity.creator), None = nobody's; `by` is who uses it, and so has created it.
         """
         destination = self.destinations.get(address)
         if destination is not None:
@@ -98,9 +110,14 @@ class Registry:
                 f"{address} does not exist and automatic creation is switched off"
             )
         self._check_limits(address, creator)
-        if defaults is None or settings.defaults != _USUAL:
+        if defaults is None or settings.defaults != USUAL:
             defaults = settings.defaults
-        return self.create(address, defaults, None, True, creator)
+        return self.create(address, defaults, None, True, creator, self.provenance_of(by))
+
+    def provenance_of(self, by: CreatedBy) -> Provenance:
+        """Return what is known of a destination that comes into being by use: only what the
+        configuration says of all of them has been set on purpose."""
+        return Provenance(by, differing(self.settings.defaults))
 
     def await_creation(self, name: str, callback: Callable[[Destination], None]) -> None:
         """Call back when there is a queue or topic of that name, once; there must be none now."""
@@ -120,27 +137,44 @@ class Registry:
         *,
         owner: object = None,
         creator: str | None = None,
+        provenance: Provenance | None = None,
+        created: int = 0,
     ) -> Destination:
         """Create on purpose, or take new settings for an existing one; survives a restart.
 
         With an `owner` it is temporary: nobody can declare it again, nothing about it is kept. A
         new one, and an automatic one from now on, counts against the quota of `creator`, None =
-        nobody's. Raises DestinationConflict, LimitExceeded.
+        nobody's. Without a `provenance` the settings that this changes were set on purpose.
+        `created` is the time of creation of a new one in wall ms, 0 = now; an existing one keeps
+        its own.
+        Raises DestinationConflict, LimitExceeded.
         """
         settings = settings or DestinationSettings()
         destination = self.destinations.get(address)
+        if provenance is None:
+            if destination is None:
+                provenance = Provenance(explicit=differing(settings))
+            else:
+                changed = differing(settings, destination.settings)
+                provenance = destination.provenance.changed(changed)
+        elif destination is not None:
+            provenance = provenance._replace(created_ticks=destination.provenance.created_ticks)
         if destination is None:
             if owner is None and is_temporary(address.name):
                 raise DestinationConflict(
                     f"{address} is a name for temporary destinations, which clients create"
                 )
             self._check_limits(address, creator)
-            destination = self.create(address, settings, owner, False, creator)
+            destination = self.create(address, settings, owner, False, creator, provenance, created)
             if owner is not None:
                 return destination
         elif owner is not None or destination.owner is not None:
             raise DestinationConflict(f"{address} exists already")
-        elif destination.settings == settings and not destination.automatic:
+        elif (
+            destination.settings == settings
+            and destination.provenance == provenance
+            and not destination.automatic
+        ):
             return destination
         elif destination.automatic and destination.creator != creator:
             self._check_quota(address, creator)
@@ -148,6 +182,7 @@ class Registry:
             destination.creator = creator
             self._count(destination, 1)
         destination.automatic = False
+        destination.provenance = provenance
         served = destination.settings.active_consumers
         destination.apply(settings)
         if settings.active_consumers != served:
@@ -177,7 +212,7 @@ class Registry:
     def _note_settings(self, destination: Destination) -> None:
         self.journal.append_entry(
             RecordType.SETTINGS,
-            encode(Settings.of(destination)),
+            encode(Settings.of(destination, self.settings.defaults)),
             self.clock.wall,
             destination=self.number(destination),
         )
@@ -206,6 +241,24 @@ class Registry:
                 "(broker.max_temporary_destinations); delete some first"
             )
 
+    def dead_letters_of(self, queue: Destination) -> Destination | None:
+        """Return a destination whose dead letters go to this queue, None if there is none."""
+        if queue.topic:
+            return None
+        name = queue.name
+        if name.endswith(".dlq"):
+            for kind in (Kind.QUEUE, Kind.TOPIC):
+                source = self.destinations.get(Address(kind, name.removesuffix(".dlq")))
+                if source is not None and not source.temporary:
+                    settings = source.settings
+                    if settings.dead_letter and not settings.dead_letter_queue:
+                        return source
+        for source in self.destinations.values():
+            settings = source.settings
+            if settings.dead_letter_queue == name and settings.dead_letter and not source.temporary:
+                return source
+        return None
+
     def _count(self, destination: Destination, change: int) -> None:
         """Keep the quotas up to date: a destination has come (1) or gone (-1)."""
         if destination.creator is not None:
@@ -225,9 +278,14 @@ class Registry:
         owner: object,
         automatic: bool,
         creator: str | None = None,
+        provenance: Provenance | None = None,
+        created: int = 0,
     ) -> Destination:
-        """Create a destination, whatever the limits are. `creator` as in `resolve`."""
-        destination = Destination(self.core, address, settings, owner, automatic, creator=creator)
+        """Create a destination, whatever the limits are. `creator` as in `resolve`; without a
+        `provenance` the broker creates it; `created` as in `declare`."""
+        destination = Destination(
+            self.core, address, settings, owner, automatic, created, creator, provenance
+        )
         self.destinations[address] = destination
         self._count(destination, 1)
         for callback in self._awaited.pop(address.name, ()):
@@ -244,13 +302,16 @@ class Registry:
         created: int = 0,
         paused: bool = False,
         creator: str | None = None,
+        provenance: Provenance | None = None,
     ) -> Destination:
         """Create a destination that the journal knows already; without settings, an automatic one
-        with the broker's. `created` and `creator` as in Destination."""
+        with the broker's. `created`, `creator` and `provenance` as in Destination."""
         if settings is None:
             automatic = True
             settings = self.settings.defaults
-        destination = Destination(self.core, address, settings, None, automatic, created, creator)
+        destination = Destination(
+            self.core, address, settings, None, automatic, created, creator, provenance
+        )
         destination.gauged = None
         destination.paused = paused
         self.destinations[address] = destination
@@ -268,16 +329,10 @@ class Registry:
         if not number:
             number = destination.number = self.journal.destination(destination.address)
             destination.queue.number = number
-            if destination.owner is not None or (
-                destination.automatic
-                and (
-                    destination.settings != self.settings.defaults
-                    or destination.creator is not None
-                )
-            ):
+            if destination.owner is not None or destination.automatic:
                 self.journal.append_entry(
                     RecordType.SETTINGS,
-                    encode(Settings.of(destination)),
+                    encode(Settings.of(destination, self.settings.defaults)),
                     self.clock.wall,
                     destination=number,
                 )

@@ -81,13 +81,9 @@ def snapshot(broker: Broker) -> bytes:
                     flying[number].append(delivery)
     state = State(
         [
-            Settings.of(d)
+            Settings.of(d, broker.settings.defaults)
             for d in broker.destinations.values()
             if d.number or d.paused or not (d.temporary or d.automatic)
-            if d.paused
-            or not d.automatic
-            or d.settings != broker.settings.defaults
-            or d.creator is not None
         ],
         [SubscriptionEntry.of(s) for s in broker.durable_subscriptions.values()],
         [(number, sequences.tobytes()) for number, sequences in pending.items()],
@@ -288,8 +284,7 @@ class _Restoration:
     def _only_if_used(self, settings: Settings) -> bool:
         """Whether a destination came into being by itself, with the settings of any other: without
         messages or durable subscriptions it does not come back."""
-        usual = settings.settings == self.broker.settings.defaults
-        return settings.automatic and usual and not settings.paused
+        return settings.automatic and settings.default_settings and not settings.paused
 
     def _adopt(self, address: Address, settings: Settings | None, created: int = 0) -> Destination:
         """Bring a destination back; without settings, an automatic one. `created` is in wall ms, if
@@ -298,11 +293,12 @@ class _Restoration:
             return self.broker.adopt(address, None, created=created)
         return self.broker.adopt(
             address,
-            settings.settings,
+            self.broker.settings.defaults if settings.default_settings else settings.settings,
             settings.automatic,
             settings.created or created,
             settings.paused,
             settings.creator,
+            settings.provenance,
         )
 
     def _destination(self, row: Row) -> Destination | None:

@@ -466,10 +466,21 @@ class LoggingSettings(msgspec.Struct, frozen=True, kw_only=True):
     format: Annotated[
         Literal["console", "json"], about("For people, or one JSON object a line for machines.")
     ] = "console"
+    notices_per_minute: Annotated[
+        int,
+        about(
+            "Lines in a minute about requests of clients that had no effect, such as options of a "
+            "queue that exists with others; more of them are only counted."
+        ),
+    ] = 10
 
 
 class Config(msgspec.Struct, frozen=True, kw_only=True):
-    """Everything a broker is started with."""
+    """Everything a broker is started with.
+
+    explicit   names of the settings that `[destinations]` and `[broker.default_destination]` set,
+               by destination; of those without an entry, what differs from the usual
+    """
 
     broker: BrokerSettings = msgspec.field(default_factory=BrokerSettings)
     journal: JournalOptions = msgspec.field(default_factory=JournalOptions)
@@ -482,6 +493,7 @@ class Config(msgspec.Struct, frozen=True, kw_only=True):
     listeners: tuple[Listener, ...] = msgspec.field(default_factory=default_listeners)
     logging: LoggingSettings = LoggingSettings()
     destinations: dict[Address, DestinationSettings] = msgspec.field(default_factory=dict)
+    explicit: dict[Address, frozenset[str]] = msgspec.field(default_factory=dict)
     insecure_public: Annotated[
         bool,
         about(

@@ -181,6 +181,14 @@ class Listener(Limits, frozen=True, kw_only=True):
             "be as it is."
         ),
     ] = False
+    foreign_delete: Annotated[
+        Literal["refuse", "allow"],
+        about(
+            "Of the VibeMQ protocol: whether DeleteQueue deletes a queue that the configuration, "
+            "an administrator or a client of another protocol has created, that has consumers of "
+            "other protocols, or that is the dead-letter queue of one that exists."
+        ),
+    ] = "refuse"
     rate_limit: Annotated[
         int,
         about(
@@ -314,6 +322,7 @@ VIBEMQ_SETTINGS: Final = (
     "compression",
     "compression_threshold",
     "strict_create",
+    "foreign_delete",
     "rate_limit",
 )
 """Settings of a listener that mean something only to VibeMQ clients."""

@@ -41,6 +41,10 @@ Room = Callable[[Link, Listener], Session]
 """Makes the session of a new connection."""
 
 
+def _ignore(_: str) -> None:
+    return None
+
+
 class Rooms:
     """The protocols that this version serves, on one broker."""
 
@@ -54,8 +58,11 @@ class Rooms:
         context: Context | None = None,
         http: HttpSettings | None = None,
         background: Background | None = None,
+        notify: Callable[[str], None] = _ignore,
     ) -> None:
-        """`opened` are the listeners in service, now or later. `context` is for HTTP."""
+        """`opened` are the listeners in service, now or later. `context` is for HTTP, `notify`
+        tells the operator what sessions have noticed."""
+        self._notify = notify
         self._broker = broker
         self._opened = opened
         self._jmq_settings = jmq or JmqSettings()
@@ -169,6 +176,8 @@ class Rooms:
                 terms=terms,
                 compression=SUPPORTED if options.compression else (),
                 strict_create=options.strict_create,
+                foreign_delete=options.foreign_delete == "allow",
+                notify=self._notify,
                 rate_limit=options.rate_limit,
                 login_bytes=options.max_login_bytes,
             ),

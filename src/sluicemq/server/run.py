@@ -31,6 +31,7 @@ from sluicemq.broker.traced import TracedBroker
 from sluicemq.journal import FileJournal, MemoryJournal
 from sluicemq.journal.port import Journal
 from sluicemq.journal.space import SpaceLevel
+from sluicemq.model.destination import CreatedBy, Provenance, differing
 from sluicemq.model.errors import JournalError, SluiceError
 from sluicemq.model.histogram import Histogram
 from sluicemq.protocols.jmq.metrics import Metrics
@@ -47,6 +48,7 @@ from sluicemq.server.lag import LoopLag
 from sluicemq.server.listener import OpenListener
 from sluicemq.server.listening import WITH_LOGINS, admin_listener
 from sluicemq.server.logs import configure
+from sluicemq.server.notices import Notices
 from sluicemq.server.notify import Notifier
 from sluicemq.server.rooms import Rooms
 from sluicemq.server.services import console_addresses, jms_address
@@ -198,7 +200,12 @@ class Server:
             log.info("recovered", waiting=waiting, **journal.recovery.report)
             warn_of_loss(journal.recovery.report)
         for address, destination_settings in self.config.destinations.items():
-            broker.declare(address, destination_settings)
+            explicit = self.config.explicit.get(address, differing(destination_settings))
+            broker.declare(
+                address,
+                destination_settings,
+                provenance=Provenance(CreatedBy.CONFIGURATION, explicit),
+            )
         self._check_space(journal)
         return broker
 
@@ -264,7 +271,15 @@ class Server:
         )
         background = BackgroundThread(loop.call_soon_threadsafe)
         rooms = Rooms(
-            broker, self, gate, self.listeners, config.jmq, context, config.http, background
+            broker,
+            self,
+            gate,
+            self.listeners,
+            config.jmq,
+            context,
+            config.http,
+            background,
+            Notices(log.info, config.logging.notices_per_minute, time.monotonic).say,
         )
         metrics = Metrics(
             broker,

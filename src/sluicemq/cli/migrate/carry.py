@@ -23,7 +23,15 @@ from sluicemq.cli.migrate.sources import SourceError
 from sluicemq.cli.migrate.users import add_users
 from sluicemq.journal import FileJournal
 from sluicemq.journal.format import RecordType
-from sluicemq.model.destination import Address, DestinationSettings, Kind
+from sluicemq.model.destination import (
+    USUAL,
+    Address,
+    CreatedBy,
+    DestinationSettings,
+    Kind,
+    Provenance,
+    differing,
+)
 from sluicemq.model.errors import SelectorError
 from sluicemq.model.message import Message
 from sluicemq.server.clock import SystemClock
@@ -34,6 +42,12 @@ PART_MESSAGES: Final = 256
 PART_BYTES: Final = 4 * 1024**2
 """A part ends with the message that reaches one of these."""
 
+_CREATORS: Final = {
+    "openmq": CreatedBy.JMQ,
+    "phpmq": CreatedBy.PHPMQ,
+    "vibemq": CreatedBy.VIBEMQ,
+}
+"""Whose the destinations of a source are, by Plan.kind."""
 JOURNAL: Final = "journal"
 """Of the journal within the data directory."""
 
@@ -135,8 +149,18 @@ class _Carrier:
         if found is not None and not found.automatic:
             self._outcome.kept.append(address)
         else:
-            self._broker.declare(address, settings)
+            provenance, created = self._origin(address, settings)
+            self._broker.declare(address, settings, provenance=provenance, created=created)
             self._outcome.declared.append(address)
+
+    def _origin(self, address: Address, settings: DestinationSettings) -> tuple[Provenance, int]:
+        """Return what is known of the creation of a destination, and its time."""
+        plan = self._plan
+        known = plan.origins.get(address)
+        if known is not None:
+            return known
+        explicit = differing(settings, plan.defaults or USUAL)
+        return Provenance(_CREATORS[plan.kind], explicit), 0
 
     def _subscribe(self) -> None:
         broker = self._broker
@@ -172,12 +196,15 @@ class _Carrier:
         """The journal's, made before a unit is begun: it may append a record of its own."""
         number = self._numbers.get(address)
         if number is None:
-            found = self._broker.find(address)
-            if found is not None:
-                number = self._broker.number(found)
-            else:
-                number = self._journal.destination(address)
-            self._numbers[address] = number
+            broker = self._broker
+            found = broker.find(address) or broker.create(
+                address,
+                broker.settings.defaults,
+                None,
+                True,
+                provenance=Provenance(_CREATORS[self._plan.kind]),
+            )
+            number = self._numbers[address] = broker.number(found)
         return number
 
     def _write(self, part: list[Waiting]) -> None:

@@ -11,7 +11,7 @@ from typing import Final, NamedTuple
 import msgspec
 
 from sluicemq.cli.migrate.sources import Witness
-from sluicemq.model.destination import Address, DestinationSettings, encode_name
+from sluicemq.model.destination import Address, DestinationSettings, Provenance, encode_name
 from sluicemq.model.message import Message
 from sluicemq.server.identity.records import UserRecord
 
@@ -102,6 +102,8 @@ class Plan(msgspec.Struct, kw_only=True):
     comments       for settings and listeners (by their URL): where they come from
     defaults       of destinations that come into being by use; None = ours
     destinations   to be declared
+    origins        of those: what is known of their creation beside the kind of the source, and its
+                   time in ms since the epoch, 0 = not known
     counts         of waiting messages by destination
     waiting        the messages, read when they are asked for; those of a destination in order
     branches       prepared transactions; `held` are the messages that they have acknowledged
@@ -117,6 +119,7 @@ class Plan(msgspec.Struct, kw_only=True):
     comments: dict[str, str] = msgspec.field(default_factory=dict)
     defaults: DestinationSettings | None = None
     destinations: dict[Address, DestinationSettings] = msgspec.field(default_factory=dict)
+    origins: dict[Address, tuple[Provenance, int]] = msgspec.field(default_factory=dict)
     subscriptions: list[Subscription] = msgspec.field(default_factory=list)
     users: list[NewUser] = msgspec.field(default_factory=list)
     counts: Counter[Address] = msgspec.field(default_factory=Counter)

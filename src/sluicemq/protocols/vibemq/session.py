@@ -14,6 +14,7 @@ request is answered, and the connection goes on.
 from __future__ import annotations
 
 import secrets
+from collections.abc import Callable
 from functools import partial
 from typing import Final, NamedTuple
 
@@ -24,7 +25,6 @@ from sluicemq.model.errors import (
     AccessError,
     AuthenticationMissing,
     BrokerError,
-    DestinationNotFound,
     LoginBusy,
     ProtocolError,
     TooManyConnections,
@@ -38,6 +38,7 @@ from sluicemq.protocols.vibemq.admin import administer
 from sluicemq.protocols.vibemq.answers import MOST_UNREAD, Answers, error_code
 from sluicemq.protocols.vibemq.compression import SUPPORTED, Compression, negotiate
 from sluicemq.protocols.vibemq.mapping import is_queue_name
+from sluicemq.protocols.vibemq.ownership import foreign, takes_options
 from sluicemq.protocols.vibemq.publisher import MOST_UNCONFIRMED, Publisher
 from sluicemq.protocols.vibemq.subscriber import Shared, Subscriber, Terms
 from sluicemq.protocols.vibemq.wire import (
@@ -70,6 +71,10 @@ MOST_UNPACKED: Final = 4 * MAX_BODY
 _NEVER_LIMITED: Final = frozenset({ACK, PING, DISCONNECT})
 
 
+def _ignore(_: str) -> None:
+    return None
+
+
 class Options(NamedTuple):
     """What a listener says about its connections.
 
@@ -78,6 +83,8 @@ class Options(NamedTuple):
     terms           of subscriptions
     compression     offered to the clients
     strict_create   CreateQueue answers QUEUE_EXISTS even if nothing is different
+    foreign_delete  DeleteQueue deletes queues that others have created or use (ownership.py)
+    notify          called with what an operator should know, as text; must not raise
     rate_limit      requests of a connection in a second, acknowledgements and pings not counted;
                     0 = as many as it likes
     login_bytes     bytes of a frame's body accepted before the login, decompressed too
@@ -88,6 +95,8 @@ class Options(NamedTuple):
     terms: Terms = Terms()
     compression: tuple[Compression, ...] = SUPPORTED
     strict_create: bool = False
+    foreign_delete: bool = False
+    notify: Callable[[str], None] = _ignore
     rate_limit: int = 0
     login_bytes: int = 64 * 1024
 
@@ -455,40 +464,51 @@ class VibemqSession:
     # --- queues ------------------------------------------------------------------------------
 
     def _create_queue(self, frame: Frame) -> None:
-        """What exists already may be declared again in the same words; in any, if it came into
-        being by being used and nobody has declared it so far."""
-        options = queues.read_options(frame.payload, frame.headers)
+        """What exists already stays as it is, unless it came into being by VibeMQ use and nobody
+        has declared it so far."""
+        written = queues.read_written(frame.payload, frame.headers)
         if not self._may(frame, Operation.CREATE):
             return
-        letters = options.dead_letter_queue
-        # else whoever may create one queue could fill any other, by letting messages expire
-        if letters and not self._permits(frame, Operation.PRODUCE, letters):
+        name = frame.queue
+        options = written.options()
+        existing = queues.find(self._broker, name)
+        if existing is not None and self._options.strict_create:
+            self._answers.refuse(frame.id, "QUEUE_EXISTS", f"there is a queue {name}")
             return
-        existing = queues.find(self._broker, frame.queue)
-        if existing is not None and not self._agrees(existing, options):
-            self._answers.refuse(frame.id, "QUEUE_EXISTS", f"there is a queue {frame.queue}")
-            return
-        if existing is None or existing.automatic:
+        if existing is None or takes_options(self._broker, existing, options):
+            letters = options.dead_letter_queue
+            # else whoever may create one queue could fill any other, by letting messages expire
+            if letters and not self._permits(frame, Operation.PRODUCE, letters):
+                return
+            created = 0
+            if existing is not None and existing.address.kind is not options.kind:
+                created = existing.created
+                self._broker.remove(existing)
             self._broker.declare(
-                queues.address(frame.queue, options), options.settings, creator=self._shared.creator
+                queues.address(name, options),
+                options.settings,
+                creator=self._shared.creator,
+                provenance=written.provenance(),
+                created=created,
             )
-        self._answers.say(Frame(CREATE_QUEUE, frame.id, frame.queue))
-
-    def _agrees(self, existing: Destination, options: queues.Options) -> bool:
-        """Whether CreateQueue may succeed although there is such a queue."""
-        if self._options.strict_create or existing.temporary:
-            return False
-        if existing.automatic:
-            return existing.address.kind is options.kind
-        return queues.Options.of(existing) == options
+        elif ignored := queues.ignored(existing, written):
+            self._options.notify(
+                f"CreateQueue of {name} by {self._link.peer} changed nothing, because the queue "
+                f"exists with other options: {ignored}"
+            )
+        self._answers.say(Frame(CREATE_QUEUE, frame.id, name))
 
     def _delete_queue(self, frame: Frame) -> None:
+        """What does not exist need not be deleted."""
         if not self._may(frame, Operation.DELETE):
             return
         destination = queues.find(self._broker, frame.queue)
-        if destination is None or destination.temporary:
-            raise DestinationNotFound(f"there is no queue {frame.queue}")
-        self._broker.remove(destination, force=True)
+        if destination is not None:
+            why = "" if self._options.foreign_delete else foreign(self._broker, destination)
+            if why:
+                self._answers.refuse(frame.id, "FORBIDDEN", why)
+                return
+            self._broker.remove(destination, force=True)
         self._answers.say(Frame(DELETE_QUEUE, frame.id, frame.queue))
 
     def _queue_info(self, frame: Frame) -> None:

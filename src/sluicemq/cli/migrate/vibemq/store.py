@@ -9,6 +9,7 @@ from __future__ import annotations
 import sqlite3
 import time
 from collections.abc import Iterator
+from contextlib import suppress
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any, Final
@@ -19,12 +20,12 @@ from sluicemq.broker.deadletter import dead_letter_of
 from sluicemq.cli.migrate.plan import Plan, Waiting, key_of
 from sluicemq.cli.migrate.sources import Damage, Witness
 from sluicemq.cli.migrate.sqlite import columns, opened
-from sluicemq.model.destination import Address, Kind
+from sluicemq.model.destination import Address, Kind, Provenance
 from sluicemq.model.errors import ProtocolError
 from sluicemq.model.message import Durability, Message
 from sluicemq.protocols.vibemq.mapping import PRIORITIES, PRIORITY, read_priority, to_message
 from sluicemq.protocols.vibemq.payload import check
-from sluicemq.protocols.vibemq.queues import Options, address, read_options
+from sluicemq.protocols.vibemq.queues import Options, address, origin_of, read_options
 from sluicemq.protocols.vibemq.wire import NO_HEADERS, PUBLISH, Frame
 
 KIND: Final = "vibemq"
@@ -68,6 +69,8 @@ def read_store(plan: Plan, file: Path) -> None:
         store = _Store(file, plan.witness, "delivery_attempts" in there, _queues(file, connection))
         for name, options in store.queues.items():
             plan.destinations[store.address(name)] = options.settings
+        for name, origin in _origins(connection).items():
+            plan.origins[store.address(name)] = origin
         for raw, count in connection.execute(
             "SELECT CAST(queue_name AS BLOB), COUNT(*) FROM messages GROUP BY 1"
         ):
@@ -98,6 +101,18 @@ def _queues(file: Path, connection: sqlite3.Connection) -> dict[str, Options]:
         except ProtocolError as fault:
             raise Damage(f"{file}: queue {name}: {fault}") from None
     return queues
+
+
+def _origins(connection: sqlite3.Connection) -> dict[str, tuple[Provenance, int]]:
+    """Return how the queues were created, whose options can be read, and when."""
+    origins = {}
+    for raw, options, created in connection.execute(
+        "SELECT CAST(name AS BLOB), CAST(options_json AS BLOB), CAST(created_at AS BLOB)"
+        " FROM queues"
+    ):
+        with suppress(ProtocolError):
+            origins[_text(raw)] = origin_of(options or b"", _text(created))
+    return origins
 
 
 class _Store:
