@@ -25,6 +25,7 @@ from sluicemq.protocols.vibemq.queues import (
     Strategy,
     WrittenOptions,
     read_written,
+    shown_mode,
     shown_span,
 )
 from sluicemq.protocols.vibemq.wire import ATTEMPTS_HEADER, ERROR, NO_HEADERS, Frame
@@ -326,7 +327,7 @@ def conflicts(declared: WrittenOptions, found: WrittenOptions) -> list[str]:
     """
     differences = []
     if declared.mode != found.mode:
-        differences.append(f"its mode is {found.mode}, not {declared.mode}")
+        differences.append(f"its mode is {shown_mode(found.mode)}, not {shown_mode(declared.mode)}")
     if declared.ttl_ticks is not None and (
         found.ttl_ticks is None or declared.ttl_ticks < found.ttl_ticks
     ):

@@ -452,12 +452,12 @@ def info(destination: Destination, by_name: bool) -> bytes:
     """
     shown = WrittenOptions.of(destination)
     enforced = Options.of(destination)
-    mode = shown.mode or 0
+    mode = shown.mode
     fields: dict[str, object] = {
         "name": destination.name,
         "messageCount": min(destination.waiting, NO_LIMIT),
         "subscriberCount": destination.consumers,
-        "deliveryMode": spelled(Mode(mode)) if by_name and mode in _MODES else mode,
+        "deliveryMode": shown_mode(mode) if by_name and mode in _MODES else mode,
         "maxSize": shown.max_queue_size,
         "createdAt": _shown_creation(destination),
     }
@@ -511,6 +511,11 @@ def read_creation(text: str) -> tuple[int, int] | None:
     fraction = int((found.group(1) or "").ljust(7, "0"))
     ms, ticks = divmod(fraction, TICKS_PER_MS)
     return (seconds * 1000 + ms, ticks) if seconds > 0 else None
+
+
+def shown_mode(mode: int | None) -> str:
+    """Return a mode by its name, or an unknown one by its number."""
+    return spelled(Mode(mode)) if mode in _MODES else str(mode)
 
 
 def ignored(existing: Destination, written: WrittenOptions) -> str:
