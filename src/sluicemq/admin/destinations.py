@@ -118,6 +118,9 @@ class DestinationView(DestinationItem, kw_only=True, frozen=True, omit_defaults=
 
     configured   the configuration file declares it: its settings come back at the next start
     created      ms since the epoch
+    created_by   the broker, configuration, management, or the protocol of the client
+    explicit     names of the settings that were set on purpose; the others are defaults, of the
+                 broker or of that protocol
     parked       messages of producers that wait for room
     """
 
@@ -125,6 +128,8 @@ class DestinationView(DestinationItem, kw_only=True, frozen=True, omit_defaults=
     policy: Policy
     configured: bool
     created: int
+    created_by: str
+    explicit: list[str]
     parked: int
 
 
@@ -313,6 +318,8 @@ class DestinationPages:
             policy=Policy(dead_letter_queue=shown(queue)),
             configured=self._context.configuration.declares(destination.address),
             created=destination.created,
+            created_by=destination.provenance.created_by.value,
+            explicit=sorted(destination.provenance.explicit),
             parked=len(destination.parked),
         )
 

@@ -478,8 +478,9 @@ class LoggingSettings(msgspec.Struct, frozen=True, kw_only=True):
 class Config(msgspec.Struct, frozen=True, kw_only=True):
     """Everything a broker is started with.
 
-    explicit   names of the settings that `[destinations]` and `[broker.default_destination]` set,
-               by destination; of those without an entry, what differs from the usual
+    explicit   names of the settings that were set on purpose, by destination: those in its table,
+               and those that `[broker.default_destination]` makes other than usual; of
+               destinations without an entry, what differs from the usual
     """
 
     broker: BrokerSettings = msgspec.field(default_factory=BrokerSettings)

@@ -19,7 +19,7 @@ from typing import Any, Final, NamedTuple
 import msgspec
 
 from sluicemq.journal import JournalOptions
-from sluicemq.model.destination import Address, DestinationSettings, Kind
+from sluicemq.model.destination import Address, DestinationSettings, Kind, differing
 from sluicemq.model.errors import ConfigurationError
 from sluicemq.server.address import PROTOCOLS, Url
 from sluicemq.server.config import (
@@ -316,8 +316,7 @@ class _Collector:
 
     def finish(self) -> Loaded:
         limits = Limits(**self._section(("limits",)))
-        of_all = self._section(("broker", "default_destination"))
-        default = DestinationSettings(**of_all)
+        default = DestinationSettings(**self._section(("broker", "default_destination")))
         if self.listeners is None:
             built = [_build_listener({"url": item.url}, limits) for item in default_listeners()]
         else:
@@ -338,7 +337,8 @@ class _Collector:
                 for address, values in self.destinations.items()
             },
             explicit={
-                address: frozenset(of_all | values) for address, values in self.destinations.items()
+                address: differing(default).union(values)
+                for address, values in self.destinations.items()
             },
             insecure_public=self.values.get(("insecure_public",), False),
         )

@@ -13,7 +13,7 @@ from typing import Any, Final
 
 import msgspec
 
-from sluicemq.model.destination import DestinationSettings
+from sluicemq.model.destination import DestinationSettings, differing
 from sluicemq.server.config import Config
 from sluicemq.server.listening import (
     DEFAULT_LISTENERS,
@@ -143,10 +143,12 @@ def render(config: Config, origins: Mapping[str, str] | None = None) -> str:
     for address, settings in config.destinations.items():
         origin = f"  # {origins.get(f'destinations.{address}', '')}" if origins is not None else ""
         lines += ["", f"[destinations.{_quoted(str(address))}]{origin}"]
+        default = config.broker.default_destination
+        names = differing(settings, default)
+        names |= config.explicit.get(address, names) - differing(default)
         for setting in settings_of(DestinationSettings).values():
-            value = getattr(settings, setting.name)
-            if value != getattr(config.broker.default_destination, setting.name):
-                lines += _assignment(setting, value, (), None)
+            if setting.name in names:
+                lines += _assignment(setting, getattr(settings, setting.name), (), None)
     return "\n".join(lines).lstrip("\n") + "\n"
 
 

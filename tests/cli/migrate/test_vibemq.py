@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import sqlite3
 from contextlib import closing
+from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
@@ -14,7 +15,7 @@ from sluicemq.cli.local import LocalBroker
 from sluicemq.model.access import Operation
 from sluicemq.model.errors import ClientError
 from sluicemq.protocols.vibemq.blocking import BlockingVibeMQClient
-from sluicemq.protocols.vibemq.queues import Mode, Options, Strategy
+from sluicemq.protocols.vibemq.queues import Mode, Options, Strategy, WrittenOptions
 from sluicemq.server.identity.store import UserStore
 from tests.cli.conftest import Run
 from tests.cli.migrate.conftest import Migrate, journaled, left, restored
@@ -34,6 +35,7 @@ CREATE TABLE users (username TEXT PRIMARY KEY, password_hash TEXT NOT NULL,
 CREATE TABLE permissions (id INTEGER PRIMARY KEY AUTOINCREMENT, username TEXT NOT NULL,
     queue_pattern TEXT NOT NULL, operations TEXT NOT NULL, created_at INTEGER NOT NULL);
 """
+CREATED = "2026-02-18T10:00:00.1234567Z"
 OPTIONS = {
     "mode": 0,
     "maxQueueSize": 500,
@@ -59,8 +61,7 @@ class Store:
 
     def queue(self, name: str, **options: Any) -> None:
         said = json.dumps({**OPTIONS, **options})
-        created = "2026-02-18T10:00:00.1234567Z"
-        self.execute("INSERT INTO queues VALUES (?, ?, ?)", name, said, created)
+        self.execute("INSERT INTO queues VALUES (?, ?, ?)", name, said, CREATED)
 
     def message(
         self,
@@ -151,6 +152,33 @@ def test_queues_keep_their_options(store: Store, migrate: Migrate, tmp_path: Pat
         # what a fan-out queue has waits for its first subscriber
         client.subscribe("news")
         assert client.receive("news", 20).payload == b'"n"'
+
+
+def test_queues_read_back_as_they_were_written(
+    store: Store, migrate: Migrate, tmp_path: Path
+) -> None:
+    """Options that mean nothing, and the time of creation, to 100 ns."""
+    odd = {"mode": 9, "maxQueueSize": -1, "maxRetryAttempts": 0, "overflowStrategy": 7}
+    store.queue("odd", **odd, messageTtl="-00:00:00.0010000", enableDeadLetterQueue=False)
+    store.queue("tick", messageTtl="00:00:01.2345678", deadLetterQueueName="")
+    store.message("a", "orders", "1")
+    store.dead({"id": "d", "queueName": "gone", "payload": 1, "timestamp": CREATED}, 0)
+    migrate("vibemq", store.path)
+    with (
+        LocalBroker(tmp_path / "data", ["vibemq://127.0.0.1:0"]) as broker,
+        BlockingVibeMQClient.connect(port=broker.port("vibemq")) as client,
+    ):
+        found = client.queue_info("odd")
+        assert found is not None
+        assert found.written == WrittenOptions(9, -1, -10_000, False, None, 7, 0)
+        assert found.created == datetime(2026, 2, 18, 10, 0, 0, 123456, UTC)
+        tick = client.queue_info("tick")
+        assert tick is not None
+        assert (tick.written.ttl_ticks, tick.written.dead_letter_queue) == (12_345_678, "")
+        # all of it was VibeMQ's, and may be deleted by its clients
+        for name in ("odd", "tick", "orders", "gone.dlq"):
+            client.delete_queue(name)
+        assert client.list_queues() == []
 
 
 def test_a_life_begins_with_the_import(store: Store, migrate: Migrate, tmp_path: Path) -> None:
@@ -310,7 +338,7 @@ def test_without_a_store_it_is_said_what_is_missing(
         ("UPDATE messages SET payload_json = '{'", "message m"),
         ("UPDATE messages SET headers_json = '[]'", "message m"),
         ("UPDATE messages SET timestamp = 'soon'", "message m"),
-        ("UPDATE queues SET options_json = '{\"mode\": 9}'", "queue orders"),
+        ('UPDATE queues SET options_json = \'{"mode": "x"}\'', "queue orders"),
         ("DROP TABLE messages", "no table `messages`"),
         ("INSERT INTO dead_letters VALUES (7, 'x', '{', 0, 'now')", "dead letter 7"),
     ],
