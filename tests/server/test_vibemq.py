@@ -193,6 +193,38 @@ def test_options_of_the_listener_reach_the_session(start: Start) -> None:
         assert "RATE_LIMITED" in {frame.error_code for frame in client.many(60)}
 
 
+def test_queues_of_the_configuration_are_not_deleted(start: Start, tmp_path: Path) -> None:
+    """Unless the listener allows it. Options of the configuration show, defaults do not."""
+    file = tmp_path / "sluicemq.toml"
+    file.write_text(
+        "[destinations.orders]\nmax_messages = 7\nmax_bytes = '1MiB'\n"
+        "[destinations.urgent]\nby_priority = true\n"
+    )
+    allowing = "auto://127.0.0.1:0?foreign_delete=allow"
+    broker = start(VIBEMQ, allowing, options=("--config", str(file)))
+    with Wire(broker.port("vibemq")) as client, Wire(broker.port("auto")) as other:
+        orders = client.info("orders")
+        assert (orders["maxSize"], orders["deliveryMode"], orders["maxRetryAttempts"]) == (7, 0, 3)
+        assert (orders["effectiveMode"], orders["createdBy"]) == (3, "configuration")
+        assert client.info("urgent")["deliveryMode"] == 3
+        delete = Frame(wire.DELETE_QUEUE, "d", "orders")
+        client.say(delete)
+        answer = client.next()
+        assert (answer.error_code, "configuration" in answer.error_message) == ("FORBIDDEN", True)
+        other.say(delete)
+        assert other.next().type == wire.DELETE_QUEUE
+
+
+def test_ignored_options_are_logged(start: Start) -> None:
+    broker = start(VIBEMQ)
+    with Wire(broker.port("vibemq")) as client:
+        for options in (b'{"maxQueueSize":5}', b'{"maxQueueSize":6}'):
+            client.say(Frame(wire.CREATE_QUEUE, "c", "q", options))
+            assert client.next().type == wire.CREATE_QUEUE
+    broker.stop()
+    assert "CreateQueue of q " in broker.log.read_text()
+
+
 def test_logins(start: Start, tmp_path: Path) -> None:
     token = tmp_path / "token"
     token.write_text("a-token-of-some-length\n")
