@@ -47,7 +47,7 @@ class ForeignConsumer:
         pass
 
 
-def shown(peer: Peer, name: str = "q") -> WrittenOptions:
+def visible_options(peer: Peer, name: str = "q") -> WrittenOptions:
     """Return the options that QueueInfo shows, as a client reads them."""
     info = commands.read_info(peer.ask(wire.QUEUE_INFO, name))
     assert info is not None
@@ -72,7 +72,7 @@ def test_a_queue_that_others_use_is_as_a_declaration_with_defaults_wants_it(
 ) -> None:
     USERS[user](harness.broker)
     peer = harness.connect()
-    found = shown(peer)
+    found = visible_options(peer)
     assert found == DEFAULTS
     assert commands.conflicts(DEFAULTS, found) == []
     assert peer.info("q")["createdBy"] == user
@@ -98,14 +98,14 @@ def test_what_was_set_on_purpose_is_shown_field_by_field(harness: Harness) -> No
         provenance=Provenance(CreatedBy.CONFIGURATION, frozenset({"max_messages", "max_bytes"})),
     )
     peer = harness.connect()
-    assert shown(peer) == DEFAULTS._replace(max_queue_size=77)
-    # by_priority is what it was, but now somebody has said so
+    assert visible_options(peer) == DEFAULTS._replace(max_queue_size=77)
+    # by_priority is what it was, but now it is explicit
     harness.broker.declare(
         QUEUE,
         settings,
         provenance=Provenance(CreatedBy.CONFIGURATION, frozenset({"by_priority", "max_attempts"})),
     )
-    assert shown(peer) == DEFAULTS._replace(mode=3, max_retry_attempts=NO_LIMIT)
+    assert visible_options(peer) == DEFAULTS._replace(mode=3, max_retry_attempts=NO_LIMIT)
 
 
 @pytest.mark.parametrize(
@@ -129,27 +129,27 @@ def test_a_change_of_one_setting_shows_in_one_field(
     harness.broker.queue("q", by=CreatedBy.PHPMQ)
     harness.broker.declare(QUEUE, DestinationSettings(**changed))
     expected = DEFAULTS._replace(**{field: value}) if field else DEFAULTS
-    assert shown(harness.connect()) == expected
+    assert visible_options(harness.connect()) == expected
 
 
 def test_a_topic_stays_a_conflict(harness: Harness) -> None:
     harness.broker.topic("q", by=CreatedBy.JMQ)
     peer = harness.connect()
-    assert shown(peer).mode == Mode.FAN_OUT_WITH_ACK
-    assert commands.conflicts(DEFAULTS, shown(peer))
+    assert visible_options(peer).mode == Mode.FAN_OUT_WITH_ACK
+    assert commands.conflicts(DEFAULTS, visible_options(peer))
 
 
 def test_a_dead_letter_queue_is_as_a_declaration_with_defaults_wants_it(harness: Harness) -> None:
     peer = harness.connect()
     peer.create("q", maxQueueSize=1, overflowStrategy=3, enableDeadLetterQueue=True)
     peer.publish("q", "1", "2")
-    assert shown(peer, "q.dlq") == DEFAULTS
+    assert visible_options(peer, "q.dlq") == DEFAULTS
 
 
 def test_defaults_of_the_configuration_are_set_on_purpose() -> None:
     harness = Harness(BrokerSettings(defaults=DestinationSettings(max_messages=7)))
     harness.broker.queue("q", by=CreatedBy.PHPMQ)
-    assert shown(harness.connect()) == DEFAULTS._replace(max_queue_size=7)
+    assert visible_options(harness.connect()) == DEFAULTS._replace(max_queue_size=7)
 
 
 def test_a_later_change_replaces_what_was_written(harness: Harness) -> None:
@@ -238,17 +238,17 @@ def test_the_dead_letter_queue_of_an_existing_queue_is_not_deleted(
     harness: Harness, name: str
 ) -> None:
     peer = harness.connect()
-    letters = name or "q.dlq"
+    dead_letters = name or "q.dlq"
     peer.create("q", enableDeadLetterQueue=True, deadLetterQueueName=name or None)
     peer.create("other", enableDeadLetterQueue=False, deadLetterQueueName="free")
     peer.create("free")
-    peer.subscribe(letters)
-    answer = peer.ask(wire.DELETE_QUEUE, letters)
+    peer.subscribe(dead_letters)
+    answer = peer.ask(wire.DELETE_QUEUE, dead_letters)
     assert answer.error_code == "FORBIDDEN"
     assert "dead-letter queue of q" in answer.error_message
     assert peer.ask(wire.DELETE_QUEUE, "free").type == wire.DELETE_QUEUE
     assert peer.ask(wire.DELETE_QUEUE, "q").type == wire.DELETE_QUEUE
-    assert peer.ask(wire.DELETE_QUEUE, letters).type == wire.DELETE_QUEUE
+    assert peer.ask(wire.DELETE_QUEUE, dead_letters).type == wire.DELETE_QUEUE
 
 
 def test_dead_letters_of_others_are_not_deleted_either(harness: Harness) -> None:

@@ -39,7 +39,7 @@ def foreign(broker: Broker, destination: Destination) -> str:
 
 
 def _serves_others(destination: Destination) -> bool:
-    """Whether clients of other protocols consume it, or have a durable subscription of it."""
+    """Return whether clients of other protocols consume it or have a durable subscription of it."""
     subscriptions = (destination.queue, *destination.subscriptions.values())
     consumers = [consumer for each in subscriptions for consumer in each.consumers]
     if any(not isinstance(consumer.sink, Subscriber) for consumer in consumers):
