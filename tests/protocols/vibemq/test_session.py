@@ -304,6 +304,16 @@ def test_each_request_needs_its_own_right(kind: int, operation: Operation) -> No
     assert having.connect().ask(kind, "q").error_code == ""
 
 
+def test_a_refused_delete_tells_no_name_that_the_user_may_not_know() -> None:
+    harness = limited(("dead", Operation.DELETE))
+    settings = DestinationSettings(dead_letter=True, dead_letter_queue="dead")
+    harness.limit("secret", settings)
+    harness.broker.queue("dead", by=CreatedBy.VIBEMQ)
+    answer = harness.connect().ask(wire.DELETE_QUEUE, "dead")
+    assert answer.error_code == "FORBIDDEN"
+    assert "secret" not in answer.error_message
+
+
 def test_dead_letters_go_only_where_one_may_send() -> None:
     harness = limited(("mine", Operation.CREATE), ("letters", Operation.PRODUCE))
     peer = harness.connect()

@@ -10,6 +10,7 @@ from __future__ import annotations
 from typing import Final
 
 from sluicemq.broker import Broker, Destination
+from sluicemq.model.access import Identity
 from sluicemq.model.destination import CreatedBy, Overflow
 from sluicemq.protocols.vibemq.queues import Options
 from sluicemq.protocols.vibemq.subscriber import Subscriber
@@ -24,15 +25,16 @@ _CREATORS: Final = {
 }
 
 
-def foreign(broker: Broker, destination: Destination) -> str:
-    """Return why a queue is not for VibeMQ clients to delete, as a text that names its owner; ""
-    if it is."""
+def foreign(broker: Broker, destination: Destination, identity: Identity) -> str:
+    """Return why a queue is not for VibeMQ clients to delete, as a text that names its owner, and
+    other queues only if the user may know of them; "" if it is."""
     name = destination.name
     if how := _CREATORS.get(destination.provenance.created_by):
         return f"queue {name} {how}; VibeMQ clients cannot delete it"
     source = broker.dead_letters_of(destination)
     if source is not None:
-        return f"queue {name} is the dead-letter queue of {source.name}; delete that one first"
+        of = source.name if identity.sees(source.name) else "another queue"
+        return f"queue {name} is the dead-letter queue of {of}; delete that one first"
     if _serves_others(destination):
         return f"queue {name} has consumers of other protocols; VibeMQ clients cannot delete it"
     return ""

@@ -502,12 +502,15 @@ class VibemqSession:
         """What does not exist need not be deleted."""
         if not self._may(frame, Operation.DELETE):
             return
+        identity = self._identity
+        assert identity is not None
         destination = queues.find(self._broker, frame.queue)
         if destination is not None:
-            why = "" if self._options.foreign_delete else foreign(self._broker, destination)
-            if why:
-                self._answers.refuse(frame.id, "FORBIDDEN", why)
-                return
+            if not self._options.foreign_delete:
+                why = foreign(self._broker, destination, identity)
+                if why:
+                    self._answers.refuse(frame.id, "FORBIDDEN", why)
+                    return
             self._broker.remove(destination, force=True)
         self._answers.say(Frame(DELETE_QUEUE, frame.id, frame.queue))
 
