@@ -88,6 +88,7 @@ def snapshot(broker: Broker) -> bytes:
             or not d.automatic
             or d.settings != broker.settings.defaults
             or d.creator is not None
+            or d.settings.idle_timeout == 0
         ],
         [SubscriptionEntry.of(s) for s in broker.durable_subscriptions.values()],
         [(number, sequences.tobytes()) for number, sequences in pending.items()],
@@ -286,10 +287,11 @@ class _Restoration:
         return count
 
     def _only_if_used(self, settings: Settings) -> bool:
-        """Whether a destination came into being by itself, with the settings of any other: without
-        messages or durable subscriptions it does not come back."""
+        """Whether a destination came into being by itself, with the settings of any other, and goes
+        when it is idle: without messages or durable subscriptions it does not come back."""
         usual = settings.settings == self.broker.settings.defaults
-        return settings.automatic and usual and not settings.paused
+        stays = settings.paused or settings.settings.idle_timeout == 0
+        return settings.automatic and usual and not stays
 
     def _adopt(self, address: Address, settings: Settings | None, created: int = 0) -> Destination:
         """Bring a destination back; without settings, an automatic one. `created` is in wall ms, if

@@ -129,8 +129,14 @@ def render(config: Config, origins: Mapping[str, str] | None = None) -> str:
             section = getattr(section, name)
         lines += ["", f"[{'.'.join(path)}]"]
         for setting in settings_of(struct).values():
-            if (*path, setting.name) not in SECTIONS:
-                lines += _assignment(setting, getattr(section, setting.name), path, origins)
+            if (*path, setting.name) in SECTIONS:
+                continue
+            value = getattr(section, setting.name)
+            assignment = list(_assignment(setting, value, path, origins))
+            if struct is DestinationSettings and not _is_given(config, setting):
+                # an unset one leaves room for what a protocol expects
+                assignment[-1:] = [f"# {assignment[-1]}"] if origins is not None else []
+            lines += assignment
     origin = f"  # {origins.get('listeners', 'default')}" if origins is not None else ""
     for listener in config.listeners:
         lines += ["", f"[[listeners]]{origin}", f"url = {_value(listener.url.format(), None)}"]
@@ -176,6 +182,12 @@ def to_builtins(config: Config) -> dict[str, Any]:
 
 def _settings_tree(settings: DestinationSettings) -> dict[str, Any]:
     return {name: plain(getattr(settings, name)) for name in settings_of(DestinationSettings)}
+
+
+def _is_given(config: Config, setting: Setting) -> bool:
+    """Whether [broker.default_destination] sets it."""
+    value = getattr(config.broker.default_destination, setting.name)
+    return setting.name in config.default_fields or value != setting.default
 
 
 def _top_level() -> list[Setting]:
