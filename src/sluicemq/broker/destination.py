@@ -171,6 +171,11 @@ class Destination:
         return self.owner is not None
 
     @property
+    def stays(self) -> bool:
+        """It came into being by use and does not go when it is idle: nor does it at a restart."""
+        return self.automatic and self.settings.idle_timeout == 0
+
+    @property
     def waiting(self) -> int:
         """Messages waiting; of a topic, those of its longest subscription."""
         waiting = self.queue.waiting

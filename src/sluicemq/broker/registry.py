@@ -331,7 +331,7 @@ class Registry:
                 and (
                     destination.settings != self.settings.defaults
                     or destination.creator is not None
-                    or destination.settings.idle_timeout == 0
+                    or destination.stays
                 )
             ):
                 self.journal.append_entry(

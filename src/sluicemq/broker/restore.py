@@ -83,12 +83,12 @@ def snapshot(broker: Broker) -> bytes:
         [
             Settings.of(d)
             for d in broker.destinations.values()
-            if d.number or d.paused or not (d.temporary or d.automatic)
+            if d.number or d.paused or d.stays or not (d.temporary or d.automatic)
             if d.paused
             or not d.automatic
             or d.settings != broker.settings.defaults
             or d.creator is not None
-            or d.settings.idle_timeout == 0
+            or d.stays
         ],
         [SubscriptionEntry.of(s) for s in broker.durable_subscriptions.values()],
         [(number, sequences.tobytes()) for number, sequences in pending.items()],
