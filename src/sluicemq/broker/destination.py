@@ -157,9 +157,7 @@ class Destination:
         whatever its policy is, unless its protocol demands that they drop."""
         if self.settings.overflow not in _DROPPING:
             return False
-        return (
-            not self.for_dead_letters or self.address in self.core.dropping_dead_letter_queues
-        )
+        return not self.for_dead_letters or self.address in self.core.dropping_dead_letter_queues
 
     def priority(self, priority: int) -> int:
         """Which place in line a message of that priority has."""

@@ -144,7 +144,6 @@ class Registry:
                     self._note_settings(queue)
         return queue
 
-
     def await_creation(self, name: str, callback: Callable[[Destination], None]) -> None:
         """Call back when there is a queue or topic of that name, once; there must be none now."""
         self._awaited.setdefault(name, []).append(callback)
