@@ -143,7 +143,7 @@ def test_a_full_dead_letter_queue_refuses_what_is_redirected_to_it(overflow: Ove
     queue = rig.queue(dead_letter=True, max_messages=1, overflow=Overflow.DEAD_LETTER)
     rig.queue("q.dlq", max_messages=1, overflow=overflow)
     rig.send(queue, "a", "b")
-    with pytest.raises(LimitExceeded, match="q.dlq"):
+    with pytest.raises(LimitExceeded, match=r"q\.dlq"):
         rig.send(queue, "c")
     assert (dead(rig), queue.waiting, queue.statistics.rejected) == (["b"], 1, 1)
 

@@ -93,7 +93,8 @@ Queues that exist from the start, and topics (`[destinations."topic:NAME"]`). Wh
 out is as in `[broker.default_destination]`, which also holds for destinations that come into being
 by use. Of VibeMQ's queues it replaces only the settings that stand in it
 ([order of precedence](protocols/vibemq.md)). The limits of a dead-letter queue refuse, whatever its
-`overflow` is: dead letters are never dropped, except those of JMS in `mq.sys.dmq`. In a number that is a limit or a time, 0 means "no limit" or "never".
+`overflow` is: dead letters are never dropped, except those of JMS in `mq.sys.dmq`. In a number
+that is a limit or a time, 0 means "no limit" or "never".
 
 ```toml
 [destinations.orders]

@@ -7,7 +7,6 @@ from typing import Any
 
 import pytest
 
-from sluicemq.broker import BrokerSettings
 from sluicemq.model.destination import Address, DestinationSettings, Kind, Overflow
 from sluicemq.protocols.vibemq import queues, wire
 from sluicemq.protocols.vibemq.queues import NO_LIMIT, Mode, Strategy

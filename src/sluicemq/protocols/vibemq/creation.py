@@ -5,7 +5,7 @@ The settings of a new queue are, field by field, those of the first of these tha
     option of CreateQueue  >  option of the listener  >  [broker.default_destination]  >  VibeMQ's
 
 A queue that comes into being by use has no options of CreateQueue. As on the original server it
-stays when nobody uses it, unless `broker.default_destination.idle_timeout` says otherwise, and is
+stays when it is idle, unless `broker.default_destination.idle_timeout` says otherwise, and is
 there again after a restart.
 
 With a queue its dead-letter queue comes into being, if it has one; both count against the quota of
@@ -47,7 +47,7 @@ _OPTIONS: Final = frozenset(
 
 
 class ListenerDefaults(NamedTuple):
-    """What a listener says of queues for which a client gives no options; None = nothing.
+    """Options of a listener for queues for which a client gives none; None = not set.
 
     max_queue_size      messages waiting, 1 to NO_LIMIT
     max_retry_attempts  deliveries in total, 1 to NO_LIMIT
