@@ -22,7 +22,7 @@ from sluicemq.cli.migrate.plan import Plan
 from sluicemq.cli.migrate.sources import SourceError
 from sluicemq.cli.migrate.vibemq import survey as survey_vibemq
 from tests.cli.migrate import openmq_store as store
-from tests.cli.migrate import test_phpmq, test_vibemq
+from tests.cli.migrate import test_phpmq, vibemq_store
 from tests.cli.migrate.openmq_store import Instance, packet, record, stored
 
 FEW = settings(
@@ -171,7 +171,7 @@ def test_stores_of_vibemq(
     tmp_path_factory: pytest.TempPathFactory, mutations: list[tuple[float, bytes]], cut: float
 ) -> None:
     directory = tmp_path_factory.mktemp("vibemq")
-    made = test_vibemq.Store(directory / "vibemq.db")
+    made = vibemq_store.Store(directory / "vibemq.db")
     made.queue("orders")
     made.message("a", "orders", '{"a": 1}', headers={"k": "v"})
     made.path.write_bytes(mutated(made.path.read_bytes(), mutations, cut))
@@ -202,7 +202,7 @@ def test_values_of_any_type(
     answered(lambda: survey_phpmq(file, None))
     connection = sqlite3.connect(file)
     with suppress(UnicodeEncodeError, sqlite3.IntegrityError), connection:
-        connection.executescript(test_vibemq.SCHEMA)
+        connection.executescript(vibemq_store.SCHEMA)
         connection.execute("INSERT INTO queues VALUES (?, '{}', ?)", values[:2])
         connection.execute(
             "INSERT INTO messages (id, queue_name, payload_json, timestamp, headers_json)"

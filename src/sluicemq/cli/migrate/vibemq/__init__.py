@@ -10,7 +10,8 @@
 | users and permissions of auth.db     | the same; bcrypt is not carried over, so each user needs |
 |                                      | a new password                                           |
 | queues                               | queues, and topics for the fan-out modes                 |
-| messages                             | the same, with id, headers, priority, attempts           |
+| messages                             | the same, with id, headers, priority, attempts; rows that|
+|                                      | are no waiting messages go into a file (store.py)        |
 | dead_letters                         | messages in the queue's dead-letter queue                |
 """
 
@@ -30,8 +31,11 @@ SETTINGS: Final = "appsettings.json"
 STORE: Final = "vibemq.db"
 
 
-def survey(source: Path, store: Path | None) -> Plan:
-    """What the source holds. Raises SourceError."""
+def survey(
+    source: Path, store: Path | None, *, strict: bool = False, fan_out_rows: bool = False
+) -> Plan:
+    """What the source holds; `strict` and `fan_out_rows` are as of `read_store`. Raises
+    SourceError."""
     plan = Plan(kind="vibemq", place=source.resolve())
     settings: Path | None = source
     if source.is_dir():
@@ -53,10 +57,10 @@ def survey(source: Path, store: Path | None) -> Plan:
         plan.leave(
             "messages",
             "all",
-            "nothing says where they are: a broker without SQLite storage keeps them in memory or "
-            "in Redis. If there is a file, name it with --store; else have consumers empty the "
-            "queues before you move",
+            "nothing says where they are. If there is an SQLite file, name it with --store. "
+            "Messages in memory or in Redis are not covered: send the publishers here first, and "
+            "see the guide for what still waits there",
         )
     else:
-        read_store(plan, store)
+        read_store(plan, store, strict=strict, fan_out_rows=fan_out_rows)
     return plan

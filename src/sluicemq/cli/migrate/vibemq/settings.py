@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import os
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from hashlib import sha256
 from pathlib import Path
 from typing import Any, Final, NamedTuple
@@ -11,6 +12,7 @@ from typing import Any, Final, NamedTuple
 from sluicemq.cli.migrate.jsonc import decode
 from sluicemq.cli.migrate.plan import NewUser, Plan
 from sluicemq.cli.migrate.sources import Damage, read_settings
+from sluicemq.cli.migrate.vibemq.listener import CONVERSIONS, TLS_CONVERSIONS, Converted
 from sluicemq.server.identity.records import TokenRecord, UserRecord
 
 TOKEN_USER: Final = "vibemq"
@@ -33,17 +35,15 @@ _LIMITS: Final = {
     "compressionthreshold": "compression_threshold",
 }
 _KNOWN_ABSENT: Final = {
-    "queuedefaults.defaultdeliverymode": "a queue that comes into being by use delivers round "
-    "robin; create others with CreateQueue",
-    "queuedefaults.maxqueuesize": "queues that come into being by use hold 10,000 messages, as a "
-    "VibeMQ client expects; for others see [broker.default_destination]",
     "ratelimit.maxconnectionsperipperwindow": "connections are limited by max_connections; failed "
     "logins by [identity]",
+    "ratelimit.maxmessagesperclientpersecond": "RateLimit is not enabled",
     "ratelimit.connectionwindow": "see RateLimit.MaxConnectionsPerIpPerWindow",
     "authorization.superuserpassword": "passwords are set anew",
     "authorization.superuserusername": "the users are taken from the user database",
     "tls.restrictcertificatepathtoworkingdirectory": "certificates may be anywhere",
     "tls.allowedcertificatedirectories": "certificates may be anywhere",
+    "tls.sslprotocols": "TLS is not enabled",
     "tls.certificatepassword": "write it into a file of its own and name that with password_file",
     "sqlitestorage.enablewal": "the journal is ours",
     "sqlitestorage.busytimeoutms": "the journal is ours",
@@ -110,8 +110,7 @@ class _Reader:
             rate = self._take("ratelimit.maxmessagesperclientpersecond", int, 0)
             if rate:
                 options["rate_limit"] = rate
-        if self._supported() == []:
-            options["compression"] = False
+        self._convert(options, CONVERSIONS)
         if not self._take("queuedefaults.enableautocreate", bool, True):
             plan.set("broker.auto_create_queues", False, "VibeMQ:QueueDefaults:EnableAutoCreate")
         users = self._identity()
@@ -125,13 +124,29 @@ class _Reader:
             plan.leave("setting", written, reason)
         return Found(store, users)
 
-    def _supported(self) -> list[Any] | None:
-        given = self._values.pop("vibemq.supportedcompressions", None)
-        return given[1] if given is not None and isinstance(given[1], list) else None
+    def _convert(
+        self,
+        options: dict[str, str | int | bool],
+        conversions: dict[str, Callable[[list[str]], Converted]],
+    ) -> None:
+        for name, convert in conversions.items():
+            given = self._values.pop(f"vibemq.{name}", None)
+            if given is None or given[1] is None:
+                continue
+            values = given[1] if isinstance(given[1], list) else [given[1]]
+            texts = [str(value).strip() for value in values]
+            converted = convert(texts)
+            options.update(converted.options)
+            if converted.left:
+                self._plan.leave("setting", f"{given[0]}={','.join(texts)}", converted.left)
 
     def _place(self, said: str) -> Path:
-        """The original takes a relative path from where it was started: most often from here."""
-        return self._file.parent / said
+        """The original takes a relative path from where it was started: most often from here.
+
+        It becomes absolute, because the broker may be started elsewhere. Links are not followed: a
+        certificate may be replaced by changing one.
+        """
+        return Path(os.path.abspath(self._file.parent / said))
 
     def _identity(self) -> Path | None:
         plan = self._plan
@@ -165,7 +180,7 @@ class _Reader:
         kind = self._take("storagetype", str, "").lower()
         path = self._take("sqlitestorage.databasepath", str, "")
         if kind == "redis":
-            self._plan.leave("messages", "in Redis", "only SQLite stores are read")
+            self._plan.leave("messages", "in Redis", "Redis storage is not covered: see the guide")
             return None
         if kind == "sqlite" or path:
             return self._place(path or "vibemq.db")
@@ -176,8 +191,8 @@ class _Reader:
         tls = self._take("tls.enabled", bool, False)
         certificate = self._take("tls.certificatepath", str, "")
         required = self._take("tls.requireclientcertificate", bool, False)
-        self._values.pop("vibemq.tls.sslprotocols", None)  # both sides agree on one
         if tls:
+            self._convert(options, TLS_CONVERSIONS)
             options["certificate"] = str(self._place(certificate))
             if required:
                 plan.leave(
