@@ -27,6 +27,8 @@ CREATE TABLE users (username TEXT PRIMARY KEY, password_hash TEXT NOT NULL,
 CREATE TABLE permissions (id INTEGER PRIMARY KEY AUTOINCREMENT, username TEXT NOT NULL,
     queue_pattern TEXT NOT NULL, operations TEXT NOT NULL, created_at INTEGER NOT NULL);
 """
+
+
 @pytest.fixture
 def store(tmp_path: Path) -> Store:
     (tmp_path / "vibemq").mkdir()

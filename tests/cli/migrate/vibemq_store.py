@@ -60,9 +60,9 @@ class Store:
             connection.execute(sql, values)
 
     def queue(self, name: str, **options: Any) -> None:
-        said = json.dumps({**OPTIONS, **options}, separators=(",", ":"))
+        text = json.dumps({**OPTIONS, **options}, separators=(",", ":"))
         created = "2026-02-18T10:00:00.1234567Z"
-        self.execute("INSERT INTO queues VALUES (?, ?, ?)", name, said, created)
+        self.execute("INSERT INTO queues VALUES (?, ?, ?)", name, text, created)
 
     def message(
         self,
@@ -74,8 +74,8 @@ class Store:
         priority: int = 1,
         attempts: int = 0,
     ) -> None:
-        said = json.dumps(headers, separators=(",", ":")) if headers else None
-        values = (identity, queue, payload, timestamp, said, 1, priority, attempts)
+        text = json.dumps(headers, separators=(",", ":")) if headers else None
+        values = (identity, queue, payload, timestamp, text, 1, priority, attempts)
         self.execute("INSERT INTO messages VALUES (?, ?, ?, ?, ?, ?, ?, ?)", *values)
 
     def messages(self, queue: str, count: int) -> None:

@@ -36,8 +36,8 @@ def write_aside(plan: Plan, directory: Path, pause: Callable[[], None]) -> Path 
         with open(fd, "wb") as file:
             for row in plan.aside():
                 pause()
-                shown = {name: _shown(value) for name, value in row.row.items()}
-                file.write(_encode({"sort": row.sort, "reason": row.reason, **shown}) + b"\n")
+                columns = {name: _encodable(value) for name, value in row.row.items()}
+                file.write(_encode({"sort": row.sort, "reason": row.reason, **columns}) + b"\n")
             file.flush()
             os.fsync(file.fileno())
         return _keep(temporary, directory, plan.kind)
@@ -58,8 +58,8 @@ def _keep(temporary: Path, directory: Path, kind: str) -> Path:
         number += 1
 
 
-def _shown(value: object) -> object:
-    """A column's value for JSON."""
+def _encodable(value: object) -> object:
+    """Return a column's value as JSON can say it."""
     if isinstance(value, bytes):
         try:
             return value.decode()

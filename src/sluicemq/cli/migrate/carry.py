@@ -48,7 +48,7 @@ _OTHER: Final = {Kind.QUEUE: Kind.TOPIC, Kind.TOPIC: Kind.QUEUE}
 
 
 class Interrupted(SluiceError):
-    """Somebody has stopped the migration; the text says what has been done and how to go on."""
+    """The migration was stopped by SIGINT; the text says what has been done and how to go on."""
 
 
 class Outcome(msgspec.Struct, kw_only=True):
@@ -116,7 +116,7 @@ def imported_before(data_dir: Path) -> set[Key]:
 
 
 def _check_names(plan: Plan, present: Collection[Address]) -> None:
-    """Raises SourceError if the plan has a queue where there is a topic of that name, or the
+    """Raise SourceError if the plan has a queue where there is a topic of that name, or the
     reverse, and its source's clients can tell only one of them."""
     if not plan.one_name:
         return
@@ -175,7 +175,7 @@ class _Carrier:
         self._outcome = Outcome()
 
     def pause(self) -> None:
-        """Raises Interrupted if somebody wants it; only between two units."""
+        """Raise Interrupted after SIGINT. To be called between two units only."""
         if not self._interrupted():
             return
         done = sum(self._outcome.imported.values())

@@ -89,7 +89,9 @@ def vibemq(
     store: StoreOption = None,
     strict: Annotated[
         bool,
-        typer.Option("--strict", help="Stop at a queue or row that is odd, instead of setting it aside."),
+        typer.Option(
+            "--strict", help="Stop at a queue or row that is odd, instead of setting it aside."
+        ),
     ] = False,
     fan_out_rows: Annotated[
         bool,

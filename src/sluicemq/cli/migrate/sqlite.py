@@ -98,7 +98,7 @@ def columns(connection: sqlite3.Connection, table: str) -> set[str]:
     return {row[0].decode("utf-8", "replace") for row in found}
 
 
-# --- who has it open -----------------------------------------------------------------------------
+# --- use by other processes ----------------------------------------------------------------------
 
 
 def usage(path: Path) -> str:
@@ -120,8 +120,8 @@ def usage(path: Path) -> str:
 
 
 def _lock_holder(path: Path, start: int, length: int) -> int | None:
-    """The process that holds a POSIX lock on some of these bytes: 0 if it cannot be seen from
-    here, None if there is no lock, or the system cannot tell."""
+    """Return the process that holds a POSIX lock on some of these bytes: 0 if it cannot be seen
+    from here, None if there is no lock, or the system cannot tell."""
     if sys.platform != "linux":
         return None
     try:
@@ -140,7 +140,8 @@ def _lock_holder(path: Path, start: int, length: int) -> int | None:
 
 
 def _writer(path: Path) -> int:
-    """Another process that has the file open for writing, as far as /proc tells; 0 = none."""
+    """Return another process that has the file open for writing, as far as /proc shows it; 0 =
+    none."""
     try:
         status = path.stat()
         processes = [int(name) for name in os.listdir("/proc") if name.isdigit()]

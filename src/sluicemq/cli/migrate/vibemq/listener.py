@@ -32,11 +32,11 @@ class Converted(NamedTuple):
 
 
 def compression(values: list[str]) -> Converted:
-    """SupportedCompressions."""
-    wanted = {_ALGORITHMS.get(value.lower()) for value in values} - {None}
-    if not wanted:
+    """Convert SupportedCompressions."""
+    supported = {_ALGORITHMS.get(value.lower()) for value in values} - {None}
+    if not supported:
         return Converted({"compression": False})
-    if len(wanted) == 1:
+    if len(supported) == 1:
         return Converted(
             {},
             "gzip and Brotli are both offered, and the list of each client decides; "
@@ -46,7 +46,7 @@ def compression(values: list[str]) -> Converted:
 
 
 def delivery_mode(values: list[str]) -> Converted:
-    """QueueDefaults.DefaultDeliveryMode."""
+    """Convert QueueDefaults.DefaultDeliveryMode."""
     mode = _MODES.get(values[0].lower()) if values else None
     if mode is None:
         return Converted({}, "there is no such delivery mode")
@@ -54,7 +54,7 @@ def delivery_mode(values: list[str]) -> Converted:
 
 
 def queue_size(values: list[str]) -> Converted:
-    """QueueDefaults.MaxQueueSize: 0 and less are 1, as there."""
+    """Convert QueueDefaults.MaxQueueSize: 0 and less are 1, as there."""
     try:
         size = int(values[0])
     except (ValueError, IndexError):
@@ -63,7 +63,7 @@ def queue_size(values: list[str]) -> Converted:
 
 
 def tls_versions(values: list[str]) -> Converted:
-    """Tls.SslProtocols: names separated by commas, or one number."""
+    """Convert Tls.SslProtocols: names separated by commas, or one number."""
     names = [name.strip().lower() for value in values for name in value.split(",")]
     known = sorted(_TLS_VERSIONS[name] for name in names if name in _TLS_VERSIONS)
     others = [name for name in names if name not in _TLS_VERSIONS and name not in _SYSTEMS_CHOICE]

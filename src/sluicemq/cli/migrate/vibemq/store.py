@@ -73,9 +73,10 @@ _OPTIONS: Final = (
     "deadLetterQueueName", "overflowStrategy", "maxRetryAttempts",
 )  # fmt: skip
 _MESSAGE_COLUMNS: Final = (
-    "id", "queue_name", "timestamp", "headers_json", "priority", "delivery_attempts", "payload_json",
+    "id", "queue_name", "timestamp", "headers_json", "priority", "delivery_attempts",
+    "payload_json",
 )  # fmt: skip
-_LETTER_COLUMNS: Final = ("id", "message_json", "reason", "failed_at")
+_DEAD_LETTER_COLUMNS: Final = ("id", "message_json", "reason", "failed_at")
 _header_values: Final = msgspec.json.Decoder(dict[str, str | int | float | bool | None])
 
 
@@ -97,7 +98,7 @@ class Queue(NamedTuple):
     row: dict[str, object]
 
 
-class DeadLetter(msgspec.Struct):
+class DeadRow(msgspec.Struct):
     """A message as the table `dead_letters` has it."""
 
     id: str = ""
@@ -109,7 +110,7 @@ class DeadLetter(msgspec.Struct):
     deliveryAttempts: int = 0  # noqa: N815
 
 
-_letter: Final = msgspec.json.Decoder(DeadLetter)
+_dead_row: Final = msgspec.json.Decoder(DeadRow)
 
 
 def read_store(plan: Plan, file: Path, *, strict: bool = False, fan_out_rows: bool = False) -> None:
@@ -227,7 +228,7 @@ def _queues(connection: sqlite3.Connection) -> Iterator[Queue]:
 
 
 def _options(name: str, given: bytes) -> tuple[Options | None, str]:
-    """The options as far as they can be read, and what is wrong with the rest.
+    """Return the options as far as they can be read, and what is wrong with the rest.
 
     Options that cannot be read are as if they had not been given. If none can, it is not known
     what kind of destination the queue would be.
@@ -263,7 +264,7 @@ class _Store:
     """The rows of the file, as often as they are asked for.
 
     counted       messages have a number of deliveries
-    letters       there is a table of dead letters
+    dead_letters  there is a table of dead letters
     fan_out_rows  as of `read_store`
     """
 
@@ -273,53 +274,53 @@ class _Store:
         witness: Witness,
         queues: list[Queue],
         counted: bool,
-        letters: bool,
+        dead_letters: bool,
         fan_out_rows: bool,
     ) -> None:
         self._file = file
         self._witness = witness
         self._attempts = "delivery_attempts" if counted else "0"
-        self._letters = letters
+        self._has_dead_letters = dead_letters
         self._fan_out_rows = fan_out_rows
         self.all_queues = queues
         self._queues = {queue.name: queue for queue in queues}
 
     def options(self, name: str) -> Options:
-        """Those of a queue; of one without a row, or with an odd one, the defaults."""
+        """Return those of a queue; the defaults if it has no row, or an odd one."""
         queue = self._queues.get(name)
         return Options() if queue is None or queue.options is None else queue.options
 
     def address(self, name: str) -> Address:
-        """The destination that the queue is here."""
+        """Return the destination that the queue is here."""
         return address(name, self.options(name))
 
     def waiting(self) -> Iterator[Waiting]:
-        """The messages to import, in the order of each queue."""
+        """Read the messages to import, in the order of each queue."""
         with opened(self._file, self._witness) as connection:
             for found in self.rows(connection):
                 if not isinstance(found, Aside):
                     yield found
 
     def aside(self) -> Iterator[Aside]:
-        """What is not imported, odd queues first."""
+        """Read what is not imported, odd queues first."""
         with opened(self._file, self._witness) as connection:
             for found in self.rows(connection):
                 if isinstance(found, Aside):
                     yield found
 
     def rows(self, connection: sqlite3.Connection) -> Iterator[Waiting | Aside]:
-        """Odd queues, messages, dead letters. Raises Damage where the file is damaged."""
+        """Read odd queues, messages, dead letters. Raises Damage where the file is damaged."""
         for queue in self.all_queues:
             if queue.reason:
                 yield Aside("unreadable", queue.reason, queue.row)
         yield from self._messages(connection)
-        if self._letters:
+        if self._has_dead_letters:
             yield from self._dead_letters(connection)
 
     def _messages(self, connection: sqlite3.Connection) -> Iterator[Waiting | Aside]:
         count = "SELECT CAST(queue_name AS BLOB), COUNT(*) FROM messages GROUP BY 1"
         surplus = {
-            raw: total - self._room(_text(raw)) for raw, total in self._read(connection, count)
+            raw: total - self._capacity(_text(raw)) for raw, total in self._read(connection, count)
         }
         size = "LENGTH(CAST(payload_json AS BLOB))"
         rows = self._read(
@@ -342,8 +343,8 @@ class _Store:
             except Odd as fault:
                 yield Aside(fault.sort, str(fault), {"table": "messages", **row})
 
-    def _room(self, name: str) -> int:
-        """How many rows of a queue are not dropped; all of them if it is as large as a number."""
+    def _capacity(self, name: str) -> int:
+        """Return how many rows of a queue are imported, the newest ones."""
         settings = self.options(name).settings
         if settings.overflow is not Overflow.DROP_OLDEST or not settings.max_messages:
             return 1 << 62
@@ -380,14 +381,14 @@ class _Store:
         return Waiting(message, key_of(KIND, message.destination, raw_id), {"": count})
 
     def _dead_letters(self, connection: sqlite3.Connection) -> Iterator[Waiting | Aside]:
-        """Those of all queues, oldest first."""
+        """Read those of all queues, oldest first."""
         rows = self._read(
             connection,
             "SELECT id, CAST(message_json AS BLOB), reason, CAST(failed_at AS BLOB)"
             " FROM dead_letters ORDER BY failed_at, id",
         )
         for values in rows:
-            row = dict(zip(_LETTER_COLUMNS, values, strict=True))
+            row = dict(zip(_DEAD_LETTER_COLUMNS, values, strict=True))
             try:
                 yield self._dead_letter(row)
             except Odd as fault:
@@ -396,32 +397,32 @@ class _Store:
     def _dead_letter(self, row: Mapping[str, Any]) -> Waiting:
         """Raises Odd."""
         try:
-            letter = _letter.decode(row["message_json"] or b"")
+            dead_row = _dead_row.decode(row["message_json"] or b"")
         except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError) as fault:
             raise Odd("unreadable", f"not a message in JSON: {fault}") from None
-        name = letter.queueName
+        name = dead_row.queueName
         queue = Address(Kind.QUEUE, self.options(name).dead_letter_queue or f"{name}.dlq")
         if queue.name in self._queues and self.address(queue.name).kind is Kind.TOPIC:
             raise Odd("unreadable", f"its dead-letter queue {queue.name} is a fan-out queue")
-        payload = bytes(letter.payload)
+        payload = bytes(dead_row.payload)
         message = _made(
             self.address(name),
-            letter.id,
+            dead_row.id,
             payload if payload != b"null" else b"",
-            letter.headers or {},
-            letter.priority,
+            dead_row.headers or {},
+            dead_row.priority,
         )
-        message.timestamp = _instant(letter.timestamp.encode("utf-8", "replace"))
+        message.timestamp = _instant(dead_row.timestamp.encode("utf-8", "replace"))
         reason = row["reason"]
         dead = dead_letter_of(
             message,
             name,
             _REASONS.get(reason, _text(reason) or str(reason)),
-            _number(letter.deliveryAttempts),
+            _number(dead_row.deliveryAttempts),
             _instant(row["failed_at"]),
         )
         dead.destination = queue
-        identity = f"dead {row['id']} {letter.id}".encode("utf-8", "surrogatepass")
+        identity = f"dead {row['id']} {dead_row.id}".encode("utf-8", "surrogatepass")
         return Waiting(dead, key_of(KIND, queue, identity), {"": 0})
 
 
@@ -432,7 +433,7 @@ def _made(
     given: Mapping[str, str | int | float | bool | None],
     priority: object,
 ) -> Message:
-    """The message that a PUBLISH of this would have been. Raises Odd."""
+    """Return the message that a PUBLISH of this would have been. Raises Odd."""
     headers = {key: _spelled(value) for key, value in given.items() if value is not None}
     # one beyond the last is delivered before Critical there
     number = min(max(0, priority), len(PRIORITIES) - 1) if isinstance(priority, int) else NORMAL
@@ -452,7 +453,7 @@ def _made(
 
 
 def _check_size(frame: Frame) -> None:
-    """Raises ProtocolError if it is no frame, Odd if it does not fit into one that a .NET client
+    """Raise ProtocolError if it is no frame, Odd if it does not fit into one that a .NET client
     reads, compressed as well as may be."""
     body = encode(frame, trailer=False, limit=1 << 40)
     if len(body) <= MAX_BODY:
@@ -480,7 +481,10 @@ def _spelled(value: str | int | float | bool) -> str:
 
 
 def _instant(text: bytes | None) -> int:
-    """ms since the epoch of an ISO 8601 time, which is UTC if it says nothing else. Raises Odd."""
+    """Return ms since the epoch of an ISO 8601 time, which is UTC if it says nothing else.
+
+    Raises Odd.
+    """
     try:
         found = datetime.fromisoformat((text or b"").decode())
         if found.tzinfo is None:
