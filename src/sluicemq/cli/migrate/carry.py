@@ -82,6 +82,7 @@ def carry(plan: Plan, data_dir: Path, configured: Collection[Address] = ()) -> O
     is not imported again by the next run.
     """
     plan.witness.check("nothing has been written")
+    _check_names(plan, configured)
     with _until_interrupted() as interrupted:
         data_dir.mkdir(mode=0o700, parents=True, exist_ok=True)
         ledger = Ledger(data_dir / NAME)
@@ -90,7 +91,7 @@ def carry(plan: Plan, data_dir: Path, configured: Collection[Address] = ()) -> O
             settings = BrokerSettings(defaults=plan.defaults or DestinationSettings())
             broker = Broker(journal, SystemClock(), settings)
             restore(broker, journal.recovery)
-            _check_names(plan, {*configured, *broker.destinations})
+            _check_names(plan, broker.destinations)
             writer = broker.batches.writers.get(WRITER)
             ledger.settle(journal.identity, writer.batch if writer else 0)
             carrier = _Carrier(plan, broker, journal, ledger, interrupted)
@@ -181,10 +182,9 @@ class _Carrier:
         done = sum(self._outcome.imported.values())
         total = sum(self._plan.counts.values())
         raise Interrupted(
-            f"interrupted: {done} of {total} messages have been imported by this run, and "
-            f"{self._outcome.before} by earlier ones. Run the same command again to go on: "
-            "nothing is imported twice. The source is as it was; users and the configuration are "
-            "written at the end"
+            f"interrupted: this run has imported {done} messages, of {total} in the source. Run "
+            "the same command again to go on: nothing is imported twice. The source is as it was; "
+            "users and the configuration are written at the end"
         )
 
     def carry(self) -> Outcome:

@@ -462,7 +462,8 @@ def _check_size(frame: Frame) -> None:
         raise Odd("undeliverable", _too_large(len(body)))
     if (
         len(zlib.compress(body, 1, _GZIP)) > MAX_BODY
-        and len(brotli.compress(body, quality=5, lgwin=22)) > MAX_BODY
+        and len(brotli.compress(body, quality=5, lgwin=24)) > MAX_BODY
+        and len(zlib.compress(body, 9, _GZIP)) > MAX_BODY
     ):
         raise Odd("undeliverable", _too_large(len(body)))
 
