@@ -169,7 +169,7 @@ def test_the_settings_become_a_configuration(store: Store, migrate: Migrate, run
         "Logging": {"LogLevel": {"Default": "Warning"}},
         "VibeMQ": {
             "port": 3000, "MaxConnections": "77", "MaxMessageSize": 2097152,
-            "QueueDefaults": {"EnableAutoCreate": false},
+            "QueueDefaults": {"EnableAutoCreate": false, "MaxQueueSize": 5},
             "RateLimit": {"Enabled": true, "MaxMessagesPerClientPerSecond": 100},
             "SupportedCompressions": [], /* none */
             "StorageType": "Sqlite", "SqliteStorage": {"DatabasePath": "vibemq.db"},
@@ -186,6 +186,7 @@ def test_the_settings_become_a_configuration(store: Store, migrate: Migrate, run
     assert listener["max_connections"] == 77
     assert listener["max_frame_bytes"] == 2097152
     assert (listener["rate_limit"], listener["compression"]) == (100, False)
+    assert listener["default_max_queue_size"] == 5
 
 
 def test_the_old_token_goes_on_working(store: Store, migrate: Migrate, tmp_path: Path) -> None:
@@ -198,7 +199,7 @@ def test_the_old_token_goes_on_working(store: Store, migrate: Migrate, tmp_path:
         with pytest.raises(ClientError):
             BlockingVibeMQClient.connect(port=port, token="another")
         with BlockingVibeMQClient.connect(port=port, token="a shared secret") as client:
-            assert client.list_queues() == ["orders"]
+            assert client.list_queues() == ["orders", "orders.dlq"]
 
 
 def test_users_keep_their_permissions_and_need_passwords(
