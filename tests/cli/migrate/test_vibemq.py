@@ -11,11 +11,9 @@ from typing import Any
 import pytest
 
 from sluicemq.cli.local import LocalBroker
-from sluicemq.model.access import Operation
 from sluicemq.model.errors import ClientError
 from sluicemq.protocols.vibemq.blocking import BlockingVibeMQClient
 from sluicemq.protocols.vibemq.queues import Mode, Options, Strategy
-from sluicemq.server.identity.store import UserStore
 from tests.cli.conftest import Run
 from tests.cli.migrate.conftest import Migrate, journaled, left, restored
 
@@ -26,13 +24,6 @@ CREATE TABLE messages (id TEXT PRIMARY KEY, queue_name TEXT NOT NULL, payload_js
     priority INTEGER NOT NULL DEFAULT 1, delivery_attempts INTEGER NOT NULL DEFAULT 0);
 CREATE TABLE dead_letters (id INTEGER PRIMARY KEY AUTOINCREMENT, message_id TEXT NOT NULL,
     message_json TEXT NOT NULL, reason INTEGER NOT NULL, failed_at TEXT NOT NULL);
-"""
-AUTH = """
-CREATE TABLE users (username TEXT PRIMARY KEY, password_hash TEXT NOT NULL,
-    is_superuser INTEGER NOT NULL DEFAULT 0, created_at INTEGER NOT NULL,
-    updated_at INTEGER NOT NULL);
-CREATE TABLE permissions (id INTEGER PRIMARY KEY AUTOINCREMENT, username TEXT NOT NULL,
-    queue_pattern TEXT NOT NULL, operations TEXT NOT NULL, created_at INTEGER NOT NULL);
 """
 OPTIONS = {
     "mode": 0,
@@ -258,40 +249,6 @@ def test_the_old_token_goes_on_working(store: Store, migrate: Migrate, tmp_path:
             BlockingVibeMQClient.connect(port=port, token="another")
         with BlockingVibeMQClient.connect(port=port, token="a shared secret") as client:
             assert client.list_queues() == ["orders"]
-
-
-def test_users_keep_their_permissions_and_need_passwords(
-    store: Store, migrate: Migrate, tmp_path: Path
-) -> None:
-    auth = store.path.parent / "auth.db"
-    with closing(sqlite3.connect(auth)) as connection, connection:
-        connection.executescript(AUTH)
-        for name, superuser in (("vibemq", 1), ("shop", 0), ("no good name", 0)):
-            values = (name, "$2a$12$abc", superuser, 1, 1)
-            connection.execute("INSERT INTO users VALUES (?, ?, ?, ?, ?)", values)
-        for user, pattern, operations in (
-            ("shop", "orders.*", "[0, 1, 5]"),
-            ("shop", "x", '["Publish", "Fly"]'),
-        ):
-            connection.execute(
-                "INSERT INTO permissions (username, queue_pattern, operations, created_at)"
-                " VALUES (?, ?, ?, 1)",
-                (user, pattern, operations),
-            )
-    settings(store, Authorization={"SuperuserPassword": "secret"})
-    report = migrate("vibemq", store.path.parent)
-    assert ("password", "shop") in left(report)
-    assert ("user", "no good name") in left(report)
-    assert ("permission", "'Fly' of shop on x") in left(report)
-    assert "secret" not in report["config"]["text"]
-    users = UserStore(tmp_path / "data" / "users.json").read().users
-    assert users["vibemq"].superuser
-    assert {p.pattern: p.operations for p in users["shop"].permissions} == {
-        "orders.*": {Operation.PRODUCE, Operation.CONSUME, Operation.BROWSE},
-        "x": {Operation.PRODUCE},
-    }
-    # clients have to log in from now on, so the port may be open
-    assert 'url = "vibemq://0.0.0.0:2925"' in report["config"]["text"]
 
 
 def test_without_a_store_it_is_said_what_is_missing(
