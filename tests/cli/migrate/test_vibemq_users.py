@@ -1,4 +1,4 @@
-"""The users of VibeMQ: found wherever they are, never left out silently, and nobody needs a new
+"""The users of VibeMQ: found wherever they are, never left out silently, and none needs a new
 password."""
 
 from __future__ import annotations
@@ -114,9 +114,9 @@ def test_users_log_in_with_their_old_passwords(
         def connect(user: str, password: str) -> BlockingVibeMQClient:
             return BlockingVibeMQClient.connect(port=port, username=user, password=password)
 
-        shown = run("users", "list", *where, "--json").out
-        assert [user["password_scheme"] for user in json.loads(shown)] == ["bcrypt", "bcrypt"]
-        assert "$2b$" not in shown
+        listing = run("users", "list", *where, "--json").out
+        assert [user["password_scheme"] for user in json.loads(listing)] == ["bcrypt", "bcrypt"]
+        assert "$2b$" not in listing
         assert "password (bcrypt)" in run("users", "list", *where).out
         with pytest.raises(ClientError):
             connect("shop", "password €")
@@ -265,7 +265,7 @@ def test_options_name_what_lies_elsewhere(
 
 
 def refused(run: Run, tmp_path: Path, *arguments: object) -> str:
-    """What a migration says that must not be carried out."""
+    """Return the message of a migration that must not be carried out."""
     result = run("migrate", "vibemq", *map(str, arguments), "--to", str(tmp_path / "data"))
     assert result.code == 1
     assert not (tmp_path / "data").exists()
@@ -283,9 +283,9 @@ def test_users_that_are_not_found_are_an_error(
         file = tmp_path / "vibe.env"
         file.write_text("VibeMQ__Authorization__DatabasePath=who.db\n")
         options += ["--env", file]
-    said = refused(run, tmp_path, *options)
-    assert "who.db" in said
-    assert "--auth-db" in said
+    message = refused(run, tmp_path, *options)
+    assert "who.db" in message
+    assert "--auth-db" in message
     assert "--auth-db" in refused(run, tmp_path, *options, "--dry-run")
     report = migrate("vibemq", *map(Path, options[:1]), *map(str, options[1:]), "--without-users")
     assert ("users", "all") in left(report)
@@ -296,9 +296,9 @@ def test_users_of_whom_none_can_be_taken_over_are_an_error(
     source: Path, auth: AuthDatabase, run: Run, tmp_path: Path
 ) -> None:
     auth.execute("UPDATE users SET username = 'no good name'")
-    said = refused(run, tmp_path, source)
-    assert "none of its 1 users" in said
-    assert "no good name" in said
+    message = refused(run, tmp_path, source)
+    assert "none of its 1 users" in message
+    assert "no good name" in message
 
 
 def test_a_database_without_users_is_an_error_only_where_there_must_be_some(
@@ -311,12 +311,12 @@ def test_a_database_without_users_is_an_error_only_where_there_must_be_some(
     assert migrate("vibemq", source)["users"] == []
 
 
-def test_where_nothing_tells_of_users_that_is_said(source: Path, migrate: Migrate) -> None:
+def test_missing_signs_of_users_are_reported(source: Path, migrate: Migrate) -> None:
     """In a container Authorization is configured by variables, and auth.db is in no volume."""
     assert left(migrate("vibemq", source)) == [("users", "all, if there were any")]
 
 
-def test_a_database_without_its_log_is_told(source: Path, run: Run, tmp_path: Path) -> None:
+def test_a_database_without_its_log_is_reported(source: Path, run: Run, tmp_path: Path) -> None:
     """All that a running broker has may be in auth.db-wal."""
     made = tmp_path / "made.db"
     with closing(sqlite3.connect(made)) as connection:
@@ -382,9 +382,9 @@ def test_the_environment_names_the_settings_file(
 ) -> None:
     file = tmp_path / "vibe.env"
     file.write_text("VIBEMQ_CONFIG_PATH=/app/my.json\n")
-    said = refused(run, tmp_path, source, "--env", file)
-    assert "/app/my.json" in said
-    assert "--settings" in said
+    message = refused(run, tmp_path, source, "--env", file)
+    assert "/app/my.json" in message
+    assert "--settings" in message
     settings = write(tmp_path, "theirs.json", Port=3005)
     report = migrate("vibemq", source, "--env", str(file), "--settings", str(settings))
     assert "vibemq://127.0.0.1:3005" in report["config"]["text"]
@@ -399,14 +399,14 @@ def test_the_environment_names_the_settings_file(
         (b"A=1\nB=\xff\n", "byte 6"),
     ],
 )
-def test_damage_in_the_environment_is_told_with_its_place(
+def test_damage_in_the_environment_is_reported_with_its_place(
     source: Path, run: Run, tmp_path: Path, content: bytes, place: str
 ) -> None:
     file = tmp_path / "vibe.env"
     file.write_bytes(content)
-    said = refused(run, tmp_path, source, "--env", file)
-    assert "vibe.env" in said
-    assert place in said
+    message = refused(run, tmp_path, source, "--env", file)
+    assert "vibe.env" in message
+    assert place in message
 
 
 def test_options_that_contradict_each_other_are_refused(

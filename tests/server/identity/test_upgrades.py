@@ -1,4 +1,4 @@
-"""Users of VibeMQ log in with their old password, and nobody notices that its hash changes."""
+"""Users of VibeMQ log in with their old password, and do not notice that its hash changes."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from tests.server.identity.test_gate import log as log
 from tests.server.identity.test_legacy_hashes import bcrypt_of
 
 
-class OldHouse(House):
+class MigratedUsers(House):
     """A gate that verifies in earnest. `pause` holds the first check until it is set."""
 
     def __init__(self, directory: Path, **settings: Any) -> None:
@@ -58,23 +58,23 @@ class OldHouse(House):
 
 
 @pytest.fixture
-def house(tmp_path: Path) -> Iterator[OldHouse]:
-    house = OldHouse(tmp_path)
-    yield house
-    house.close()
+def users(tmp_path: Path) -> Iterator[MigratedUsers]:
+    users = MigratedUsers(tmp_path)
+    yield users
+    users.close()
 
 
-def test_the_first_login_replaces_the_hash(house: OldHouse, log: list[dict[str, Any]]) -> None:
-    house.move_in("anna", "right")
-    assert isinstance(house.login("anna", "wrong"), AuthenticationFailed)
-    house.drain()
-    assert house.stored("anna").startswith("$2b$04$")
-    assert house.login("anna", "right").name == "anna"
-    house.until_replaced("anna")
-    assert verify(house.stored("anna"), "right")
-    assert house.stored("anna").startswith("$argon2id$")
-    assert house.store.read().users["anna"].updated == 1
-    assert house.gate.roster.highest_cost == 0
+def test_the_first_login_replaces_the_hash(users: MigratedUsers, log: list[dict[str, Any]]) -> None:
+    users.move_in("anna", "right")
+    assert isinstance(users.login("anna", "wrong"), AuthenticationFailed)
+    users.drain()
+    assert users.stored("anna").startswith("$2b$04$")
+    assert users.login("anna", "right").name == "anna"
+    users.until_replaced("anna")
+    assert verify(users.stored("anna"), "right")
+    assert users.stored("anna").startswith("$argon2id$")
+    assert users.store.read().users["anna"].updated == 1
+    assert users.gate.roster.highest_cost == 0
     (change,) = [entry for entry in log if entry["event"] == "user changed"]
     assert change["changed"] == "password"
     assert change["changed_by"].startswith("the broker (bcrypt replaced")
@@ -83,103 +83,105 @@ def test_the_first_login_replaces_the_hash(house: OldHouse, log: list[dict[str, 
     assert "argon2id$" not in str(log)
 
 
-def test_what_began_before_the_replacement_goes_on(house: OldHouse) -> None:
-    house.move_in("anna", "right")
-    bond = house.gate.bond(Credentials("anna", "right"))
-    assert house.login("anna", "right").name == "anna"
-    house.until_replaced("anna")
+def test_sessions_from_before_the_replacement_goes_on(users: MigratedUsers) -> None:
+    users.move_in("anna", "right")
+    bond = users.gate.bond(Credentials("anna", "right"))
+    assert users.login("anna", "right").name == "anna"
+    users.until_replaced("anna")
     session = bond()
     assert session is not None
     assert session.name == "anna"
-    compared = len(house.compared)
-    assert house.login("anna", "right").name == "anna"
-    assert len(house.compared) == compared, "a proven password was forgotten"
-    assert house.login("anna", "right", peer="10.9.9.9:1").name == "anna"
-    assert isinstance(house.login("anna", "wrong"), AuthenticationFailed)
+    compared = len(users.compared)
+    assert users.login("anna", "right").name == "anna"
+    assert len(users.compared) == compared, "a proven password was forgotten"
+    assert users.login("anna", "right", peer="10.9.9.9:1").name == "anna"
+    assert isinstance(users.login("anna", "wrong"), AuthenticationFailed)
     # and a new password ends it all, as for everybody
     new = hash_password("new")
-    house.store.change(lambda db: changes.set_password(db, "anna", new, "", 5), "")
+    users.store.change(lambda db: changes.set_password(db, "anna", new, "", 5), "")
     assert bond() is None
-    assert isinstance(house.login("anna", "right"), AuthenticationFailed)
-    assert house.login("anna", "new").name == "anna"
+    assert isinstance(users.login("anna", "right"), AuthenticationFailed)
+    assert users.login("anna", "new").name == "anna"
 
 
 @pytest.mark.parametrize(("password", "admitted"), [("right", True), ("wrong", False)])
-def test_a_login_that_is_checked_meanwhile(house: OldHouse, password: str, admitted: bool) -> None:
+def test_a_login_that_is_checked_meanwhile(
+    users: MigratedUsers, password: str, admitted: bool
+) -> None:
     """Its check began with the hash that is gone when it ends."""
-    house.move_in("anna", "right")
-    house.pause = threading.Event()
-    pause = house.pause
-    access, line = house.open("10.0.0.2:7")
-    answers = house.begin(access, line.peer, Credentials("anna", password))
-    assert house.login("anna", "right").name == "anna"
-    house.until_replaced("anna")
+    users.move_in("anna", "right")
+    users.pause = threading.Event()
+    pause = users.pause
+    access, line = users.open("10.0.0.2:7")
+    answers = users.begin(access, line.peer, Credentials("anna", password))
+    assert users.login("anna", "right").name == "anna"
+    users.until_replaced("anna")
     pause.set()
     while not line.calls:
-        house.loop.run_one()
+        users.loop.run_one()
     line.calls.pop()()
     assert isinstance(answers[0], AuthenticationFailed) is not admitted
 
 
-def test_a_password_that_is_changed_meanwhile_stays(house: OldHouse) -> None:
-    stored = house.move_in("anna", "right")
+def test_a_password_that_is_changed_meanwhile_stays(users: MigratedUsers) -> None:
+    stored = users.move_in("anna", "right")
     new = hash_password("new")
-    house.store.change(lambda db: changes.set_password(db, "anna", new, "", 5), "")
-    database = house.store.read()
+    users.store.change(lambda db: changes.set_password(db, "anna", new, "", 5), "")
+    database = users.store.read()
     replaced = changes.replace_hashes(database, {"anna": (stored, "x"), "gone": (stored, "x")})
     assert replaced is database
 
 
 def test_a_file_that_cannot_be_written_keeps_the_hash(
-    house: OldHouse, log: list[dict[str, Any]]
+    users: MigratedUsers, log: list[dict[str, Any]]
 ) -> None:
-    stored = house.move_in("anna", "right")
-    house.move_in("bert", "other")
-    lock = house.store.path.with_name("users.json.lock")
+    stored = users.move_in("anna", "right")
+    users.move_in("bert", "other")
+    lock = users.store.path.with_name("users.json.lock")
     lock.unlink()
     lock.mkdir()  # nobody can change the file, not even root
     for peer in ("10.0.0.1:5", "10.0.0.1:6", "10.0.0.2:5"):
-        assert house.login("anna", "right", peer=peer).name == "anna"
-        assert house.login("bert", "other", peer=peer).name == "bert"
-        house.drain()
-    assert house.stored("anna") == stored
+        assert users.login("anna", "right", peer=peer).name == "anna"
+        assert users.login("bert", "other", peer=peer).name == "bert"
+        users.drain()
+    assert users.stored("anna") == stored
     warnings = [entry for entry in log if entry["log_level"] in ("warning", "error")]
     assert [entry["event"] for entry in warnings] == [
         "bcrypt hashes stay, because the user database cannot be changed"
     ]
-    # once somebody has changed the file, it is tried again
+    # once another process has changed the file, it is tried again
     lock.rmdir()
-    house.add("carl", "x")
-    assert house.login("anna", "right").name == "anna"
-    house.until_replaced("anna")
-    assert verify(house.stored("anna"), "right")
+    users.add("carl", "x")
+    assert users.login("anna", "right").name == "anna"
+    users.until_replaced("anna")
+    assert verify(users.stored("anna"), "right")
 
 
-def test_many_users_are_replaced_in_few_changes(house: OldHouse, log: list[Any]) -> None:
+def test_many_users_are_replaced_in_few_changes(users: MigratedUsers, log: list[Any]) -> None:
     names = [f"user{number}" for number in range(2 * AT_ONCE + 1)]
     for name in names:
-        house.move_in(name, name)
-    users = {name: house.stored(name) for name in names}
-    house.gate.refresh()
+        users.move_in(name, name)
+    hashes = {name: users.stored(name) for name in names}
+    users.gate.refresh()
     changed = 0
-    for name, stored in users.items():
-        house.gate._upgrades.offer(name, stored, name)
-    while house.gate.roster.highest_cost:
-        before = house.gate.roster
-        house.loop.run_one()
-        changed += house.gate.roster is not before
+    for name, stored in hashes.items():
+        users.gate._upgrades.offer(name, stored, name)
+    while users.gate.roster.highest_cost:
+        before = users.gate.roster
+        users.loop.run_one()
+        changed += users.gate.roster is not before
     # the first is on its way when the others come
     assert changed == 3
-    assert all(verify(house.stored(name), name) for name in names)
+    assert all(verify(users.stored(name), name) for name in names)
 
 
-def test_a_password_that_only_bcrypt_takes_stays_with_it(house: OldHouse) -> None:
+def test_a_password_that_only_bcrypt_takes_stays_with_it(users: MigratedUsers) -> None:
     """VibeMQ has no limit for passwords: 72 bytes count, whatever follows."""
-    stored = house.move_in("anna", "é" * 36)
+    stored = users.move_in("anna", "é" * 36)
     for peer in ("10.0.0.1:5", "10.0.0.2:5"):
-        assert house.login("anna", "é" * 1000, peer=peer).name == "anna"
-    house.drain()
-    assert house.stored("anna") == stored
+        assert users.login("anna", "é" * 1000, peer=peer).name == "anna"
+    users.drain()
+    assert users.stored("anna") == stored
 
 
 def test_the_hash_is_part_of_the_user_database() -> None:

@@ -111,7 +111,8 @@ def vibemq(
     as_json: JsonFlag = False,
 ) -> None:
     """Move in from VibeMQ (1.4 to 1.8 with SQLite storage)."""
-    from sluicemq.cli.migrate.vibemq import UsersSource, survey
+    from sluicemq.cli.migrate.vibemq import survey
+    from sluicemq.cli.migrate.vibemq.users import UsersSource
 
     if without_users and auth_db is not None:
         raise UsageError("give either --auth-db or --without-users, not both")

@@ -70,8 +70,8 @@ class PasswordUpgrades:
         self._call_soon = call_soon
         self._written = written
         self._replaced: dict[str, str] = {}
-        """By hash, the one that it has replaced. Set before the file is written, so that nobody
-        sees a hash there that is not in here."""
+        """By hash, the one that it has replaced. Set before the file is written, so that no
+        login sees a hash there that is not in here."""
         self._waiting: dict[str, tuple[str, str]] = {}
         """By user, the stored hash and the password."""
         self._running = False

@@ -24,7 +24,7 @@ from sluicemq.cli.migrate.sqlite import is_database
 from sluicemq.cli.migrate.vibemq.layers import SETTINGS, read_layers
 from sluicemq.cli.migrate.vibemq.settings import STORE, SettingsReader
 from sluicemq.cli.migrate.vibemq.store import read_store
-from sluicemq.cli.migrate.vibemq.users import UsersSource, take_users
+from sluicemq.cli.migrate.vibemq.users import FOUND_BY_NAME, UsersSource, take_users
 
 _UNKNOWN: Final = (
     "no settings and no user database are here, so nothing says whether clients had to log in. If "
@@ -38,12 +38,13 @@ def survey(
     *,
     settings: Path | None = None,
     environment: Path | None = None,
-    users: UsersSource = UsersSource(),
+    users: UsersSource = FOUND_BY_NAME,
 ) -> Plan:
     """Return what the source holds.
 
-    `store` is the SQLite file if it is not where `source` says, `settings` the only settings file to
-    read, `environment` a file with the variables that VibeMQ was started with. Raises SourceError.
+    `store` is the SQLite file if it is not where `source` says, `settings` the only settings file
+    to read, `environment` a file with the variables that VibeMQ was started with. Raises
+    SourceError.
     """
     plan = Plan(kind="vibemq", place=source.resolve())
     directory = source if source.is_dir() else source.parent

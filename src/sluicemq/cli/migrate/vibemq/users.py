@@ -53,6 +53,9 @@ class UsersSource(NamedTuple):
     none: bool = False
 
 
+FOUND_BY_NAME: Final = UsersSource()
+
+
 def take_users(plan: Plan, source: UsersSource, nearby: list[Path], values: Values) -> None:
     """Add the users to the plan. The database is looked for in the directories `nearby`, by the
     path and the name in the settings, else by its usual name.
@@ -60,8 +63,8 @@ def take_users(plan: Plan, source: UsersSource, nearby: list[Path], values: Valu
     Raises SourceError if there were users and none can be added.
     """
     authorized = any(name.startswith(AUTHORIZATION) for name in values)
-    said = values.get(f"{AUTHORIZATION}databasepath")
-    names = [str(said.value)] if said is not None and said.value else []
+    configured = values.get(f"{AUTHORIZATION}databasepath")
+    names = [str(configured.value)] if configured is not None and configured.value else []
     places = [beside(directory, name) for name in [*names, USERS] for directory in nearby]
     file = source.database or next((place for place in places if place.exists()), None)
     if source.none:
