@@ -6,22 +6,27 @@ from __future__ import annotations
 import json
 import sqlite3
 import time
-from contextlib import closing
+from contextlib import closing, suppress
 from pathlib import Path
 from typing import Any
 
 import bcrypt
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from sluicemq.cli.local import LocalBroker
+from sluicemq.cli.migrate.sources import SourceError
+from sluicemq.cli.migrate.vibemq import survey
 from sluicemq.model.access import Operation
 from sluicemq.model.errors import ClientError
 from sluicemq.protocols.vibemq.blocking import BlockingVibeMQClient
 from sluicemq.server.identity.passwords import verify
-from sluicemq.server.identity.records import UserRecord
+from sluicemq.server.identity.records import Database, UserRecord, decode, encode
 from sluicemq.server.identity.store import UserStore
 from tests.cli.conftest import Run
 from tests.cli.migrate.conftest import Migrate, left
+from tests.cli.migrate.test_hostile import FEW
 from tests.cli.migrate.test_vibemq import Store
 
 AUTH = """
@@ -416,3 +421,58 @@ def test_options_that_contradict_each_other_are_refused(
     refused(run, tmp_path, settings, "--settings", settings)
     both = ("--auth-db", str(auth.path), "--without-users")
     assert run("migrate", "vibemq", str(source), "--to", "data", *both).code == 2
+
+
+CELL = st.none() | st.integers(-(1 << 63), (1 << 63) - 1) | st.floats() | st.text() | st.binary()
+
+
+@FEW
+@given(
+    st.lists(st.tuples(CELL, CELL, CELL, CELL, CELL), max_size=3),
+    st.lists(st.tuples(CELL, CELL, CELL), max_size=3),
+)
+def test_cells_of_any_type_give_users_or_an_error(
+    tmp_path_factory: pytest.TempPathFactory,
+    rows: list[tuple[object, ...]],
+    grants: list[tuple[object, ...]],
+) -> None:
+    directory = tmp_path_factory.mktemp("vibemq")
+    with closing(sqlite3.connect(directory / "auth.db")) as connection, connection:
+        connection.execute(
+            "CREATE TABLE users (username, password_hash, is_superuser, created_at, updated_at)"
+        )
+        connection.execute(
+            "CREATE TABLE permissions (id INTEGER PRIMARY KEY, username, queue_pattern, operations)"
+        )
+        connection.executemany("INSERT INTO users VALUES (?, ?, ?, ?, ?)", rows)
+        connection.executemany("INSERT INTO permissions VALUES (NULL, ?, ?, ?)", grants)
+    write(directory)
+    with suppress(SourceError):
+        decode(encode(Database(users=dict(survey(directory, None).users))), "the plan's users")
+
+
+NAMES = (
+    *("VibeMQ__Port", "VibeMQ__Authorization__DatabasePath", "VIBEMQ_CONFIG_PATH"),
+    *("VibeMQ__A__0", "VibeMQ__A", "VibeMQ", "DOTNET_ENVIRONMENT"),
+)
+
+
+@FEW
+@given(
+    st.lists(
+        st.text(max_size=20)
+        | st.tuples(
+            st.sampled_from(NAMES),
+            st.sampled_from(["=", "", "__0=", "__=", ":"]),
+            st.text(max_size=10),
+        ).map("".join)
+    )
+)
+def test_lines_of_any_kind_give_settings_or_an_error(
+    tmp_path_factory: pytest.TempPathFactory, lines: list[str]
+) -> None:
+    directory = tmp_path_factory.mktemp("vibemq")
+    file = directory / "vibe.env"
+    file.write_text("\n".join(lines), encoding="utf-8", errors="surrogatepass")
+    with suppress(SourceError):
+        survey(directory, None, environment=file)
