@@ -198,8 +198,9 @@ class _Carrier:
         references = 1
         if address.kind is Kind.TOPIC:
             topic = self._broker.find(address)
-            hold = topic is not None and topic.settings.hold
-            if not hold:
+            if topic is not None and topic.settings.hold:
+                message.routes = (self._numbers[address],)  # its group
+            else:
                 message.routes, attempts = self._routes(topic, waiting)
                 references = len(message.routes)
                 if not references:
