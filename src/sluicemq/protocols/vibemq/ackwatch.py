@@ -11,26 +11,35 @@ deliveries that were sent and not acknowledged, in the order in which they were 
               last acknowledgement or the last time that ran out
     queued    the rest: the client has not come to it, and its time stands still
 
-What was taken back stays in that order until it is acknowledged or passed: its frame still waits at
-the client, and as long as it is the current one, nothing that is held has been begun.
-
 When a time runs out, that delivery counts as an attempt. If its subscription has other consumers,
 it goes back to them, else it is sent once more at once. If it was the current one, the connection
 is *silent* until something is acknowledged, whatever that is: what is queued goes back uncounted
 where there are other consumers, and each subscription has a window of one message.
+
+What was taken back, or sent again, is still in the client's hands, and its handler works on it: as
+long as such a copy is the current one, nothing that is held has been begun. So from the first time
+that runs out, until the client has done with all such copies, each copy that was sent is kept track
+of, and the window is smaller by those that were taken back. An acknowledgement of such a copy is
+worth as much as one of what is held: its handler has succeeded. The time of a current copy that was
+taken back runs out, too; then the next one is looked at.
 """
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Iterable, Iterator
 from enum import Enum
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING, Final
 
 if TYPE_CHECKING:
     from sluicemq.broker import Broker, Delivery
     from sluicemq.protocols.link import Link, Timer
     from sluicemq.protocols.vibemq.held import Held
     from sluicemq.protocols.vibemq.subscriber import Subscriber
+
+MOST_COPIES: Final = 4096
+"""Of which track is kept for one connection. A client that never acknowledges gets a few more
+with each time-out."""
 
 
 class Role(Enum):
@@ -41,48 +50,59 @@ class Role(Enum):
     QUEUED = "queued"
 
 
-class Sent(NamedTuple):
-    """The first time that a message was sent on the connection.
+class Copy:
+    """One frame that the client has to acknowledge.
 
-    at       steady ms
-    timeout  ms within which it had to be acknowledged
+    identity    by which it does
+    subscriber  that it was sent for
+    at          steady ms at which it was sent
+    passed      see the module
     """
 
-    at: int
-    timeout: int
+    __slots__ = ("at", "delivery", "identity", "passed", "subscriber")
 
-
-class Unanswered(NamedTuple):
-    """A delivery that was sent and is not acknowledged.
-
-    holder  the subscriber that holds it; None = it has been taken back
-    sent    see there
-    """
-
-    delivery: Delivery
-    holder: Subscriber | None
-    sent: Sent
-    role: Role
+    def __init__(
+        self,
+        identity: str,
+        delivery: Delivery,
+        subscriber: Subscriber,
+        passed: bool = False,
+    ) -> None:
+        self.identity = identity
+        self.delivery = delivery
+        self.subscriber = subscriber
+        self.at = delivery.delivered
+        self.passed = passed
 
 
 class AckWatch:
     """See the module.
 
-    heard    steady ms of the last acknowledgement, or of the last time that ran out
-    passed   steady ms at which that was sent which, of all that was acknowledged, was sent last
-    silent   see the module
+    copies  of which track is kept, in the order in which they were sent; None = there is no need
+    heard   steady ms of the last acknowledgement, or of the last time that ran out
+    passed  steady ms at which that was sent which, of all that was acknowledged, was sent last
+    silent  see the module
     """
 
-    __slots__ = ("_alarm", "_broker", "_due", "_held", "_link", "_sent", "heard", "passed", "silent")
+    __slots__ = (
+        "_alarm",
+        "_broker",
+        "_due",
+        "_held",
+        "_link",
+        "copies",
+        "heard",
+        "passed",
+        "silent",
+    )
 
     def __init__(self, link: Link, broker: Broker, held: Held) -> None:
         self._link = link
         self._broker = broker
         self._held = held
-        self._sent: dict[int, Sent] = {}
-        """By sequence, of what was taken back, or sent once more."""
         self._alarm: Timer | None = None
         self._due = 0
+        self.copies: list[Copy] | None = None
         self.heard = 0
         self.passed = 0
         self.silent = False
@@ -106,108 +126,150 @@ class AckWatch:
             self._alarm.cancel()
             self._alarm = None
 
-    def acknowledged(self, delivery: Delivery) -> int:
-        """The client has acknowledged that: returns when it was first sent, in steady ms."""
-        at = delivery.delivered
-        if self._sent:
-            first = self._sent.pop(delivery.sequence, None)
-            if first is not None:
-                at = first.at
-        if at > self.passed:
-            self.passed = at
-        return at
+    # --- acknowledgements --------------------------------------------------------------------
 
-    def hear(self) -> None:
-        """There was an acknowledgement, of whatever."""
+    def hear(self, identity: str) -> None:
+        """The client has acknowledged that id, and what it means has been settled."""
         self.heard = self._broker.clock.steady
+        if self.copies is None:
+            return
+        done = self._answer(self.copies, identity)
         if self.silent:
             self.silent = False
-            for subscriber in list(self._held.mine.values()):
-                subscriber.widen()
+            done.update(self._held.mine.values())
+        if all(self._is_held(copy) for copy in self.copies) and not self._has_doubles():
+            self.copies = None
+        taken = self._taken_back()
+        for subscriber in done:
+            subscriber.widen(taken[subscriber])
+
+    def _answer(self, copies: list[Copy], identity: str) -> set[Subscriber]:
+        """Take out what the client has done with. Returns whose it was."""
+        done: set[Subscriber] = set()
+        for place, copy in enumerate(copies):
+            if copy.identity == identity:
+                break
+        else:
+            return done
+        if not self._is_held(copy):
+            copy.subscriber.settle_taken_back(copy.delivery.sequence)
+        behind = copies[place + 1 :]
+        later = {copy.delivery.sequence for copy in behind}
+        kept: list[Copy] = []
+        for copy in copies[: place + 1]:
+            if (
+                copy.identity != identity
+                and self._is_held(copy)
+                and copy.delivery.sequence not in later
+            ):
+                copy.passed = True
+                kept.append(copy)
+            else:
+                done.add(copy.subscriber)
+        copies[:] = kept + behind
+        return done
+
+    def give_up(self, sequences: Iterable[int]) -> None:
+        """These have ended after their last attempt: the client is taken to have done with them."""
+        if self.copies is not None:
+            ended = set(sequences)
+            self.copies = [c for c in self.copies if c.delivery.sequence not in ended]
 
     def begun(self) -> set[int]:
         """Sequences of what is held and the client has, or may have, begun to handle."""
         return {
-            each.delivery.sequence
-            for each in self._unanswered()
-            if each.role is not Role.QUEUED and each.holder is not None
+            copy.delivery.sequence
+            for copy, role in _roles(self._sent())
+            if role is not Role.QUEUED and self._is_held(copy)
         }
 
-    def note_resent(self, delivery: Delivery, timeout: int) -> None:
-        """A delivery that the client may still have is about to be taken back, or sent again."""
-        self._sent.setdefault(delivery.sequence, Sent(delivery.delivered, timeout))
+    # --- copies ------------------------------------------------------------------------------
 
-    def give_up(self, sequences: Iterable[int]) -> None:
-        """These have ended after their last attempt: the client is taken to have done with them."""
-        for sequence in sequences:
-            self._sent.pop(sequence, None)
+    def _sent(self) -> list[Copy]:
+        """What was sent and is not acknowledged."""
+        if self.copies is not None:
+            return self.copies
+        by_subscription = {
+            consumer.subscription: subscriber
+            for consumer, subscriber in self._held.mine.items()
+            if consumer is not None
+        }
+        copies: list[Copy] = []
+        for identity, delivery in self._held.sent():
+            # of what has ended in another way, too: the client does not know
+            subscriber = by_subscription.get(delivery.subscription)
+            if subscriber is not None:
+                passed = delivery.delivered < self.passed or subscriber.has_passed(delivery)
+                copies.append(Copy(identity, delivery, subscriber, passed))
+        return copies
 
-    def _unanswered(self) -> Iterator[Unanswered]:
-        """All of them, in the order in which they were sent."""
-        current = False
-        for delivery in self._held.sent():
-            holder = self._held.holder(delivery)
-            sent = self._sent.get(delivery.sequence)
-            if sent is None:
-                if holder is None:
-                    continue  # it has ended in another way
-                sent = Sent(delivery.delivered, holder.timeout)
-            if sent.at < self.passed or (
-                holder is not None and holder.has_passed(sent.at, delivery)
-            ):
-                role = Role.PASSED
-            elif not current:
-                current = True
-                role = Role.CURRENT
-            else:
-                role = Role.QUEUED
-            yield Unanswered(delivery, holder, sent, role)
+    def _is_held(self, copy: Copy) -> bool:
+        return self._held.holder(copy.delivery) is copy.subscriber
+
+    def _has_doubles(self) -> bool:
+        """There are several copies of a message."""
+        assert self.copies is not None
+        return len({copy.delivery.sequence for copy in self.copies}) < len(self.copies)
+
+    def _taken_back(self) -> Counter[Subscriber]:
+        """How many copies the client has that its subscriptions do not hold."""
+        return Counter(c.subscriber for c in self.copies or () if not self._is_held(c))
+
+    # --- time --------------------------------------------------------------------------------
+
+    def _deadline(self, copy: Copy, role: Role) -> int:
+        """Steady ms at which the time of a copy runs out; 0 = never."""
+        timeout = copy.subscriber.timeout
+        if role is Role.QUEUED or not timeout:
+            return 0
+        if role is Role.PASSED:
+            return copy.at + timeout if self._is_held(copy) else 0
+        return max(copy.at, self.heard) + timeout
 
     def _ring(self) -> None:
         """Look for what is late."""
         self._alarm = None
         now = self._broker.clock.steady
         late: dict[Subscriber, list[int]] = {}
-        kept: dict[int, Sent] = {}
-        due = 0
+        sent = self._sent()
+        done: list[Copy] = []
         silent = False
-        for delivery, holder, sent, role in self._unanswered():
-            known = delivery.sequence in self._sent
-            if role is Role.QUEUED or (role is Role.CURRENT and not sent.timeout):
-                if known:
-                    kept[delivery.sequence] = sent
+        for copy, role in _roles(sent):
+            deadline = self._deadline(copy, role)
+            if not deadline or deadline > now:
                 continue
-            if role is Role.PASSED and holder is None:
-                continue  # the client has done with it
-            since = delivery.delivered if holder is not None else sent.at
-            if role is Role.CURRENT:
-                since = max(since, self.heard)
-            if not sent.timeout or since + sent.timeout > now:
-                if sent.timeout:
-                    due = min(due or since + sent.timeout, since + sent.timeout)
-                if known:
-                    kept[delivery.sequence] = sent
-                continue
-            silent = silent or role is Role.CURRENT
-            if holder is not None:
-                late.setdefault(holder, []).append(delivery.sequence)
-                if known:
-                    kept[delivery.sequence] = sent
-        self._sent = kept
-        for holder, sequences in late.items():
-            holder.time_out(sequences)
+            held = self._is_held(copy)
+            if held:
+                late.setdefault(copy.subscriber, []).append(copy.delivery.sequence)
+            if role is Role.PASSED:
+                done.append(copy)
+            else:
+                silent = True
+                copy.passed = not held  # it stays, as it may still be acknowledged
+        if late or silent:
+            self.copies = [copy for copy in sent if copy not in done][-MOST_COPIES:]
+            self.heard = now if silent else self.heard
+            for subscriber, sequences in late.items():
+                subscriber.time_out(sequences)
         if silent:
-            self.heard = now
             self.silent = True
             for subscriber in list(self._held.mine.values()):
                 subscriber.narrow()
         for subscriber in list(self._held.mine.values()):
             subscriber.measure()
-        for unanswered in self._unanswered():
-            if unanswered.role is Role.CURRENT and unanswered.sent.timeout:
-                # of what was sent just now, or has become the first just now
-                start = max(self.heard, unanswered.sent.at)
-                due = min(due or start + unanswered.sent.timeout, start + unanswered.sent.timeout)
-                break
-        if due:
-            self._look_at(due)
+        deadlines = [self._deadline(copy, role) for copy, role in _roles(self._sent())]
+        if any(deadlines):
+            self._look_at(min(filter(None, deadlines)))
+
+
+def _roles(copies: Iterable[Copy]) -> Iterator[tuple[Copy, Role]]:
+    """What each of the copies is, see the module."""
+    current = False
+    for copy in copies:
+        if copy.passed:
+            yield copy, Role.PASSED
+        elif current:
+            yield copy, Role.QUEUED
+        else:
+            current = True
+            yield copy, Role.CURRENT

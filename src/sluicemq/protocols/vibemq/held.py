@@ -48,7 +48,7 @@ class Held:
         """The client has done with the oldest delivery of that id that one of `mine` holds."""
         delivery = self.first.pop(identity, None)
         if delivery is None:
-            self.watch.hear()
+            self.watch.hear(identity)
             return
         if self._others:
             delivery = self._next(identity, delivery)
@@ -56,9 +56,7 @@ class Held:
         subscriber = self.mine.get(consumer)
         if subscriber is not None and consumer is not None:
             subscriber.acknowledge(consumer, delivery)
-        else:
-            self.watch.acknowledged(delivery)
-        self.watch.hear()
+        self.watch.hear(identity)
 
     def _next(self, identity: str, delivery: Delivery) -> Delivery:
         """Move up those behind a delivery that has been taken out; if that is held no more, the
@@ -79,12 +77,13 @@ class Held:
             return None
         return self.mine.get(consumer)
 
-    def sent(self) -> Iterator[Delivery]:
-        """Deliveries in the order in which they were sent, those that have gone included; younger
-        ones of an id come last."""
-        yield from self.first.values()
-        for others in self._others.values():
-            yield from others
+    def sent(self) -> Iterator[tuple[str, Delivery]]:
+        """Ids and deliveries in the order in which they were sent, those that have gone included;
+        younger ones of an id come last."""
+        yield from self.first.items()
+        for identity, others in self._others.items():
+            for delivery in others:
+                yield identity, delivery
 
     def trim(self) -> None:
         """Forget what has gone, if there is so much here that it may be much."""

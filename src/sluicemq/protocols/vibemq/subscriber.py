@@ -17,12 +17,13 @@ is settled when its bytes have left, and all ends with the subscription.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable
 from typing import Final, NamedTuple
 
 from sluicemq.broker import Broker, Consumer, Delivery, Destination, Window, place
 from sluicemq.model.errors import BrokerError
 from sluicemq.protocols.link import Link
+from sluicemq.protocols.vibemq.ackwatch import Copy
 from sluicemq.protocols.vibemq.compression import THRESHOLD, Compression
 from sluicemq.protocols.vibemq.held import Held
 from sluicemq.protocols.vibemq.mapping import shown_id
@@ -251,6 +252,7 @@ class Subscriber:
         chunks: list[bytes] = []
         too_long: list[int] = []
         size = 0
+        copies = held.watch.copies
         for delivery in deliveries:
             message = delivery.message
             assert message is not None  # in flight
@@ -267,6 +269,8 @@ class Subscriber:
                 shared.unsent.append((self, delivery))
             elif first.setdefault(identity, delivery) is not delivery:
                 held.add_again(identity, delivery)
+            if copies is not None:
+                copies.append(Copy(identity, delivery, self))
         shared.link.write(chunks)
         shared.traffic.delivered += len(chunks)
         held.trim()
@@ -297,22 +301,24 @@ class Subscriber:
         """The client has done with a delivery that `consumer`, this one's, holds or held."""
         if not consumer.subscription.settle(consumer, delivery.sequence):
             return
-        at = self._shared.held.watch.acknowledged(delivery)
-        if at >= self._passed:
+        watch = self._shared.held.watch
+        at = delivery.delivered
+        if at >= self._passed and watch.copies is None:
             where = place(delivery)
             if at > self._passed or where > self._passed_place:
                 self._passed = at
                 self._passed_place = where
+            if at > watch.passed:
+                watch.passed = at
         self._bytes -= delivery.size
         if self._full and (self._bytes < self._shared.terms.window_bytes or not consumer.unacked):
             self.measure()
 
     # --- time --------------------------------------------------------------------------------
 
-    def has_passed(self, at: int, delivery: Delivery) -> bool:
-        """Something that was sent behind a delivery, which was first sent at `at`, has been
-        acknowledged."""
-        return at < self._passed or (at == self._passed and place(delivery) < self._passed_place)
+    def has_passed(self, delivery: Delivery) -> bool:
+        """Something that was sent at the same time and behind the delivery was acknowledged."""
+        return delivery.delivered == self._passed and place(delivery) < self._passed_place
 
     def time_out(self, sequences: list[int]) -> None:
         """These have not been acknowledged in time: each counts as an attempt, and goes to another
@@ -322,7 +328,6 @@ class Subscriber:
             return
         broker = self._broker
         delayed = consumer.subscription.destination.settings.retry_delay
-        self._note_resent(consumer, sequences)
         if delayed or self._shared.congested or self._has_rivals(consumer):
             broker.time_out(consumer, sequences)
         else:
@@ -342,29 +347,37 @@ class Subscriber:
         window = consumer.window
         broker.revoke(window)
         if self._has_rivals(consumer):
-            self._note_resent(consumer, consumer.unacked)
             broker.release(consumer, attempted=False)
             broker.revoke(window)
         if not consumer.unacked:
             broker.grant(window, 1)
 
-    def widen(self) -> None:
-        """The client is silent no more."""
+    def widen(self, taken_back: int) -> None:
+        """The client is silent no more, or has done with copies that were taken back; it still has
+        so many of them."""
         consumer = self._consumer
         if consumer is None or not self.timeout:
             return
-        missing = self._shared.terms.window - len(consumer.unacked) - consumer.window.credit
+        missing = self._shared.terms.window - taken_back
+        missing -= len(consumer.unacked) + consumer.window.credit
         if missing > 0:
             self._broker.grant(consumer.window, missing)
 
+    def settle_taken_back(self, sequence: int) -> None:
+        """The client has done with a message after it was taken back, wherever that is now."""
+        if self._consumer is not None:
+            self._broker.settle_any(self._consumer.subscription, sequence)
+
     def _has_rivals(self, consumer: Consumer) -> bool:
         """Somebody else could take what this one gives back."""
-        return any(
-            peer is not consumer and peer.active and not peer.suspended
-            for peer in consumer.subscription.consumers
-        )
+        for peer in consumer.subscription.consumers:
+            if peer is not consumer and peer.active and not peer.suspended:
+                sink = peer.sink
+                if not (isinstance(sink, Subscriber) and sink.silent):
+                    return True
+        return False
 
-    def _note_resent(self, consumer: Consumer, sequences: Iterable[int]) -> None:
-        watch = self._shared.held.watch
-        for sequence in sequences:
-            watch.note_resent(consumer.unacked[sequence], self.timeout)
+    @property
+    def silent(self) -> bool:
+        """The connection is, see AckWatch."""
+        return self._shared.held.watch.silent
