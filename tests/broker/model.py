@@ -329,9 +329,9 @@ class Model:
         if destination.address.kind is Kind.QUEUE:
             return [destination.queue]
         wanted = [s for s in destination.subscriptions.values() if s.accepts(letter)]
-        if destination.settings.hold and not destination.members():
-            if destination.grouped or not wanted:
-                wanted.append(destination.queue)
+        alone = destination.settings.hold and not destination.members()
+        if alone and (destination.grouped or not wanted):
+            wanted.append(destination.queue)
         return wanted
 
     def accept(

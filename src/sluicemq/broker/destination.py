@@ -51,7 +51,7 @@ class Destination:
                    nobody subscribes (settings.hold)
     subscriptions  a topic's, by name; changed by `subscribe` and `unsubscribe` only
     members        those of them that are in the group, in order of arrival
-    grouped        True once the topic has had a member; survives a restart
+    grouped        True once the topic has had a member, or is to have one (Broker.form_group)
     owner          token of the connection a temporary destination belongs to
     automatic      created by use, so removed when idle
     creator        user whose quota it counts against, "" = any without a name; None = nobody's
@@ -253,7 +253,6 @@ class Destination:
             self.queue = self.core.subscriptions(self.core, self, number=self.number)
         member.member = True
         self.members[member] = None
-        self.grouped = True
         self.subscribe(member)
         return member
 

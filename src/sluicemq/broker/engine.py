@@ -212,11 +212,8 @@ class Broker(Intake):
         if limit and len(topic.subscriptions) >= limit:
             raise LimitExceeded(f"{topic.address} has {limit} subscriptions, the limit")
         if member:
-            known = topic.grouped
-            joined = topic.join(name)
-            if not known:
-                self.note_settings(topic)
-            return joined
+            self.form_group(topic)
+            return topic.join(name)
         number = 0
         if durable:
             self._check_subscriptions(name, creator)
@@ -293,13 +290,17 @@ class Broker(Intake):
         for consumer in orphans:
             consumer.sink.detached(consumer)
 
+    def form_group(self, topic: Destination) -> None:
+        """Keep what is held by a topic for members of its group, also after a restart."""
+        if not topic.grouped:
+            topic.grouped = True
+            self.note_settings(topic)
+
     def keeps(self, subscription: Subscription) -> bool:
         """Whether the topic keeps what a subscription has when that is removed now."""
         topic = subscription.destination
         return (
-            subscription.member
-            and topic.keeps_group
-            and (len(topic.members) == 1 or self.stopping)
+            subscription.member and topic.keeps_group and (len(topic.members) == 1 or self.stopping)
         )
 
     def compile_selector(self, text: str) -> CompiledSelector:

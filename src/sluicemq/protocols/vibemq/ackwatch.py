@@ -146,22 +146,17 @@ class AckWatch:
     def _answer(self, copies: list[Copy], identity: str) -> set[Subscriber]:
         """Take out what the client has done with. Returns whose it was."""
         done: set[Subscriber] = set()
-        for place, copy in enumerate(copies):
-            if copy.identity == identity:
-                break
-        else:
+        place = next((n for n, copy in enumerate(copies) if copy.identity == identity), -1)
+        if place < 0:
             return done
-        if not self._is_held(copy):
-            copy.subscriber.settle_taken_back(copy.delivery.sequence)
+        answered = copies[place]
+        if not self._is_held(answered):
+            answered.subscriber.settle_taken_back(answered.delivery.sequence)
         behind = copies[place + 1 :]
         later = {copy.delivery.sequence for copy in behind}
         kept: list[Copy] = []
         for copy in copies[: place + 1]:
-            if (
-                copy.identity != identity
-                and self._is_held(copy)
-                and copy.delivery.sequence not in later
-            ):
+            if copy is not answered and self._is_held(copy) and copy.delivery.sequence not in later:
                 copy.passed = True
                 kept.append(copy)
             else:

@@ -4,15 +4,15 @@ A client has no say in how much it is sent, so the broker decides: no more than 
 messages, nor than a number of bytes of their bodies, is unacknowledged at a time. (What is handed
 over in one turn is not divided, so the bytes may be exceeded by what that carries, 1 MiB at most.)
 
-The time for an acknowledgement is the connection's matter, see ackwatch.py. When the connection ends,
-what it had begun (there: passed or current) has had an attempt that may have been its last. What was
-queued counts one too, but is given to the next consumer however many it had: a client that dies
-of one message must not take all those behind it along.
+The time for an acknowledgement is the connection's matter, see ackwatch.py. When the connection
+ends, what it had begun (there: passed or current) has had an attempt that may have been its last.
+What was queued counts one too, but is given to the next consumer however many it had: a client that
+dies of one message must not take all those behind it along.
 
 A subscription of a fan-out queue is one of a topic. With acknowledgements it is a member of the
-topic's group: what the last one has not acknowledged stays with the topic, as it would with a queue;
-the copies of the others end with them. Without acknowledgements (`settle_on_send`) a delivery
-is settled when its bytes have left, and all ends with the subscription.
+topic's group: what the last one has not acknowledged stays with the topic, as it would with a
+queue; the copies of the others end with them. Without acknowledgements (`settle_on_send`) a
+delivery is settled when its bytes have left, and all ends with the subscription.
 """
 
 from __future__ import annotations
