@@ -4,7 +4,7 @@ A topic that holds messages (`settings.hold`) may have a *group*: subscriptions 
 with the topic when the last of them leaves. To the journal a group is one durable subscription that
 has the topic's number and has done with a message when all of its members have:
 
-    members   who has a message of the group                    the journal is told of its end by
+    members   who has a message of the group                    its end is journaled when it ends for
     0         the topic's own subscription, `queue`             that (RECORDED)
     1         the member                                        the member (RECORDED)
     2 or more each of those there were when it was published    the last of them (SHARED)
@@ -238,7 +238,7 @@ class Destination:
 
     @property
     def keeps_group(self) -> bool:
-        """What the last member has not acknowledged stays here for the next one."""
+        """Return whether what the last member has not acknowledged stays here for the next one."""
         settings = self.settings
         return self.grouped and settings.hold and not settings.settle_on_send
 
@@ -272,7 +272,7 @@ class Destination:
             member.number = number
 
     def is_last_copy(self, sequence: int) -> bool:
-        """A SHARED delivery of that message has ended; whether there are no more."""
+        """Count the end of a SHARED delivery of that message; return whether it was the last."""
         left = self.held.pop(sequence) - 1
         if left:
             self.held[sequence] = left
@@ -301,7 +301,7 @@ class Destination:
         return chosen
 
     def holds(self, targets: list[Subscription]) -> bool:
-        """The group is among those that a message is for."""
+        """Return whether the group is among those that a message is for."""
         if not self.settings.hold:
             return False
         return any(self._is_of_group(target) for target in targets)

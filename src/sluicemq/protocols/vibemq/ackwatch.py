@@ -108,7 +108,7 @@ class AckWatch:
         self.silent = False
 
     def expect(self, timeout: int) -> None:
-        """Something has been sent that has to be acknowledged within so many ms."""
+        """Watch for what has just been sent and has to be acknowledged within so many ms."""
         self._look_at(self._broker.clock.steady + timeout)
 
     def _look_at(self, due: int) -> None:
@@ -121,7 +121,7 @@ class AckWatch:
         self._alarm = self._link.call_later(delay / 1000, self._ring)
 
     def stop(self) -> None:
-        """The connection is over."""
+        """End: the connection is over."""
         if self._alarm is not None:
             self._alarm.cancel()
             self._alarm = None
@@ -129,7 +129,7 @@ class AckWatch:
     # --- acknowledgements --------------------------------------------------------------------
 
     def hear(self, identity: str) -> None:
-        """The client has acknowledged that id, and what it means has been settled."""
+        """Note that the client has acknowledged that id, and what it means has been settled."""
         self.heard = self._broker.clock.steady
         if self.copies is None:
             return
@@ -165,7 +165,7 @@ class AckWatch:
         return done
 
     def give_up(self, sequences: Iterable[int]) -> None:
-        """These have ended after their last attempt: the client is taken to have done with them."""
+        """Forget what has ended after its last attempt: the client is taken to have done with it."""
         if self.copies is not None:
             ended = set(sequences)
             self.copies = [c for c in self.copies if c.delivery.sequence not in ended]
@@ -181,7 +181,7 @@ class AckWatch:
     # --- copies ------------------------------------------------------------------------------
 
     def _sent(self) -> list[Copy]:
-        """What was sent and is not acknowledged."""
+        """Return what was sent and is not acknowledged, in order."""
         if self.copies is not None:
             return self.copies
         by_subscription = {
@@ -202,12 +202,12 @@ class AckWatch:
         return self._held.holder(copy.delivery) is copy.subscriber
 
     def _has_doubles(self) -> bool:
-        """There are several copies of a message."""
+        """Return whether there are several copies of a message."""
         assert self.copies is not None
         return len({copy.delivery.sequence for copy in self.copies}) < len(self.copies)
 
     def _taken_back(self) -> Counter[Subscriber]:
-        """How many copies the client has that its subscriptions do not hold."""
+        """Count the copies that the client has and its subscriptions do not hold."""
         return Counter(c.subscriber for c in self.copies or () if not self._is_held(c))
 
     # --- time --------------------------------------------------------------------------------
@@ -222,7 +222,7 @@ class AckWatch:
         return max(copy.at, self.heard) + timeout
 
     def _ring(self) -> None:
-        """Look for what is late."""
+        """Look for what is late, and arrange for the next look."""
         self._alarm = None
         now = self._broker.clock.steady
         late: dict[Subscriber, list[int]] = {}
@@ -258,7 +258,7 @@ class AckWatch:
 
 
 def _roles(copies: Iterable[Copy]) -> Iterator[tuple[Copy, Role]]:
-    """What each of the copies is, see the module."""
+    """Say of each copy what it is, see the module."""
     current = False
     for copy in copies:
         if copy.passed:

@@ -3,7 +3,7 @@
 | mode                  | destination                                                       |
 |-----------------------|-------------------------------------------------------------------|
 | 0 RoundRobin          | queue without priorities                                          |
-| 1 FanOutWithAck       | topic that holds messages while nobody subscribes                 |
+| 1 FanOutWithAck       | topic that holds messages while no VibeMQ client subscribes       |
 | 2 FanOutWithoutAck    | the same; what has been sent is settled                           |
 | 3 PriorityBased       | queue with priorities                                             |
 

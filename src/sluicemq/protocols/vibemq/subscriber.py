@@ -317,12 +317,12 @@ class Subscriber:
     # --- time --------------------------------------------------------------------------------
 
     def has_passed(self, delivery: Delivery) -> bool:
-        """Something that was sent at the same time and behind the delivery was acknowledged."""
+        """Return whether something that was sent at that time and behind it was acknowledged."""
         return delivery.delivered == self._passed and place(delivery) < self._passed_place
 
     def time_out(self, sequences: list[int]) -> None:
-        """These have not been acknowledged in time: each counts as an attempt, and goes to another
-        consumer or, if there is none, to the same one again."""
+        """Deliver again what has not been acknowledged in time, counting an attempt: to another
+        consumer or, if there is none, to the same one."""
         consumer = self._consumer
         if consumer is None:
             return
@@ -338,8 +338,8 @@ class Subscriber:
                 self.deliver(consumer, again)
 
     def narrow(self) -> None:
-        """The client is silent: leave what it has not begun to others, if there are any, and give
-        it one message at a time."""
+        """Give the client, which is silent, one message at a time, and what it has not begun to
+        others, if there are any."""
         consumer = self._consumer
         if consumer is None or not self.timeout:
             return
@@ -353,8 +353,8 @@ class Subscriber:
             broker.grant(window, 1)
 
     def widen(self, taken_back: int) -> None:
-        """The client is silent no more, or has done with copies that were taken back; it still has
-        so many of them."""
+        """Give the client, which is not silent, its whole window, less so many copies that were
+        taken back and that it still has."""
         consumer = self._consumer
         if consumer is None or not self.timeout:
             return
@@ -364,12 +364,12 @@ class Subscriber:
             self._broker.grant(consumer.window, missing)
 
     def settle_taken_back(self, sequence: int) -> None:
-        """The client has done with a message after it was taken back, wherever that is now."""
+        """Settle what the client has done with after it was taken back, wherever that is now."""
         if self._consumer is not None:
             self._broker.settle_any(self._consumer.subscription, sequence)
 
     def _has_rivals(self, consumer: Consumer) -> bool:
-        """Somebody else could take what this one gives back."""
+        """Return whether another consumer could take what this one gives back."""
         for peer in consumer.subscription.consumers:
             if peer is not consumer and peer.active and not peer.suspended:
                 sink = peer.sink
