@@ -295,3 +295,14 @@ def test_what_the_last_member_left_survives_a_crash_with_its_attempts(disk: Disk
     member = join(disk, held(disk), "m")
     disk.sync()
     assert member.attempts == {"a": 3}
+
+
+def test_a_snapshot_has_what_a_group_has_although_the_topic_holds_no_more(disk: Disk) -> None:
+    topic = disk.broker.declare(TOPIC, DestinationSettings(hold=True))
+    join(disk, topic, "m")
+    disk.send(topic, "a")
+    disk.sync()
+    disk.broker.declare(TOPIC, DestinationSettings())
+    disk.seal()
+    disk.crash()
+    assert held(disk).queue.waiting == 1

@@ -4,10 +4,10 @@ A topic that holds messages (`settings.hold`) may have a *group*: subscriptions 
 with the topic when the last of them leaves. To the journal a group is one durable subscription that
 has the topic's number and has done with a message when all of its members have:
 
-    members   who has a message of the group                    its end is journaled when it ends for
-    0         the topic's own subscription, `queue`             that (RECORDED)
-    1         the member                                        the member (RECORDED)
-    2 or more each of those there were when it was published    the last of them (SHARED)
+    members    who has a message of the group                 journaled when it ends for
+    0          the topic's own subscription, `queue`          that (RECORDED)
+    1          the member                                     the member (RECORDED)
+    2 or more  each that there was when it was published      the last of them (SHARED)
 
 The last member to leave becomes `queue`, with all it has and what it had delivered and was not
 acknowledged; the first one to come takes the place of `queue`. So nothing is moved, whatever the

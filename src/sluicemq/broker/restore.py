@@ -55,7 +55,7 @@ def snapshot(broker: Broker) -> bytes:
     for number, subscription in broker.durable_subscriptions.items():
         pending[number].extend(_recorded(subscription))
     for destination in broker.destinations.values():
-        if destination.topic and (destination.settings.hold or destination.queue.waiting):
+        if destination.topic and destination.number and _may_hold(destination):
             group = pending[destination.number] = array("Q", destination.held)
             for subscription in (destination.queue, *destination.members):
                 group.extend(_recorded(subscription))
@@ -123,6 +123,11 @@ def snapshot(broker: Broker) -> bytes:
         broker.core.clock_log.steps,
     )
     return encode(state)
+
+
+def _may_hold(topic: Destination) -> bool:
+    """Return whether messages may be for the topic's group."""
+    return topic.settings.hold or topic.grouped or bool(topic.held or topic.queue.waiting)
 
 
 def _recorded(subscription: Subscription) -> Iterator[int]:
@@ -379,7 +384,8 @@ class _Restoration:
         """Place a message of a topic where it still has to be delivered. Returns in how many."""
         sequence = row.sequence
         if sequence <= self.recovery.position:
-            chosen = [n for n, sequences in self.pending.items() if sequence in sequences]
+            numbers = (topic.number, *(s.number for s in topic.subscriptions.values()))
+            chosen = [n for n in numbers if sequence in self.pending.get(n, ())]
         else:
             chosen = list(self.broker.journal.fetch(sequence).routes)
         chosen = [n for n in chosen if sequence not in self.settled.get(n, ())]

@@ -165,7 +165,7 @@ class AckWatch:
         return done
 
     def give_up(self, sequences: Iterable[int]) -> None:
-        """Forget what has ended after its last attempt: the client is taken to have done with it."""
+        """Forget what has ended after its last attempt, as if the client had done with it."""
         if self.copies is not None:
             ended = set(sequences)
             self.copies = [c for c in self.copies if c.delivery.sequence not in ended]
