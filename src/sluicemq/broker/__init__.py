@@ -3,7 +3,7 @@
 from sluicemq.broker.batches import BatchAnswer
 from sluicemq.broker.clock import Clock, ManualClock
 from sluicemq.broker.consumer import Consumer, Sink, Window
-from sluicemq.broker.delivery import Delivery, place
+from sluicemq.broker.delivery import Delivery
 from sluicemq.broker.destination import Destination
 from sluicemq.broker.engine import Broker
 from sluicemq.broker.lane import Selector
@@ -30,5 +30,4 @@ __all__ = [
     "TransactionState",
     "Window",
     "compile_selector",
-    "place",
 ]

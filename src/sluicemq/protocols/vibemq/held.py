@@ -56,6 +56,8 @@ class Held:
         subscriber = self.mine.get(consumer)
         if subscriber is not None and consumer is not None:
             subscriber.acknowledge(consumer, delivery)
+            if self.watch.copies is None:
+                return
         self.watch.hear(identity)
 
     def _next(self, identity: str, delivery: Delivery) -> Delivery:

@@ -20,7 +20,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Final, NamedTuple
 
-from sluicemq.broker import Broker, Consumer, Delivery, Destination, Window, place
+from sluicemq.broker import Broker, Consumer, Delivery, Destination, Window
 from sluicemq.model.errors import BrokerError
 from sluicemq.protocols.link import Link
 from sluicemq.protocols.vibemq.ackwatch import Copy
@@ -100,7 +100,8 @@ class Subscriber:
         "_consumer",
         "_full",
         "_passed",
-        "_passed_place",
+        "_passed_order",
+        "_passed_priority",
         "_shared",
         "_template",
         "_topic",
@@ -127,7 +128,8 @@ class Subscriber:
         self._full = False
         self._passed = 0
         """Steady ms at which that was sent which, of what was acknowledged, was sent last."""
-        self._passed_place = (0, 0)
+        self._passed_priority = 0
+        self._passed_order = 0
         """And its place in the queue: what is sent at a time is sent in that order."""
 
     @property
@@ -303,13 +305,14 @@ class Subscriber:
             return
         watch = self._shared.held.watch
         at = delivery.delivered
-        if at >= self._passed and watch.copies is None:
-            where = place(delivery)
-            if at > self._passed or where > self._passed_place:
+        if watch.copies is None:
+            watch.heard = self._broker.clock.steady
+            if at > self._passed or (at == self._passed and self._is_behind(delivery)):
                 self._passed = at
-                self._passed_place = where
-            if at > watch.passed:
-                watch.passed = at
+                self._passed_priority = delivery.priority
+                self._passed_order = delivery.order
+                if at > watch.passed:
+                    watch.passed = at
         self._bytes -= delivery.size
         if self._full and (self._bytes < self._shared.terms.window_bytes or not consumer.unacked):
             self.measure()
@@ -318,7 +321,14 @@ class Subscriber:
 
     def has_passed(self, delivery: Delivery) -> bool:
         """Return whether something that was sent at that time and behind it was acknowledged."""
-        return delivery.delivered == self._passed and place(delivery) < self._passed_place
+        return delivery.delivered == self._passed and not self._is_behind(delivery)
+
+    def _is_behind(self, delivery: Delivery) -> bool:
+        """Return whether a delivery's place in the queue is behind what was acknowledged last."""
+        priority = delivery.priority
+        if priority == self._passed_priority:
+            return delivery.order > self._passed_order
+        return priority < self._passed_priority
 
     def time_out(self, sequences: list[int]) -> None:
         """Deliver again what has not been acknowledged in time, counting an attempt: to another
