@@ -24,7 +24,7 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Callable
-from typing import NamedTuple
+from typing import Final, NamedTuple
 
 from sluicemq.broker.core import Core
 from sluicemq.broker.delivery import RECORDED, SHARED, UNJOURNALED
@@ -32,8 +32,10 @@ from sluicemq.broker.routing import Routes
 from sluicemq.broker.statistics import Statistics
 from sluicemq.broker.subscription import DURABLE_SUBSCRIPTION, Subscription
 from sluicemq.journal.format import Cause
-from sluicemq.model.destination import Address, DestinationSettings, Kind
+from sluicemq.model.destination import Address, DestinationSettings, Kind, Overflow
 from sluicemq.model.message import DEFAULT_PRIORITY, Message
+
+_DROPPING: Final = frozenset({Overflow.DROP_OLDEST, Overflow.DROP_LOWEST})
 
 
 class Parked(NamedTuple):
@@ -60,6 +62,7 @@ class Destination:
     staged         messages written to the journal but not yet durable, and so not yet visible
     parked         messages of blocked producers, in order of arrival
     committing     commits under way that will publish here
+    dead_letters   the queue that its dead letters go to; None if it has none, or is that itself
     gauged         waiting, in flight and consumers as the journal was last told; None = not known
     removed        True once it is gone: whoever kept a reference must look it up again
     """
@@ -71,6 +74,7 @@ class Destination:
         "core",
         "created",
         "creator",
+        "dead_letters",
         "gauged",
         "grouped",
         "held",
@@ -129,6 +133,7 @@ class Destination:
         """How many SHARED deliveries there are of each message that has some."""
         self.idle_since = core.clock.steady
         self.used = 0
+        self.dead_letters: Address | None = None
         self.apply(settings)
         self.queue: Subscription = core.subscriptions(core, self)
 
@@ -144,6 +149,42 @@ class Destination:
             or settings.max_message_bytes
             or settings.message_ttl
         )
+        keeps = settings.dead_letter and not self.temporary and not self.removed
+        self.point_dead_letters(self.dead_letter_address if keeps else None)
+
+    @property
+    def dead_letter_address(self) -> Address:
+        """The queue that its dead letters go to, if it has any."""
+        return Address(Kind.QUEUE, self.settings.dead_letter_queue or f"{self.name}.dlq")
+
+    def point_dead_letters(self, queue: Address | None) -> None:
+        """Note which queue its dead letters go to, None = none."""
+        if queue == self.address:
+            queue = None
+        if queue == self.dead_letters:
+            return
+        queues = self.core.dead_letter_queues
+        if self.dead_letters is not None:
+            sources = queues[self.dead_letters]
+            del sources[self]
+            if not sources:
+                del queues[self.dead_letters]
+        if queue is not None:
+            queues.setdefault(queue, {})[self] = None
+        self.dead_letters = queue
+
+    @property
+    def for_dead_letters(self) -> bool:
+        """It is the dead-letter queue of a destination that exists."""
+        return self.address in self.core.dead_letter_queues
+
+    @property
+    def drops(self) -> bool:
+        """It makes room by dropping messages. The limits of a dead-letter queue refuse instead,
+        whatever its policy is, unless its protocol demands that they drop."""
+        if self.settings.overflow not in _DROPPING:
+            return False
+        return not self.for_dead_letters or self.address in self.core.dropping_dead_letter_queues
 
     def priority(self, priority: int) -> int:
         """Which place in line a message of that priority has."""
@@ -153,6 +194,11 @@ class Destination:
     def temporary(self) -> bool:
         """It lives only as long as the connection that created it."""
         return self.owner is not None
+
+    @property
+    def stays(self) -> bool:
+        """It came into being by use and does not go when it is idle: nor does it at a restart."""
+        return self.automatic and self.settings.idle_timeout == 0
 
     @property
     def waiting(self) -> int:

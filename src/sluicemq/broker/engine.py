@@ -157,8 +157,9 @@ class Broker(Intake):
         return moved
 
     def reap(self, destination: Destination) -> None:
-        """Remove an automatic destination if it has been idle for its time. Call now and then."""
-        if not destination.busy():
+        """Remove an automatic destination if it has been idle for its time, unless it is the
+        dead-letter queue of one that exists. Call now and then."""
+        if not destination.busy() and not destination.for_dead_letters:
             timeout = destination.settings.idle_timeout
             if timeout is None:
                 timeout = self.settings.idle_timeout

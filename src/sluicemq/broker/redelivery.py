@@ -100,6 +100,8 @@ def give_back(
             continue
         if attempted and limit and delivery.attempts >= limit and not spared:
             subscription.drop(delivery, "max-attempts", False)
+            if delivery.state != GONE and delivery.journaled == RECORDED:
+                counted.append((delivery.sequence, delivery.attempts))
             continue
         if attempted and delivery.journaled >= SHARED:
             counted.append((delivery.sequence, delivery.attempts))

@@ -90,12 +90,13 @@ def snapshot(broker: Broker) -> bytes:
         [
             Settings.of(d)
             for d in broker.destinations.values()
-            if d.number or d.paused or not (d.temporary or d.automatic)
+            if d.number or d.paused or d.stays or not (d.temporary or d.automatic)
             if d.paused
             or not d.automatic
             or d.settings != broker.settings.defaults
             or d.creator is not None
             or d.grouped
+            or d.stays
         ],
         [SubscriptionEntry.of(s) for s in broker.durable_subscriptions.values()],
         [(number, sequences.tobytes()) for number, sequences in pending.items()],
@@ -309,10 +310,11 @@ class _Restoration:
         return count
 
     def _only_if_used(self, settings: Settings) -> bool:
-        """Whether a destination came into being by itself, with the settings of any other: without
-        messages or durable subscriptions it does not come back."""
+        """Whether a destination came into being by itself, with the settings of any other, and goes
+        when it is idle: without messages or durable subscriptions it does not come back."""
         usual = settings.settings == self.broker.settings.defaults
-        return settings.automatic and usual and not settings.paused and not settings.grouped
+        stays = settings.paused or settings.grouped or settings.settings.idle_timeout == 0
+        return settings.automatic and usual and not stays
 
     def _adopt(self, address: Address, settings: Settings | None, created: int = 0) -> Destination:
         """Bring a destination back; without settings, an automatic one. `created` is in wall ms, if
