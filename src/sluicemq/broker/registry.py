@@ -6,6 +6,8 @@ from collections import Counter
 from collections.abc import Callable
 from typing import Final, TypeVar
 
+from msgspec.structs import replace
+
 from sluicemq.broker.clock import Clock
 from sluicemq.broker.core import Core
 from sluicemq.broker.destination import Destination
@@ -27,6 +29,8 @@ from sluicemq.model.errors import (
 _Key = TypeVar("_Key")
 
 _USUAL: Final = DestinationSettings()
+DEAD_LETTERS: Final = DestinationSettings()
+"""Of a dead-letter queue that nobody has declared: it takes every dead letter and keeps it."""
 
 
 class Registry:
@@ -75,18 +79,33 @@ class Registry:
         address: Address,
         defaults: DestinationSettings | None = None,
         creator: str | None = None,
+        *,
+        settings: DestinationSettings | None = None,
     ) -> Destination:
         """Find or automatically create. Raises DestinationNotFound, LimitExceeded.
 
         `defaults`: what a protocol's clients expect of a new one. They yield to the broker's own if
-        those are anything but the usual. A new one counts against the quota of `creator`
-        (Identity.creator), None = nobody's.
+        those are anything but the usual, `settings` do not. A dead-letter queue has its own,
+        whoever is the first to use it, and exists as soon as it is one. A new destination counts
+        against the quota of `creator` (Identity.creator), None = nobody's.
         """
         destination = self.destinations.get(address)
         if destination is not None:
             return destination
         if is_temporary(address.name):
             raise DestinationNotFound(f"{address} does not exist, or no longer")
+        queue = self.find_dead_letter_queue(address)
+        if queue is not None:
+            return queue
+        self.expect_creation(address, creator)
+        if settings is None:
+            own = self.settings.defaults
+            settings = own if defaults is None or own != _USUAL else defaults
+        return self.create(address, settings, None, True, creator)
+
+    def expect_creation(self, address: Address, creator: str | None) -> None:
+        """Raise DestinationNotFound or LimitExceeded unless a destination may come into being by
+        use; `creator` as in `resolve`."""
         settings = self.settings
         allowed = (
             settings.auto_create_queues
@@ -98,9 +117,32 @@ class Registry:
                 f"{address} does not exist and automatic creation is switched off"
             )
         self._check_limits(address, creator)
-        if defaults is None or settings.defaults != _USUAL:
-            defaults = settings.defaults
-        return self.create(address, defaults, None, True, creator)
+
+    def find_dead_letter_queue(self, address: Address) -> Destination | None:
+        """The queue if it is the dead-letter queue of a destination that exists, created if need
+        be; else None."""
+        sources = self.core.dead_letter_queues.get(address)
+        return self.dead_letter_queue(next(iter(sources))) if sources else None
+
+    def dead_letter_queue(self, source: Destination) -> Destination:
+        """The queue for the dead letters of a destination, created whatever the limits are if it
+        does not exist. One that came into being by use before it became a dead-letter queue gets
+        its settings."""
+        address = source.dead_letter_address
+        queue = self.destinations.get(address)
+        if queue is None:
+            return self.create(address, DEAD_LETTERS, None, True, source.creator)
+        if queue.automatic and queue is not source:
+            settings = replace(
+                DEAD_LETTERS,
+                max_consumers=queue.settings.max_consumers,
+                active_consumers=queue.settings.active_consumers,
+            )
+            if queue.settings != settings:
+                queue.apply(settings)
+                if queue.number:
+                    self.note_settings(queue)
+        return queue
 
     def await_creation(self, name: str, callback: Callable[[Destination], None]) -> None:
         """Call back when there is a queue or topic of that name, once; there must be none now."""
@@ -155,7 +197,7 @@ class Registry:
                 elect(subscription)
         if destination.parked:
             self.core.unblocking[destination] = None
-        self._note_settings(destination)
+        self.note_settings(destination)
         return destination
 
     def pause(self, destination: Destination) -> None:
@@ -163,7 +205,7 @@ class Registry:
         if not destination.paused:
             destination.paused = True
             if not destination.temporary:
-                self._note_settings(destination)
+                self.note_settings(destination)
 
     def unpause(self, destination: Destination) -> None:
         """Deliver again."""
@@ -172,9 +214,10 @@ class Registry:
             for subscription in (destination.queue, *destination.subscriptions.values()):
                 self.core.dirty[subscription] = None
             if not destination.temporary:
-                self._note_settings(destination)
+                self.note_settings(destination)
 
-    def _note_settings(self, destination: Destination) -> None:
+    def note_settings(self, destination: Destination) -> None:
+        """Let the journal know what a destination is to be like after a restart."""
         self.journal.append_entry(
             RecordType.SETTINGS,
             encode(Settings.of(destination)),
@@ -182,16 +225,30 @@ class Registry:
             destination=self.number(destination),
         )
 
-    def _check_limits(self, address: Address, creator: str | None) -> None:
-        """Raise LimitExceeded unless there may be one more destination, and of that creator."""
-        limit = self.settings.max_destinations
-        if limit and len(self.destinations) >= limit:
-            raise LimitExceeded(f"{address}: there are {limit} destinations already, the limit")
-        self._check_quota(address, creator)
+    def expect_pair(
+        self, address: Address, settings: DestinationSettings, creator: str | None
+    ) -> None:
+        """Raise LimitExceeded unless a destination of these settings and its dead-letter queue, if
+        it is to have one, may be created as far as they do not exist."""
+        needed = {address}
+        if settings.dead_letter:
+            queue = settings.dead_letter_queue or f"{address.name}.dlq"
+            needed.add(Address(Kind.QUEUE, queue))
+        missing = sum(each not in self.destinations for each in needed)
+        if missing:
+            self._check_limits(address, creator, missing)
 
-    def _check_quota(self, address: Address, creator: str | None) -> None:
+    def _check_limits(self, address: Address, creator: str | None, count: int = 1) -> None:
+        """Raise LimitExceeded unless there may be `count` more destinations, and of that
+        creator."""
+        limit = self.settings.max_destinations
+        if limit and len(self.destinations) + count > limit:
+            raise LimitExceeded(f"{address}: there are {limit} destinations already, the limit")
+        self._check_quota(address, creator, count)
+
+    def _check_quota(self, address: Address, creator: str | None, count: int = 1) -> None:
         limit = self.settings.max_user_destinations
-        if creator is not None and limit and self.created[creator] >= limit:
+        if creator is not None and limit and self.created[creator] + count > limit:
             raise QuotaExceeded(
                 f"{address}: {shown_creator(creator)} created {limit} destinations that still "
                 "exist, the limit of a user (broker.max_user_destinations); delete some first"
@@ -216,6 +273,7 @@ class Registry:
     def forget(self, destination: Destination) -> None:
         """Take a destination that is removed off the list of those that exist."""
         del self.destinations[destination.address]
+        destination.point_dead_letters(None)
         self._count(destination, -1)
 
     def create(
@@ -244,6 +302,7 @@ class Registry:
         created: int = 0,
         paused: bool = False,
         creator: str | None = None,
+        grouped: bool = False,
     ) -> Destination:
         """Create a destination that the journal knows already; without settings, an automatic one
         with the broker's. `created` and `creator` as in Destination."""
@@ -253,6 +312,7 @@ class Registry:
         destination = Destination(self.core, address, settings, None, automatic, created, creator)
         destination.gauged = None
         destination.paused = paused
+        destination.grouped = grouped
         self.destinations[address] = destination
         self._count(destination, 1)
         return destination
@@ -266,13 +326,15 @@ class Registry:
         """The journal's number of the destination, and so of its own subscription."""
         number = destination.number
         if not number:
-            number = destination.number = self.journal.destination(destination.address)
-            destination.queue.number = number
+            number = self.journal.destination(destination.address)
+            destination.set_number(number)
             if destination.owner is not None or (
                 destination.automatic
                 and (
                     destination.settings != self.settings.defaults
                     or destination.creator is not None
+                    or destination.grouped
+                    or destination.stays
                 )
             ):
                 self.journal.append_entry(

@@ -11,6 +11,7 @@ from typing import Any
 import pytest
 
 from sluicemq.cli.local import LocalBroker
+from sluicemq.model.destination import Address, Kind
 from sluicemq.model.errors import ClientError
 from sluicemq.protocols.vibemq.blocking import BlockingVibeMQClient
 from sluicemq.protocols.vibemq.queues import Mode, Options, Strategy
@@ -142,6 +143,22 @@ def test_queues_keep_their_options(store: Store, migrate: Migrate, tmp_path: Pat
         # what a fan-out queue has waits for its first subscriber
         client.subscribe("news")
         assert client.receive("news", 20).payload == b'"n"'
+
+
+def test_what_a_fan_out_queue_had_is_for_its_group(
+    store: Store, migrate: Migrate, tmp_path: Path
+) -> None:
+    """With its attempts. Subscriptions of other protocols get none of it, whoever comes first."""
+    store.queue("news", mode=1)
+    store.message("a", "news", "1", "2026-02-18T10:30:00Z", attempts=2)
+    store.message("b", "news", "2", "2026-02-18T10:30:01Z")
+    migrate("vibemq", store.path)
+    with restored(tmp_path / "data") as broker:
+        topic = broker.find(Address(Kind.TOPIC, "news"))
+        assert topic is not None
+        broker.subscribe(topic, "jms", durable=True)
+        member = broker.subscribe(topic, "m", member=True)
+        assert [each.attempts for each in member.browse()] == [2, 0]
 
 
 def test_a_life_begins_with_the_import(store: Store, migrate: Migrate, tmp_path: Path) -> None:

@@ -185,7 +185,7 @@ def test_queues() -> None:
             assert info is not None
             assert info[:4] == ("q", 1, 0, options)
             assert info.created is not None
-            assert await client.list_queues() == ["q", "plain"]
+            assert await client.list_queues() == ["q", "dead", "plain"]
             await client.delete_queue("q")
             with pytest.raises(CommandRefused, match="QUEUE_NOT_FOUND"):
                 await client.delete_queue("q")

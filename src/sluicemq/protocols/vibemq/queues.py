@@ -3,7 +3,7 @@
 | mode                  | destination                                                       |
 |-----------------------|-------------------------------------------------------------------|
 | 0 RoundRobin          | queue without priorities                                          |
-| 1 FanOutWithAck       | topic that holds messages while nobody subscribes                 |
+| 1 FanOutWithAck       | topic that holds messages while no VibeMQ client subscribes       |
 | 2 FanOutWithoutAck    | the same; what has been sent is settled                           |
 | 3 PriorityBased       | queue with priorities                                             |
 
@@ -34,9 +34,6 @@ ChoiceT = TypeVar("ChoiceT", bound=IntEnum)
 
 NO_LIMIT: Final = 2**31 - 1
 """The largest number a .NET client reads; here it means that there is no limit."""
-RETRY_DELAY: Final = 2_000
-"""ms after the first attempt; doubles with each one, up to ..."""
-RETRY_DELAY_MAX: Final = 120_000
 
 
 class Mode(IntEnum):
@@ -63,7 +60,7 @@ _OVERFLOW: Final = {
     Strategy.BLOCK_PUBLISHER: Overflow.BLOCK,
     Strategy.REDIRECT_TO_DLQ: Overflow.DEAD_LETTER,
 }
-_STRATEGIES: Final = {overflow: strategy for strategy, overflow in _OVERFLOW.items()} | {
+STRATEGIES: Final = {overflow: strategy for strategy, overflow in _OVERFLOW.items()} | {
     Overflow.DROP_LOWEST: Strategy.DROP_OLDEST
 }
 
@@ -104,7 +101,7 @@ class Options(NamedTuple):
             settings.message_ttl,
             settings.dead_letter,
             settings.dead_letter_queue,
-            _STRATEGIES[settings.overflow],
+            STRATEGIES[settings.overflow],
             min(settings.max_attempts or NO_LIMIT, NO_LIMIT),
         )
 
@@ -122,8 +119,6 @@ class Options(NamedTuple):
             overflow=_OVERFLOW[self.overflow],
             message_ttl=self.message_ttl,
             max_attempts=0 if self.max_retry_attempts == NO_LIMIT else self.max_retry_attempts,
-            retry_delay=RETRY_DELAY,
-            retry_delay_max=RETRY_DELAY_MAX,
             dead_letter=self.dead_letter,
             dead_letter_queue=self.dead_letter_queue,
             hold=self.kind is Kind.TOPIC,
@@ -132,35 +127,21 @@ class Options(NamedTuple):
         )
 
 
-DEFAULTS: Final = Options().settings
-"""Of a queue that a VibeMQ client creates by using it."""
-
-
 # --- names ---------------------------------------------------------------------------------------
 
 
 def find(broker: Broker, name: str) -> Destination | None:
-    """Return the destination that the name stands for, if it exists.
+    """Return the destination that the name stands for, if it exists. A dead-letter queue exists as
+    soon as there is a queue that has it.
 
     Temporary ones of clients of other protocols are not looked at or subscribed to: they can only
     be answered (`find_answered`).
     """
-    for kind in (Kind.QUEUE, Kind.TOPIC):
-        found = broker.find(Address(kind, name))
-        if found is not None and not found.temporary:
-            return found
-    return None
-
-
-def find_or_create(broker: Broker, name: str, creator: str | None) -> Destination:
-    """The same; else a queue, which counts against the quota of `creator` (Identity.creator).
-
-    Raises DestinationNotFound, LimitExceeded.
-    """
-    destination = find(broker, name)
-    if destination is None:
-        destination = broker.resolve(Address(Kind.QUEUE, name), DEFAULTS, creator)
-    return destination
+    queue = Address(Kind.QUEUE, name)
+    found = broker.find(queue) or broker.find_dead_letter_queue(queue)
+    if found is None or found.temporary:
+        found = broker.find(Address(Kind.TOPIC, name))
+    return None if found is None or found.temporary else found
 
 
 def find_answered(broker: Broker, name: str) -> Destination | None:
@@ -172,7 +153,9 @@ def names(broker: Broker) -> list[str]:
     """Everything that a VibeMQ client can name and that is nobody's own, oldest first."""
     found = [each for each in broker.destinations.values() if not each.temporary]
     found.sort(key=lambda destination: destination.created)
-    return [name for name in dict.fromkeys(each.name for each in found) if is_queue_name(name)]
+    listed = dict.fromkeys(each.name for each in found)
+    listed.update(dict.fromkeys(queue.name for queue in broker.core.dead_letter_queues))
+    return list(filter(is_queue_name, listed))
 
 
 def address(name: str, options: Options) -> Address:
@@ -188,8 +171,11 @@ def listed(found: Iterable[str]) -> bytes:
 # --- options of CreateQueue ----------------------------------------------------------------------
 
 
-def read_options(payload: bytes, headers: Mapping[str, str]) -> Options:
-    """Raises ProtocolError, which names the option that cannot be read."""
+def read_options(
+    payload: bytes, headers: Mapping[str, str], usual: Options | None = None
+) -> Options:
+    """Return the options of a queue; what is not given is as in `usual`, None = the original's.
+    Raises ProtocolError, which names the option that cannot be read."""
     given: dict[str, object] = dict(headers)
     if payload:
         try:
@@ -202,9 +188,9 @@ def read_options(payload: bytes, headers: Mapping[str, str]) -> Options:
             given.update((key, value) for key, value in said.items() if value is not None)
             if "mode" not in said and "deliveryMode" in said:
                 given["mode"] = said["deliveryMode"]
-    usual = Options()
+    usual = Options() if usual is None else usual
     mode = given.get("mode", given.get("deliveryMode"))
-    dead_letter_queue = given.get("deadLetterQueueName", "")
+    dead_letter_queue = given.get("deadLetterQueueName", usual.dead_letter_queue)
     if dead_letter_queue and not (
         isinstance(dead_letter_queue, str) and is_queue_name(dead_letter_queue)
     ):
@@ -212,8 +198,8 @@ def read_options(payload: bytes, headers: Mapping[str, str]) -> Options:
     return Options(
         usual.mode if mode is None else _choice("mode", mode, Mode),
         _number("maxQueueSize", given, usual.max_queue_size, 1),
-        _span("messageTtl", given.get("messageTtl", 0)),
-        _truth("enableDeadLetterQueue", given.get("enableDeadLetterQueue", False)),
+        _span("messageTtl", given.get("messageTtl", usual.message_ttl)),
+        _truth("enableDeadLetterQueue", given.get("enableDeadLetterQueue", usual.dead_letter)),
         str(dead_letter_queue),
         _choice("overflowStrategy", given.get("overflowStrategy", usual.overflow), Strategy),
         # 0 is as good as 1 to the original: it delivers before it asks

@@ -37,8 +37,9 @@ from sluicemq.protocols.vibemq import queues
 from sluicemq.protocols.vibemq.admin import administer
 from sluicemq.protocols.vibemq.answers import MOST_UNREAD, Answers, error_code
 from sluicemq.protocols.vibemq.compression import SUPPORTED, Compression, negotiate
+from sluicemq.protocols.vibemq.creation import ListenerDefaults, QueueCreation
 from sluicemq.protocols.vibemq.mapping import is_queue_name
-from sluicemq.protocols.vibemq.publisher import MOST_UNCONFIRMED, Publisher
+from sluicemq.protocols.vibemq.publisher import BLOCK_TIMEOUT, MOST_UNCONFIRMED, Publisher
 from sluicemq.protocols.vibemq.subscriber import Shared, Subscriber, Terms
 from sluicemq.protocols.vibemq.wire import (
     ACK,
@@ -81,6 +82,8 @@ class Options(NamedTuple):
     rate_limit      requests of a connection in a second, acknowledgements and pings not counted;
                     0 = as many as it likes
     login_bytes     bytes of a frame's body accepted before the login, decompressed too
+    block_timeout   ms for which a publish waits for room in a queue that blocks its publishers
+    defaults        of queues for which a client gives no options
     """
 
     durability: Durability = Durability.SYNC
@@ -90,6 +93,8 @@ class Options(NamedTuple):
     strict_create: bool = False
     rate_limit: int = 0
     login_bytes: int = 64 * 1024
+    block_timeout: int = BLOCK_TIMEOUT
+    defaults: ListenerDefaults = ListenerDefaults()
 
 
 class VibemqSession:
@@ -100,6 +105,7 @@ class VibemqSession:
         "_answers",
         "_broker",
         "_by_name",
+        "_creation",
         "_decoder",
         "_ended",
         "_held_back",
@@ -132,8 +138,15 @@ class VibemqSession:
         self._decoder = Decoder(Limits(frame=strange, unpacked=strange))
         self._shared = Shared(link, broker, options.terms, secrets.token_hex(8))
         self._answers = Answers(self._shared, self._read_or_not)
+        self._creation = QueueCreation(broker, options.defaults)
         self._publisher = Publisher(
-            self._shared, self._answers, options.durability, self._may, self._read_or_not
+            self._shared,
+            self._answers,
+            options.durability,
+            self._may,
+            self._read_or_not,
+            self._creation,
+            options.block_timeout,
         )
         self._subscribers: dict[str, Subscriber] = {}
         self._identity: Identity | None = None
@@ -433,8 +446,8 @@ class VibemqSession:
                 self._answer_subscribed(frame)
                 return
             del self._subscribers[name]
-            existing.end()
-        destination = queues.find_or_create(self._broker, name, self._shared.creator)
+            existing.end(set())
+        destination = self._creation.find_or_create(name, self._shared.creator)
         subscriber = Subscriber(self._shared, name)
         subscriber.attach(destination, partial(self._answer_subscribed, frame))
         self._subscribers[name] = subscriber
@@ -448,7 +461,7 @@ class VibemqSession:
             return
         subscriber = self._subscribers.pop(frame.queue, None)
         if subscriber is not None:
-            subscriber.end()
+            subscriber.end(self._shared.held.watch.begun())
         headers = {"queueName": frame.queue}
         self._answers.say(Frame(UNSUBSCRIBE_ACK, frame.id, frame.queue, headers=headers))
 
@@ -456,8 +469,9 @@ class VibemqSession:
 
     def _create_queue(self, frame: Frame) -> None:
         """What exists already may be declared again in the same words; in any, if it came into
-        being by being used and nobody has declared it so far."""
-        options = queues.read_options(frame.payload, frame.headers)
+        being by being used and nobody has declared it so far. A dead-letter queue stays as it
+        is."""
+        options = queues.read_options(frame.payload, frame.headers, self._creation.options)
         if not self._may(frame, Operation.CREATE):
             return
         letters = options.dead_letter_queue
@@ -468,10 +482,8 @@ class VibemqSession:
         if existing is not None and not self._agrees(existing, options):
             self._answers.refuse(frame.id, "QUEUE_EXISTS", f"there is a queue {frame.queue}")
             return
-        if existing is None or existing.automatic:
-            self._broker.declare(
-                queues.address(frame.queue, options), options.settings, creator=self._shared.creator
-            )
+        if existing is None or (existing.automatic and not existing.for_dead_letters):
+            self._creation.declare(frame.queue, options, self._shared.creator)
         self._answers.say(Frame(CREATE_QUEUE, frame.id, frame.queue))
 
     def _agrees(self, existing: Destination, options: queues.Options) -> bool:
@@ -586,9 +598,11 @@ class VibemqSession:
         self._broker.when_durable(self._publisher.last_sync, partial(self._close, reason))
 
     def _give_back(self) -> None:
+        begun = self._shared.held.watch.begun() if self._subscribers else set()
         for subscriber in self._subscribers.values():
-            subscriber.end()
+            subscriber.end(begun)
         self._subscribers.clear()
+        self._shared.held.watch.stop()
         self._publisher.end()
 
     def _stop(self) -> None:
