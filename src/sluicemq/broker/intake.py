@@ -34,8 +34,7 @@ PERSISTENT: Final = frozenset({Durability.LAZY, Durability.SYNC})
 """What a nearly full disk refuses. Messages that are only recorded are in memory, too."""
 
 Staged = tuple[Message, Destination, list[Subscription] | None, bool]
-"""A message, where it goes, its targets at a topic, and whether the topic held messages when it
-came."""
+"""A message, where it goes, its targets at a topic, and whether it is for the topic's group."""
 
 
 class Intake(Registry):
@@ -160,9 +159,8 @@ class Intake(Registry):
         references = 1
         held = False
         if destination.topic:
-            held = destination.settings.hold
             targets = destination.targets(message) if chosen is None else [chosen]
-            references = destination.reserve(message, targets)
+            held = destination.holds(targets)
         message.arrival = self.clock.wall
         if (message.expiration or message.deliver_at) and not message.epoch:
             message.epoch = self.clock.epoch
@@ -171,6 +169,8 @@ class Intake(Registry):
             message.sequence = self.journal.next_sequence()
         else:
             number = destination.number or self.number(destination)
+            if targets is not None:
+                references = destination.reserve(message, targets, held)
             self.journal.append_message(message, number, references, last)
             if durability == Durability.SYNC:
                 destination.staged += 1
@@ -410,10 +410,9 @@ class Intake(Registry):
             topic.fan_out(message, targets, held)
         elif held:
             self._discard(message, topic.queue)
-        if closed and not held:
-            for target in closed:
-                if target.number:
-                    self._discard(message, target)
+        for target in closed:
+            if target.durable:
+                self._discard(message, target)
 
     def _discard(self, message: Message, subscription: Subscription) -> None:
         """Tell the journal that nobody will ever settle the message there."""

@@ -54,7 +54,8 @@ class Settings(msgspec.Struct, array_like=True):
     so not to be seen again after a restart, or came into being by itself with settings of its own
     or for a user. `created` is in wall ms, 0 = not known. A name that is not UTF-8 is in
     `raw_name`. One that is `paused` delivers nothing until it is told to. `creator` is the user
-    whose quota it counts against, "" = any without a name; None = nobody's."""
+    whose quota it counts against, "" = any without a name; None = nobody's. `grouped` as in
+    Destination."""
 
     kind: Kind
     name: str
@@ -65,6 +66,7 @@ class Settings(msgspec.Struct, array_like=True):
     raw_name: bytes = b""
     paused: bool = False
     creator: str | None = None
+    grouped: bool = False
 
     @classmethod
     def of(cls, destination: Destination) -> Settings:
@@ -81,6 +83,7 @@ class Settings(msgspec.Struct, array_like=True):
             b"" if is_text else encode_name(name),
             destination.paused,
             destination.creator,
+            destination.grouped,
         )
 
     @property
@@ -263,7 +266,8 @@ class WriterState(msgspec.Struct, array_like=True):
 class State(msgspec.Struct, array_like=True):
     """The engine's part of a snapshot: everything that the live messages do not tell.
 
-    pending    (subscription, sequences as packed u64) of each durable subscription of a topic
+    pending    (subscription, sequences as packed u64) of each durable subscription of a topic, and
+               of each topic's group
     attempts   (subscription, [(sequence, attempts)])
     requeued   (subscription, sequence, order, expiration)
     prepared   (sequence of the PREPARED record, its payload); b"" = read the record

@@ -141,7 +141,7 @@ class Registry:
             if queue.settings != settings:
                 queue.apply(settings)
                 if queue.number:
-                    self._note_settings(queue)
+                    self.note_settings(queue)
         return queue
 
     def await_creation(self, name: str, callback: Callable[[Destination], None]) -> None:
@@ -197,7 +197,7 @@ class Registry:
                 elect(subscription)
         if destination.parked:
             self.core.unblocking[destination] = None
-        self._note_settings(destination)
+        self.note_settings(destination)
         return destination
 
     def pause(self, destination: Destination) -> None:
@@ -205,7 +205,7 @@ class Registry:
         if not destination.paused:
             destination.paused = True
             if not destination.temporary:
-                self._note_settings(destination)
+                self.note_settings(destination)
 
     def unpause(self, destination: Destination) -> None:
         """Deliver again."""
@@ -214,9 +214,10 @@ class Registry:
             for subscription in (destination.queue, *destination.subscriptions.values()):
                 self.core.dirty[subscription] = None
             if not destination.temporary:
-                self._note_settings(destination)
+                self.note_settings(destination)
 
-    def _note_settings(self, destination: Destination) -> None:
+    def note_settings(self, destination: Destination) -> None:
+        """Let the journal know what a destination is to be like after a restart."""
         self.journal.append_entry(
             RecordType.SETTINGS,
             encode(Settings.of(destination)),
@@ -301,6 +302,7 @@ class Registry:
         created: int = 0,
         paused: bool = False,
         creator: str | None = None,
+        grouped: bool = False,
     ) -> Destination:
         """Create a destination that the journal knows already; without settings, an automatic one
         with the broker's. `created` and `creator` as in Destination."""
@@ -310,6 +312,7 @@ class Registry:
         destination = Destination(self.core, address, settings, None, automatic, created, creator)
         destination.gauged = None
         destination.paused = paused
+        destination.grouped = grouped
         self.destinations[address] = destination
         self._count(destination, 1)
         return destination
@@ -323,13 +326,14 @@ class Registry:
         """The journal's number of the destination, and so of its own subscription."""
         number = destination.number
         if not number:
-            number = destination.number = self.journal.destination(destination.address)
-            destination.queue.number = number
+            number = self.journal.destination(destination.address)
+            destination.set_number(number)
             if destination.owner is not None or (
                 destination.automatic
                 and (
                     destination.settings != self.settings.defaults
                     or destination.creator is not None
+                    or destination.grouped
                     or destination.stays
                 )
             ):

@@ -26,6 +26,7 @@ from sluicemq.broker.delivery import (
     HELD,
     READY,
     RECORDED,
+    SHARED,
     TAKEN,
     UNJOURNALED,
     Delivery,
@@ -44,6 +45,8 @@ if TYPE_CHECKING:
     from sluicemq.broker.destination import Destination
     from sluicemq.model.message import Message
 
+DURABLE_SUBSCRIPTION: Final = 1 << 31
+"""Numbers of durable subscriptions carry this bit; without it a number is a destination's."""
 OFFERED: Final = 4096
 """Messages without room in their dead-letter queue that are looked at at a time."""
 OFFERED_MOVES: Final = 256
@@ -54,7 +57,8 @@ class Subscription:
     """See the module.
 
     name      "" for a queue's own; else unique within the topic
-    number    what the journal calls it; 0 = not durable
+    number    what the journal calls it, 0 = nothing; members of a group have that of their topic
+    member    a member of its topic's group: see Destination.members
     exclude   no-local token: messages of this sender are not wanted
     owner     user that it belongs to; "" = nobody yet, or it is not owned by a user at all
     waiting   READY and DELAYED deliveries; waiting_bytes their bodies
@@ -85,6 +89,7 @@ class Subscription:
         "everything",
         "exclude",
         "lanes",
+        "member",
         "name",
         "number",
         "owner",
@@ -116,6 +121,7 @@ class Subscription:
         self.destination = destination
         self.name = name
         self.number = number
+        self.member = False
         self.selector = selector
         self.exclude = exclude
         self.shared = shared
@@ -353,8 +359,16 @@ class Subscription:
             if not self.acked:
                 self.core.settling[self] = None
             self.acked.append(sequence)
+        elif delivery.journaled == SHARED:
+            if self.destination.is_last_copy(sequence):
+                if self.number == self.destination.number:
+                    if not self.acked:
+                        self.core.settling[self] = None
+                    self.acked.append(sequence)
+                else:
+                    self.destination.end_shared(sequence)
         elif delivery.journaled == HELD:
-            self.destination.let_go(sequence)
+            self.core.journal.release(sequence)
         window = consumer.window
         if window.refill:
             window.credit += 1
@@ -454,8 +468,11 @@ class Subscription:
             delivery.message = None
         if delivery.expires:
             core.wheel.discard(delivery)
-        if delivery.journaled == HELD:
-            self.destination.let_go(delivery.sequence)
+        if delivery.journaled == SHARED:
+            if self.destination.is_last_copy(delivery.sequence):
+                self.destination.end_shared(delivery.sequence)
+        elif delivery.journaled == HELD:
+            core.journal.release(delivery.sequence)
         if self.destination.parked:
             core.unblocking[self.destination] = None
 
@@ -608,7 +625,7 @@ class Subscription:
     def failures(self) -> Iterator[tuple[int, int]]:
         """(sequence, failed attempts) of what is journaled and has failed at least once."""
         for delivery in self.back.values():
-            if delivery.journaled == RECORDED:
+            if delivery.journaled >= SHARED:
                 yield delivery.sequence, delivery.attempts
         for delivery in self.in_flight():
             if delivery.attempts > 1:
@@ -618,7 +635,7 @@ class Subscription:
         """What its consumers hold and the journal knows."""
         for consumer in self.holders:
             for delivery in consumer.unacked.values():
-                if delivery.journaled == RECORDED:
+                if delivery.journaled >= SHARED:
                     yield delivery
 
     def matching(self, predicate: Callable[[Message], bool] | None) -> Iterator[Delivery]:
@@ -655,8 +672,13 @@ class Subscription:
             return False
         return self.selector is None or self.selector(message)
 
+    @property
+    def durable(self) -> bool:
+        """It is a topic's, and outlives its consumers and the process."""
+        return self.number >= DURABLE_SUBSCRIPTION
+
     def journaling(self, message: Message) -> int:
-        """What the journal is to know of this message's delivery here."""
+        """What the journal is to know of this message's delivery here, outside a group."""
         if not message.durability:
             return UNJOURNALED
-        return RECORDED if self.number else HELD
+        return RECORDED if self.durable else HELD

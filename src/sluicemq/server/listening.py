@@ -165,7 +165,7 @@ class Listener(Limits, frozen=True, kw_only=True):
         float,
         about(
             "Of the VibeMQ protocol: time for the acknowledgement of the message that a "
-            "subscription has to handle next, in queues without an `ack_timeout` of their own; "
+            "connection has to handle next, in queues without an `ack_timeout` of their own; "
             "0 = for ever.",
             Unit.SECONDS,
         ),

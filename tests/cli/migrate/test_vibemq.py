@@ -4,29 +4,19 @@ from __future__ import annotations
 
 import json
 import sqlite3
-from contextlib import closing
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 from sluicemq.cli.local import LocalBroker
-from sluicemq.model.access import Operation
+from sluicemq.model.destination import Address, Kind
 from sluicemq.model.errors import ClientError
 from sluicemq.protocols.vibemq.blocking import BlockingVibeMQClient
 from sluicemq.protocols.vibemq.queues import Mode, Options, Strategy
-from sluicemq.server.identity.store import UserStore
 from tests.cli.conftest import Run
 from tests.cli.migrate.conftest import Migrate, journaled, left, restored
 from tests.cli.migrate.vibemq_store import Store
-
-AUTH = """
-CREATE TABLE users (username TEXT PRIMARY KEY, password_hash TEXT NOT NULL,
-    is_superuser INTEGER NOT NULL DEFAULT 0, created_at INTEGER NOT NULL,
-    updated_at INTEGER NOT NULL);
-CREATE TABLE permissions (id INTEGER PRIMARY KEY AUTOINCREMENT, username TEXT NOT NULL,
-    queue_pattern TEXT NOT NULL, operations TEXT NOT NULL, created_at INTEGER NOT NULL);
-"""
 
 
 @pytest.fixture
@@ -95,6 +85,22 @@ def test_queues_keep_their_options(store: Store, migrate: Migrate, tmp_path: Pat
         # what a fan-out queue has waits for its first subscriber
         client.subscribe("news")
         assert client.receive("news", 20).payload == b'"n"'
+
+
+def test_what_a_fan_out_queue_had_is_for_its_group(
+    store: Store, migrate: Migrate, tmp_path: Path
+) -> None:
+    """With its attempts. Subscriptions of other protocols get none of it, whoever comes first."""
+    store.queue("news", mode=1)
+    store.message("a", "news", "1", "2026-02-18T10:30:00Z", attempts=2)
+    store.message("b", "news", "2", "2026-02-18T10:30:01Z")
+    migrate("vibemq", store.path)
+    with restored(tmp_path / "data") as broker:
+        topic = broker.find(Address(Kind.TOPIC, "news"))
+        assert topic is not None
+        broker.subscribe(topic, "jms", durable=True)
+        member = broker.subscribe(topic, "m", member=True)
+        assert [each.attempts for each in member.browse()] == [2, 0]
 
 
 def test_a_life_begins_with_the_import(store: Store, migrate: Migrate, tmp_path: Path) -> None:
@@ -200,40 +206,6 @@ def test_the_old_token_goes_on_working(store: Store, migrate: Migrate, tmp_path:
             BlockingVibeMQClient.connect(port=port, token="another")
         with BlockingVibeMQClient.connect(port=port, token="a shared secret") as client:
             assert client.list_queues() == ["orders", "orders.dlq"]
-
-
-def test_users_keep_their_permissions_and_need_passwords(
-    store: Store, migrate: Migrate, tmp_path: Path
-) -> None:
-    auth = store.path.parent / "auth.db"
-    with closing(sqlite3.connect(auth)) as connection, connection:
-        connection.executescript(AUTH)
-        for name, superuser in (("vibemq", 1), ("shop", 0), ("no good name", 0)):
-            values = (name, "$2a$12$abc", superuser, 1, 1)
-            connection.execute("INSERT INTO users VALUES (?, ?, ?, ?, ?)", values)
-        for user, pattern, operations in (
-            ("shop", "orders.*", "[0, 1, 5]"),
-            ("shop", "x", '["Publish", "Fly"]'),
-        ):
-            connection.execute(
-                "INSERT INTO permissions (username, queue_pattern, operations, created_at)"
-                " VALUES (?, ?, ?, 1)",
-                (user, pattern, operations),
-            )
-    settings(store, Authorization={"SuperuserPassword": "secret"})
-    report = migrate("vibemq", store.path.parent)
-    assert ("password", "shop") in left(report)
-    assert ("user", "no good name") in left(report)
-    assert ("permission", "'Fly' of shop on x") in left(report)
-    assert "secret" not in report["config"]["text"]
-    users = UserStore(tmp_path / "data" / "users.json").read().users
-    assert users["vibemq"].superuser
-    assert {p.pattern: p.operations for p in users["shop"].permissions} == {
-        "orders.*": {Operation.PRODUCE, Operation.CONSUME, Operation.BROWSE},
-        "x": {Operation.PRODUCE},
-    }
-    # clients have to log in from now on, so the port may be open
-    assert 'url = "vibemq://0.0.0.0:2925"' in report["config"]["text"]
 
 
 def test_without_a_store_it_is_said_what_is_missing(

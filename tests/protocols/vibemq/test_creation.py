@@ -25,7 +25,6 @@ VIBEMQ = DestinationSettings(
     max_messages=10_000,
     overflow=Overflow.DROP_OLDEST,
     max_attempts=3,
-    retry_delay=2_000,
     by_priority=False,
     idle_timeout=0,
 )

@@ -215,7 +215,10 @@ class _Carrier:
         if found is not None and not found.automatic:
             self._outcome.kept.append(address)
         else:
-            self._broker.declare(address, settings)
+            declared = self._broker.declare(address, settings)
+            if settings.hold and not settings.settle_on_send:
+                # what it had is for the clients of the source, whoever subscribes first
+                self._broker.form_group(declared)
             self._outcome.declared.append(address)
 
     def _subscribe(self) -> None:
@@ -278,8 +281,11 @@ class _Carrier:
         references = 1
         if address.kind is Kind.TOPIC:
             topic = self._broker.find(address)
-            hold = topic is not None and topic.settings.hold
-            if not hold:
+            if topic is not None and topic.settings.hold:
+                message.routes = (self._numbers[address],)  # its group
+                if waiting.takers:
+                    attempts = {self._numbers[address]: waiting.takers.get("", 0)}
+            else:
                 message.routes, attempts = self._routes(topic, waiting)
                 references = len(message.routes)
                 if not references:

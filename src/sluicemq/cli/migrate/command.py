@@ -8,7 +8,15 @@ from typing import Annotated, Final
 
 import typer
 
-from sluicemq.cli.console import JsonFlag, complain, err, out, print_json, printable
+from sluicemq.cli.console import (
+    JsonFlag,
+    UsageError,
+    complain,
+    err,
+    out,
+    print_json,
+    printable,
+)
 from sluicemq.cli.migrate import configuration
 from sluicemq.cli.migrate.carry import Interrupted, carry, imported_before
 from sluicemq.cli.migrate.plan import Plan
@@ -100,14 +108,51 @@ def vibemq(
             help="Import the rows of FanOutWithoutAck queues, also those that were delivered.",
         ),
     ] = False,
+    auth_db: Annotated[
+        Path | None,
+        typer.Option(
+            "--auth-db",
+            metavar="FILE",
+            help="The user database; default: auth.db, or what the settings say, beside the rest.",
+        ),
+    ] = None,
+    settings: Annotated[
+        Path | None,
+        typer.Option(
+            "--settings", metavar="FILE", help="The settings, if SOURCE is not or has not them."
+        ),
+    ] = None,
+    env: Annotated[
+        Path | None,
+        typer.Option(
+            "--env",
+            metavar="FILE",
+            help="The variables VibeMQ was started with, as lines like VibeMQ__Port=2925.",
+        ),
+    ] = None,
+    without_users: Annotated[
+        bool, typer.Option("--without-users", help="Leave the users out, if there are any.")
+    ] = False,
     dry_run: DryRunFlag = False,
     as_json: JsonFlag = False,
 ) -> None:
     """Move in from VibeMQ (1.4 to 1.8 with SQLite storage)."""
     from sluicemq.cli.migrate.vibemq import survey
+    from sluicemq.cli.migrate.vibemq.users import UsersSource
 
+    if without_users and auth_db is not None:
+        raise UsageError("give either --auth-db or --without-users, not both")
+    users = UsersSource(auth_db, without_users)
     _migrate(
-        lambda: survey(source, store, strict=strict, fan_out_rows=fan_out_rows),
+        lambda: survey(
+            source,
+            store,
+            settings=settings,
+            environment=env,
+            users=users,
+            strict=strict,
+            fan_out_rows=fan_out_rows,
+        ),
         to,
         config,
         dry_run,

@@ -11,6 +11,7 @@ from sluicemq.cli.console import printable
 from sluicemq.cli.migrate.carry import Outcome
 from sluicemq.cli.migrate.plan import ASIDE, Plan
 from sluicemq.model.destination import Address
+from sluicemq.server.identity.passwords import scheme_of
 
 MOST_SHOWN = 40
 """Lines of one sort for people; `--json` has them all."""
@@ -168,7 +169,7 @@ def _addresses(plan: Plan) -> list[Address]:
 
 def _login(password: str, digest: str, tokens: object) -> str:
     if password:
-        return "password"
+        return "the same password as before" if scheme_of(password) == "bcrypt" else "password"
     if digest:
         return "the same password as before, by digest (JMS clients)"
     return "token" if tokens else "needs a new password: sluicemq users passwd"

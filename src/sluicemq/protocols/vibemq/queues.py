@@ -3,7 +3,7 @@
 | mode                  | destination                                                       |
 |-----------------------|-------------------------------------------------------------------|
 | 0 RoundRobin          | queue without priorities                                          |
-| 1 FanOutWithAck       | topic that holds messages while nobody subscribes                 |
+| 1 FanOutWithAck       | topic that holds messages while no VibeMQ client subscribes       |
 | 2 FanOutWithoutAck    | the same; what has been sent is settled                           |
 | 3 PriorityBased       | queue with priorities                                             |
 
@@ -34,9 +34,6 @@ ChoiceT = TypeVar("ChoiceT", bound=IntEnum)
 
 NO_LIMIT: Final = 2**31 - 1
 """The largest number a .NET client reads; here it means that there is no limit."""
-RETRY_DELAY: Final = 2_000
-"""ms after the first attempt; doubles with each one, up to ..."""
-RETRY_DELAY_MAX: Final = 120_000
 
 
 class Mode(IntEnum):
@@ -122,8 +119,6 @@ class Options(NamedTuple):
             overflow=_OVERFLOW[self.overflow],
             message_ttl=self.message_ttl,
             max_attempts=0 if self.max_retry_attempts == NO_LIMIT else self.max_retry_attempts,
-            retry_delay=RETRY_DELAY,
-            retry_delay_max=RETRY_DELAY_MAX,
             dead_letter=self.dead_letter,
             dead_letter_queue=self.dead_letter_queue,
             hold=self.kind is Kind.TOPIC,

@@ -446,7 +446,7 @@ class VibemqSession:
                 self._answer_subscribed(frame)
                 return
             del self._subscribers[name]
-            existing.end()
+            existing.end(set())
         destination = self._creation.find_or_create(name, self._shared.creator)
         subscriber = Subscriber(self._shared, name)
         subscriber.attach(destination, partial(self._answer_subscribed, frame))
@@ -461,7 +461,7 @@ class VibemqSession:
             return
         subscriber = self._subscribers.pop(frame.queue, None)
         if subscriber is not None:
-            subscriber.end()
+            subscriber.end(self._shared.held.watch.begun())
         headers = {"queueName": frame.queue}
         self._answers.say(Frame(UNSUBSCRIBE_ACK, frame.id, frame.queue, headers=headers))
 
@@ -598,9 +598,11 @@ class VibemqSession:
         self._broker.when_durable(self._publisher.last_sync, partial(self._close, reason))
 
     def _give_back(self) -> None:
+        begun = self._shared.held.watch.begun() if self._subscribers else set()
         for subscriber in self._subscribers.values():
-            subscriber.end()
+            subscriber.end(begun)
         self._subscribers.clear()
+        self._shared.held.watch.stop()
         self._publisher.end()
 
     def _stop(self) -> None:
