@@ -391,3 +391,11 @@ def test_a_value_that_does_not_fit_is_reported_with_its_setting(
     else:
         message = ": ".join(next(iter(origins.items()))[::-1])
     assert message.startswith(f"command line: {dotted}")
+
+
+def test_what_the_default_destination_sets_is_known_also_if_it_is_usual(tmp_path: Path) -> None:
+    loaded = load_text(tmp_path, "[broker.default_destination]\nmax_messages = 0\n")
+    assert loaded.config.default_fields == {"max_messages"}
+    text = render(loaded.config)
+    section = text.split("[broker.default_destination]\n")[1].split("\n\n")[0]
+    assert section == "max_messages = 0"

@@ -56,7 +56,7 @@ class Settings(msgspec.Struct, array_like=True):
     0 = not known. A name that is not UTF-8 is in `raw_name`. One that is `paused` delivers nothing
     until it is told to. `creator` is the user whose quota it counts against, "" = any without a
     name; None = nobody's. One with `default_settings` has the broker's defaults, whatever they are
-    after a restart."""
+    after a restart. `grouped` as in Destination."""
 
     kind: Kind
     name: str
@@ -69,6 +69,7 @@ class Settings(msgspec.Struct, array_like=True):
     creator: str | None = None
     provenance: Provenance = Provenance()
     default_settings: bool = False
+    grouped: bool = False
 
     @classmethod
     def of(cls, destination: Destination, defaults: DestinationSettings) -> Settings:
@@ -87,6 +88,7 @@ class Settings(msgspec.Struct, array_like=True):
             destination.creator,
             destination.provenance,
             destination.automatic and destination.settings == defaults,
+            destination.grouped,
         )
 
     @property
@@ -269,7 +271,8 @@ class WriterState(msgspec.Struct, array_like=True):
 class State(msgspec.Struct, array_like=True):
     """The engine's part of a snapshot: everything that the live messages do not tell.
 
-    pending    (subscription, sequences as packed u64) of each durable subscription of a topic
+    pending    (subscription, sequences as packed u64) of each durable subscription of a topic, and
+               of each topic's group
     attempts   (subscription, [(sequence, attempts)])
     requeued   (subscription, sequence, order, expiration)
     prepared   (sequence of the PREPARED record, its payload); b"" = read the record

@@ -4,7 +4,9 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Callable
-from typing import TypeVar
+from typing import Final, TypeVar
+
+from msgspec.structs import replace
 
 from sluicemq.broker.clock import Clock
 from sluicemq.broker.core import Core
@@ -34,6 +36,9 @@ from sluicemq.model.errors import (
 )
 
 _Key = TypeVar("_Key")
+
+DEAD_LETTERS: Final = DestinationSettings()
+"""Of a dead-letter queue that nobody has declared: it takes every dead letter and keeps it."""
 
 
 class Registry:
@@ -87,18 +92,36 @@ class Registry:
         defaults: DestinationSettings | None = None,
         creator: str | None = None,
         by: CreatedBy = CreatedBy.BROKER,
+        *,
+        settings: DestinationSettings | None = None,
+        provenance: Provenance | None = None,
     ) -> Destination:
         """Find or automatically create. Raises DestinationNotFound, LimitExceeded.
 
         `defaults`: what a protocol's clients expect of a new one. They yield to the broker's own if
-        those are anything but the usual. A new one counts against the quota of `creator`
-        (Identity.creator), None = nobody's; `by` is who uses it, and so has created it.
+        those are anything but the usual, `settings` do not. A dead-letter queue has its own,
+        whoever is the first to use it, and exists as soon as it is one. A new destination counts
+        against the quota of `creator` (Identity.creator), None = nobody's; `by` is who uses it, and
+        so has created it. `provenance` is that of a new one if more is known.
         """
         destination = self.destinations.get(address)
         if destination is not None:
             return destination
         if is_temporary(address.name):
             raise DestinationNotFound(f"{address} does not exist, or no longer")
+        queue = self.find_dead_letter_queue(address)
+        if queue is not None:
+            return queue
+        self.expect_creation(address, creator)
+        if settings is None:
+            own = self.settings.defaults
+            settings = own if defaults is None or own != USUAL else defaults
+        provenance = provenance or self.provenance_of(by)
+        return self.create(address, settings, None, True, creator, provenance)
+
+    def expect_creation(self, address: Address, creator: str | None) -> None:
+        """Raise DestinationNotFound or LimitExceeded unless a destination may come into being by
+        use; `creator` as in `resolve`."""
         settings = self.settings
         allowed = (
             settings.auto_create_queues
@@ -110,14 +133,39 @@ class Registry:
                 f"{address} does not exist and automatic creation is switched off"
             )
         self._check_limits(address, creator)
-        if defaults is None or settings.defaults != USUAL:
-            defaults = settings.defaults
-        return self.create(address, defaults, None, True, creator, self.provenance_of(by))
 
     def provenance_of(self, by: CreatedBy) -> Provenance:
         """Return what is known of a destination that comes into being by use: only what the
         configuration says of all of them has been set on purpose."""
-        return Provenance(by, differing(self.settings.defaults))
+        return Provenance(by, frozenset(self.settings.given_defaults))
+
+    def find_dead_letter_queue(self, address: Address) -> Destination | None:
+        """The queue if it is the dead-letter queue of a destination that exists, created if need
+        be; else None."""
+        sources = self.core.dead_letter_queues.get(address)
+        return self.dead_letter_queue(next(iter(sources))) if sources else None
+
+    def dead_letter_queue(self, source: Destination) -> Destination:
+        """The queue for the dead letters of a destination, created whatever the limits are if it
+        does not exist. One that came into being by use before it became a dead-letter queue gets
+        its settings."""
+        address = source.dead_letter_address
+        queue = self.destinations.get(address)
+        if queue is None:
+            provenance = Provenance(source.provenance.created_by)
+            return self.create(address, DEAD_LETTERS, None, True, source.creator, provenance)
+        if queue.automatic and queue is not source:
+            settings = replace(
+                DEAD_LETTERS,
+                max_consumers=queue.settings.max_consumers,
+                active_consumers=queue.settings.active_consumers,
+            )
+            if queue.settings != settings:
+                queue.provenance = queue.provenance._replace(explicit=frozenset(), as_written=())
+                queue.apply(settings)
+                if queue.number:
+                    self.note_settings(queue)
+        return queue
 
     def await_creation(self, name: str, callback: Callable[[Destination], None]) -> None:
         """Call back when there is a queue or topic of that name, once; there must be none now."""
@@ -190,7 +238,7 @@ class Registry:
                 elect(subscription)
         if destination.parked:
             self.core.unblocking[destination] = None
-        self._note_settings(destination)
+        self.note_settings(destination)
         return destination
 
     def pause(self, destination: Destination) -> None:
@@ -198,7 +246,7 @@ class Registry:
         if not destination.paused:
             destination.paused = True
             if not destination.temporary:
-                self._note_settings(destination)
+                self.note_settings(destination)
 
     def unpause(self, destination: Destination) -> None:
         """Deliver again."""
@@ -207,9 +255,10 @@ class Registry:
             for subscription in (destination.queue, *destination.subscriptions.values()):
                 self.core.dirty[subscription] = None
             if not destination.temporary:
-                self._note_settings(destination)
+                self.note_settings(destination)
 
-    def _note_settings(self, destination: Destination) -> None:
+    def note_settings(self, destination: Destination) -> None:
+        """Let the journal know what a destination is to be like after a restart."""
         self.journal.append_entry(
             RecordType.SETTINGS,
             encode(Settings.of(destination, self.settings.defaults)),
@@ -217,16 +266,30 @@ class Registry:
             destination=self.number(destination),
         )
 
-    def _check_limits(self, address: Address, creator: str | None) -> None:
-        """Raise LimitExceeded unless there may be one more destination, and of that creator."""
-        limit = self.settings.max_destinations
-        if limit and len(self.destinations) >= limit:
-            raise LimitExceeded(f"{address}: there are {limit} destinations already, the limit")
-        self._check_quota(address, creator)
+    def expect_pair(
+        self, address: Address, settings: DestinationSettings, creator: str | None
+    ) -> None:
+        """Raise LimitExceeded unless a destination of these settings and its dead-letter queue, if
+        it is to have one, may be created as far as they do not exist."""
+        needed = {address}
+        if settings.dead_letter:
+            queue = settings.dead_letter_queue or f"{address.name}.dlq"
+            needed.add(Address(Kind.QUEUE, queue))
+        missing = sum(each not in self.destinations for each in needed)
+        if missing:
+            self._check_limits(address, creator, missing)
 
-    def _check_quota(self, address: Address, creator: str | None) -> None:
+    def _check_limits(self, address: Address, creator: str | None, count: int = 1) -> None:
+        """Raise LimitExceeded unless there may be `count` more destinations, and of that
+        creator."""
+        limit = self.settings.max_destinations
+        if limit and len(self.destinations) + count > limit:
+            raise LimitExceeded(f"{address}: there are {limit} destinations already, the limit")
+        self._check_quota(address, creator, count)
+
+    def _check_quota(self, address: Address, creator: str | None, count: int = 1) -> None:
         limit = self.settings.max_user_destinations
-        if creator is not None and limit and self.created[creator] >= limit:
+        if creator is not None and limit and self.created[creator] + count > limit:
             raise QuotaExceeded(
                 f"{address}: {shown_creator(creator)} created {limit} destinations that still "
                 "exist, the limit of a user (broker.max_user_destinations); delete some first"
@@ -243,21 +306,8 @@ class Registry:
 
     def dead_letters_of(self, queue: Destination) -> Destination | None:
         """Return a destination whose dead letters go to this queue, None if there is none."""
-        if queue.topic:
-            return None
-        name = queue.name
-        if name.endswith(".dlq"):
-            for kind in (Kind.QUEUE, Kind.TOPIC):
-                source = self.destinations.get(Address(kind, name.removesuffix(".dlq")))
-                if source is not None and not source.temporary:
-                    settings = source.settings
-                    if settings.dead_letter and not settings.dead_letter_queue:
-                        return source
-        for source in self.destinations.values():
-            settings = source.settings
-            if settings.dead_letter_queue == name and settings.dead_letter and not source.temporary:
-                return source
-        return None
+        sources = self.core.dead_letter_queues.get(queue.address)
+        return next(iter(sources)) if sources else None
 
     def _count(self, destination: Destination, change: int) -> None:
         """Keep the quotas up to date: a destination has come (1) or gone (-1)."""
@@ -269,6 +319,7 @@ class Registry:
     def forget(self, destination: Destination) -> None:
         """Take a destination that is removed off the list of those that exist."""
         del self.destinations[destination.address]
+        destination.point_dead_letters(None)
         self._count(destination, -1)
 
     def create(
@@ -303,6 +354,7 @@ class Registry:
         paused: bool = False,
         creator: str | None = None,
         provenance: Provenance | None = None,
+        grouped: bool = False,
     ) -> Destination:
         """Create a destination that the journal knows already; without settings, an automatic one
         with the broker's. `created`, `creator` and `provenance` as in Destination."""
@@ -314,6 +366,7 @@ class Registry:
         )
         destination.gauged = None
         destination.paused = paused
+        destination.grouped = grouped
         self.destinations[address] = destination
         self._count(destination, 1)
         return destination
@@ -327,8 +380,8 @@ class Registry:
         """The journal's number of the destination, and so of its own subscription."""
         number = destination.number
         if not number:
-            number = destination.number = self.journal.destination(destination.address)
-            destination.queue.number = number
+            number = self.journal.destination(destination.address)
+            destination.set_number(number)
             if destination.owner is not None or destination.automatic:
                 self.journal.append_entry(
                     RecordType.SETTINGS,

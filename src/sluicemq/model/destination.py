@@ -79,7 +79,8 @@ class DestinationSettings(msgspec.Struct, frozen=True, kw_only=True, omit_defaul
     max_consumers      consumers attached at a time; 1 = exclusive
     active_consumers   consumers served at a time; the others stand by (failover)
     max_subscriptions  of a topic
-    hold               a topic without subscriptions keeps its messages for the first one
+    hold               a topic keeps messages while nobody subscribes, for the first who does; once
+                       a VibeMQ client has subscribed, for VibeMQ clients, whoever else subscribes
     by_priority        messages of higher priority go first; without it, all go in order of arrival
     settle_on_send     a VibeMQ subscriber need not acknowledge: what has been sent is settled
     idle_timeout       ms without messages, consumers and use until an automatically created

@@ -187,6 +187,16 @@ class BrokerSettings(msgspec.Struct, frozen=True, kw_only=True):
             ge=1,
         ),
     ] = 10_000
+    dead_letter_retry: Annotated[
+        int,
+        about(
+            "A message whose dead-letter queue is full stays in its queue, and is offered again "
+            "after this time.",
+            Unit.MILLISECONDS,
+            ge=100,
+            le=3_600_000,
+        ),
+    ] = 5_000
     scan_budget: Annotated[
         int,
         about(
@@ -479,8 +489,9 @@ class Config(msgspec.Struct, frozen=True, kw_only=True):
     """Everything a broker is started with.
 
     explicit   names of the settings that were set on purpose, by destination: those in its table,
-               and those that `[broker.default_destination]` makes other than usual; of
+               and those that [broker.default_destination] sets; of
                destinations without an entry, what differs from the usual
+    default_fields   names of the settings that [broker.default_destination] sets
     """
 
     broker: BrokerSettings = msgspec.field(default_factory=BrokerSettings)
@@ -495,6 +506,7 @@ class Config(msgspec.Struct, frozen=True, kw_only=True):
     logging: LoggingSettings = LoggingSettings()
     destinations: dict[Address, DestinationSettings] = msgspec.field(default_factory=dict)
     explicit: dict[Address, frozenset[str]] = msgspec.field(default_factory=dict)
+    default_fields: frozenset[str] = frozenset()
     insecure_public: Annotated[
         bool,
         about(

@@ -316,7 +316,8 @@ class _Collector:
 
     def finish(self) -> Loaded:
         limits = Limits(**self._section(("limits",)))
-        default = DestinationSettings(**self._section(("broker", "default_destination")))
+        of_all = self._section(("broker", "default_destination"))
+        default = DestinationSettings(**of_all)
         if self.listeners is None:
             built = [_build_listener({"url": item.url}, limits) for item in default_listeners()]
         else:
@@ -337,9 +338,10 @@ class _Collector:
                 for address, values in self.destinations.items()
             },
             explicit={
-                address: differing(default).union(values)
+                address: differing(default).union(of_all, values)
                 for address, values in self.destinations.items()
             },
+            default_fields=frozenset(of_all),
             insecure_public=self.values.get(("insecure_public",), False),
         )
         return Loaded(config, self.origins, self.places)

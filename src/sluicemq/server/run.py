@@ -181,7 +181,9 @@ class Server:
             max_transaction_bytes=settings.max_transaction_bytes,
             max_transaction_messages=settings.max_transaction_messages,
             batch_writers=settings.batch_writers,
+            dead_letter_retry=settings.dead_letter_retry,
             defaults=settings.default_destination,
+            default_fields=self.config.default_fields,
         )
         clock = SystemClock()
         start_deadline = time_budget(settings.scan_budget / 1000)

@@ -183,7 +183,7 @@ def test_queues() -> None:
             assert info is not None
             assert info[:4] == ("q", 1, 0, options)
             assert info.created is not None
-            assert await client.list_queues() == ["q", "plain"]
+            assert await client.list_queues() == ["q", "dead", "plain"]
             await client.delete_queue("q")
             await client.delete_queue("q")
             assert await client.list_queues() == ["plain"]

@@ -7,7 +7,6 @@ from typing import Any
 
 import pytest
 
-from sluicemq.broker import BrokerSettings
 from sluicemq.model.destination import Address, DestinationSettings, Kind, Overflow
 from sluicemq.protocols.vibemq import queues, wire
 from sluicemq.protocols.vibemq.queues import NO_LIMIT, Mode, Strategy
@@ -216,7 +215,10 @@ def test_create_of_an_existing_queue_succeeds_and_changes_nothing(harness: Harne
     peer.create("q")
     peer.publish("q", "3")
     assert len(harness.bodies("q")) == 4
-    assert len(harness.broker.destinations) == 1
+    assert [address.name for address in harness.broker.destinations] == [
+        "q",
+        EVERYTHING["deadLetterQueueName"],
+    ]
 
 
 def test_or_fails_if_the_listener_is_strict(harness: Harness) -> None:
@@ -231,7 +233,7 @@ def test_a_queue_that_came_by_vibemq_use_takes_the_first_declaration(harness: Ha
     peer = harness.connect()
     peer.publish("q", "1")
     assert harness.destination("q").automatic
-    assert harness.destination("q").settings == queues.DEFAULTS
+    assert harness.destination("q").settings.max_messages == 10_000
     peer.create("q", maxQueueSize=5, mode=3)
     assert not harness.destination("q").automatic
     assert harness.destination("q").settings.max_messages == 5
@@ -318,13 +320,6 @@ def test_what_the_broker_has_been_configured_with_stays(harness: Harness) -> Non
     peer.publish("q", "1")
     peer.create("q")
     assert harness.destination("q").settings == settings
-
-
-def test_defaults_of_the_broker_overrule_those_of_the_protocol() -> None:
-    own = DestinationSettings(max_messages=7)
-    harness = Harness(BrokerSettings(defaults=own))
-    harness.connect().subscribe("q")
-    assert harness.destination("q").settings == own
 
 
 def test_somebodys_temporary_queue_can_be_neither_created_nor_deleted(harness: Harness) -> None:

@@ -89,7 +89,33 @@ class NewUser(NamedTuple):
     record: UserRecord
 
 
+class Aside(NamedTuple):
+    """A row of the source that is written into a file instead of being imported.
+
+    sort    a key of ASIDE
+    reason  why
+    row     what the source has, by column
+    """
+
+    sort: str
+    reason: str
+    row: dict[str, object]
+
+
+ASIDE: Final = {
+    "dropped": "dropped by its full queue, and still in the store",
+    "delivered": "of FanOutWithoutAck queues, which keep what they have delivered",
+    "undeliverable": "no VibeMQ client could receive",
+    "unreadable": "not readable",
+}
+"""Sorts of rows that are set aside, and what they are."""
+
+
 def _no_messages() -> Iterator[Waiting]:
+    return iter(())
+
+
+def _nothing_aside() -> Iterator[Aside]:
     return iter(())
 
 
@@ -106,6 +132,10 @@ class Plan(msgspec.Struct, kw_only=True):
                    time in ms since the epoch, 0 = not known
     counts         of waiting messages by destination
     waiting        the messages, read when they are asked for; those of a destination in order
+    set_aside      number of rows that are not imported but written into a file, by sort
+    aside          these rows, read when they are asked for
+    late           messages older than their queue's time to live, which begins anew
+    one_name       a name stands for a queue or a topic, never for both
     branches       prepared transactions; `held` are the messages that they have acknowledged
     left           what is not carried over
     notes          what the person should know besides
@@ -124,6 +154,10 @@ class Plan(msgspec.Struct, kw_only=True):
     users: list[NewUser] = msgspec.field(default_factory=list)
     counts: Counter[Address] = msgspec.field(default_factory=Counter)
     waiting: Callable[[], Iterator[Waiting]] = _no_messages
+    set_aside: Counter[str] = msgspec.field(default_factory=Counter)
+    aside: Callable[[], Iterator[Aside]] = _nothing_aside
+    late: int = 0
+    one_name: bool = False
     branches: list[Branch] = msgspec.field(default_factory=list)
     held: list[Waiting] = msgspec.field(default_factory=list)
     left: list[Left] = msgspec.field(default_factory=list)

@@ -46,7 +46,7 @@ def _serves_others(destination: Destination) -> bool:
     consumers = [consumer for each in subscriptions for consumer in each.consumers]
     if any(not isinstance(consumer.sink, Subscriber) for consumer in consumers):
         return True
-    return any(each.number and not each.consumers for each in destination.subscriptions.values())
+    return any(each.durable and not each.consumers for each in destination.subscriptions.values())
 
 
 def takes_options(broker: Broker, existing: Destination, options: Options) -> bool:

@@ -3,7 +3,7 @@
 | mode                  | destination                                                       |
 |-----------------------|-------------------------------------------------------------------|
 | 0 RoundRobin          | queue without priorities                                          |
-| 1 FanOutWithAck       | topic that holds messages while nobody subscribes                 |
+| 1 FanOutWithAck       | topic that holds messages while no VibeMQ client subscribes       |
 | 2 FanOutWithoutAck    | the same; what has been sent is settled                           |
 | 3 PriorityBased       | queue with priorities                                             |
 
@@ -43,9 +43,6 @@ ChoiceT = TypeVar("ChoiceT", bound=IntEnum)
 
 NO_LIMIT: Final = 2**31 - 1
 """The largest number a .NET client reads; here it means that there is no limit."""
-RETRY_DELAY: Final = 2_000
-"""ms after the first attempt; doubles with each one, up to ..."""
-RETRY_DELAY_MAX: Final = 120_000
 
 
 class Mode(IntEnum):
@@ -72,7 +69,7 @@ _OVERFLOW: Final = {
     Strategy.BLOCK_PUBLISHER: Overflow.BLOCK,
     Strategy.REDIRECT_TO_DLQ: Overflow.DEAD_LETTER,
 }
-_STRATEGIES: Final = {overflow: strategy for strategy, overflow in _OVERFLOW.items()} | {
+STRATEGIES: Final = {overflow: strategy for strategy, overflow in _OVERFLOW.items()} | {
     Overflow.DROP_LOWEST: Strategy.DROP_OLDEST
 }
 
@@ -123,7 +120,7 @@ class Options(NamedTuple):
             settings.message_ttl,
             settings.dead_letter,
             settings.dead_letter_queue,
-            _STRATEGIES[settings.overflow],
+            STRATEGIES[settings.overflow],
             min(settings.max_attempts or NO_LIMIT, NO_LIMIT),
         )
 
@@ -154,18 +151,12 @@ class Options(NamedTuple):
             overflow=_OVERFLOW[self.overflow],
             message_ttl=self.message_ttl,
             max_attempts=0 if self.max_retry_attempts == NO_LIMIT else self.max_retry_attempts,
-            retry_delay=RETRY_DELAY,
-            retry_delay_max=RETRY_DELAY_MAX,
             dead_letter=self.dead_letter,
             dead_letter_queue=self.dead_letter_queue,
             hold=self.kind is Kind.TOPIC,
             by_priority=self.mode is Mode.PRIORITY_BASED,
             settle_on_send=self.mode is Mode.FAN_OUT_WITHOUT_ACK,
         )
-
-
-DEFAULTS: Final = Options().settings
-"""Of a queue that a VibeMQ client creates by using it."""
 
 
 class WrittenOptions(NamedTuple):
@@ -193,7 +184,7 @@ class WrittenOptions(NamedTuple):
         enforced = Options.of(destination).written._asdict()
         odd = dict(provenance.as_written)
         shown = Options().written._asdict()
-        for name, setting in _SETTINGS.items():
+        for name, setting in SETTINGS.items():
             if setting in odd:
                 shown[name] = odd[setting]
             elif setting in provenance.explicit:
@@ -203,10 +194,9 @@ class WrittenOptions(NamedTuple):
         return cls(**shown)
 
     def options(self, defaults: Options | None = None) -> Options:
-        """Return what they mean. What is not written is as in `defaults`, or else the
-        original's; a size or number of
-        attempts below 1 is 1, a time below 1 ms is 1 ms, an unknown mode RoundRobin, an unknown
-        strategy DropNewest, and a name that no queue can have is none."""
+        """Return what they mean. What is not written is as in `defaults`, None = the original's; a
+        size or number of attempts below 1 is 1, a time below 1 ms is 1 ms, an unknown mode
+        RoundRobin, an unknown strategy DropNewest, and a name that no queue can have is none."""
         mode, size, ticks, dead_letter, name, overflow, attempts = self
         given: dict[str, Any] = {}
         if mode is not None:
@@ -230,12 +220,12 @@ class WrittenOptions(NamedTuple):
         """Return what the broker is to know of a queue that was created with them."""
         meant = self.options().written._asdict()
         given = {name: value for name, value in self._asdict().items() if value is not None}
-        explicit = [_SETTINGS[name] for name in given]
-        odd = [(_SETTINGS[name], given[name]) for name in given if given[name] != meant[name]]
+        explicit = [SETTINGS[name] for name in given]
+        odd = [(SETTINGS[name], given[name]) for name in given if given[name] != meant[name]]
         return Provenance(CreatedBy.VIBEMQ, frozenset(explicit), tuple(odd), created_ticks)
 
 
-_SETTINGS: Final = {
+SETTINGS: Final = {
     "mode": "by_priority",
     "max_queue_size": "max_messages",
     "ttl_ticks": "message_ttl",
@@ -260,27 +250,17 @@ def can_be_queue(name: str) -> bool:
 
 
 def find(broker: Broker, name: str) -> Destination | None:
-    """Return the destination that the name stands for, if it exists.
+    """Return the destination that the name stands for, if it exists. A dead-letter queue exists as
+    soon as there is a queue that has it.
 
     Temporary ones of clients of other protocols are not looked at or subscribed to: they can only
     be answered (`find_answered`).
     """
-    for kind in (Kind.QUEUE, Kind.TOPIC):
-        found = broker.find(Address(kind, name))
-        if found is not None and not found.temporary:
-            return found
-    return None
-
-
-def find_or_create(broker: Broker, name: str, creator: str | None) -> Destination:
-    """The same; else a queue, which counts against the quota of `creator` (Identity.creator).
-
-    Raises DestinationNotFound, LimitExceeded.
-    """
-    destination = find(broker, name)
-    if destination is None:
-        destination = broker.resolve(Address(Kind.QUEUE, name), DEFAULTS, creator, CreatedBy.VIBEMQ)
-    return destination
+    queue = Address(Kind.QUEUE, name)
+    found = broker.find(queue) or broker.find_dead_letter_queue(queue)
+    if found is None or found.temporary:
+        found = broker.find(Address(Kind.TOPIC, name))
+    return None if found is None or found.temporary else found
 
 
 def find_answered(broker: Broker, name: str) -> Destination | None:
@@ -292,7 +272,9 @@ def names(broker: Broker) -> list[str]:
     """Everything that a VibeMQ client can name and that is nobody's own, oldest first."""
     found = [each for each in broker.destinations.values() if not each.temporary]
     found.sort(key=lambda destination: destination.created)
-    return [name for name in dict.fromkeys(each.name for each in found) if is_queue_name(name)]
+    listed = dict.fromkeys(each.name for each in found)
+    listed.update(dict.fromkeys(queue.name for queue in broker.core.dead_letter_queues))
+    return list(filter(is_queue_name, listed))
 
 
 def address(name: str, options: Options) -> Address:

@@ -37,9 +37,10 @@ from sluicemq.protocols.vibemq import queues
 from sluicemq.protocols.vibemq.admin import administer
 from sluicemq.protocols.vibemq.answers import MOST_UNREAD, Answers, error_code
 from sluicemq.protocols.vibemq.compression import SUPPORTED, Compression, negotiate
+from sluicemq.protocols.vibemq.creation import ListenerDefaults, QueueCreation
 from sluicemq.protocols.vibemq.mapping import is_queue_name
 from sluicemq.protocols.vibemq.ownership import foreign, takes_options
-from sluicemq.protocols.vibemq.publisher import MOST_UNCONFIRMED, Publisher
+from sluicemq.protocols.vibemq.publisher import BLOCK_TIMEOUT, MOST_UNCONFIRMED, Publisher
 from sluicemq.protocols.vibemq.subscriber import Shared, Subscriber, Terms
 from sluicemq.protocols.vibemq.wire import (
     ACK,
@@ -88,6 +89,8 @@ class Options(NamedTuple):
     rate_limit      requests of a connection in a second, acknowledgements and pings not counted;
                     0 = as many as it likes
     login_bytes     bytes of a frame's body accepted before the login, decompressed too
+    block_timeout   ms for which a publish waits for room in a queue that blocks its publishers
+    defaults        of queues for which a client gives no options
     """
 
     durability: Durability = Durability.SYNC
@@ -99,6 +102,8 @@ class Options(NamedTuple):
     notify: Callable[[str], None] = _ignore
     rate_limit: int = 0
     login_bytes: int = 64 * 1024
+    block_timeout: int = BLOCK_TIMEOUT
+    defaults: ListenerDefaults = ListenerDefaults()
 
 
 class VibemqSession:
@@ -109,6 +114,7 @@ class VibemqSession:
         "_answers",
         "_broker",
         "_by_name",
+        "_creation",
         "_decoder",
         "_ended",
         "_held_back",
@@ -141,8 +147,15 @@ class VibemqSession:
         self._decoder = Decoder(Limits(frame=strange, unpacked=strange))
         self._shared = Shared(link, broker, options.terms, secrets.token_hex(8))
         self._answers = Answers(self._shared, self._read_or_not)
+        self._creation = QueueCreation(broker, options.defaults)
         self._publisher = Publisher(
-            self._shared, self._answers, options.durability, self._may, self._read_or_not
+            self._shared,
+            self._answers,
+            options.durability,
+            self._may,
+            self._read_or_not,
+            self._creation,
+            options.block_timeout,
         )
         self._subscribers: dict[str, Subscriber] = {}
         self._identity: Identity | None = None
@@ -442,8 +455,8 @@ class VibemqSession:
                 self._answer_subscribed(frame)
                 return
             del self._subscribers[name]
-            existing.end()
-        destination = queues.find_or_create(self._broker, name, self._shared.creator)
+            existing.end(set())
+        destination = self._creation.find_or_create(name, self._shared.creator)
         subscriber = Subscriber(self._shared, name)
         subscriber.attach(destination, partial(self._answer_subscribed, frame))
         self._subscribers[name] = subscriber
@@ -457,7 +470,7 @@ class VibemqSession:
             return
         subscriber = self._subscribers.pop(frame.queue, None)
         if subscriber is not None:
-            subscriber.end()
+            subscriber.end(self._shared.held.watch.begun())
         headers = {"queueName": frame.queue}
         self._answers.say(Frame(UNSUBSCRIBE_ACK, frame.id, frame.queue, headers=headers))
 
@@ -465,12 +478,12 @@ class VibemqSession:
 
     def _create_queue(self, frame: Frame) -> None:
         """What exists already stays as it is, unless it came into being by VibeMQ use and nobody
-        has declared it so far."""
+        has declared it so far. A dead-letter queue stays as it is."""
         written = queues.read_written(frame.payload, frame.headers)
         if not self._may(frame, Operation.CREATE):
             return
         name = frame.queue
-        options = written.options()
+        options = written.options(self._creation.options)
         existing = queues.find(self._broker, name)
         if existing is not None and self._options.strict_create:
             self._answers.refuse(frame.id, "QUEUE_EXISTS", f"there is a queue {name}")
@@ -484,13 +497,7 @@ class VibemqSession:
             if existing is not None and existing.address.kind is not options.kind:
                 created = existing.created
                 self._broker.remove(existing)
-            self._broker.declare(
-                queues.address(name, options),
-                options.settings,
-                creator=self._shared.creator,
-                provenance=written.provenance(),
-                created=created,
-            )
+            self._creation.declare(name, written, self._shared.creator, created)
         elif ignored := queues.ignored(existing, written):
             self._options.notify(
                 f"CreateQueue of {name} by {self._link.peer} changed nothing, because the queue "
@@ -609,9 +616,11 @@ class VibemqSession:
         self._broker.when_durable(self._publisher.last_sync, partial(self._close, reason))
 
     def _give_back(self) -> None:
+        begun = self._shared.held.watch.begun() if self._subscribers else set()
         for subscriber in self._subscribers.values():
-            subscriber.end()
+            subscriber.end(begun)
         self._subscribers.clear()
+        self._shared.held.watch.stop()
         self._publisher.end()
 
     def _stop(self) -> None:
