@@ -356,7 +356,10 @@ def test_the_environment_is_read_as_docker_does(
     assert 'level = "warning"' in text
     assert "\ncompression = false" not in text
     assert "one=secret" not in json.dumps(report)
-    assert left(report) == [("setting", "VibeMQ.Authorization.SuperuserPassword")]
+    assert left(report) == [
+        ("setting", "VibeMQ.SupportedCompressions=Brotli"),
+        ("setting", "VibeMQ.Authorization.SuperuserPassword"),
+    ]
 
 
 def test_the_settings_file_counts_more_than_the_environment(

@@ -186,7 +186,7 @@ def test_queues() -> None:
             assert await client.list_queues() == ["q", "dead", "plain"]
             await client.delete_queue("q")
             await client.delete_queue("q")
-            assert await client.list_queues() == ["plain"]
+            assert await client.list_queues() == ["dead", "plain"]
 
     run(scenario)
 

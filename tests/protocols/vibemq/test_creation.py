@@ -163,7 +163,9 @@ def test_a_dead_letter_queue_is_there_as_soon_as_a_queue_has_one(
     peer.create("q", enableDeadLetterQueue=True, deadLetterQueueName=name)
     assert listed(peer) == ["q", dead]
     info = peer.info(dead)
-    assert (info["maxSize"], info["maxRetryAttempts"]) == (NO_LIMIT, NO_LIMIT)
+    assert (info["maxSize"], info["maxRetryAttempts"]) == (10_000, 3)
+    effective = (info["effectiveMaxSize"], info["effectiveMaxRetryAttempts"])
+    assert effective == (NO_LIMIT, NO_LIMIT)
     assert harness.destination(dead).settings == DestinationSettings()
     assert peer.subscribe(dead) == []
 
@@ -175,7 +177,7 @@ def test_so_is_that_of_a_queue_that_the_configuration_declares(
     harness.limit("q", DestinationSettings(dead_letter=True, max_attempts=1))
     peer = harness.connect()
     if command == "info":
-        assert peer.info("q.dlq")["maxSize"] == NO_LIMIT
+        assert peer.info("q.dlq")["effectiveMaxSize"] == NO_LIMIT
     elif command == "declare":
         peer.create("q.dlq", maxQueueSize=1)
     elif command == "subscribe":

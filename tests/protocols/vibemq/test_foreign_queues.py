@@ -23,6 +23,7 @@ from sluicemq.model.destination import (
 from sluicemq.protocols.jmq import destinations as jmq
 from sluicemq.protocols.vibemq import commands, queues, wire
 from sluicemq.protocols.vibemq.commands import Conflict, Declaration
+from sluicemq.protocols.vibemq.creation import ListenerDefaults, QueueCreation
 from sluicemq.protocols.vibemq.queues import NO_LIMIT, Mode, WrittenOptions
 from sluicemq.protocols.vibemq.session import Options
 from sluicemq.protocols.vibemq.wire import Frame
@@ -58,7 +59,7 @@ USERS: dict[str, Callable[[Broker], object]] = {
     "jmq": lambda broker: jmq.find_or_create(broker, QUEUE, None),
     "phpmq": lambda broker: broker.queue("q", by=CreatedBy.PHPMQ),
     "msglite": lambda broker: broker.queue("q", by=CreatedBy.MSGLITE),
-    "vibemq": lambda broker: queues.find_or_create(broker, "q", None),
+    "vibemq": lambda broker: QueueCreation(broker, ListenerDefaults()).find_or_create("q", None),
     "management": lambda broker: broker.queue("q", by=CreatedBy.MANAGEMENT),
 }
 
