@@ -12,6 +12,8 @@ import msgspec
 
 from sluicemq.model.message import Durability
 from sluicemq.protocols.phpmq.wire import GENERATIONS, Generation
+from sluicemq.protocols.vibemq.publisher import BLOCK_TIMEOUT
+from sluicemq.protocols.vibemq.queues import NO_LIMIT
 from sluicemq.server.address import Url
 from sluicemq.server.settings import about
 from sluicemq.server.units import Unit
@@ -173,7 +175,7 @@ class Listener(Limits, frozen=True, kw_only=True):
         float,
         about(
             "Of the VibeMQ protocol: time for the acknowledgement of the message that a "
-            "subscription has to handle next, in queues without an `ack_timeout` of their own; "
+            "connection has to handle next, in queues without an `ack_timeout` of their own; "
             "0 = for ever.",
             Unit.SECONDS,
         ),
@@ -201,6 +203,54 @@ class Listener(Limits, frozen=True, kw_only=True):
             "be as it is."
         ),
     ] = False
+    foreign_delete: Annotated[
+        Literal["refuse", "allow"],
+        about(
+            "Of the VibeMQ protocol: whether DeleteQueue deletes a queue that the configuration, "
+            "an administrator or a client of another protocol has created, that has consumers of "
+            "other protocols, or that is the dead-letter queue of one that exists."
+        ),
+    ] = "refuse"
+    default_mode: Annotated[
+        Literal["RoundRobin", "FanOutWithAck", "FanOutWithoutAck", "PriorityBased"] | None,
+        about(
+            "Of the VibeMQ protocol: mode of queues for which clients give no options. Without it: "
+            "as `by_priority` in `[broker.default_destination]` says, else `RoundRobin`."
+        ),
+    ] = None
+    default_max_queue_size: Annotated[
+        int,
+        about(
+            "Of the VibeMQ protocol: messages that may wait in such queues; 0 = as `max_messages` "
+            "of `[broker.default_destination]`, else 10,000.",
+            le=NO_LIMIT,
+        ),
+    ] = 0
+    default_overflow: Annotated[
+        Literal["DropOldest", "DropNewest", "BlockPublisher", "RedirectToDlq"] | None,
+        about(
+            "Of the VibeMQ protocol: what happens to messages beyond that. Without it: `overflow` "
+            "of `[broker.default_destination]`, else `DropOldest`."
+        ),
+    ] = None
+    default_max_retries: Annotated[
+        int,
+        about(
+            "Of the VibeMQ protocol: deliveries of a message, in total, in such queues; 0 = as "
+            "`max_attempts` of `[broker.default_destination]`, else 3.",
+            le=NO_LIMIT,
+        ),
+    ] = 0
+    block_timeout: Annotated[
+        float,
+        about(
+            "Of the VibeMQ protocol: time for which a publish waits for room in a queue that "
+            "blocks its publishers; 0 = it is refused at once. .NET clients give up after their "
+            "`CommandTimeout`, 10 s by default.",
+            Unit.SECONDS,
+            le=3600,
+        ),
+    ] = BLOCK_TIMEOUT / 1000
     rate_limit: Annotated[
         int,
         about(
@@ -335,6 +385,12 @@ VIBEMQ_SETTINGS: Final = (
     "compression",
     "compression_threshold",
     "strict_create",
+    "foreign_delete",
+    "default_mode",
+    "default_max_queue_size",
+    "default_overflow",
+    "default_max_retries",
+    "block_timeout",
     "rate_limit",
 )
 """Settings of a listener that mean something only to VibeMQ clients."""

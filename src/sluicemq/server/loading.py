@@ -19,7 +19,7 @@ from typing import Any, Final, NamedTuple
 import msgspec
 
 from sluicemq.journal import JournalOptions
-from sluicemq.model.destination import Address, DestinationSettings, Kind
+from sluicemq.model.destination import Address, DestinationSettings, Kind, differing
 from sluicemq.model.errors import ConfigurationError
 from sluicemq.server.address import PROTOCOLS, Url
 from sluicemq.server.config import (
@@ -317,7 +317,8 @@ class _Collector:
 
     def finish(self) -> Loaded:
         limits = Limits(**self._section(("limits",)))
-        default = DestinationSettings(**self._section(("broker", "default_destination")))
+        of_all = self._section(("broker", "default_destination"))
+        default = DestinationSettings(**of_all)
         if self.listeners is None:
             built = [listener_of({"url": item.url}, limits) for item in default_listeners()]
         else:
@@ -337,6 +338,11 @@ class _Collector:
                 address: msgspec.structs.replace(default, **values)
                 for address, values in self.destinations.items()
             },
+            explicit={
+                address: differing(default).union(of_all, values)
+                for address, values in self.destinations.items()
+            },
+            default_fields=frozenset(of_all),
             insecure_public=self.values.get(("insecure_public",), False),
         )
         return Loaded(config, self.origins, self.places)

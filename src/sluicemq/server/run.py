@@ -31,6 +31,7 @@ from sluicemq.broker.traced import TracedBroker
 from sluicemq.journal import FileJournal, MemoryJournal
 from sluicemq.journal.port import Journal
 from sluicemq.journal.space import SpaceLevel
+from sluicemq.model.destination import CreatedBy, Provenance, differing
 from sluicemq.model.errors import JournalError, SluiceError
 from sluicemq.model.histogram import Histogram
 from sluicemq.protocols.jmq.metrics import Metrics
@@ -48,6 +49,7 @@ from sluicemq.server.lag import LoopLag
 from sluicemq.server.listener import OpenListener
 from sluicemq.server.listening import WITH_LOGINS, admin_listener
 from sluicemq.server.logs import configure
+from sluicemq.server.notices import Notices
 from sluicemq.server.notify import Notifier
 from sluicemq.server.rooms import Rooms
 from sluicemq.server.services import console_addresses, jms_address
@@ -180,7 +182,9 @@ class Server:
             max_transaction_bytes=settings.max_transaction_bytes,
             max_transaction_messages=settings.max_transaction_messages,
             batch_writers=settings.batch_writers,
+            dead_letter_retry=settings.dead_letter_retry,
             defaults=settings.default_destination,
+            default_fields=self.config.default_fields,
         )
         clock = SystemClock()
         start_deadline = time_budget(settings.scan_budget / 1000)
@@ -199,7 +203,12 @@ class Server:
             log.info("recovered", waiting=waiting, **journal.recovery.report)
             warn_of_loss(journal.recovery.report)
         for address, destination_settings in self.config.destinations.items():
-            broker.declare(address, destination_settings)
+            explicit = self.config.explicit.get(address, differing(destination_settings))
+            broker.declare(
+                address,
+                destination_settings,
+                provenance=Provenance(CreatedBy.CONFIGURATION, explicit),
+            )
         self._check_space(journal)
         return broker
 
@@ -275,6 +284,7 @@ class Server:
             config.http,
             background,
             Offload(unpacking, budget),
+            Notices(log.info, config.logging.notices_per_minute, time.monotonic).say,
         )
         metrics = Metrics(
             broker,

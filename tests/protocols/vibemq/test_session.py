@@ -9,7 +9,14 @@ import pytest
 from sluicemq import __version__
 from sluicemq.broker import BrokerSettings
 from sluicemq.model.access import EVERYBODY, Identity, Operation, Permission
-from sluicemq.model.destination import Address, DestinationSettings, Kind, Overflow
+from sluicemq.model.destination import (
+    Address,
+    CreatedBy,
+    DestinationSettings,
+    Kind,
+    Overflow,
+    Provenance,
+)
 from sluicemq.model.errors import (
     AccessError,
     AuthenticationFailed,
@@ -292,9 +299,19 @@ def test_each_request_needs_its_own_right(kind: int, operation: Operation) -> No
     assert isinstance(without.access, Gate)
     assert without.access.refused == [f"{operation.value} q"]
     having = limited(("q", operation))
-    having.limit("q", DestinationSettings())
-    answer = having.connect().ask(kind, "q")
-    assert answer.error_code in ("", "QUEUE_EXISTS")
+    address = Address(Kind.QUEUE, "q")
+    having.broker.declare(address, provenance=Provenance(CreatedBy.VIBEMQ))
+    assert having.connect().ask(kind, "q").error_code == ""
+
+
+def test_a_refused_delete_tells_no_name_that_the_user_may_not_know() -> None:
+    harness = limited(("dead", Operation.DELETE))
+    settings = DestinationSettings(dead_letter=True, dead_letter_queue="dead")
+    harness.limit("secret", settings)
+    harness.broker.queue("dead", by=CreatedBy.VIBEMQ)
+    answer = harness.connect().ask(wire.DELETE_QUEUE, "dead")
+    assert answer.error_code == "FORBIDDEN"
+    assert "secret" not in answer.error_message
 
 
 def test_dead_letters_go_only_where_one_may_send() -> None:

@@ -121,7 +121,13 @@ def _grant_or_revoke(
         granted = frozenset(_OPERATIONS[o] for o in operations if o != LIST_QUEUES)
         users.grant(name, Permission(pattern, granted), _when(answer, refuse, said))
     else:
-        users.revoke(name, pattern, _when(answer, refuse, said))
+        done = _when(answer, refuse, said)
+
+        def revoked(error: AccessError | None) -> None:
+            # who does not exist has no permission any more, as the client wants it
+            done(None if isinstance(error, UserNotFound) else error)
+
+        users.revoke(name, pattern, revoked)
 
 
 def _missing(kind: int, request: Request) -> str:

@@ -17,6 +17,7 @@ from its client, and nothing behind the frame is carried out.
 from __future__ import annotations
 
 import secrets
+from collections.abc import Callable
 from functools import partial
 from typing import Final, NamedTuple
 
@@ -27,7 +28,6 @@ from sluicemq.model.errors import (
     AccessError,
     AuthenticationMissing,
     BrokerError,
-    DestinationNotFound,
     LoginBusy,
     ProtocolError,
     TooManyConnections,
@@ -40,11 +40,13 @@ from sluicemq.protocols.vibemq import queues
 from sluicemq.protocols.vibemq.admin import administer
 from sluicemq.protocols.vibemq.answers import MOST_UNREAD, Answers, error_code
 from sluicemq.protocols.vibemq.compression import SUPPORTED, Compression, negotiate
+from sluicemq.protocols.vibemq.creation import ListenerDefaults, QueueCreation
 from sluicemq.protocols.vibemq.mapping import is_queue_name
 from sluicemq.protocols.vibemq.offload import LARGE, Offload, OffloadedJob
 from sluicemq.protocols.vibemq.outgoing import LargeDeliveries
+from sluicemq.protocols.vibemq.ownership import foreign, takes_options
 from sluicemq.protocols.vibemq.payload import check_in_pieces
-from sluicemq.protocols.vibemq.publisher import MOST_UNCONFIRMED, Publisher
+from sluicemq.protocols.vibemq.publisher import BLOCK_TIMEOUT, MOST_UNCONFIRMED, Publisher
 from sluicemq.protocols.vibemq.subscriber import Shared, Subscriber, Terms
 from sluicemq.protocols.vibemq.wire import (
     ACK,
@@ -80,6 +82,10 @@ one that unpacks to more waits for the memory of the largest frame that is accep
 _NEVER_LIMITED: Final = frozenset({ACK, PING, DISCONNECT})
 
 
+def _ignore(_: str) -> None:
+    return None
+
+
 class Options(NamedTuple):
     """What a listener says about its connections.
 
@@ -89,9 +95,13 @@ class Options(NamedTuple):
     terms           of subscriptions
     compression     offered to the clients
     strict_create   CreateQueue answers QUEUE_EXISTS even if nothing is different
+    foreign_delete  DeleteQueue deletes queues that others have created or use (ownership.py)
+    notify          called with what an operator should know, as text; must not raise
     rate_limit      requests of a connection in a second, acknowledgements and pings not counted;
                     0 = as many as it likes
     login_bytes     bytes of a frame's body accepted before the login
+    block_timeout   ms for which a publish waits for room in a queue that blocks its publishers
+    defaults        of queues for which a client gives no options
     """
 
     durability: Durability = Durability.SYNC
@@ -100,8 +110,12 @@ class Options(NamedTuple):
     terms: Terms = Terms()
     compression: tuple[Compression, ...] = SUPPORTED
     strict_create: bool = False
+    foreign_delete: bool = False
+    notify: Callable[[str], None] = _ignore
     rate_limit: int = 0
     login_bytes: int = 64 * 1024
+    block_timeout: int = BLOCK_TIMEOUT
+    defaults: ListenerDefaults = ListenerDefaults()
 
 
 class VibemqSession:
@@ -112,6 +126,7 @@ class VibemqSession:
         "_answers",
         "_broker",
         "_by_name",
+        "_creation",
         "_decoder",
         "_ended",
         "_held_back",
@@ -155,8 +170,15 @@ class VibemqSession:
         self._decoder = Decoder(Limits(frame=strange, compressed=False))
         self._shared = Shared(link, broker, options.terms, secrets.token_hex(8), large)
         self._answers = Answers(self._shared, self._read_or_not)
+        self._creation = QueueCreation(broker, options.defaults)
         self._publisher = Publisher(
-            self._shared, self._answers, options.durability, self._may, self._read_or_not
+            self._shared,
+            self._answers,
+            options.durability,
+            self._may,
+            self._read_or_not,
+            self._creation,
+            options.block_timeout,
         )
         self._subscribers: dict[str, Subscriber] = {}
         self._identity: Identity | None = None
@@ -513,8 +535,8 @@ class VibemqSession:
                 self._answer_subscribed(frame)
                 return
             del self._subscribers[name]
-            existing.end()
-        destination = queues.find_or_create(self._broker, name, self._shared.creator)
+            existing.end(set())
+        destination = self._creation.find_or_create(name, self._shared.creator)
         subscriber = Subscriber(self._shared, name)
         subscriber.attach(destination, partial(self._answer_subscribed, frame))
         self._subscribers[name] = subscriber
@@ -528,47 +550,55 @@ class VibemqSession:
             return
         subscriber = self._subscribers.pop(frame.queue, None)
         if subscriber is not None:
-            subscriber.end()
+            subscriber.end(self._shared.held.watch.begun())
         headers = {"queueName": frame.queue}
         self._answers.say(Frame(UNSUBSCRIBE_ACK, frame.id, frame.queue, headers=headers))
 
     # --- queues ------------------------------------------------------------------------------
 
     def _create_queue(self, frame: Frame) -> None:
-        """What exists already may be declared again in the same words; in any, if it came into
-        being by being used and nobody has declared it so far."""
-        options = queues.read_options(frame.payload, frame.headers)
+        """What exists already stays as it is, unless it came into being by VibeMQ use and nobody
+        has declared it so far. A dead-letter queue stays as it is."""
+        written = queues.read_written(frame.payload, frame.headers)
         if not self._may(frame, Operation.CREATE):
             return
-        letters = options.dead_letter_queue
-        # else whoever may create one queue could fill any other, by letting messages expire
-        if letters and not self._permits(frame, Operation.PRODUCE, letters):
+        name = frame.queue
+        options = written.options(self._creation.options)
+        existing = queues.find(self._broker, name)
+        if existing is not None and self._options.strict_create:
+            self._answers.refuse(frame.id, "QUEUE_EXISTS", f"there is a queue {name}")
             return
-        existing = queues.find(self._broker, frame.queue)
-        if existing is not None and not self._agrees(existing, options):
-            self._answers.refuse(frame.id, "QUEUE_EXISTS", f"there is a queue {frame.queue}")
-            return
-        if existing is None or existing.automatic:
-            self._broker.declare(
-                queues.address(frame.queue, options), options.settings, creator=self._shared.creator
+        if existing is None or takes_options(self._broker, existing, options):
+            letters = options.dead_letter_queue
+            # else whoever may create one queue could fill any other, by letting messages expire
+            if letters and not self._permits(frame, Operation.PRODUCE, letters):
+                return
+            created = 0
+            if existing is not None and existing.address.kind is not options.kind:
+                created = existing.created
+                self._broker.remove(existing)
+            self._creation.declare(name, written, self._shared.creator, created)
+        elif ignored := queues.ignored(existing, written):
+            self._options.notify(
+                f"CreateQueue of {name} by {self._link.peer} changed nothing, because the queue "
+                f"exists with other options: {ignored}"
             )
-        self._answers.say(Frame(CREATE_QUEUE, frame.id, frame.queue))
-
-    def _agrees(self, existing: Destination, options: queues.Options) -> bool:
-        """Whether CreateQueue may succeed although there is such a queue."""
-        if self._options.strict_create or existing.temporary:
-            return False
-        if existing.automatic:
-            return existing.address.kind is options.kind
-        return queues.Options.of(existing) == options
+        self._answers.say(Frame(CREATE_QUEUE, frame.id, name))
 
     def _delete_queue(self, frame: Frame) -> None:
+        """What does not exist need not be deleted."""
         if not self._may(frame, Operation.DELETE):
             return
+        identity = self._identity
+        assert identity is not None
         destination = queues.find(self._broker, frame.queue)
-        if destination is None or destination.temporary:
-            raise DestinationNotFound(f"there is no queue {frame.queue}")
-        self._broker.remove(destination, force=True)
+        if destination is not None:
+            if not self._options.foreign_delete:
+                why = foreign(self._broker, destination, identity)
+                if why:
+                    self._answers.refuse(frame.id, "FORBIDDEN", why)
+                    return
+            self._broker.remove(destination, force=True)
         self._answers.say(Frame(DELETE_QUEUE, frame.id, frame.queue))
 
     def _queue_info(self, frame: Frame) -> None:
@@ -668,9 +698,11 @@ class VibemqSession:
         self._broker.when_durable(self._publisher.last_sync, partial(self._close, reason))
 
     def _give_back(self) -> None:
+        begun = self._shared.held.watch.begun() if self._subscribers else set()
         for subscriber in self._subscribers.values():
-            subscriber.end()
+            subscriber.end(begun)
         self._subscribers.clear()
+        self._shared.held.watch.stop()
         self._publisher.end()
 
     def _stop(self) -> None:
