@@ -12,7 +12,13 @@ from sluicemq.admin.destinations import FIGURES
 from sluicemq.broker import Broker, ManualClock
 from sluicemq.broker.restore import restore, snapshot
 from sluicemq.journal import FileJournal
-from sluicemq.model.destination import Address, DestinationSettings, Kind
+from sluicemq.model.destination import (
+    Address,
+    CreatedBy,
+    DestinationSettings,
+    Kind,
+    Provenance,
+)
 from sluicemq.model.message import Durability
 from tests.admin.inside import Inside
 from tests.admin.stock import looped, queue, read, send, topic, waiting
@@ -113,6 +119,47 @@ async def test_created_altered_and_back_to_the_default(inside: Inside) -> None:
     assert found.settings == DestinationSettings(max_messages=5, dead_letter=True)
     assert "change: (local) PUT /api/v1/destinations/queue/jobs" in inside.said()[-1]
     assert "dead_letter=True" in inside.said()[-1]
+
+
+@looped
+async def test_what_was_set_on_purpose_is_remembered(inside: Inside) -> None:
+    visitor = inside.visitor(local=True)
+    put = "/destinations/queue/jobs"
+
+    async def alter(**settings: Any) -> tuple[str, list[str]]:
+        view = (await visitor.ask("PUT", put, settings)).json()
+        return view["created_by"], view["explicit"]
+
+    assert await alter(max_messages=5, overflow="drop-oldest") == (
+        "management",
+        ["max_messages", "overflow"],
+    )
+    # also what has the value that it would have had anyway
+    assert await alter(max_attempts=0, overflow=None) == (
+        "management",
+        ["max_attempts", "max_messages"],
+    )
+    inside.broker.queue("php", by=CreatedBy.PHPMQ)
+    put = "/destinations/queue/php"
+    assert await alter() == ("phpmq", [])
+    assert await alter(dead_letter=True) == ("phpmq", ["dead_letter"])
+
+
+@looped
+async def test_what_a_client_wrote_ends_with_the_change_of_a_setting(inside: Inside) -> None:
+    jobs = Address(Kind.QUEUE, "jobs")
+    written = (("max_messages", -1), ("max_attempts", 0), ("message_ttl", 5))
+    explicit = frozenset({"max_messages", "max_attempts", "message_ttl"})
+    inside.broker.declare(
+        jobs,
+        DestinationSettings(max_messages=1, max_attempts=1, message_ttl=1),
+        provenance=Provenance(CreatedBy.VIBEMQ, explicit, written, 7),
+    )
+    body = {"max_messages": 1, "max_attempts": None}
+    await inside.visitor(local=True).ask("PUT", "/destinations/queue/jobs", body)
+    assert inside.broker.destinations[jobs].provenance == Provenance(
+        CreatedBy.VIBEMQ, frozenset({"max_messages", "message_ttl"}), (("message_ttl", 5),), 7
+    )
 
 
 @looped

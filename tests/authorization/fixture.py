@@ -11,7 +11,13 @@ from typing import Any, Final
 
 from sluicemq.broker import Broker, Destination, Subscription
 from sluicemq.model.access import Operation
-from sluicemq.model.destination import Address, Kind
+from sluicemq.model.destination import (
+    Address,
+    CreatedBy,
+    DestinationSettings,
+    Kind,
+    Provenance,
+)
 from sluicemq.model.message import BodyKind, Durability, Message
 from sluicemq.protocols.jmq.coordinator import Coordinator
 from sluicemq.protocols.msglite.session import MsgliteSession, ReplyAddresses
@@ -182,9 +188,18 @@ class BrokerFixture(jmq.Harness):
         if self.users_file.read_bytes() != self.database:
             self.users_file.write_bytes(self.database)
 
-    def owned(self, name: str = QUEUE, kind: Kind = Kind.QUEUE) -> Destination:
-        """Return a destination of the owner; a queue is given its message."""
-        destination = self.broker.declare(Address(kind, name))
+    def owned(
+        self,
+        name: str = QUEUE,
+        kind: Kind = Kind.QUEUE,
+        by: CreatedBy = CreatedBy.BROKER,
+        **settings: Any,
+    ) -> Destination:
+        """Return a destination of the owner, created by a protocol; a queue is given its
+        message."""
+        destination = self.broker.declare(
+            Address(kind, name), DestinationSettings(**settings), provenance=Provenance(by)
+        )
         if kind is Kind.QUEUE:
             publish(self.broker, destination)
         self.turn()

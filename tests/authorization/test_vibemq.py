@@ -9,10 +9,11 @@ from typing import Any, Final
 
 import pytest
 
+from sluicemq.broker import Window
 from sluicemq.model.access import Operation
-from sluicemq.model.destination import Address, Kind
+from sluicemq.model.destination import Address, CreatedBy, Kind
 from sluicemq.protocols.vibemq import wire
-from sluicemq.protocols.vibemq.session import VibemqSession
+from sluicemq.protocols.vibemq.session import Options, VibemqSession
 from sluicemq.protocols.vibemq.wire import Frame
 from tests.admin.inside import PASSWORD
 from tests.authorization.fixture import QUEUE, TOPIC, WRONG_TOKEN, BrokerFixture
@@ -32,9 +33,12 @@ from tests.authorization.matrix import (
     check,
     check_complete,
 )
+from tests.broker.support import Reader
 from tests.protocols.vibemq.harness import Peer
 
-REFUSALS: Final = frozenset({"AUTH_FAILED", "AUTH_REQUIRED", "NOT_AUTHENTICATED", "NOT_AUTHORIZED"})
+REFUSALS: Final = frozenset(
+    {"AUTH_FAILED", "AUTH_REQUIRED", "FORBIDDEN", "NOT_AUTHENTICATED", "NOT_AUTHORIZED"}
+)
 VICTIM: Final = "victim"
 """A user whom no actor is."""
 TEMPORARY: Final = "temporary_destination://queue/own/1"
@@ -50,12 +54,12 @@ class VibemqCell(Cell):
         fixture.owners.append(self.owner.link)
         self.peer = self.connect(actor)
 
-    def arrive(self) -> Peer:
-        """Connect, and say nothing."""
+    def arrive(self, options: Options | None = None) -> Peer:
+        """Connect to a listener with these options, and say nothing."""
         link = self.fixture.link()
         access = self.fixture.with_login(link, "vibemq")
         fixture: Any = self.fixture  # what all harnesses have in common is enough
-        return Peer(fixture, link, VibemqSession(link, fixture.broker, access))
+        return Peer(fixture, link, VibemqSession(link, fixture.broker, access, options))
 
     def credentials(self, actor: Actor) -> dict[str, str]:
         """Return the headers of CONNECT."""
@@ -63,9 +67,9 @@ class VibemqCell(Cell):
             return {}
         return {"authToken": self.fixture.users.tokens.get(actor, WRONG_TOKEN)}
 
-    def connect(self, actor: Actor) -> Peer:
+    def connect(self, actor: Actor, options: Options | None = None) -> Peer:
         """Connect as that actor."""
-        peer = self.arrive()
+        peer = self.arrive(options)
         if actor is not Actor.ANONYMOUS:
             answer = peer.ask(wire.CONNECT, **self.credentials(actor))
             assert answer.type == (wire.CONNECT_ACK if actor in LOGGED_IN else wire.ERROR)
@@ -209,6 +213,18 @@ def _create(cell: VibemqCell) -> None:
     cell.ask(wire.CREATE_QUEUE, "own.new", {})
 
 
+@row(wire.CREATE_QUEUE, "of a queue that PHPMQ clients use", RIGHTS, right=Operation.CREATE)
+def _create_used(cell: VibemqCell) -> None:
+    cell.fixture.owned(by=CreatedBy.PHPMQ)
+    cell.ask(wire.CREATE_QUEUE, QUEUE, {"maxQueueSize": 1})
+
+
+@row(wire.CREATE_QUEUE, "of a queue in use", RIGHTS, right=Operation.CREATE, changes=True)
+def _create_automatic(cell: VibemqCell) -> None:
+    cell.fixture.broker.queue(QUEUE, by=CreatedBy.VIBEMQ)
+    cell.ask(wire.CREATE_QUEUE, QUEUE, {"maxQueueSize": 1})
+
+
 @row(wire.CREATE_QUEUE, "with the owner's dead-letter queue", RIGHTS, changes=True)
 def _create_with_letters(cell: VibemqCell) -> None:
     cell.fixture.owned()
@@ -218,7 +234,52 @@ def _create_with_letters(cell: VibemqCell) -> None:
 
 @row(wire.DELETE_QUEUE, "", RIGHTS, right=Operation.DELETE, changes=True)
 def _delete(cell: VibemqCell) -> None:
-    cell.fixture.owned()
+    cell.fixture.owned(by=CreatedBy.VIBEMQ)
+    cell.ask(wire.DELETE_QUEUE, QUEUE)
+
+
+@row(wire.DELETE_QUEUE, "of no queue", RIGHTS, right=Operation.DELETE)
+def _delete_none(cell: VibemqCell) -> None:
+    cell.ask(wire.DELETE_QUEUE, "own.new")
+
+
+@row(wire.DELETE_QUEUE, "of the configuration", NOBODY)
+def _delete_configured(cell: VibemqCell) -> None:
+    cell.fixture.owned(by=CreatedBy.CONFIGURATION)
+    cell.ask(wire.DELETE_QUEUE, QUEUE)
+
+
+@row(wire.DELETE_QUEUE, "of an administrator", NOBODY)
+def _delete_managed(cell: VibemqCell) -> None:
+    cell.fixture.owned(by=CreatedBy.MANAGEMENT)
+    cell.ask(wire.DELETE_QUEUE, QUEUE)
+
+
+@row(wire.DELETE_QUEUE, "of another protocol", NOBODY)
+def _delete_foreign(cell: VibemqCell) -> None:
+    cell.fixture.owned(by=CreatedBy.PHPMQ)
+    cell.ask(wire.DELETE_QUEUE, QUEUE)
+
+
+@row(wire.DELETE_QUEUE, "with a consumer of another protocol", NOBODY)
+def _delete_consumed(cell: VibemqCell) -> None:
+    broker = cell.fixture.broker
+    queue = cell.fixture.owned(by=CreatedBy.VIBEMQ)
+    broker.attach(queue.queue, Reader(broker), Window(0, True))
+    cell.ask(wire.DELETE_QUEUE, QUEUE)
+
+
+@row(wire.DELETE_QUEUE, "with the dead letters of a queue", NOBODY)
+def _delete_letters(cell: VibemqCell) -> None:
+    cell.fixture.owned(by=CreatedBy.VIBEMQ)
+    cell.fixture.owned("own.source", dead_letter=True, dead_letter_queue=QUEUE)
+    cell.ask(wire.DELETE_QUEUE, QUEUE)
+
+
+@row(wire.DELETE_QUEUE, "of another protocol if allowed", RIGHTS, changes=True)
+def _delete_foreign_allowed(cell: VibemqCell) -> None:
+    cell.fixture.owned(by=CreatedBy.PHPMQ)
+    cell.peer = cell.connect(cell.actor, Options(foreign_delete=True))
     cell.ask(wire.DELETE_QUEUE, QUEUE)
 
 
@@ -287,6 +348,11 @@ def _revoke(cell: VibemqCell) -> None:
 @row(wire.LIST_USERS, "", ROOT_ONLY, reveals=ROOT_ONLY, marker=VICTIM)
 def _list_users(cell: VibemqCell) -> None:
     cell.administer(wire.LIST_USERS, "")
+
+
+@row(wire.REVOKE_PERMISSION, "of no user", ROOT_ONLY)
+def _revoke_of_none(cell: VibemqCell) -> None:
+    cell.ask(wire.REVOKE_PERMISSION, payload={"username": "no-such-user", "queuePattern": "own.*"})
 
 
 @row(wire.GET_USER_PERMISSIONS, "of another", ROOT_ONLY, reveals=ROOT_ONLY, marker="own.*")

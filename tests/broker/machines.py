@@ -440,7 +440,7 @@ class QueueMachine(Machine):
 
 
 class TopicMachine(Machine):
-    """Topics: durable, shared and no-local subscriptions, held messages."""
+    """Topics: durable, shared and no-local subscriptions, held messages, and members of groups."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -480,8 +480,21 @@ class TopicMachine(Machine):
             self.world.subscribe(topic, name, durable, shared, selector, exclude)
         self.end(turn)
 
+    @rule(name=st.sampled_from(["m", "n", "o"]), turn=ends)
+    def join(self, name: str, turn: bool) -> None:
+        topic = self.world.model.destinations[Address(Kind.TOPIC, "hold")]
+        if name not in topic.subscriptions:
+            self.world.join(topic, name)
+        self.end(turn)
+
     def named(self) -> list[model.Subscription]:
         return [s for s in self.world.model.subscriptions() if s.name]
+
+    @precondition(lambda self: any(s.member for s in self.named()))
+    @rule(which=picks, turn=ends)
+    def leave(self, which: int, turn: bool) -> None:
+        self.world.unsubscribe(self.pick([s for s in self.named() if s.member], which))
+        self.end(turn)
 
     @precondition(lambda self: self.named())
     @rule(really=seldom, which=picks, turn=ends)

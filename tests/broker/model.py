@@ -44,6 +44,10 @@ class Letter:
         self.origin = origin
         """Of a dead letter: where it was, and in which subscription of a topic."""
         self.sequence = 0
+        self.most = 0
+        """Most attempts that any delivery of it has told of."""
+        self.routes: list[Subscription] = []
+        """Durable subscriptions that it was sent to."""
         self.born = 0
         """Orders letters, as the engine's sequence does, also while that is not known."""
 
@@ -69,6 +73,10 @@ class Entry:
         self.until = 0
         self.delivered = 0
         self.holder: object = None
+        self.shared = False
+        """What the topic's group has: its end is journaled when all copies have ended."""
+        self.alone = False
+        """And it is the only one."""
 
     def __repr__(self) -> str:
         return f"{self.letter.name}#{self.sequence} {self.state} in {self.subscription}"
@@ -137,6 +145,7 @@ class Subscription:
         self.shared = shared
         self.wants = wants
         self.exclude = exclude
+        self.member = False
         self.entries: list[Entry] = []
         self.consumers: list[Consumer] = []
         self.retired: list[Consumer] = []
@@ -191,12 +200,22 @@ class Destination:
         self.paused = False
         self.queue = Subscription(self)
         self.subscriptions: dict[str, Subscription] = {}
+        self.grouped = False
         self.parked: list[Letter] = []
         self.totals = Totals()
         self.removed = False
 
     def every(self) -> list[Subscription]:
         return [self.queue, *self.subscriptions.values()]
+
+    def members(self) -> list[Subscription]:
+        return [s for s in self.subscriptions.values() if s.member]
+
+    def is_of_group(self, subscription: Subscription) -> bool:
+        """Whether what it gets is the group's; without members, who is not durable is."""
+        if subscription is self.queue or subscription.member:
+            return True
+        return not (self.grouped or subscription.durable)
 
 
 class Transaction:
@@ -310,8 +329,9 @@ class Model:
         if destination.address.kind is Kind.QUEUE:
             return [destination.queue]
         wanted = [s for s in destination.subscriptions.values() if s.accepts(letter)]
-        if not wanted and destination.settings.hold:
-            return [destination.queue]
+        alone = destination.settings.hold and not destination.members()
+        if alone and (destination.grouped or not wanted):
+            wanted.append(destination.queue)
         return wanted
 
     def accept(
@@ -322,10 +342,12 @@ class Model:
         self.births += 1
         letter.born = self.births
         targets = [chosen] if chosen else self.targets(destination, letter)
+        letter.routes = [target for target in targets if target.durable]
+        held = destination.settings.hold and any(map(destination.is_of_group, targets))
         if letter.durability is Durability.SYNC:
-            self.staged.append((letter, destination, targets, destination.settings.hold))
+            self.staged.append((letter, destination, targets, held))
         else:
-            self.show(letter, destination, targets, destination.settings.hold)
+            self.show(letter, destination, targets, held)
 
     def durable(self) -> None:
         """Everything staged so far is on disk."""
@@ -337,14 +359,22 @@ class Model:
     def show(
         self, letter: Letter, destination: Destination, targets: list[Subscription], held: bool
     ) -> None:
-        """`held`: the topic held messages when it came."""
+        """`held`: it was for the topic's group, too, when it came."""
         targets = [subscription for subscription in targets if not subscription.closed]
-        unwanted = not targets or targets == [destination.queue]
-        if unwanted and held and not destination.removed:
-            # somebody may want it now
-            targets = self.targets(destination, letter) or [destination.queue]
-        for subscription in targets:
+        group: list[Subscription] = []
+        if held and not destination.removed:
+            group = [target for target in targets if destination.is_of_group(target)]
+            targets = [target for target in targets if target not in group]
+            group = group or destination.members() or [destination.queue]
+            if group == [destination.queue] and not destination.grouped:
+                # somebody may want it now
+                wanted = [s for s in destination.subscriptions.values() if s.accepts(letter)]
+                group = wanted or group
+        alone = len(group) == 1 and (group[0].member or group[0] is destination.queue)
+        for subscription in (*group, *targets):
             entry = Entry(letter, subscription, self.steady, self.wall)
+            entry.shared = subscription in group
+            entry.alone = entry.shared and alone
             if letter.deliver_at > self.wall:
                 entry.state = DELAYED
                 entry.until = self.steady + letter.deliver_at - self.wall
@@ -475,6 +505,7 @@ class Model:
         entry.holder = consumer
         entry.attempts += 1
         entry.told = entry.attempts
+        entry.letter.most = max(entry.letter.most, entry.told)
         entry.delivered = self.steady
         totals = subscription.destination.totals
         totals.delivered += 1
@@ -523,6 +554,7 @@ class Model:
                     entry.failed = entry.attempts
                     entry.attempts += 1
                 entry.told = entry.attempts
+                entry.letter.most = max(entry.letter.most, entry.told)
                 entry.delivered = self.steady
                 totals.delivered += 1
                 totals.redelivered += entry.attempts > 1
@@ -701,19 +733,41 @@ class Model:
     def subscribe(self, subscription: Subscription) -> None:
         topic = subscription.destination
         topic.subscriptions[subscription.name] = subscription
-        if topic.settings.hold:
+        if topic.settings.hold and not topic.grouped:
             held = sorted(topic.queue.waiting(), key=lambda entry: entry.place)
             for entry in held:
                 if subscription.accepts(entry.letter):
                     topic.queue.entries.remove(entry)
                     entry.subscription = subscription
+                    entry.alone = False
                     entry.line_up()
                     subscription.entries.append(entry)
                     self.shed(subscription)
 
+    def join(self, topic: Destination, name: str) -> Subscription:
+        """Add a member to the topic's group: the first one has what is held."""
+        if topic.members():
+            member = Subscription(topic, name, shared=False)
+        else:
+            member, topic.queue = topic.queue, Subscription(topic)
+            member.name, member.shared = name, False
+        member.member = topic.grouped = True
+        topic.subscriptions[name] = member
+        return member
+
     def unsubscribe(self, subscription: Subscription) -> None:
-        self.close(subscription)
-        del subscription.destination.subscriptions[subscription.name]
+        topic = subscription.destination
+        last = topic.members() == [subscription] and topic.settings.hold
+        if last:
+            for consumer in list(subscription.consumers):
+                self.detach(consumer)
+        else:
+            self.close(subscription)
+        del topic.subscriptions[subscription.name]
+        if last:
+            topic.queue.closed = True
+            subscription.name, subscription.shared, subscription.member = "", True, False
+            topic.queue = subscription
 
     # --- transactions ---------------------------------------------------------------------------
 
@@ -767,8 +821,7 @@ class Model:
                         subscription.entries.remove(entry)
                     elif not isinstance(entry.holder, Transaction) or not entry.holder.prepared:
                         self.wake(entry, told)
-            if destination.settings.hold:
-                self.hold_again(destination, everything)
+            self.hold_again(destination, [e for e in everything if e.shared], told)
 
     def wake(self, entry: Entry, told: bool) -> None:
         """It waits. Who held it is forgotten, but not that it was held; what was given back unseen
@@ -782,19 +835,34 @@ class Model:
             entry.state = DELAYED
             entry.until = self.steady + entry.letter.deliver_at - self.wall
 
-    def hold_again(self, topic: Destination, everything: list[Entry]) -> None:
-        """Of a held message the journal knows only that somebody still had it."""
-        held = {
-            entry.sequence: entry
-            for entry in everything
-            if entry.letter.durability is not Durability.NONE
-        }
+    def hold_again(self, topic: Destination, copies: list[Entry], told: bool) -> None:
+        """Of what the group had, the journal knows only that somebody still had it."""
         for subscription in topic.every():
-            subscription.entries = []
-        for sequence, old in held.items():
-            old.letter.sender = None
-            for subscription in self.targets(topic, old.letter):
-                entry = Entry(old.letter, subscription, self.steady, self.wall)
-                entry.sequence = entry.order = sequence
+            subscription.entries = [e for e in subscription.entries if not e.shared]
+        held = {e.sequence: e for e in copies if e.letter.durability is not Durability.NONE}
+        for old in held.values():
+            letter = old.letter
+            letter.sender = None
+            takers = [topic.queue]
+            if not topic.grouped:
+                wanted = [
+                    subscription
+                    for subscription in topic.subscriptions.values()
+                    if subscription not in letter.routes and subscription.accepts(letter)
+                ]
+                takers = wanted or takers
+            for subscription in takers:
+                entry = Entry(letter, subscription, self.steady, self.wall)
+                entry.sequence = old.sequence
+                entry.order, entry.requeued = old.sequence, 0
+                if old.alone:
+                    entry.order, entry.requeued = old.order, old.requeued
+                    entry.expires = old.expires
+                    entry.state = old.state
+                entry.failed, entry.told = old.failed, old.told
+                entry.shared = True
+                entry.alone = old.alone and subscription is topic.queue
                 subscription.entries.append(entry)
-                self.wake(entry, False)
+                self.wake(entry, told)
+                if not entry.alone:
+                    entry.may_count = (0, letter.most)

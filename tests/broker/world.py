@@ -18,7 +18,6 @@ from sluicemq.broker import handling
 from sluicemq.broker.clock import ManualClock
 from sluicemq.broker.deadletter import origin_of
 from sluicemq.broker.delivery import DELAYED, READY, RECORDED, TAKEN
-from sluicemq.broker.engine import DURABLE_SUBSCRIPTION
 from sluicemq.broker.records import BatchPart, decode_prepared
 from sluicemq.broker.restore import restore, snapshot
 from sluicemq.broker.walk import Walk
@@ -468,7 +467,14 @@ class World:
             exclude=exclude,
         )
 
+    def join(self, topic: model.Destination, name: str) -> None:
+        """Subscribe as a member of the topic's group."""
+        self.model.look()
+        self.model.join(topic, name)
+        self.broker.subscribe(self.find(topic), name, member=True)
+
     def unsubscribe(self, twin: model.Subscription) -> None:
+        self.model.look()
         subscription = self.subscription(twin)
         self.model.unsubscribe(twin)
         self.broker.unsubscribe(subscription)
@@ -684,7 +690,8 @@ class World:
     def check_subscription(
         self, twin: model.Subscription, subscription: engine.Subscription
     ) -> list[engine.Delivery]:
-        assert bool(subscription.number & DURABLE_SUBSCRIPTION) == twin.durable
+        assert subscription.durable == twin.durable
+        assert subscription.member == twin.member
         assert subscription.shared == twin.shared
         assert subscription.exclude == twin.exclude
         assert bool(subscription.selector) == bool(twin.wants)

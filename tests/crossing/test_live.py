@@ -10,13 +10,52 @@ from http.client import HTTPConnection
 import pytest
 
 from sluicemq.protocols.jmq.client import AckMode, JavaObject, PacketType, Topic
-from sluicemq.protocols.vibemq.commands import CommandRefused
+from sluicemq.protocols.vibemq.commands import CommandRefused, Conflict, Declaration
 from sluicemq.protocols.vibemq.queues import Mode, Options
 from tests.crossing.conftest import Clients
 
 PATIENCE = 20
 BODY = {"item": "pizza", "count": 2, "price": 9.5, "hot": True, "raw": b"\xff", "none": None}
 SHOWN = {"item": "pizza", "count": 2, "price": 9.5, "hot": True, "raw": "/w==", "none": None}
+
+
+# --- queues of others ---------------------------------------------------------------------------
+
+
+def test_a_net_service_declares_queues_that_others_use(clients: Clients) -> None:
+    """And it neither deletes them nor takes their messages' room."""
+    clients.php().send("shared.php", b"1")
+    clients.jms().session().producer("shared.jms").send("2")
+    clients.shell().send("shared.shell", b"3", 600)
+    names = ("shared.php", "shared.jms", "shared.shell")
+    service = clients.dotnet()
+    for name in names:
+        service.declare(Declaration(name))
+        service.create_queue(name, Options(max_queue_size=1))
+        with pytest.raises(CommandRefused, match=r"FORBIDDEN.*queue shared"):
+            service.delete_queue(name)
+        with pytest.raises(CommandRefused, match="FORBIDDEN"):
+            service.declare(Declaration(name, Options(Mode.PRIORITY_BASED), Conflict.OVERRIDE))
+    worker = clients.php()
+    worker.send("shared.php", b"4")
+    worker.subscribe("shared.php", 2)
+    assert [worker.receive(PATIENCE).body for _ in range(2)] == [b"1", b"4"]
+    assert clients.jms().session().consumer("shared.jms").receive(PATIENCE).body == "2"
+    message = clients.shell().ready("shared.shell", timeout=PATIENCE)
+    assert message is not None
+    assert message.body == b"3"
+
+
+def test_whose_a_queue_is_survives_a_kill(start: Clients) -> None:
+    start.php().send("php", b"1")
+    start.dotnet().create_queue("dotnet", Options(max_queue_size=5))
+    start.broker.kill()
+    start.broker.start()
+    service = start.dotnet()
+    with pytest.raises(CommandRefused, match="PHPMQ"):
+        service.delete_queue("php")
+    service.delete_queue("dotnet")
+    assert service.list_queues() == ["php"]
 
 
 # --- requests by JMS -----------------------------------------------------------------------------

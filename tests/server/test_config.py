@@ -149,6 +149,10 @@ def test_destinations_start_from_the_default_destination(tmp_path: Path) -> None
         ),
         Address(Kind.TOPIC, "news"): DestinationSettings(max_attempts=5, dead_letter=True),
     }
+    assert config.explicit == {
+        Address(Kind.QUEUE, "orders"): {"max_attempts", "dead_letter", "overflow", "message_ttl"},
+        Address(Kind.TOPIC, "news"): {"max_attempts", "dead_letter"},
+    }
 
 
 @pytest.mark.parametrize(
@@ -320,8 +324,11 @@ def test_a_rendered_configuration_loads_as_the_same(tmp_path: Path) -> None:
     [destinations."a \\"b\\" \\u007f é"]
     max_bytes = "1GiB"
     overflow = "drop-oldest"
+    by_priority = true
     """
     loaded = load_text(tmp_path, text)
+    [explicit] = loaded.config.explicit.values()
+    assert explicit == {"idle_timeout", "max_bytes", "overflow", "by_priority"}
     assert load_text(tmp_path, render(loaded.config)).config == loaded.config
     assert load_text(tmp_path, render(loaded.config, loaded.origins)).config == loaded.config
     assert (
@@ -384,3 +391,11 @@ def test_a_value_that_does_not_fit_is_reported_with_its_setting(
     else:
         message = ": ".join(next(iter(origins.items()))[::-1])
     assert message.startswith(f"command line: {dotted}")
+
+
+def test_what_the_default_destination_sets_is_known_also_if_it_is_usual(tmp_path: Path) -> None:
+    loaded = load_text(tmp_path, "[broker.default_destination]\nmax_messages = 0\n")
+    assert loaded.config.default_fields == {"max_messages"}
+    text = render(loaded.config)
+    section = text.split("[broker.default_destination]\n")[1].split("\n\n")[0]
+    assert section == "max_messages = 0"

@@ -173,3 +173,27 @@ def test_random_sequences_neither_leak_nor_deadlock(data: st.DataObject) -> None
         steps += 1
         assert steps <= 100
     assert budget.used == budget.suspended == budget.holders == 0
+
+
+def test_only_the_first_reservation_may_exceed_the_limit() -> None:
+    budget = InputBudget(LIMIT, 30)
+    assert budget.reserve(3 * LIMIT)
+    assert not budget.reserve(1)
+    budget.unreserve(3 * LIMIT)
+    assert budget.reserve(LIMIT // 2)
+    assert budget.reserve(LIMIT // 2)
+    assert budget.used == LIMIT
+
+
+def test_reservation_suspends_connections_and_closes_none() -> None:
+    budget = InputBudget(LIMIT, 30)
+    oldest, other = Holder(budget), Holder(budget)
+    oldest.receive(1)
+    assert budget.reserve(3 * LIMIT)
+    other.receive(1)
+    assert other.suspended
+    assert not other.refused
+    assert oldest.transport_reads
+    budget.unreserve(3 * LIMIT)
+    assert not other.suspended
+    assert budget.used == 2

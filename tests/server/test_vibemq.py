@@ -3,8 +3,11 @@
 from __future__ import annotations
 
 import json
+import select
 import socket
+import struct
 import time
+from contextlib import ExitStack
 from pathlib import Path
 from types import TracebackType
 from typing import Any, Self
@@ -14,6 +17,7 @@ import pytest
 from sluicemq.protocols.msglite.client import BlockingMsgliteClient
 from sluicemq.protocols.phpmq.client import BlockingPhpmqClient
 from sluicemq.protocols.vibemq import wire
+from sluicemq.protocols.vibemq.compression import Compression
 from sluicemq.protocols.vibemq.wire import Frame
 from tests.server.conftest import Start
 
@@ -27,8 +31,12 @@ class Wire:
         self.socket = socket.create_connection(("127.0.0.1", port), 10)
         self.decoder = wire.Decoder()
         self.received: list[Frame] = []
-        self.say(Frame(wire.CONNECT, "c", headers=headers))
-        self.hello = self.next()
+        try:
+            self.say(Frame(wire.CONNECT, "c", headers=headers))
+            self.hello = self.next()
+        except BaseException:
+            self.socket.close()
+            raise
 
     def say(self, *frames: Frame) -> None:
         self.socket.sendall(b"".join(map(wire.encode, frames)))
@@ -211,6 +219,38 @@ def test_options_of_the_listener_reach_the_session(start: Start) -> None:
         assert "RATE_LIMITED" in {frame.error_code for frame in client.many(60)}
 
 
+def test_queues_of_the_configuration_are_not_deleted(start: Start, tmp_path: Path) -> None:
+    """Unless the listener allows it. Options of the configuration show, defaults do not."""
+    file = tmp_path / "sluicemq.toml"
+    file.write_text(
+        "[destinations.orders]\nmax_messages = 7\nmax_bytes = '1MiB'\n"
+        "[destinations.urgent]\nby_priority = true\n"
+    )
+    allowing = "auto://127.0.0.1:0?foreign_delete=allow"
+    broker = start(VIBEMQ, allowing, options=("--config", str(file)))
+    with Wire(broker.port("vibemq")) as client, Wire(broker.port("auto")) as other:
+        orders = client.info("orders")
+        assert (orders["maxSize"], orders["deliveryMode"], orders["maxRetryAttempts"]) == (7, 0, 3)
+        assert (orders["effectiveMode"], orders["createdBy"]) == (3, "configuration")
+        assert client.info("urgent")["deliveryMode"] == 3
+        delete = Frame(wire.DELETE_QUEUE, "d", "orders")
+        client.say(delete)
+        answer = client.next()
+        assert (answer.error_code, "configuration" in answer.error_message) == ("FORBIDDEN", True)
+        other.say(delete)
+        assert other.next().type == wire.DELETE_QUEUE
+
+
+def test_ignored_options_are_logged(start: Start) -> None:
+    broker = start(VIBEMQ)
+    with Wire(broker.port("vibemq")) as client:
+        for options in (b'{"maxQueueSize":5}', b'{"maxQueueSize":6}'):
+            client.say(Frame(wire.CREATE_QUEUE, "c", "q", options))
+            assert client.next().type == wire.CREATE_QUEUE
+    broker.stop()
+    assert "CreateQueue of q " in broker.log.read_text()
+
+
 def test_logins(start: Start, tmp_path: Path) -> None:
     token = tmp_path / "token"
     token.write_text("a-token-of-some-length\n")
@@ -299,3 +339,235 @@ def test_a_kill_in_the_middle_of_publishing_loses_nothing_that_was_answered(star
             frame = client.next()
             assert frame.id == identity
             client.say(Frame(wire.ACK, identity))
+
+
+# --- large frames --------------------------------------------------------------------------------
+
+ORDERS = json.dumps([{"id": n, "name": f"order {n}", "price": n} for n in range(32_000)]).encode()
+BOTH = {"supported-compression": "brotli,gzip"}
+
+
+def packed(payload: bytes, identity: str, how: Compression) -> bytes:
+    frame = Frame(wire.PUBLISH, identity, "q", payload)
+    return wire.compressed(wire.encode(frame, limit=2 * wire.MAX_UNPACKED), how)
+
+
+@pytest.mark.parametrize("how", [Compression.GZIP, Compression.BROTLI])
+def test_large_list_reaches_who_accepts_compression(start: Start, how: Compression) -> None:
+    assert len(ORDERS) > 1_400_000
+    port = start(VIBEMQ).port("vibemq")
+    with Wire(port, **BOTH) as publisher, Wire(port) as plain, Wire(port, **BOTH) as able:
+        plain.subscribe("q")
+        able.subscribe("q")
+        publisher.socket.sendall(packed(ORDERS, "1", how) + packed(ORDERS, "2", how))
+        assert [frame.id for frame in publisher.many(2)] == ["1", "2"]
+        for identity in ("1", "2"):
+            frame = able.next()
+            assert (frame.type, frame.id) == (wire.DELIVER, identity)
+            assert frame.payload == ORDERS
+            able.say(Frame(wire.ACK, frame.id))
+        plain.say(Frame(wire.PING, "p"))
+        assert plain.next().type == wire.PONG
+        assert publisher.info("q")["messageCount"] == 0
+
+
+def test_large_dead_letter_survives_a_subscriber_that_cannot_take_it(start: Start) -> None:
+    port = start(VIBEMQ).port("vibemq")
+    with Wire(port, **BOTH) as publisher, Wire(port) as plain:
+        plain.subscribe("q")
+        publisher.socket.sendall(packed(ORDERS, "1", Compression.BROTLI))
+        assert publisher.next().type == wire.PUBLISH_ACK
+        while publisher.info("q.dlq")["messageCount"] != 1:
+            pass
+        with Wire(port) as reader:
+            reader.subscribe("q.dlq")
+            reader.publish("q.dlq", "behind")
+            assert reader.next().id == "behind"
+        with Wire(port, **BOTH) as able:
+            able.subscribe("q.dlq")
+            frame = able.next()
+            assert frame.payload == ORDERS
+            assert frame.headers["deadLetterReason"] == "TooLargeForVibeMQ"
+
+
+def test_frame_that_is_too_long_is_skipped(start: Start) -> None:
+    port = start(VIBEMQ).port("vibemq")
+    with Wire(port) as peer:
+        frame = Frame(wire.PUBLISH, "big", "q", ORDERS)
+        peer.socket.sendall(wire.encode(frame, limit=wire.MAX_UNPACKED))
+        error = peer.next()
+        assert (error.type, error.id, error.error_code) == (wire.ERROR, "big", "INVALID_MESSAGE")
+        peer.publish("q", "next")
+
+
+def test_listener_says_how_long_frames_may_be(start: Start) -> None:
+    url = f"{VIBEMQ}?max_frame_bytes=2MiB&max_unpacked_bytes=3MiB"
+    port = start(url).port("vibemq")
+    with Wire(port, **BOTH) as peer:
+        frame = Frame(wire.PUBLISH, "plain", "q", ORDERS)
+        peer.socket.sendall(wire.encode(frame, limit=wire.MAX_UNPACKED))
+        assert (peer.next().type, peer.info("q")["messageCount"]) == (wire.PUBLISH_ACK, 1)
+        peer.socket.sendall(packed(b'"%b"' % (b"x" * (3 << 20)), "packed", Compression.GZIP))
+        assert peer.next().error_code == "INVALID_MESSAGE"
+        assert peer.at_end()
+
+
+def test_bombs_hold_up_nobody(start: Start) -> None:
+    """20 frames of 13 kB that unpack to more than 64 MiB each, at a time: they need little memory,
+    and others are served meanwhile."""
+    broker = start(VIBEMQ, environment={"SLUICE_BROKER_INPUT_MEMORY_LIMIT": "64MiB"})
+    port = broker.port("vibemq")
+    bomb = wire.compressed((66 << 20).to_bytes(4, "big") + bytes(66 << 20), Compression.BROTLI)
+    assert len(bomb) < 20_000
+    with ExitStack() as stack:
+        bombers = [stack.enter_context(Wire(port)) for _ in range(20)]
+        peer = stack.enter_context(Wire(port))
+        before = resident(broker.pid)
+        for bomber in bombers:
+            bomber.socket.sendall(bomb)
+        pings, highest = 0, 0
+        waiting = set(bombers)
+        while waiting:
+            peer.say(Frame(wire.PING, "p"))
+            assert peer.next().type == wire.PONG
+            pings += 1
+            highest = max(highest, resident(broker.pid) - before)
+            readable, _, _ = select.select([each.socket for each in waiting], [], [], 0.01)
+            for bomber in list(waiting):
+                if bomber.socket in readable:
+                    assert bomber.next().error_code == "INVALID_MESSAGE"
+                    waiting.discard(bomber)
+        assert pings > 10
+        assert highest < 300 << 20
+
+
+def resident(pid: int) -> int:
+    """Bytes of memory of a process."""
+    return int(Path(f"/proc/{pid}/statm").read_text().split()[1]) * 4096
+
+
+def create(client: Wire, queue: str, **options: Any) -> None:
+    client.say(Frame(wire.CREATE_QUEUE, "create", queue, json.dumps(options).encode()))
+    assert client.next().error_code == ""
+
+
+def admitted(port: int) -> Wire:
+    """A connection as soon as the listener has room for one."""
+    deadline = time.monotonic() + 20
+    while True:
+        try:
+            return Wire(port)
+        except (AssertionError, ConnectionError):
+            assert time.monotonic() < deadline, "the connection that was closed still counts"
+
+
+@pytest.mark.parametrize("way", ["end", "reset"])
+def test_what_waits_for_room_is_dropped_with_its_connection(start: Start, way: str) -> None:
+    port = start(VIBEMQ + "?max_connections=2&block_timeout=1h").port("vibemq")
+    with Wire(port) as other:
+        create(other, "q", maxQueueSize=1, overflowStrategy=2)
+        other.publish("q", "1")
+        publisher = Wire(port)
+        publisher.say(Frame(wire.PUBLISH, "2", "q", b"2"), Frame(wire.PING, "p"))
+        assert publisher.next().type == wire.PONG  # so the publish has been read, and waits
+        if way == "reset":
+            linger = struct.pack("ii", 1, 0)
+            publisher.socket.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, linger)
+        publisher.socket.close()
+        with admitted(port) as third:
+            # there is room now, for whoever has stayed
+            other.subscribe("q")
+            assert other.next().id == "1"
+            other.say(Frame(wire.ACK, "1"))
+            third.publish("q", "3")
+            assert other.next().id == "3"
+            assert other.info("q")["messageCount"] == 0
+
+
+def test_a_publish_that_waits_is_refused_after_the_time_of_the_listener(start: Start) -> None:
+    port = start(VIBEMQ + "?block_timeout=200ms").port("vibemq")
+    with Wire(port) as client:
+        create(client, "q", maxQueueSize=1, overflowStrategy=2)
+        client.publish("q", "1")
+        started = time.monotonic()
+        client.say(Frame(wire.PUBLISH, "2", "q", b"2"))
+        refused = client.next()
+        assert (refused.id, refused.error_code) == ("2", "QUEUE_FULL")
+        assert 0.19 <= time.monotonic() - started < 7
+
+
+def test_queue_defaults_of_the_listener_stay_with_a_queue_by_use(start: Start) -> None:
+    options = "default_mode=PriorityBased&default_max_queue_size=5"
+    options += "&default_overflow=DropNewest&default_max_retries=4"
+    broker = start(f"{VIBEMQ}?{options}", environment={"SLUICEMQ_BROKER__IDLE_TIMEOUT": "100ms"})
+    with Wire(broker.port("vibemq")) as client:
+        client.subscribe("used")
+        client.say(Frame(wire.UNSUBSCRIBE, "u", "used"))
+        assert client.next().type == wire.UNSUBSCRIBE_ACK
+        create(client, "created")
+        before = [client.info("used"), client.info("created")]
+    for info in before:
+        assert (info["deliveryMode"], info["maxSize"], info["overflowStrategy"]) == (3, 5, 1)
+        assert info["maxRetryAttempts"] == 4
+    for _ in range(2):  # after a restart from the journal, and from a snapshot
+        assert broker.stop() == 0
+        broker.start()
+        with Wire(broker.port("vibemq")) as client:
+            assert [client.info("used"), client.info("created")] == before
+
+
+def test_an_operators_limit_on_a_dead_letter_queue(start: Start, tmp_path: Path) -> None:
+    file = tmp_path / "sluicemq.toml"
+    file.write_text(
+        '[broker]\ndead_letter_retry = "100ms"\n[broker.default_destination]\nmax_bytes = "1GiB"\n'
+        '[destinations."q.dlq"]\nmax_messages = 1\n'
+    )
+    broker = start(VIBEMQ + "?ack_timeout=50ms", options=("--config", str(file)))
+    with Wire(broker.port("vibemq")) as client, Wire(broker.port("vibemq")) as letters:
+        client.publish("used", "1")
+        assert client.info("used")["maxSize"] == 10_000
+        options = {"maxQueueSize": 2, "overflowStrategy": 3, "maxRetryAttempts": 1}
+        create(client, "q", enableDeadLetterQueue=True, **options)
+        client.publish("q", "1", "2", "3")  # the third goes to the dead-letter queue
+        client.say(Frame(wire.PUBLISH, "4", "q", b"4"))
+        assert client.next().error_code == "QUEUE_FULL"
+        client.subscribe("q")
+        assert [frame.id for frame in client.many(2)] == ["1", "2"]
+        deadline = time.monotonic() + 20
+        while client.info("q")["unackedCount"]:
+            assert time.monotonic() < deadline
+        assert client.info("q")["messageCount"] == 2
+        letters.subscribe("q.dlq")
+        found = []
+        for _ in range(3):
+            frame = letters.next()
+            found.append((frame.id, frame.headers["deadLetterReason"]))
+            letters.say(Frame(wire.ACK, frame.id))
+        assert found[0] == ("3", "QueueFull")
+        assert sorted(found[1:]) == [("1", "MaxRetriesExceeded"), ("2", "MaxRetriesExceeded")]
+        assert client.info("q")["messageCount"] == 0
+
+
+def test_exhausted_messages_survive_a_kill(start: Start, tmp_path: Path) -> None:
+    file = tmp_path / "sluicemq.toml"
+    file.write_text('[destinations."q.dlq"]\nmax_messages = 1\n')
+    broker = start(VIBEMQ + "?ack_timeout=50ms", options=("--config", str(file)))
+    with Wire(broker.port("vibemq")) as client:
+        create(client, "q", maxRetryAttempts=1, enableDeadLetterQueue=True)
+        client.publish("q", "1", "2")
+        client.subscribe("q")
+        assert [frame.id for frame in client.many(2)] == ["1", "2"]
+        deadline = time.monotonic() + 20
+        while client.info("q")["unackedCount"]:
+            assert time.monotonic() < deadline
+        assert client.info("q")["messageCount"] == client.info("q.dlq")["messageCount"] == 1
+        broker.kill()
+    with Wire(broker.start().port("vibemq")) as client:
+        assert client.info("q")["messageCount"] == client.info("q.dlq")["messageCount"] == 1
+        client.subscribe("q.dlq")
+        [first] = client.many(1)
+        client.say(Frame(wire.ACK, first.id))
+        client.subscribe("q")
+        again = client.next()
+        assert {first.id, again.id} == {"1", "2"}
+        assert again.headers["deliveryAttempts"] == "2"

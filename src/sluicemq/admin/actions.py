@@ -40,7 +40,7 @@ from sluicemq.broker.handling import copy_to, delete, move, redeliver, send_back
 from sluicemq.broker.lane import PRIORITIES
 from sluicemq.broker.walk import Walk
 from sluicemq.model.access import Operation
-from sluicemq.model.destination import is_temporary
+from sluicemq.model.destination import CreatedBy, is_temporary
 from sluicemq.model.errors import (
     ActionRefused,
     DestinationNotFound,
@@ -216,7 +216,9 @@ class ActionPages:
             return None
         address = body.target.address
         try:
-            return self._broker.resolve(address, creator=call.identity.creator)
+            return self._broker.resolve(
+                address, creator=call.identity.creator, by=CreatedBy.MANAGEMENT
+            )
         except DestinationNotFound:
             raise not_found(address) from None
 
@@ -230,7 +232,9 @@ class ActionPages:
             assert target is not None
             if not target.removed:
                 return target
-            return broker.resolve(target.address, creator=target.creator)
+            return broker.resolve(
+                target.address, creator=target.creator, by=target.provenance.created_by
+            )
 
         acts: dict[Action, Act] = {
             "delete": lambda delivery: delete(broker, delivery.subscription, [delivery]),

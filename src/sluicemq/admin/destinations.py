@@ -27,6 +27,7 @@ from sluicemq.model.access import Identity, Operation, matcher
 from sluicemq.model.destination import (
     TEMPORARY,
     Address,
+    CreatedBy,
     DestinationSettings,
     Kind,
     Overflow,
@@ -117,6 +118,9 @@ class DestinationView(DestinationItem, kw_only=True, frozen=True, omit_defaults=
 
     configured   the configuration file declares it: its settings come back at the next start
     created      ms since the epoch
+    created_by   the broker, configuration, management, or the protocol of the client
+    explicit     names of the settings that were set on purpose; the others are defaults, of the
+                 broker or of that protocol
     parked       messages of producers that wait for room
     """
 
@@ -124,6 +128,8 @@ class DestinationView(DestinationItem, kw_only=True, frozen=True, omit_defaults=
     policy: Policy
     configured: bool
     created: int
+    created_by: str
+    explicit: list[str]
     parked: int
 
 
@@ -312,6 +318,8 @@ class DestinationPages:
             policy=Policy(dead_letter_queue=shown(queue)),
             configured=self._context.configuration.declares(destination.address),
             created=destination.created,
+            created_by=destination.provenance.created_by.value,
+            explicit=sorted(destination.provenance.explicit),
             parked=len(destination.parked),
         )
 
@@ -338,8 +346,17 @@ class DestinationPages:
         if queue := changed.get("dead_letter_queue"):
             # else whoever may create one could fill any other by letting messages expire
             call.demand(Operation.PRODUCE, queue)
-        base = broker.settings.defaults if there is None else there.settings
-        broker.declare(address, replace(base, **changed), creator=call.identity.creator)
+        usual = broker.provenance_of(CreatedBy.MANAGEMENT)
+        base, provenance = broker.settings.defaults, usual
+        if there is not None:
+            base, provenance = there.settings, there.provenance
+        reset = {name for name in changed if getattr(call.body, name) is None} - usual.explicit
+        broker.declare(
+            address,
+            replace(base, **changed),
+            creator=call.identity.creator,
+            provenance=provenance.changed(changed.keys() - reset, reset),
+        )
         call.note = " ".join(f"{name}={value}" for name, value in changed.items())
         await durable(broker, broker.journal.next_sequence())
         call.status = 201 if there is None else 200

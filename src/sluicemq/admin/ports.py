@@ -176,12 +176,14 @@ class TokenView(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class UserView(msgspec.Struct, frozen=True, kw_only=True):
-    """A user, without secrets. `password` and `digest`: whether it can log in by that. The
-    permissions are its own, without those of its roles. Times in seconds since the epoch."""
+    """A user, without secrets. `password` and `digest`: whether it can log in by that.
+    `password_scheme`: argon2id, bcrypt (taken over, until the first login) or "" for no password.
+    The permissions are its own, without those of its roles. Times in seconds since the epoch."""
 
     name: str
     superuser: bool
     password: bool
+    password_scheme: str
     digest: bool
     roles: list[str]
     permissions: list[PermissionView]

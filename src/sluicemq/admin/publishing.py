@@ -19,7 +19,7 @@ from sluicemq.admin.errors import Problem
 from sluicemq.admin.routing import KINDS, Call, Endpoint, from_base64
 from sluicemq.admin.waiting import durable
 from sluicemq.model.access import Operation
-from sluicemq.model.destination import Address, decode_name, encode_name
+from sluicemq.model.destination import Address, CreatedBy, decode_name, encode_name
 from sluicemq.model.errors import DestinationNotFound
 from sluicemq.model.message import BodyKind, Durability, Message, Origin, Property
 
@@ -111,7 +111,9 @@ class PublishingPages:
         message = self._message(address, call.body)
         broker.wake()
         try:
-            destination = broker.resolve(address, creator=call.identity.creator)
+            destination = broker.resolve(
+                address, creator=call.identity.creator, by=CreatedBy.MANAGEMENT
+            )
         except DestinationNotFound:
             raise not_found(address) from None
         destination.touch()

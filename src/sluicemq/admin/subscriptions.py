@@ -96,7 +96,7 @@ class SubscriptionPages:
             shown_topic = sees(call.identity, topic)
             for subscription in list(topic.subscriptions.values()):
                 if (
-                    (shown_topic or subscription.number)  # who owns one may have no right there
+                    (shown_topic or subscription.durable)  # who owns one may have no right there
                     and _is_meant(query, topic, subscription)
                     and sees_subscription(call.identity, subscription)
                 ):
@@ -119,7 +119,7 @@ class SubscriptionPages:
         subscription = None if topic is None else topic.subscriptions.get(query.name)
         if (
             subscription is None
-            or not subscription.number
+            or not subscription.durable
             or not may_administer_subscription(call.identity, subscription)
         ):
             call.demand(Operation.MANAGE, name)
@@ -131,7 +131,7 @@ class SubscriptionPages:
                 "subscription-in-use",
                 f"it has {len(subscription.consumers)} consumers; with force=true it goes anyway",
             )
-        kept = bool(subscription.number)
+        kept = subscription.durable
         broker.unsubscribe(subscription)
         if kept:
             await durable(broker, broker.core.settled)
@@ -139,7 +139,7 @@ class SubscriptionPages:
 
 def sees_subscription(identity: Identity, subscription: Subscription) -> bool:
     """Return whether the user, who sees its topic or owns it, may look into the subscription."""
-    return not subscription.number or may_administer_subscription(identity, subscription)
+    return not subscription.durable or may_administer_subscription(identity, subscription)
 
 
 def _topic_name(query: SubscriptionQuery | DeletionQuery) -> str:
@@ -149,7 +149,7 @@ def _topic_name(query: SubscriptionQuery | DeletionQuery) -> str:
 
 
 def _is_meant(query: SubscriptionQuery, topic: Destination, subscription: Subscription) -> bool:
-    if query.durable is not None and bool(subscription.number) != query.durable:
+    if query.durable is not None and subscription.durable != query.durable:
         return False
     wanted = query.filter
     return (
@@ -173,14 +173,14 @@ def _item(topic: Destination, subscription: Subscription) -> SubscriptionItem:
         name=shown(subscription.name),
         client_id=shown(client_id),
         label=shown(label),
-        durable=bool(subscription.number),
+        durable=subscription.durable,
         shared=subscription.shared,
         selector="" if selector is None else shown(selector.text),
         waiting=subscription.waiting,
         unacked=subscription.unacked,
         bytes=subscription.waiting_bytes + subscription.unacked_bytes,
         consumers=len(subscription.consumers),
-        owner=subscription.owner if subscription.number else "",
+        owner=subscription.owner if subscription.durable else "",
     )
 
 

@@ -33,6 +33,7 @@ from typing import TYPE_CHECKING, Final, NamedTuple
 
 from sluicemq.broker.records import BatchPart, WriterState, encode
 from sluicemq.journal.format import RecordType
+from sluicemq.model.destination import CreatedBy
 from sluicemq.model.errors import (
     BatchConflict,
     BatchRefused,
@@ -245,7 +246,7 @@ class Batches:
         refused: list[Refusal] = []
         for row, (address, message) in enumerate(messages):
             try:
-                destination = broker.resolve(address, creator=creator)
+                destination = broker.resolve(address, creator=creator, by=CreatedBy.MANAGEMENT)
                 verdict: Destination | None = destination
                 if destination.limited or destination.parked:
                     verdict = broker.judge(destination, message, False)

@@ -20,6 +20,7 @@ if TYPE_CHECKING:
     from sluicemq.broker.settings import BrokerSettings
     from sluicemq.broker.subscription import Subscription
     from sluicemq.journal.port import Journal
+    from sluicemq.model.destination import Address
     from sluicemq.model.message import Message
 
 TURN_DELIVERIES: Final = 1000
@@ -57,7 +58,12 @@ class Core:
     halted          nothing is delivered: there is no space to record acknowledgements
     unblocking      destinations with parked messages and perhaps room for them
     subscriptions   what a subscription is made as
-    bury            moves a delivery to its dead-letter queue; False when there is none
+    bury            moves a delivery to its dead-letter queue; False when there is none, None when
+                    it has no room
+    has_room        whether the dead-letter queue of a destination takes a body of that size
+    refused_retry   ms after which a dead letter is offered again to a queue that had no room
+    dead_letter_queues  the destinations that send their dead letters to each queue
+    dropping_dead_letter_queues  those of them whose limits drop messages, as their protocol demands
     """
 
     __slots__ = (
@@ -65,14 +71,18 @@ class Core:
         "bury",
         "clock",
         "clock_log",
+        "dead_letter_queues",
         "dirty",
+        "dropping_dead_letter_queues",
         "halted",
+        "has_room",
         "journal",
         "memory",
         "memory_budget",
         "notes",
         "overhead",
         "page",
+        "refused_retry",
         "requeued",
         "requeued_limit",
         "scans",
@@ -104,7 +114,11 @@ class Core:
         self.overhead = settings.message_overhead
         self.page = settings.page_deliveries
         self.selector_load = settings.selector_load
-        self.bury: Callable[[Delivery, str, bool], bool] = _nowhere
+        self.bury: Callable[[Delivery, str, bool], bool | None] = _nowhere
+        self.has_room: Callable[[Destination, int], bool] = _unlimited
+        self.refused_retry = settings.dead_letter_retry
+        self.dead_letter_queues: dict[Address, dict[Destination, None]] = {}
+        self.dropping_dead_letter_queues: set[Address] = set()
         self.notes = Notes(journal, clock)
         self.clock_log = ClockLog(journal, clock)
         self.timers = Timers()
@@ -170,5 +184,9 @@ class Core:
             self.requeued_limit = 2 * len(self.requeued) + REQUEUED_LIMIT
 
 
-def _nowhere(delivery: Delivery, reason: str, force: bool) -> bool:
+def _nowhere(delivery: Delivery, reason: str, force: bool) -> bool | None:
     return False
+
+
+def _unlimited(destination: Destination, size: int) -> bool:
+    return True

@@ -19,7 +19,9 @@ UNJOURNALED: Final = 0
 """Nothing: the message lives in memory only."""
 HELD: Final = 1
 """The record must stay readable while this delivery lives, but its end is not journaled."""
-RECORDED: Final = 2
+SHARED: Final = 2
+"""The end of the last of several such deliveries of a message is journaled."""
+RECORDED: Final = 3
 """Its end is journaled: after a restart the subscription knows it."""
 
 

@@ -1,19 +1,41 @@
-"""A destination: its settings, its subscriptions, and who gets a message sent to it."""
+"""A destination: its settings, its subscriptions, and who gets a message sent to it.
+
+A topic that holds messages (`settings.hold`) may have a *group*: subscriptions whose messages stay
+with the topic when the last of them leaves. To the journal a group is one durable subscription that
+has the topic's number and has done with a message when all of its members have:
+
+    members    who has a message of the group                 journaled when it ends for
+    0          the topic's own subscription, `queue`          that (RECORDED)
+    1          the member                                     the member (RECORDED)
+    2 or more  each that there was when it was published      the last of them (SHARED)
+
+The last member to leave becomes `queue`, with all it has and what it had delivered and was not
+acknowledged; the first one to come takes the place of `queue`. So nothing is moved, whatever the
+number of messages, and their order, attempts and expiry stay as they are. The copies of a member
+that leaves others behind end. After a restart there are no members: all that at least one of them
+had not acknowledged is in `queue`.
+
+Other subscriptions are independent of the group. Only at a topic that never had a member do those
+that are not durable stand for it (each copy is SHARED), nothing is held as long as any subscription
+wants it, and the first one that wants a held message takes it out of `queue`.
+"""
 
 from __future__ import annotations
 
 from collections import deque
 from collections.abc import Callable
-from typing import NamedTuple
+from typing import Final, NamedTuple
 
 from sluicemq.broker.core import Core
-from sluicemq.broker.delivery import HELD, RECORDED, UNJOURNALED
+from sluicemq.broker.delivery import RECORDED, SHARED, UNJOURNALED
 from sluicemq.broker.routing import Routes
 from sluicemq.broker.statistics import Statistics
-from sluicemq.broker.subscription import Subscription
+from sluicemq.broker.subscription import DURABLE_SUBSCRIPTION, Subscription
 from sluicemq.journal.format import Cause
-from sluicemq.model.destination import Address, DestinationSettings, Kind
+from sluicemq.model.destination import Address, DestinationSettings, Kind, Overflow, Provenance
 from sluicemq.model.message import DEFAULT_PRIORITY, Message
+
+_DROPPING: Final = frozenset({Overflow.DROP_OLDEST, Overflow.DROP_LOWEST})
 
 
 class Parked(NamedTuple):
@@ -30,14 +52,17 @@ class Destination:
     queue          a queue's own subscription; of a topic, the one that holds messages while
                    nobody subscribes (settings.hold)
     subscriptions  a topic's, by name; changed by `subscribe` and `unsubscribe` only
+    members        those of them that are in the group, in order of arrival
+    grouped        True once the topic has had a member, or is to have one (Broker.form_group)
     owner          token of the connection a temporary destination belongs to
     automatic      created by use, so removed when idle
     creator        user whose quota it counts against, "" = any without a name; None = nobody's
-    created        wall ms since the epoch; of an automatic one that the journal brought back, when
-                   the oldest message was sent that it then had
+    created        wall ms since the epoch
+    provenance     who created it, and which settings were set on purpose
     staged         messages written to the journal but not yet durable, and so not yet visible
     parked         messages of blocked producers, in order of arrival
     committing     commits under way that will publish here
+    dead_letters   the queue that its dead letters go to; None if it has none, or is that itself
     gauged         waiting, in flight and consumers as the journal was last told; None = not known
     removed        True once it is gone: whoever kept a reference must look it up again
     """
@@ -49,15 +74,19 @@ class Destination:
         "core",
         "created",
         "creator",
+        "dead_letters",
         "gauged",
+        "grouped",
         "held",
         "idle_since",
         "limited",
+        "members",
         "name",
         "number",
         "owner",
         "parked",
         "paused",
+        "provenance",
         "queue",
         "removed",
         "routes",
@@ -79,10 +108,12 @@ class Destination:
         automatic: bool = False,
         created: int = 0,
         creator: str | None = None,
+        provenance: Provenance | None = None,
     ) -> None:
         self.core = core
         self.created = created or core.clock.wall
         self.creator = creator
+        self.provenance = Provenance() if provenance is None else provenance
         self.address = address
         self.name = address.name
         self.number = 0
@@ -90,6 +121,8 @@ class Destination:
         self.automatic = automatic
         self.topic = address.kind is Kind.TOPIC
         self.subscriptions: dict[str, Subscription] = {}
+        self.members: dict[Subscription, None] = {}
+        self.grouped = False
         self.routes: Routes[Subscription] = Routes()
         self.statistics = Statistics()
         self.paused = False
@@ -100,8 +133,10 @@ class Destination:
         self.parked: deque[Parked] = deque()
         self.committing = 0
         self.held: dict[int, int] = {}
+        """How many SHARED deliveries there are of each message that has some."""
         self.idle_since = core.clock.steady
         self.used = 0
+        self.dead_letters: Address | None = None
         self.apply(settings)
         self.queue: Subscription = core.subscriptions(core, self)
 
@@ -117,6 +152,42 @@ class Destination:
             or settings.max_message_bytes
             or settings.message_ttl
         )
+        keeps = settings.dead_letter and not self.temporary and not self.removed
+        self.point_dead_letters(self.dead_letter_address if keeps else None)
+
+    @property
+    def dead_letter_address(self) -> Address:
+        """The queue that its dead letters go to, if it has any."""
+        return Address(Kind.QUEUE, self.settings.dead_letter_queue or f"{self.name}.dlq")
+
+    def point_dead_letters(self, queue: Address | None) -> None:
+        """Note which queue its dead letters go to, None = none."""
+        if queue == self.address:
+            queue = None
+        if queue == self.dead_letters:
+            return
+        queues = self.core.dead_letter_queues
+        if self.dead_letters is not None:
+            sources = queues[self.dead_letters]
+            del sources[self]
+            if not sources:
+                del queues[self.dead_letters]
+        if queue is not None:
+            queues.setdefault(queue, {})[self] = None
+        self.dead_letters = queue
+
+    @property
+    def for_dead_letters(self) -> bool:
+        """It is the dead-letter queue of a destination that exists."""
+        return self.address in self.core.dead_letter_queues
+
+    @property
+    def drops(self) -> bool:
+        """It makes room by dropping messages. The limits of a dead-letter queue refuse instead,
+        whatever its policy is, unless its protocol demands that they drop."""
+        if self.settings.overflow not in _DROPPING:
+            return False
+        return not self.for_dead_letters or self.address in self.core.dropping_dead_letter_queues
 
     def priority(self, priority: int) -> int:
         """Which place in line a message of that priority has."""
@@ -126,6 +197,11 @@ class Destination:
     def temporary(self) -> bool:
         """It lives only as long as the connection that created it."""
         return self.owner is not None
+
+    @property
+    def stays(self) -> bool:
+        """It came into being by use and does not go when it is idle: nor does it at a restart."""
+        return self.automatic and self.settings.idle_timeout == 0
 
     @property
     def waiting(self) -> int:
@@ -203,53 +279,123 @@ class Destination:
         """No longer; it must be among `subscriptions`."""
         del self.subscriptions[subscription.name]
         self.routes.remove(subscription, subscription.selector)
+        if subscription.member:
+            del self.members[subscription]
+            subscription.member = False
+
+    # --- the group, see the module -----------------------------------------------------------
+
+    @property
+    def keeps_group(self) -> bool:
+        """Return whether what the last member has not acknowledged stays here for the next one."""
+        settings = self.settings
+        return self.grouped and settings.hold and not settings.settle_on_send
+
+    def join(self, name: str) -> Subscription:
+        """Add a member to the group; the first one has all that is held."""
+        if self.members:
+            member = self.core.subscriptions(self.core, self, name, self.number, shared=False)
+        else:
+            member = self.queue
+            member.name = name
+            member.shared = False
+            self.queue = self.core.subscriptions(self.core, self, number=self.number)
+        member.member = True
+        self.members[member] = None
+        self.subscribe(member)
+        return member
+
+    def leave(self, member: Subscription) -> None:
+        """Take the last member, which has no consumers any more, out of the group: the topic holds
+        what it has."""
+        self.unsubscribe(member)
+        self.queue.closed = True  # it is empty: with a member, all that is held is the member's
+        member.name = ""
+        member.shared = True
+        self.queue = member
+
+    def set_number(self, number: int) -> None:
+        """The journal has given the destination a number."""
+        self.number = self.queue.number = number
+        for member in self.members:
+            member.number = number
+
+    def is_last_copy(self, sequence: int) -> bool:
+        """Count the end of a SHARED delivery of that message; return whether it was the last."""
+        left = self.held.pop(sequence) - 1
+        if left:
+            self.held[sequence] = left
+        return not left
+
+    def end_shared(self, sequence: int) -> None:
+        """Tell the journal that the last SHARED delivery of a message has ended."""
+        self.core.journal.append_settled(
+            self.number, self.number, Cause.ACKNOWLEDGED, [sequence], self.core.clock.wall
+        )
+
+    def hand_over(self, message: Message, subscription: Subscription) -> None:
+        """Give a message, which has just been taken out of `queue`, to a subscription that is
+        not in the group."""
+        if message.durability:
+            self.held[message.sequence] = 1
+        subscription.add(message, SHARED if message.durability else UNJOURNALED)
+
+    # --- arrival -----------------------------------------------------------------------------
 
     def targets(self, message: Message) -> list[Subscription]:
-        """The subscriptions that want the message, or the one that holds it until there is one."""
+        """The subscriptions that want the message, and the one that holds it until there is one."""
         chosen = self.routes.targets(message)
-        if not chosen and self.settings.hold:
+        if self.settings.hold and not self.members and (not chosen or self.keeps_group):
             chosen.append(self.queue)
         return chosen
 
-    def reserve(self, message: Message, targets: list[Subscription]) -> int:
-        """How many ends of deliveries the journal has to wait for before it forgets the message."""
-        if self.settings.hold:
-            return 1
-        message.routes = tuple(target.number for target in targets if target.number)
-        return len(message.routes)
+    def holds(self, targets: list[Subscription]) -> bool:
+        """Return whether the group is among those that a message is for."""
+        if not self.settings.hold:
+            return False
+        return any(self._is_of_group(target) for target in targets)
+
+    def _is_of_group(self, target: Subscription) -> bool:
+        if target.member or target is self.queue:
+            return True
+        return not (self.grouped or target.durable or self.settings.settle_on_send)
+
+    def reserve(self, message: Message, targets: list[Subscription], held: bool) -> int:
+        """How many ends of deliveries the journal has to wait for before it forgets the message,
+        which it has a number for. `held` as in `fan_out`."""
+        routes = [t.number for t in targets if t.number >= DURABLE_SUBSCRIPTION]
+        if held:
+            routes.append(self.number)
+        message.routes = tuple(routes)
+        return len(routes)
 
     def fan_out(self, message: Message, targets: list[Subscription], held: bool) -> None:
-        """Give a visible message to its subscriptions. `held`: the topic held messages when it
-        came, and so it was journaled as one that is held, whatever the settings are by now."""
-        if held and (not targets or targets == [self.queue]):
-            # nobody wanted it when it was sent; somebody may now that it is visible
-            targets = self.targets(message) or [self.queue]
-        if held and targets != [self.queue]:
-            journaled = HELD if message.durability else UNJOURNALED
-            if journaled:
-                self.held[message.sequence] = len(targets)
-            for target in targets:
-                target.add(message, journaled)
-            return
+        """Give a visible message to its subscriptions, none of which is closed. `held`: it was for
+        the group when it came, and was journaled so, whatever the settings are by now."""
+        if held:
+            group = [target for target in targets if self._is_of_group(target)]
+            targets = [target for target in targets if not self._is_of_group(target)]
+            self._give_group(message, group)
         if message.durability:
-            passing = sum(1 for target in targets if not target.number)
+            passing = sum(1 for target in targets if not target.durable)
             if passing:
                 self.core.journal.retain(message.sequence, passing)
         for target in targets:
-            if target is self.queue:
-                target.add(message, RECORDED if message.durability else UNJOURNALED)
-            else:
-                target.add(message, target.journaling(message))
+            target.add(message, target.journaling(message))
 
-    def let_go(self, sequence: int) -> None:
-        """A delivery that only kept the record readable is over."""
-        left = self.held.get(sequence)
-        if left is None:
-            self.core.journal.release(sequence)
-        elif left > 1:
-            self.held[sequence] = left - 1
-        else:
-            del self.held[sequence]
-            self.core.journal.append_settled(
-                self.number, self.number, Cause.ACKNOWLEDGED, [sequence], self.core.clock.wall
-            )
+    def _give_group(self, message: Message, group: list[Subscription]) -> None:
+        """Give a message to those of the group that it was for and who are still there, or else
+        to whoever is there now."""
+        if not group:
+            group = list(self.members) or [self.queue]
+        if group[0] is self.queue and not self.grouped:
+            # nobody wanted it when it was sent; somebody may now that it is visible
+            group = self.routes.targets(message) or group
+        journaled = UNJOURNALED
+        if message.durability:
+            journaled = RECORDED
+            if len(group) > 1 or not (group[0].member or group[0] is self.queue):
+                journaled = SHARED
+                self.held[message.sequence] = len(group)
+        for target in group:
+            target.add(message, journaled)

@@ -12,7 +12,7 @@ from collections.abc import Callable, Iterable, Iterator
 from contextlib import suppress
 from typing import Final
 
-from sluicemq.broker import membership, redelivery
+from sluicemq.broker import declined, membership, redelivery
 from sluicemq.broker.batches import BatchAnswer, Batches
 from sluicemq.broker.clock import Clock
 from sluicemq.broker.consumer import Consumer, Sink, Window
@@ -30,7 +30,7 @@ from sluicemq.broker.scans import StartDeadline, unlimited
 from sluicemq.broker.selectors import CompiledSelector, compile_selector
 from sluicemq.broker.settings import BrokerSettings
 from sluicemq.broker.statistics import Traffic
-from sluicemq.broker.subscription import Subscription
+from sluicemq.broker.subscription import DURABLE_SUBSCRIPTION, Subscription
 from sluicemq.broker.survey import Survey
 from sluicemq.broker.transaction import Transactions
 from sluicemq.journal.format import Cause, RecordType
@@ -48,9 +48,6 @@ from sluicemq.model.message import Message
 
 _NO_OWNER: Final = object()
 """Stands for the owner of a temporary destination that has been removed."""
-
-DURABLE_SUBSCRIPTION: Final = 1 << 31
-"""Numbers of durable subscriptions carry this bit; without it a number is a destination's."""
 
 
 class Broker(Intake):
@@ -117,6 +114,10 @@ class Broker(Intake):
         """Drop what a subscription holds, and its consumers, which are returned."""
         subscription.closed = True
         subscription.purge(True, Cause.DISCARDED)
+        return self._take_consumers(subscription)
+
+    def _take_consumers(self, subscription: Subscription) -> list[Consumer]:
+        """Detach the consumers of a subscription, which are returned."""
         consumers = list(subscription.consumers)
         for consumer in consumers:
             membership.detach(consumer)
@@ -156,8 +157,9 @@ class Broker(Intake):
         return moved
 
     def reap(self, destination: Destination) -> None:
-        """Remove an automatic destination if it has been idle for its time. Call now and then."""
-        if not destination.busy():
+        """Remove an automatic destination if it has been idle for its time, unless it is the
+        dead-letter queue of one that exists. Call now and then."""
+        if not destination.busy() and not destination.for_dead_letters:
             timeout = destination.settings.idle_timeout
             if timeout is None:
                 timeout = self.settings.idle_timeout
@@ -177,8 +179,12 @@ class Broker(Intake):
         exclude: object = None,
         owner: str = "",
         creator: str | None = None,
+        member: bool = False,
     ) -> Subscription:
         """Find or create the subscription `name` of a topic; messages sent from now on are its.
+
+        A `member` of the group of a topic that holds messages (see destination.py) is neither
+        durable nor shared and has no selector; the first one also has what is held.
 
         `owner` is the user that a new one belongs to, "" = nobody yet; one that exists keeps its
         own. Whether the caller may use or replace that one is for the caller to check. A new
@@ -194,7 +200,8 @@ class Broker(Intake):
             same = (
                 (existing.selector.text if existing.selector else None) == text
                 and existing.exclude == exclude
-                and bool(existing.number) == durable
+                and existing.durable == durable
+                and existing.member == member
                 and existing.shared == shared
             )
             if same:
@@ -205,6 +212,9 @@ class Broker(Intake):
         limit = topic.settings.max_subscriptions
         if limit and len(topic.subscriptions) >= limit:
             raise LimitExceeded(f"{topic.address} has {limit} subscriptions, the limit")
+        if member:
+            self.form_group(topic)
+            return topic.join(name)
         number = 0
         if durable:
             self._check_subscriptions(name, creator)
@@ -217,7 +227,7 @@ class Broker(Intake):
             self.durable_subscriptions[number] = subscription
             self._note_subscription(subscription)
         topic.subscribe(subscription)
-        if topic.settings.hold and topic.queue.waiting:
+        if topic.settings.hold and topic.queue.waiting and not topic.keeps_group:
             HeldMessages(subscription).begin()
         return subscription
 
@@ -242,7 +252,7 @@ class Broker(Intake):
         if subscription.owner == owner or subscription.closed:
             return
         subscription.owner = owner
-        if subscription.number:
+        if subscription.durable:
             self._note_subscription(subscription)
 
     def _note_subscription(self, subscription: Subscription) -> None:
@@ -254,13 +264,22 @@ class Broker(Intake):
         )
 
     def unsubscribe(self, subscription: Subscription) -> None:
-        """Remove a subscription of a topic and all it holds."""
+        """Remove a subscription of a topic and all it holds.
+
+        Of the last member of a group the topic keeps all that was not acknowledged. While the
+        broker stops, the others' is kept, too: the next one to come gets it after the start.
+        """
         topic = subscription.destination
         if topic.subscriptions.get(subscription.name) is not subscription:
             return
-        orphans = self._close(subscription)
-        topic.unsubscribe(subscription)
-        if subscription.number:
+        if self.keeps(subscription):
+            orphans = self._take_consumers(subscription)
+            if not self.stopping:
+                topic.leave(subscription)
+        else:
+            orphans = self._close(subscription)
+            topic.unsubscribe(subscription)
+        if subscription.durable:
             del self.durable_subscriptions[subscription.number]
             self.core.settled = self.journal.append_entry(
                 RecordType.SUBSCRIPTION_GONE,
@@ -271,6 +290,19 @@ class Broker(Intake):
         topic.touch()
         for consumer in orphans:
             consumer.sink.detached(consumer)
+
+    def form_group(self, topic: Destination) -> None:
+        """Keep what is held by a topic for members of its group, also after a restart."""
+        if not topic.grouped:
+            topic.grouped = True
+            self.note_settings(topic)
+
+    def keeps(self, subscription: Subscription) -> bool:
+        """Whether the topic keeps what a subscription has when that is removed now."""
+        topic = subscription.destination
+        return (
+            subscription.member and topic.keeps_group and (len(topic.members) == 1 or self.stopping)
+        )
 
     def compile_selector(self, text: str) -> CompiledSelector:
         """Return the selector of that text. Raises SelectorError, also for what exceeds the
@@ -391,6 +423,15 @@ class Broker(Intake):
     ) -> None:
         """Give back to the original position (None = all held); see redelivery.release."""
         redelivery.release(consumer, sequences, attempted, spared)
+
+    def decline(self, consumer: Consumer, sequences: Iterable[int], kind: str, reason: str) -> None:
+        """Give deliveries back that the consumer, attached without a selector, cannot take.
+
+        They count no attempt, keep their place, and wait for a consumer that is not of this `kind`.
+        If no other that is attached can take one, it becomes a dead letter with this `reason`,
+        whatever its destination's settings say; a dead letter stays where it is. See declined.py.
+        """
+        declined.decline(consumer, sequences, kind, reason)
 
     def time_out(self, consumer: Consumer, sequences: Iterable[int]) -> None:
         """Take back what was not acknowledged in time, for a consumer whose time the engine does

@@ -24,6 +24,7 @@ from sluicemq.broker.delivery import DELAYED, READY, RECORDED, TAKEN, Delivery
 from sluicemq.broker.lane import PRIORITIES
 from sluicemq.broker.redelivery import release, relocate
 from sluicemq.journal.format import Cause
+from sluicemq.model.destination import CreatedBy
 from sluicemq.model.errors import (
     ActionRefused,
     BrokerError,
@@ -131,7 +132,7 @@ def send_back(
     the place is not there any more, and cannot be created for `creator`."""
     message, _ = _to_move(broker, delivery)
     try:
-        target = broker.resolve(origin.address, creator=creator)
+        target = broker.resolve(origin.address, creator=creator, by=CreatedBy.MANAGEMENT)
     except (DestinationNotFound, LimitExceeded) as error:
         raise ActionRefused("origin-gone", str(error)) from None
     chosen = None

@@ -1,4 +1,7 @@
-"""Messages that a topic held for want of subscriptions, handed to the first one that wants them."""
+"""Messages that a topic held for want of subscriptions, handed to the first one that wants them.
+
+Members of the topic's group need no scan: see destination.py.
+"""
 
 from __future__ import annotations
 
@@ -37,7 +40,8 @@ class HeldMessages:
     def _run(self) -> None:
         held = self._held
         scans = held.core.scans
-        while not self._subscription.closed and not held.closed:
+        topic = held.destination
+        while not self._subscription.closed and not held.closed and topic.queue is held:
             if self._walk.priority >= 0:
                 for delivery in self._walk.look(1):
                     self._offer(delivery, ready=True)
@@ -73,5 +77,5 @@ class HeldMessages:
         held.forget(delivery)
         if journaled:
             message.durability = message.durability or Durability.SYNC
-        subscription.destination.fan_out(message, [subscription], True)
+        subscription.destination.hand_over(message, subscription)
         held.tidy()

@@ -21,7 +21,7 @@ from sluicemq.broker.subscription import Subscription
 from sluicemq.journal.format import Cause
 from sluicemq.journal.port import Journal
 from sluicemq.journal.space import SpaceLevel, SpaceReport
-from sluicemq.model.destination import Address, DestinationSettings, Kind, Overflow
+from sluicemq.model.destination import Overflow
 from sluicemq.model.errors import (
     BrokerStopping,
     LimitExceeded,
@@ -34,8 +34,7 @@ PERSISTENT: Final = frozenset({Durability.LAZY, Durability.SYNC})
 """What a nearly full disk refuses. Messages that are only recorded are in memory, too."""
 
 Staged = tuple[Message, Destination, list[Subscription] | None, bool]
-"""A message, where it goes, its targets at a topic, and whether the topic held messages when it
-came."""
+"""A message, where it goes, its targets at a topic, and whether it is for the topic's group."""
 
 
 class Intake(Registry):
@@ -73,6 +72,7 @@ class Intake(Registry):
         self._overdue = False
         """It has rung: the next commit is synced."""
         self.core.bury = self._bury
+        self.core.has_room = self._has_room
         journal.on_durable = self._on_durable
         journal.on_written = self._on_written
         journal.on_space = self._on_space
@@ -94,7 +94,11 @@ class Intake(Registry):
         if self.low_space:
             self.expect_space(message)
         if destination.removed:
-            destination = self.resolve(destination.address, creator=destination.creator)
+            destination = self.resolve(
+                destination.address,
+                creator=destination.creator,
+                by=destination.provenance.created_by,
+            )
         if not message.durability:
             self.record_transient(destination, message)
         if destination.limited or destination.parked:
@@ -159,9 +163,8 @@ class Intake(Registry):
         references = 1
         held = False
         if destination.topic:
-            held = destination.settings.hold
             targets = destination.targets(message) if chosen is None else [chosen]
-            references = destination.reserve(message, targets)
+            held = destination.holds(targets)
         message.arrival = self.clock.wall
         if (message.expiration or message.deliver_at) and not message.epoch:
             message.epoch = self.clock.epoch
@@ -170,6 +173,8 @@ class Intake(Registry):
             message.sequence = self.journal.next_sequence()
         else:
             number = destination.number or self.number(destination)
+            if targets is not None:
+                references = destination.reserve(message, targets, held)
             self.journal.append_message(message, number, references, last)
             if durability == Durability.SYNC:
                 destination.staged += 1
@@ -238,10 +243,17 @@ class Intake(Registry):
                     )
                 return None
             if settings.overflow is Overflow.DEAD_LETTER and settings.dead_letter:
-                queue = self._dead_letter_queue(destination)
+                queue = self.dead_letter_queue(destination)
                 if queue is not destination and self._keeps(message, destination, True):
-                    return queue
-            if settings.overflow not in (Overflow.DROP_OLDEST, Overflow.DROP_LOWEST):
+                    if takes_dead_letter(queue, size):
+                        return queue
+                    destination.statistics.rejected += 1
+                    raise LimitExceeded(
+                        f"{destination.address} is full, and its dead-letter queue {queue.name} "
+                        f"takes no more: {queue.waiting} messages, {queue.waiting_bytes} bytes "
+                        "are waiting there"
+                    )
+            if not destination.drops:
                 destination.statistics.rejected += 1
                 raise LimitExceeded(
                     f"{destination.address} is full: {destination.waiting} messages, "
@@ -402,10 +414,9 @@ class Intake(Registry):
             topic.fan_out(message, targets, held)
         elif held:
             self._discard(message, topic.queue)
-        if closed and not held:
-            for target in closed:
-                if target.number:
-                    self._discard(message, target)
+        for target in closed:
+            if target.durable:
+                self._discard(message, target)
 
     def _discard(self, message: Message, subscription: Subscription) -> None:
         """Tell the journal that nobody will ever settle the message there."""
@@ -418,13 +429,6 @@ class Intake(Registry):
         )
 
     # --- dead letters ------------------------------------------------------------------------
-
-    def _dead_letter_queue(self, source: Destination) -> Destination:
-        name = source.settings.dead_letter_queue or f"{source.name}.dlq"
-        address = Address(Kind.QUEUE, name)
-        return self.destinations.get(address) or self.create(
-            address, DestinationSettings(), None, True, source.creator
-        )
 
     def _keeps(self, message: Message, source: Destination, usual: bool) -> bool:
         """Whether a message that cannot be delivered becomes a dead letter: what its protocol says,
@@ -451,7 +455,14 @@ class Intake(Registry):
             note_topic(letter, subscription)
         return letter
 
-    def _bury(self, delivery: Delivery, reason: str, force: bool) -> bool:
+    def _has_room(self, source: Destination, size: int) -> bool:
+        """Whether the dead-letter queue of a destination takes a body of that size."""
+        queue = self.destinations.get(source.dead_letter_address)
+        return queue is None or queue is source or takes_dead_letter(queue, size)
+
+    def _bury(self, delivery: Delivery, reason: str, force: bool) -> bool | None:
+        """Replace a delivery by its dead letter. False if it gets none; None if its dead-letter
+        queue has no room, unless it makes room itself for another message."""
         source = delivery.subscription.destination
         usual = (force or source.settings.dead_letter) and not source.temporary
         if not usual and not self.burials:
@@ -459,9 +470,12 @@ class Intake(Registry):
         message = delivery.message or self.journal.fetch(delivery.sequence)
         if is_dead_letter(message) or not self._keeps(message, source, usual):
             return False
+        queue = self.dead_letter_queue(source)
+        if queue is not source and not takes_dead_letter(queue, delivery.size):
+            return False if reason == "overflow" else None
         dead = self._letter(message, source, reason, delivery.attempts, delivery.subscription.name)
         source.statistics.dead_lettered += 1
-        self.replace(delivery, self._dead_letter_queue(source), dead, Cause.DEAD_LETTERED)
+        self.replace(delivery, queue, dead, Cause.DEAD_LETTERED)
         return True
 
     def replace(
@@ -498,6 +512,14 @@ class Intake(Registry):
             self.show_unit()
         subscription.forget(delivery)
         return sequence
+
+
+def takes_dead_letter(queue: Destination, size: int) -> bool:
+    """Whether the limits of a dead-letter queue allow one more body of that size."""
+    if queue.drops or not (queue.limited or queue.parked):
+        return True
+    largest = queue.settings.max_message_bytes
+    return not (queue.parked or queue.full(size) or (largest and size > largest))
 
 
 def _nothing() -> None:

@@ -89,6 +89,16 @@ def retire(consumer: Consumer, kept: Iterable[int], attempted: bool) -> None:
     _left(subscription)
 
 
+def reselect(consumer: Consumer, selector: Selector) -> None:
+    """Serve an attached consumer by another selector from now on. It goes on holding what it
+    has."""
+    subscription = consumer.subscription
+    _leave_lane(consumer)
+    consumer.lane = _lane(subscription, selector)
+    consumer.lane.consumers += 1
+    subscription.enter_line(consumer)
+
+
 def elect(subscription: Subscription) -> None:
     """Failover: the consumers of highest rank, then longest attached, are served."""
     consumers = subscription.consumers
@@ -149,6 +159,11 @@ def _leave(consumer: Consumer) -> None:
     subscription = consumer.subscription
     del subscription.consumers[consumer]
     consumer.window.consumers.remove(consumer)
+    _leave_lane(consumer)
+
+
+def _leave_lane(consumer: Consumer) -> None:
+    subscription = consumer.subscription
     lane = consumer.lane
     lane.line.pop(consumer, None)
     lane.consumers -= 1

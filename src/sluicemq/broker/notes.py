@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
-from sluicemq.broker.delivery import RECORDED
+from sluicemq.broker.delivery import SHARED
 from sluicemq.journal.format import (
     GAUGE,
     MAX_SETTLED,
@@ -64,12 +64,12 @@ class Notes:
     def deliver(self, subscription: Subscription, deliveries: Sequence[Delivery]) -> None:
         """These have just been given to a consumer. What the journal will not see the end of is
         passed over."""
-        if not self.recording:
+        if not self.recording or not subscription.number:
             return
         self.delivering[subscription] = None
         delivered = subscription.delivered
         for delivery in deliveries:
-            if delivery.journaled == RECORDED:
+            if delivery.journaled >= SHARED:
                 if delivery.attempts == 1:
                     delivered.append(delivery.sequence)
                 else:

@@ -18,6 +18,7 @@ from sluicemq.model.destination import (
     Address,
     DestinationSettings,
     Kind,
+    Provenance,
     decode_name,
     encode_name,
 )
@@ -51,10 +52,11 @@ class Requeue(msgspec.Struct, array_like=True):
 
 class Settings(msgspec.Struct, array_like=True):
     """RecordType.SETTINGS: a destination was declared with these settings, or is temporary and
-    so not to be seen again after a restart, or came into being by itself with settings of its own
-    or for a user. `created` is in wall ms, 0 = not known. A name that is not UTF-8 is in
-    `raw_name`. One that is `paused` delivers nothing until it is told to. `creator` is the user
-    whose quota it counts against, "" = any without a name; None = nobody's."""
+    so not to be seen again after a restart, or came into being by use. `created` is in wall ms,
+    0 = not known. A name that is not UTF-8 is in `raw_name`. One that is `paused` delivers nothing
+    until it is told to. `creator` is the user whose quota it counts against, "" = any without a
+    name; None = nobody's. One with `default_settings` has the broker's defaults, whatever they are
+    after a restart. `grouped` as in Destination."""
 
     kind: Kind
     name: str
@@ -65,10 +67,13 @@ class Settings(msgspec.Struct, array_like=True):
     raw_name: bytes = b""
     paused: bool = False
     creator: str | None = None
+    provenance: Provenance = Provenance()
+    default_settings: bool = False
+    grouped: bool = False
 
     @classmethod
-    def of(cls, destination: Destination) -> Settings:
-        """How the journal knows a destination whose settings it has to know."""
+    def of(cls, destination: Destination, defaults: DestinationSettings) -> Settings:
+        """How the journal knows a destination; `defaults` are the broker's."""
         name = destination.name
         is_text = _is_utf8(name)
         return cls(
@@ -81,6 +86,9 @@ class Settings(msgspec.Struct, array_like=True):
             b"" if is_text else encode_name(name),
             destination.paused,
             destination.creator,
+            destination.provenance,
+            destination.automatic and destination.settings == defaults,
+            destination.grouped,
         )
 
     @property
@@ -263,7 +271,8 @@ class WriterState(msgspec.Struct, array_like=True):
 class State(msgspec.Struct, array_like=True):
     """The engine's part of a snapshot: everything that the live messages do not tell.
 
-    pending    (subscription, sequences as packed u64) of each durable subscription of a topic
+    pending    (subscription, sequences as packed u64) of each durable subscription of a topic, and
+               of each topic's group
     attempts   (subscription, [(sequence, attempts)])
     requeued   (subscription, sequence, order, expiration)
     prepared   (sequence of the PREPARED record, its payload); b"" = read the record

@@ -11,7 +11,7 @@ from collections.abc import Iterable
 from itertools import islice
 from typing import TYPE_CHECKING
 
-from sluicemq.broker.delivery import GONE, RECORDED, Delivery, place
+from sluicemq.broker.delivery import GONE, RECORDED, SHARED, Delivery, place
 from sluicemq.broker.records import encode_attempts, encode_requeue
 from sluicemq.journal.format import Cause, RecordType
 
@@ -100,8 +100,10 @@ def give_back(
             continue
         if attempted and limit and delivery.attempts >= limit and not spared:
             subscription.drop(delivery, "max-attempts", False)
+            if delivery.state != GONE and delivery.journaled == RECORDED:
+                counted.append((delivery.sequence, delivery.attempts))
             continue
-        if attempted and delivery.journaled == RECORDED:
+        if attempted and delivery.journaled >= SHARED:
             counted.append((delivery.sequence, delivery.attempts))
         subscription.waiting += 1
         subscription.waiting_bytes += delivery.size
@@ -136,7 +138,7 @@ def again(consumer: Consumer, sequences: Iterable[int], attempted: bool) -> list
             ended.append(delivery)
             continue
         if attempted:
-            if delivery.journaled == RECORDED:
+            if delivery.journaled >= SHARED:
                 counted.append((delivery.sequence, delivery.attempts))
             delivery.attempts += 1
         delivery.delivered = now
@@ -157,7 +159,7 @@ def again(consumer: Consumer, sequences: Iterable[int], attempted: bool) -> list
 
 
 def _journal_attempts(subscription: Subscription, counted: list[tuple[int, int]]) -> None:
-    if counted:
+    if counted and subscription.number:
         core = subscription.core
         core.journal.append_entry(
             RecordType.ATTEMPTED, encode_attempts(subscription.number, counted), core.clock.wall

@@ -12,13 +12,13 @@ looked at when the next delivery has failed.
 from __future__ import annotations
 
 from array import array
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from itertools import repeat
 from typing import TYPE_CHECKING
 
 from sluicemq.broker.clocklog import decode_clock
-from sluicemq.broker.delivery import GONE, HELD, RECORDED, TAKEN, Delivery
-from sluicemq.broker.engine import DURABLE_SUBSCRIPTION, Broker
+from sluicemq.broker.delivery import GONE, RECORDED, SHARED, TAKEN, Delivery
+from sluicemq.broker.engine import Broker
 from sluicemq.broker.records import (
     Attempts,
     Prepared,
@@ -35,9 +35,9 @@ from sluicemq.broker.records import (
     decode_subscription,
     encode,
 )
-from sluicemq.broker.subscription import Subscription
+from sluicemq.broker.subscription import DURABLE_SUBSCRIPTION, Subscription
 from sluicemq.journal.format import Cause, RecordType, decode_redelivered
-from sluicemq.model.destination import Address
+from sluicemq.model.destination import Address, Kind
 from sluicemq.model.errors import ConfigurationError, SelectorError
 
 if TYPE_CHECKING:
@@ -53,11 +53,18 @@ def snapshot(broker: Broker) -> bytes:
     """
     pending = {number: array("Q") for number in broker.durable_subscriptions}
     for number, subscription in broker.durable_subscriptions.items():
-        pending[number].extend(d.sequence for d in subscription.browse())
-    for message, _, targets, _ in broker.staged:
+        pending[number].extend(_recorded(subscription))
+    for destination in broker.destinations.values():
+        if destination.topic and destination.number and _may_hold(destination):
+            group = pending[destination.number] = array("Q", destination.held)
+            for subscription in (destination.queue, *destination.members):
+                group.extend(_recorded(subscription))
+    for message, destination, targets, held in broker.staged:
         for target in targets or ():
-            if target.number in pending:
+            if target.durable and target.number in pending:
                 pending[target.number].append(message.sequence)
+        if held and destination.number in pending:
+            pending[destination.number].append(message.sequence)
     attempts: list[Attempts] = []
     flying: dict[int, list[Delivery]] = {}
     for destination in broker.destinations.values():
@@ -67,27 +74,23 @@ def snapshot(broker: Broker) -> bytes:
                 if counts:
                     attempts.append(Attempts(subscription.number, counts))
                 if subscription.unacked and broker.core.notes.recording:
-                    flying[subscription.number] = list(subscription.in_flight())
+                    flying.setdefault(subscription.number, []).extend(subscription.in_flight())
     transactions = broker.transactions
     for transaction in (*transactions.open.values(), *transactions.prepared.values()):
         for delivery, _ in transaction.acks:
             number = delivery.subscription.number
-            if number in pending:
-                pending[number].append(delivery.sequence)
             if delivery.journaled == RECORDED:
+                if number in pending:
+                    pending[number].append(delivery.sequence)
                 if delivery.attempts > 1:
                     attempts.append(Attempts(number, [(delivery.sequence, delivery.attempts - 1)]))
                 if number in flying:
                     flying[number].append(delivery)
     state = State(
         [
-            Settings.of(d)
+            Settings.of(d, broker.settings.defaults)
             for d in broker.destinations.values()
-            if d.number or d.paused or not (d.temporary or d.automatic)
-            if d.paused
-            or not d.automatic
-            or d.settings != broker.settings.defaults
-            or d.creator is not None
+            if d.number or d.paused or d.stays or not (d.temporary or d.automatic)
         ],
         [SubscriptionEntry.of(s) for s in broker.durable_subscriptions.values()],
         [(number, sequences.tobytes()) for number, sequences in pending.items()],
@@ -115,6 +118,16 @@ def snapshot(broker: Broker) -> bytes:
         broker.core.clock_log.steps,
     )
     return encode(state)
+
+
+def _may_hold(topic: Destination) -> bool:
+    """Return whether messages may be for the topic's group."""
+    return topic.settings.hold or topic.grouped or bool(topic.held or topic.queue.waiting)
+
+
+def _recorded(subscription: Subscription) -> Iterator[int]:
+    """Sequences of what the subscription alone has the end of to journal."""
+    return (d.sequence for d in subscription.browse() if d.journaled == RECORDED)
 
 
 def restore(broker: Broker, recovery: Recovery) -> int:
@@ -239,8 +252,13 @@ class _Restoration:
         if flying:
             for sequence in sequences:
                 flying.pop(sequence, None)
-        if subscription & DURABLE_SUBSCRIPTION:
+        if subscription & DURABLE_SUBSCRIPTION or self._is_topic(subscription):
             self.settled.setdefault(subscription, set()).update(sequences)
+
+    def _is_topic(self, number: int) -> bool:
+        """Whether it is the number of a topic, and so of its group."""
+        address = self.broker.journal.addresses.get(number)
+        return address is not None and address.kind is Kind.TOPIC
 
     def _delivered(
         self, subscription: int, sequences: Iterable[int], attempts: Iterable[int]
@@ -286,10 +304,10 @@ class _Restoration:
         return count
 
     def _only_if_used(self, settings: Settings) -> bool:
-        """Whether a destination came into being by itself, with the settings of any other: without
-        messages or durable subscriptions it does not come back."""
-        usual = settings.settings == self.broker.settings.defaults
-        return settings.automatic and usual and not settings.paused
+        """Whether a destination came into being by itself, with the settings of any other, and goes
+        when it is idle: without messages or durable subscriptions it does not come back."""
+        stays = settings.paused or settings.grouped or settings.settings.idle_timeout == 0
+        return settings.automatic and settings.default_settings and not stays
 
     def _adopt(self, address: Address, settings: Settings | None, created: int = 0) -> Destination:
         """Bring a destination back; without settings, an automatic one. `created` is in wall ms, if
@@ -298,11 +316,13 @@ class _Restoration:
             return self.broker.adopt(address, None, created=created)
         return self.broker.adopt(
             address,
-            settings.settings,
+            self.broker.settings.defaults if settings.default_settings else settings.settings,
             settings.automatic,
             settings.created or created,
             settings.paused,
             settings.creator,
+            settings.provenance,
+            settings.grouped,
         )
 
     def _destination(self, row: Row) -> Destination | None:
@@ -315,7 +335,7 @@ class _Restoration:
         if settings is not None and settings.temporary:
             return None
         destination = broker.find(address) or self._adopt(address, settings, row.time)
-        destination.number = destination.queue.number = row.destination
+        destination.set_number(row.destination)
         return destination
 
     def _bury_orphans(self) -> None:
@@ -359,43 +379,49 @@ class _Restoration:
     ) -> int:
         """Place a message of a topic where it still has to be delivered. Returns in how many."""
         sequence = row.sequence
-        if topic.settings.hold:
-            return self._hold(topic, row, held)
         if sequence <= self.recovery.position:
-            chosen = [n for n, sequences in self.pending.items() if sequence in sequences]
+            numbers = (topic.number, *(s.number for s in topic.subscriptions.values()))
+            chosen = [n for n in numbers if sequence in self.pending.get(n, ())]
         else:
             chosen = list(self.broker.journal.fetch(sequence).routes)
-        if not chosen and not self.broker.journal.fetch(sequence).routes:
-            return self._hold(topic, row, held)  # it did hold them once
+        chosen = [n for n in chosen if sequence not in self.settled.get(n, ())]
         subscriptions = self.broker.durable_subscriptions
-        takers = [
-            subscriptions[number]
-            for number in chosen
-            if number in subscriptions and sequence not in self.settled.get(number, ())
-        ]
+        takers = [subscriptions[number] for number in chosen if number in subscriptions]
         for subscription in takers:
             self._place(subscription, row, held)
+        count = len(takers)
+        references = row.references - count
+        if topic.number in chosen:
+            references -= 1
+            count += self._hold(topic, row, held)
         # of subscriptions that have gone, or have settled it without the journal's knowledge
-        self._orphan(row, row.references - len(takers))
-        return len(takers)
+        self._orphan(row, references)
+        return count
 
     def _hold(
         self, topic: Destination, row: Row, held: dict[tuple[int, int], list[Delivery]]
     ) -> int:
-        """Place a message of a topic that holds them (see Destination.fan_out): who has settled
-        it is not known, so all who want it get it again."""
-        takers = []
-        if topic.subscriptions:
+        """Place what the group of a topic has not done with. Returns in how many subscriptions.
+
+        If the topic never had a member, a durable subscription may have taken it over. The journal
+        does not know which, so all that want it get it, but those that it was sent to: they have
+        had their own.
+        """
+        takers: list[Subscription] = []
+        if topic.subscriptions and not topic.grouped:
             message = self.broker.journal.fetch(row.sequence)
-            takers = [s for s in topic.subscriptions.values() if s.accepts(message)]
-        if takers:
-            topic.held[row.sequence] = len(takers)
-            for subscription in takers:
-                self._place(subscription, row, held, HELD)
-        else:
+            takers = [
+                subscription
+                for subscription in topic.subscriptions.values()
+                if subscription.number not in message.routes and subscription.accepts(message)
+            ]
+        if not takers:
             self._place(topic.queue, row, held)
-        self._orphan(row, row.references - 1)
-        return max(1, len(takers))
+            return 1
+        topic.held[row.sequence] = len(takers)
+        for subscription in takers:
+            self._place(subscription, row, held, SHARED)
+        return len(takers)
 
     def _orphan(self, row: Row, references: int) -> None:
         """So many settlements that the journal waits for will not come."""

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import msgspec
 
 from sluicemq.broker.selectors import SelectorLimits
@@ -29,7 +31,10 @@ class BrokerSettings(msgspec.Struct, frozen=True, kw_only=True):
     max_transaction_bytes     bytes of messages in an open transaction; 0 = no limit
     max_transaction_messages  messages in an open transaction; 0 = no limit
     batch_writers     writers of batches that are remembered
+    dead_letter_retry ms after which a message is offered again to a dead-letter queue that was full
     defaults          settings of automatically created destinations
+    default_fields    names of the settings among `defaults` that were set on purpose, beside those
+                      that differ from the usual ones
     """
 
     auto_create_queues: bool = True
@@ -48,4 +53,16 @@ class BrokerSettings(msgspec.Struct, frozen=True, kw_only=True):
     max_transaction_bytes: int = 64 << 20
     max_transaction_messages: int = 0
     batch_writers: int = 10_000
+    dead_letter_retry: int = 5_000
     defaults: DestinationSettings = DestinationSettings()
+    default_fields: frozenset[str] = frozenset()
+
+    @property
+    def given_defaults(self) -> dict[str, Any]:
+        """The settings of automatically created destinations that were set on purpose, by name."""
+        usual = DestinationSettings()
+        return {
+            name: value
+            for name, value in msgspec.structs.asdict(self.defaults).items()
+            if name in self.default_fields or value != getattr(usual, name)
+        }

@@ -16,8 +16,8 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from heapq import merge
-from itertools import chain
-from typing import TYPE_CHECKING
+from itertools import chain, islice
+from typing import TYPE_CHECKING, Final
 
 from sluicemq.broker.core import Core
 from sluicemq.broker.delivery import (
@@ -26,6 +26,7 @@ from sluicemq.broker.delivery import (
     HELD,
     READY,
     RECORDED,
+    SHARED,
     TAKEN,
     UNJOURNALED,
     Delivery,
@@ -44,12 +45,20 @@ if TYPE_CHECKING:
     from sluicemq.broker.destination import Destination
     from sluicemq.model.message import Message
 
+DURABLE_SUBSCRIPTION: Final = 1 << 31
+"""Numbers of durable subscriptions carry this bit; without it a number is a destination's."""
+OFFERED: Final = 4096
+"""Messages without room in their dead-letter queue that are looked at at a time."""
+OFFERED_MOVES: Final = 256
+"""Of those, how many are moved before others get a turn."""
+
 
 class Subscription:
     """See the module.
 
     name      "" for a queue's own; else unique within the topic
-    number    what the journal calls it; 0 = not durable
+    number    what the journal calls it, 0 = nothing; members of a group have that of their topic
+    member    a member of its topic's group: see Destination.members
     exclude   no-local token: messages of this sender are not wanted
     owner     user that it belongs to; "" = nobody yet, or it is not owned by a user at all
     waiting   READY and DELAYED deliveries; waiting_bytes their bodies
@@ -59,6 +68,9 @@ class Subscription:
     lanes     by the text of the selector, "" for `everything`, which has none
     selective which lanes want a message; not yet those that have still to wait for a walk
     retired   consumers that have left and still hold deliveries
+    refused   DELAYED deliveries that are over and wait for room in the dead-letter queue, by
+              sequence, with the reason and whether they become dead letters in any case
+    retrying  a timer runs that offers those again
     backfill  tries what waits against the selectors of lanes that are new, or None
     closed    True once it is gone: what still comes back to it is dropped
     acked, delivered, redelivered   sequences (with attempts) the journal is to be told this turn
@@ -77,11 +89,14 @@ class Subscription:
         "everything",
         "exclude",
         "lanes",
+        "member",
         "name",
         "number",
         "owner",
         "redelivered",
+        "refused",
         "retired",
+        "retrying",
         "selective",
         "selector",
         "shared",
@@ -106,6 +121,7 @@ class Subscription:
         self.destination = destination
         self.name = name
         self.number = number
+        self.member = False
         self.selector = selector
         self.exclude = exclude
         self.shared = shared
@@ -118,6 +134,8 @@ class Subscription:
         self.retired: dict[Consumer, None] = {}
         self.delayed: dict[int, Delivery] = {}
         self.back: dict[int, Delivery] = {}
+        self.refused: dict[int, tuple[Delivery, str, bool]] = {}
+        self.retrying = False
         self.acked: list[int] = []
         self.delivered: list[int] = []
         self.redelivered: list[tuple[int, int]] = []
@@ -269,6 +287,7 @@ class Subscription:
     def end_delay(self, delivery: Delivery) -> None:
         """A delayed delivery stands in the line now."""
         del self.delayed[delivery.sequence]
+        self.refused.pop(delivery.sequence, None)
         self.put_back(delivery)
 
     def shed(self) -> None:
@@ -283,6 +302,8 @@ class Subscription:
         while (limits.max_messages and self.waiting > limits.max_messages) or (
             limits.max_bytes and self.waiting_bytes > limits.max_bytes
         ):
+            if not self.destination.drops:
+                return
             delivery = take()
             if delivery is None:
                 return
@@ -338,8 +359,16 @@ class Subscription:
             if not self.acked:
                 self.core.settling[self] = None
             self.acked.append(sequence)
+        elif delivery.journaled == SHARED:
+            if self.destination.is_last_copy(sequence):
+                if self.number == self.destination.number:
+                    if not self.acked:
+                        self.core.settling[self] = None
+                    self.acked.append(sequence)
+                else:
+                    self.destination.end_shared(sequence)
         elif delivery.journaled == HELD:
-            self.destination.let_go(sequence)
+            self.core.journal.release(sequence)
         window = consumer.window
         if window.refill:
             window.credit += 1
@@ -426,6 +455,7 @@ class Subscription:
         """As `end`, when the journal has been told in another way."""
         if delivery.state == DELAYED:
             self.delayed.pop(delivery.sequence, None)
+            self.refused.pop(delivery.sequence, None)
         if delivery.attempts:
             self.back.pop(delivery.sequence, None)
         delivery.state = GONE
@@ -438,8 +468,11 @@ class Subscription:
             delivery.message = None
         if delivery.expires:
             core.wheel.discard(delivery)
-        if delivery.journaled == HELD:
-            self.destination.let_go(delivery.sequence)
+        if delivery.journaled == SHARED:
+            if self.destination.is_last_copy(delivery.sequence):
+                self.destination.end_shared(delivery.sequence)
+        elif delivery.journaled == HELD:
+            core.journal.release(delivery.sequence)
         if self.destination.parked:
             core.unblocking[self.destination] = None
 
@@ -448,6 +481,7 @@ class Subscription:
         self._leave_waiting(delivery)
         if delivery.state == DELAYED:
             del self.delayed[delivery.sequence]
+            self.refused.pop(delivery.sequence, None)
         delivery.state = TAKEN
 
     def take_out(self, delivery: Delivery) -> None:
@@ -469,15 +503,72 @@ class Subscription:
     def expire_uncounted(self, delivery: Delivery) -> None:
         """The same for one that does not count as waiting."""
         self.destination.statistics.expired += 1
-        if not self.core.bury(delivery, "expired", False):
-            self.end(delivery, Cause.EXPIRED)
+        self.finish(delivery, "expired", False)
 
     def drop(self, delivery: Delivery, reason: str, force: bool) -> None:
-        """A delivery that nobody is to have any more becomes a dead letter, or goes. It must not
-        be counted any more."""
-        if not self.core.bury(delivery, reason, force):
+        """A delivery that nobody is to have any more becomes a dead letter, or goes, or waits for
+        room in the dead-letter queue. It must not be counted any more."""
+        self.finish(delivery, reason, force)
+
+    def finish(self, delivery: Delivery, reason: str, force: bool) -> None:
+        """The same for one that has been counted as expired if it has."""
+        buried = self.core.bury(delivery, reason, force)
+        if buried is None:
+            self.keep_refused(delivery, reason, force)
+        elif buried:
+            return
+        elif reason == "expired":
+            self.end(delivery, Cause.EXPIRED)
+        else:
             self.destination.statistics.dropped += 1
             self.end(delivery, Cause.DROPPED)
+
+    def keep_refused(self, delivery: Delivery, reason: str, force: bool) -> None:
+        """The dead-letter queue has no room: keep the delivery, which no consumer gets any more,
+        among those that wait, and offer it again after a time."""
+        core = self.core
+        self.waiting += 1
+        self.waiting_bytes += delivery.size
+        if delivery.expires:
+            core.wheel.discard(delivery)
+        delivery.state = DELAYED
+        delivery.consumer = None
+        delivery.delivered = core.clock.steady + core.refused_retry
+        self.delayed[delivery.sequence] = delivery
+        self.refused[delivery.sequence] = (delivery, reason, force)
+        if delivery.attempts:
+            self.back[delivery.sequence] = delivery
+        if (
+            core.memory > core.memory_budget
+            and delivery.journaled
+            and delivery.message is not None
+            and delivery.sequence <= core.journal.durable
+        ):
+            core.page_out(delivery)
+        self._retry_in(core.refused_retry)
+
+    def _retry_in(self, milliseconds: int) -> None:
+        if not self.retrying:
+            self.retrying = True
+            self.core.timers.add(self.core.clock.steady + milliseconds, self._offer_again, None)
+
+    def _offer_again(self, argument: None) -> None:
+        """Move what the dead-letter queue has room for by now, oldest first."""
+        self.retrying = False
+        has_room = self.core.has_room
+        moved = 0
+        for delivery, reason, force in list(islice(self.refused.values(), OFFERED)):
+            if moved == OFFERED_MOVES or not has_room(self.destination, 0):
+                break
+            if self.refused.get(delivery.sequence) is None or not has_room(
+                self.destination, delivery.size
+            ):
+                continue
+            self.withdraw(delivery)
+            self.finish(delivery, reason, force)
+            moved += 1
+        if self.refused:
+            self._retry_in(1 if moved == OFFERED_MOVES else self.core.refused_retry)
 
     def dead_letter(self, sequence: int, reason: str, force: bool) -> bool:
         """Take a delivered message out for good; False when nobody holds it."""
@@ -534,7 +625,7 @@ class Subscription:
     def failures(self) -> Iterator[tuple[int, int]]:
         """(sequence, failed attempts) of what is journaled and has failed at least once."""
         for delivery in self.back.values():
-            if delivery.journaled == RECORDED:
+            if delivery.journaled >= SHARED:
                 yield delivery.sequence, delivery.attempts
         for delivery in self.in_flight():
             if delivery.attempts > 1:
@@ -544,7 +635,7 @@ class Subscription:
         """What its consumers hold and the journal knows."""
         for consumer in self.holders:
             for delivery in consumer.unacked.values():
-                if delivery.journaled == RECORDED:
+                if delivery.journaled >= SHARED:
                     yield delivery
 
     def matching(self, predicate: Callable[[Message], bool] | None) -> Iterator[Delivery]:
@@ -581,8 +672,13 @@ class Subscription:
             return False
         return self.selector is None or self.selector(message)
 
+    @property
+    def durable(self) -> bool:
+        """It is a topic's, and outlives its consumers and the process."""
+        return self.number >= DURABLE_SUBSCRIPTION
+
     def journaling(self, message: Message) -> int:
-        """What the journal is to know of this message's delivery here."""
+        """What the journal is to know of this message's delivery here, outside a group."""
         if not message.durability:
             return UNJOURNALED
-        return RECORDED if self.number else HELD
+        return RECORDED if self.durable else HELD

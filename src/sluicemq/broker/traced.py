@@ -134,6 +134,11 @@ class TracedSubscription(Subscription):
         super().delay(delivery, milliseconds)
         self.over(delivery.sequence, RELEASED)
 
+    def keep_refused(self, delivery: Delivery, reason: str, force: bool) -> None:
+        """See Subscription."""
+        super().keep_refused(delivery, reason, force)
+        self.over(delivery.sequence, RELEASED)
+
     def end(self, delivery: Delivery, cause: Cause) -> None:
         """See Subscription."""
         self._how = _CAUSES.get(cause, REPLACED)

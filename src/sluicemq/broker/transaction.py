@@ -377,7 +377,9 @@ class Transactions:
                 if transaction.record and destination.temporary:
                     continue  # a late reply; without it the branch could never be committed
                 destinations[destination] = self._broker.resolve(
-                    destination.address, creator=destination.creator
+                    destination.address,
+                    creator=destination.creator,
+                    by=destination.provenance.created_by,
                 )
         if transaction.parts or (not transaction.record and self.commits.is_large(transaction)):
             transaction.state = TransactionState.COMMITTING

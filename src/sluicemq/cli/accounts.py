@@ -20,7 +20,7 @@ from sluicemq.model.errors import AccessDenied
 from sluicemq.server.address import Url
 from sluicemq.server.config import Config
 from sluicemq.server.identity import changes
-from sluicemq.server.identity.passwords import digest_form, hash_password
+from sluicemq.server.identity.passwords import digest_form, hash_password, scheme_of
 from sluicemq.server.identity.records import Database, UserRecord
 from sluicemq.server.identity.store import UserStore
 from sluicemq.server.identity.tokens import make_token
@@ -326,6 +326,7 @@ def _user(name: str, user: UserRecord) -> Item:
         "name": name,
         "superuser": user.superuser,
         "password": bool(user.password),
+        "password_scheme": scheme_of(user.password),
         "digest": bool(user.digest),
         "roles": list(user.roles),
         "permissions": [_permission(each) for each in user.permissions],

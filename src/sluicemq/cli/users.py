@@ -274,11 +274,16 @@ def _seconds(text: str) -> int:
 
 def _means(user: Item) -> str:
     means = [
-        *(["password"] if user["password"] else []),
+        *([_password(user)] if user["password"] else []),
         *(["digest"] if user["digest"] else []),
         *([f"{len(user['tokens'])} tokens"] if user["tokens"] else []),
     ]
     return ", ".join(means) or "-"
+
+
+def _password(user: Item) -> str:
+    # the usual hash is not worth a word; the other one says who has not logged in since the move
+    return "password (bcrypt)" if user["password_scheme"] == "bcrypt" else "password"
 
 
 def _rights(user: Item) -> str:

@@ -1,7 +1,8 @@
-"""Names of destinations, and the settings a destination is created with."""
+"""Names of destinations, the settings a destination is created with, and who set them."""
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from enum import IntEnum, StrEnum
 from typing import Final, NamedTuple
 
@@ -78,7 +79,8 @@ class DestinationSettings(msgspec.Struct, frozen=True, kw_only=True, omit_defaul
     max_consumers      consumers attached at a time; 1 = exclusive
     active_consumers   consumers served at a time; the others stand by (failover)
     max_subscriptions  of a topic
-    hold               a topic without subscriptions keeps its messages for the first one
+    hold               a topic keeps messages while nobody subscribes, for the first who does; once
+                       a VibeMQ client has subscribed, for VibeMQ clients, whoever else subscribes
     by_priority        messages of higher priority go first; without it, all go in order of arrival
     settle_on_send     a VibeMQ subscriber need not acknowledge: what has been sent is settled
     idle_timeout       ms without messages, consumers and use until an automatically created
@@ -103,3 +105,57 @@ class DestinationSettings(msgspec.Struct, frozen=True, kw_only=True, omit_defaul
     by_priority: bool = True
     settle_on_send: bool = False
     idle_timeout: int | None = None
+
+
+USUAL: Final = DestinationSettings()
+"""Settings of a destination for which nobody has said anything."""
+
+
+class CreatedBy(StrEnum):
+    """Who created a destination. `BROKER`: the broker itself, for a purpose of its own."""
+
+    BROKER = "broker"
+    CONFIGURATION = "configuration"
+    MANAGEMENT = "management"
+    JMQ = "jmq"
+    MSGLITE = "msglite"
+    PHPMQ = "phpmq"
+    VIBEMQ = "vibemq"
+
+
+class Provenance(NamedTuple):
+    """Who created a destination, and which of its settings somebody has set.
+
+    created_by     who created it; the configuration also takes over what it declares
+    explicit       names of the settings that were set on purpose; the others are what the broker
+                   or the protocol of the creator has by default
+    as_written     values as a client wrote them, by the name of the setting, where the setting
+                   cannot hold them: times in units of 100 ns, numbers out of range, odd names
+    created_ticks  100 ns beyond the ms of the time of creation, 0-9999
+    """
+
+    created_by: CreatedBy = CreatedBy.BROKER
+    explicit: frozenset[str] = frozenset()
+    as_written: tuple[tuple[str, int | str], ...] = ()
+    created_ticks: int = 0
+
+    def changed(self, names: Iterable[str], unset: Iterable[str] = ()) -> Provenance:
+        """Return what it is after the settings `names` were set, and `unset` were reset to the
+        broker's defaults: nothing that a client wrote for them is true any more."""
+        set_now = frozenset(names)
+        unset_now = frozenset(unset)
+        kept = tuple(
+            (name, value)
+            for name, value in self.as_written
+            if name not in set_now and name not in unset_now
+        )
+        return self._replace(explicit=(self.explicit - unset_now) | set_now, as_written=kept)
+
+
+def differing(settings: DestinationSettings, base: DestinationSettings = USUAL) -> frozenset[str]:
+    """Return the names of the settings that are not as in `base`."""
+    return frozenset(
+        name
+        for name in DestinationSettings.__struct_fields__
+        if getattr(settings, name) != getattr(base, name)
+    )

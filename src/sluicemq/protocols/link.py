@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable
 from enum import Enum
-from typing import TYPE_CHECKING, Literal, NamedTuple, Protocol
+from typing import TYPE_CHECKING, Literal, NamedTuple, Protocol, TypeVar
 
 if TYPE_CHECKING:
     from sluicemq.broker import Consumer
@@ -20,6 +20,23 @@ class Timer(Protocol):
     """A call that will be made later."""
 
     def cancel(self) -> None: ...
+
+
+Result = TypeVar("Result")
+
+
+class Job(Protocol):
+    """Work in another thread."""
+
+    def cancel(self) -> object:
+        """Do not begin it, if that is still possible."""
+
+
+class Background(Protocol):
+    """Other threads, for work that would hold up the event loop."""
+
+    def submit(self, work: Callable[[], Result], done: Callable[[Result], None]) -> Job:
+        """Call `work`, which does not raise, there, and then `done` on the event loop."""
 
 
 class Link(Protocol):

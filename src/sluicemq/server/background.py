@@ -1,4 +1,4 @@
-"""A thread for work that would hold up the event loop."""
+"""Threads for work that would hold up the event loop."""
 
 from __future__ import annotations
 
@@ -11,15 +11,16 @@ Result = TypeVar("Result")
 
 
 class BackgroundThread:
-    """One thread, so that such work takes one processor at most; first come, first served."""
+    """One thread or a few, so that such work takes as many processors at most; first come, first
+    served."""
 
-    def __init__(self, notify: Callable[[Callable[[], object]], object]) -> None:
+    def __init__(self, notify: Callable[[Callable[[], object]], object], threads: int = 1) -> None:
         """`notify` has something called on the event loop; it is called in another thread."""
         self._notify = notify
-        self._executor = ThreadPoolExecutor(1, "background")
+        self._executor = ThreadPoolExecutor(threads, "background")
 
     def submit(self, work: Callable[[], Result], done: Callable[[Result], None]) -> Future[Result]:
-        """See protocols.jmq.coordinator.Background. A job that is cancelled is never `done`."""
+        """See protocols.link.Background. A job that is cancelled is never `done`."""
         future = self._executor.submit(work)
 
         def finished(future: Future[Result]) -> None:

@@ -187,6 +187,16 @@ class BrokerSettings(msgspec.Struct, frozen=True, kw_only=True):
             ge=1,
         ),
     ] = 10_000
+    dead_letter_retry: Annotated[
+        int,
+        about(
+            "A message whose dead-letter queue is full stays in its queue, and is offered again "
+            "after this time.",
+            Unit.MILLISECONDS,
+            ge=100,
+            le=3_600_000,
+        ),
+    ] = 5_000
     scan_budget: Annotated[
         int,
         about(
@@ -466,10 +476,23 @@ class LoggingSettings(msgspec.Struct, frozen=True, kw_only=True):
     format: Annotated[
         Literal["console", "json"], about("For people, or one JSON object a line for machines.")
     ] = "console"
+    notices_per_minute: Annotated[
+        int,
+        about(
+            "Lines in a minute about requests of clients that had no effect, such as options of a "
+            "queue that exists with others; more of them are only counted."
+        ),
+    ] = 10
 
 
 class Config(msgspec.Struct, frozen=True, kw_only=True):
-    """Everything a broker is started with."""
+    """Everything a broker is started with.
+
+    explicit   names of the settings that were set on purpose, by destination: those in its table,
+               and those that [broker.default_destination] sets; of
+               destinations without an entry, what differs from the usual
+    default_fields   names of the settings that [broker.default_destination] sets
+    """
 
     broker: BrokerSettings = msgspec.field(default_factory=BrokerSettings)
     journal: JournalOptions = msgspec.field(default_factory=JournalOptions)
@@ -482,6 +505,8 @@ class Config(msgspec.Struct, frozen=True, kw_only=True):
     listeners: tuple[Listener, ...] = msgspec.field(default_factory=default_listeners)
     logging: LoggingSettings = LoggingSettings()
     destinations: dict[Address, DestinationSettings] = msgspec.field(default_factory=dict)
+    explicit: dict[Address, frozenset[str]] = msgspec.field(default_factory=dict)
+    default_fields: frozenset[str] = frozenset()
     insecure_public: Annotated[
         bool,
         about(

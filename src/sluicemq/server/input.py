@@ -14,6 +14,9 @@ beginning of an HTTP body, requests behind a login. `Connection` reports the num
 
 The reader may exceed the limit by one frame, so the budget cannot deadlock; `Connection` closes a
 reader that makes no progress.
+
+Frames that are decompressed in another thread need memory that no connection holds yet. It is
+reserved before that begins, and counts as used. The first reservation may exceed the limit.
 """
 
 from __future__ import annotations
@@ -63,6 +66,7 @@ class InputBudget:
         "_suspended",
         "ceiling",
         "limit",
+        "reserved",
         "stall_timeout",
         "used",
     )
@@ -74,7 +78,9 @@ class InputBudget:
         self.stall_timeout = stall_timeout
         self.ceiling = CEILING_FACTOR * limit
         self.used = 0
-        """Bytes held by all connections."""
+        """Bytes held by all connections, and reserved."""
+        self.reserved = 0
+        """Bytes reserved for frames that are being decompressed."""
         self._holders: dict[InputHolder, None] = {}
         """Connections that hold input, the one with the oldest unfinished frame first."""
         self._suspended: dict[InputHolder, None] = {}
@@ -112,7 +118,7 @@ class InputBudget:
         self.balance()
         if self.used <= self.limit or held <= before or holder is self._reader:
             return True
-        others = self.used - (0 if self._reader is None else self._reader.held)
+        others = self.used - self.reserved - (0 if self._reader is None else self._reader.held)
         if others > self.ceiling:
             return False
         self._suspend(holder)
@@ -129,6 +135,22 @@ class InputBudget:
         self._suspended.pop(holder, None)
         if self._reader is holder:
             self._reader = None
+        self.balance()
+
+    def reserve(self, size: int) -> bool:
+        """Reserve `size` bytes for what no connection holds. False if there is no room for them,
+        and others are reserved, after whose end it may be tried again."""
+        if self.reserved and self.used + size > self.limit:
+            return False
+        self.reserved += size
+        self.used += size
+        self.balance()
+        return True
+
+    def unreserve(self, size: int) -> None:
+        """Give back `size` bytes that have been reserved."""
+        self.reserved -= size
+        self.used -= size
         self.balance()
 
     def balance(self) -> None:

@@ -4,14 +4,16 @@ combinations are refused."""
 from __future__ import annotations
 
 import os
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from pathlib import Path
-from typing import Annotated, Final, Literal
+from typing import Annotated, Any, Final, Literal
 
 import msgspec
 
 from sluicemq.model.message import Durability
 from sluicemq.protocols.phpmq.wire import GENERATIONS, Generation
+from sluicemq.protocols.vibemq.publisher import BLOCK_TIMEOUT
+from sluicemq.protocols.vibemq.queues import NO_LIMIT
 from sluicemq.server.address import Url
 from sluicemq.server.settings import about
 from sluicemq.server.units import Unit
@@ -28,6 +30,9 @@ DEFAULT_LISTENERS: Final = (
     "http://",
 )
 
+
+VIBEMQ_FRAME_BYTES: Final = 1024**2
+"""`max_frame_bytes` of a VibeMQ listener that says nothing about it, at most."""
 
 ASKING: Final = WITH_LOGINS | {"auto"}
 """Listeners of these protocols may ask their clients who they are."""
@@ -71,7 +76,14 @@ class Limits(msgspec.Struct, frozen=True, kw_only=True):
         ),
     ] = 0
     max_frame_bytes: Annotated[
-        int, about("Largest message body accepted.", Unit.BYTES, ge=1, le=1024**3)
+        int,
+        about(
+            "Largest message body accepted. Of the VibeMQ protocol: largest frame as it is sent, "
+            "at most 1 MiB unless a `vibemq` listener itself says otherwise.",
+            Unit.BYTES,
+            ge=1,
+            le=1024**3,
+        ),
     ] = 64 * 1024**2
     max_header_bytes: Annotated[
         int, about("Longest command line or frame header accepted.", Unit.BYTES, ge=64, le=1024**2)
@@ -163,11 +175,21 @@ class Listener(Limits, frozen=True, kw_only=True):
         float,
         about(
             "Of the VibeMQ protocol: time for the acknowledgement of the message that a "
-            "subscription has to handle next, in queues without an `ack_timeout` of their own; "
+            "connection has to handle next, in queues without an `ack_timeout` of their own; "
             "0 = for ever.",
             Unit.SECONDS,
         ),
     ] = 30.0
+    max_unpacked_bytes: Annotated[
+        int,
+        about(
+            "Of the VibeMQ protocol: largest frame accepted when it is decompressed, headers "
+            "included; `max_frame_bytes` limits it as it is sent.",
+            Unit.BYTES,
+            ge=1024,
+            le=1024**3,
+        ),
+    ] = 64 * 1024**2
     compression: Annotated[
         bool, about("Of the VibeMQ protocol: large frames are compressed for clients that ask.")
     ] = True
@@ -181,6 +203,54 @@ class Listener(Limits, frozen=True, kw_only=True):
             "be as it is."
         ),
     ] = False
+    foreign_delete: Annotated[
+        Literal["refuse", "allow"],
+        about(
+            "Of the VibeMQ protocol: whether DeleteQueue deletes a queue that the configuration, "
+            "an administrator or a client of another protocol has created, that has consumers of "
+            "other protocols, or that is the dead-letter queue of one that exists."
+        ),
+    ] = "refuse"
+    default_mode: Annotated[
+        Literal["RoundRobin", "FanOutWithAck", "FanOutWithoutAck", "PriorityBased"] | None,
+        about(
+            "Of the VibeMQ protocol: mode of queues for which clients give no options. Without it: "
+            "as `by_priority` in `[broker.default_destination]` says, else `RoundRobin`."
+        ),
+    ] = None
+    default_max_queue_size: Annotated[
+        int,
+        about(
+            "Of the VibeMQ protocol: messages that may wait in such queues; 0 = as `max_messages` "
+            "of `[broker.default_destination]`, else 10,000.",
+            le=NO_LIMIT,
+        ),
+    ] = 0
+    default_overflow: Annotated[
+        Literal["DropOldest", "DropNewest", "BlockPublisher", "RedirectToDlq"] | None,
+        about(
+            "Of the VibeMQ protocol: what happens to messages beyond that. Without it: `overflow` "
+            "of `[broker.default_destination]`, else `DropOldest`."
+        ),
+    ] = None
+    default_max_retries: Annotated[
+        int,
+        about(
+            "Of the VibeMQ protocol: deliveries of a message, in total, in such queues; 0 = as "
+            "`max_attempts` of `[broker.default_destination]`, else 3.",
+            le=NO_LIMIT,
+        ),
+    ] = 0
+    block_timeout: Annotated[
+        float,
+        about(
+            "Of the VibeMQ protocol: time for which a publish waits for room in a queue that "
+            "blocks its publishers; 0 = it is refused at once. .NET clients give up after their "
+            "`CommandTimeout`, 10 s by default.",
+            Unit.SECONDS,
+            le=3600,
+        ),
+    ] = BLOCK_TIMEOUT / 1000
     rate_limit: Annotated[
         int,
         about(
@@ -329,9 +399,16 @@ VIBEMQ_SETTINGS: Final = (
     "window",
     "window_bytes",
     "ack_timeout",
+    "max_unpacked_bytes",
     "compression",
     "compression_threshold",
     "strict_create",
+    "foreign_delete",
+    "default_mode",
+    "default_max_queue_size",
+    "default_overflow",
+    "default_max_retries",
+    "block_timeout",
     "rate_limit",
     "max_login_failures",
     "json",
@@ -374,7 +451,18 @@ _UNSAID: Final = {
 
 def default_listeners() -> tuple[Listener, ...]:
     """Every served protocol on its traditional loopback port."""
-    return tuple(Listener(url=Url.parse(url)) for url in DEFAULT_LISTENERS)
+    return tuple(listener_of({"url": Url.parse(url)}, Limits()) for url in DEFAULT_LISTENERS)
+
+
+def listener_of(values: Mapping[str, Any], limits: Limits) -> Listener:
+    """Return a listener with its own settings, `url` among them, and else those of `limits`.
+
+    One of VibeMQ has not more than VIBEMQ_FRAME_BYTES from there: its clients cannot read more.
+    """
+    inherited = msgspec.structs.asdict(limits)
+    if values["url"].protocol == "vibemq":
+        inherited["max_frame_bytes"] = min(limits.max_frame_bytes, VIBEMQ_FRAME_BYTES)
+    return Listener(**{**inherited, **values})
 
 
 def admin_listener(path: Path) -> Listener:

@@ -19,7 +19,7 @@ from typing import Any, Final, NamedTuple
 import msgspec
 
 from sluicemq.journal import JournalOptions
-from sluicemq.model.destination import Address, DestinationSettings, Kind
+from sluicemq.model.destination import Address, DestinationSettings, Kind, differing
 from sluicemq.model.errors import ConfigurationError
 from sluicemq.server.address import PROTOCOLS, Url
 from sluicemq.server.config import (
@@ -40,6 +40,7 @@ from sluicemq.server.listening import (
     Limits,
     Listener,
     default_listeners,
+    listener_of,
 )
 from sluicemq.server.settings import Setting, convert, settings_of, unknown
 from sluicemq.server.toml_lines import TomlLines
@@ -318,11 +319,12 @@ class _Collector:
 
     def finish(self) -> Loaded:
         limits = Limits(**self._section(("limits",)))
-        default = DestinationSettings(**self._section(("broker", "default_destination")))
+        of_all = self._section(("broker", "default_destination"))
+        default = DestinationSettings(**of_all)
         if self.listeners is None:
-            built = [_build_listener({"url": item.url}, limits) for item in default_listeners()]
+            built = [listener_of({"url": item.url}, limits) for item in default_listeners()]
         else:
-            built = [_build_listener(values, limits) for values in self.listeners]
+            built = [listener_of(values, limits) for values in self.listeners]
         config = Config(
             broker=BrokerSettings(**self._section(("broker",)), default_destination=default),
             journal=JournalOptions(**self._section(("journal",))),
@@ -338,6 +340,11 @@ class _Collector:
                 address: msgspec.structs.replace(default, **values)
                 for address, values in self.destinations.items()
             },
+            explicit={
+                address: differing(default).union(of_all, values)
+                for address, values in self.destinations.items()
+            },
+            default_fields=frozenset(of_all),
             insecure_public=self.values.get(("insecure_public",), False),
         )
         return Loaded(config, self.origins, self.places)
@@ -456,7 +463,3 @@ def _url_of_parts(parts: Mapping[str, Any]) -> Url:
     bracketed = f"[{host}]" if ":" in host else host
     port = f":{parts['port']}" if "port" in parts else ""
     return Url.parse(f"{scheme}://{bracketed}{port}")
-
-
-def _build_listener(values: Mapping[str, Any], limits: Limits) -> Listener:
-    return Listener(**{**msgspec.structs.asdict(limits), **values})

@@ -13,7 +13,7 @@ from typing import Any, Final
 
 import msgspec
 
-from sluicemq.model.destination import DestinationSettings
+from sluicemq.model.destination import DestinationSettings, differing
 from sluicemq.server.config import Config
 from sluicemq.server.listening import (
     DEFAULT_LISTENERS,
@@ -92,7 +92,10 @@ _DESTINATIONS: Final = """\
 
 Queues that exist from the start, and topics (`[destinations."topic:NAME"]`). What a table leaves
 out is as in `[broker.default_destination]`, which also holds for destinations that come into being
-by use. In a number that is a limit or a time, 0 means "no limit" or "never".
+by use. Of VibeMQ's queues it replaces only the settings that stand in it
+([order of precedence](protocols/vibemq.md)). The limits of a dead-letter queue refuse, whatever its
+`overflow` is: dead letters are never dropped, except those of JMS in `mq.sys.dmq`. In a number
+that is a limit or a time, 0 means "no limit" or "never".
 
 ```toml
 [destinations.orders]
@@ -130,8 +133,14 @@ def render(config: Config, origins: Mapping[str, str] | None = None) -> str:
             section = getattr(section, name)
         lines += ["", f"[{'.'.join(path)}]"]
         for setting in settings_of(struct).values():
-            if (*path, setting.name) not in SECTIONS:
-                lines += _assignment(setting, getattr(section, setting.name), path, origins)
+            if (*path, setting.name) in SECTIONS:
+                continue
+            value = getattr(section, setting.name)
+            assignment = list(_assignment(setting, value, path, origins))
+            if struct is DestinationSettings and not _is_given(config, setting):
+                # an unset one leaves room for what a protocol expects
+                assignment[-1:] = [f"# {assignment[-1]}"] if origins is not None else []
+            lines += assignment
     origin = f"  # {origins.get('listeners', 'default')}" if origins is not None else ""
     for listener in config.listeners:
         lines += ["", f"[[listeners]]{origin}", f"url = {_value(listener.url.format(), None)}"]
@@ -144,10 +153,13 @@ def render(config: Config, origins: Mapping[str, str] | None = None) -> str:
     for address, settings in config.destinations.items():
         origin = f"  # {origins.get(f'destinations.{address}', '')}" if origins is not None else ""
         lines += ["", f"[destinations.{_quoted(str(address))}]{origin}"]
+        default = config.broker.default_destination
+        names = differing(settings, default)
+        set_for_all = differing(default) | config.default_fields
+        names |= config.explicit.get(address, names) - set_for_all
         for setting in settings_of(DestinationSettings).values():
-            value = getattr(settings, setting.name)
-            if value != getattr(config.broker.default_destination, setting.name):
-                lines += _assignment(setting, value, (), None)
+            if setting.name in names:
+                lines += _assignment(setting, getattr(settings, setting.name), (), None)
     return "\n".join(lines).lstrip("\n") + "\n"
 
 
@@ -177,6 +189,12 @@ def to_builtins(config: Config) -> dict[str, Any]:
 
 def _settings_tree(settings: DestinationSettings) -> dict[str, Any]:
     return {name: plain(getattr(settings, name)) for name in settings_of(DestinationSettings)}
+
+
+def _is_given(config: Config, setting: Setting) -> bool:
+    """Whether [broker.default_destination] sets it."""
+    value = getattr(config.broker.default_destination, setting.name)
+    return setting.name in config.default_fields or value != setting.default
 
 
 def _top_level() -> list[Setting]:

@@ -4,17 +4,17 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from functools import partial
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Final
 
 from sluicemq.broker import Broker
 from sluicemq.model.errors import ConfigurationError
 from sluicemq.model.message import Durability
 from sluicemq.protocols.access import Access
-from sluicemq.protocols.jmq.coordinator import Background, Coordinator
+from sluicemq.protocols.jmq.coordinator import Coordinator
 from sluicemq.protocols.jmq.options import Options as JmqOptions
 from sluicemq.protocols.jmq.portmapper import PortMapperSession, answer
 from sluicemq.protocols.jmq.session import JmqSession
-from sluicemq.protocols.link import Link, Login, Session
+from sluicemq.protocols.link import Background, Link, Login, Session
 from sluicemq.protocols.msglite.gateway import GatewaySession
 from sluicemq.protocols.msglite.http import HttpLimits
 from sluicemq.protocols.msglite.session import MsgliteSession, ReplyAddresses
@@ -23,6 +23,10 @@ from sluicemq.protocols.phpmq.maintenance import MaintenanceSession, Vitals
 from sluicemq.protocols.phpmq.session import PhpmqSession
 from sluicemq.protocols.phpmq.wire import Limits as PhpmqLimits
 from sluicemq.protocols.vibemq.compression import SUPPORTED
+from sluicemq.protocols.vibemq.creation import ListenerDefaults
+from sluicemq.protocols.vibemq.offload import Offload
+from sluicemq.protocols.vibemq.outgoing import LargeDeliveries
+from sluicemq.protocols.vibemq.queues import Mode, Strategy, spelled
 from sluicemq.protocols.vibemq.session import Options as VibemqOptions
 from sluicemq.protocols.vibemq.session import VibemqSession
 from sluicemq.protocols.vibemq.subscriber import Terms
@@ -37,8 +41,15 @@ from sluicemq.server.services import Opened, services
 if TYPE_CHECKING:
     from sluicemq.admin.context import Context
 
+_MODES: Final = {spelled(mode): mode for mode in Mode}
+_STRATEGIES: Final = {spelled(strategy): strategy for strategy in Strategy}
+
 Room = Callable[[Link, Listener], Session]
 """Makes the session of a new connection."""
+
+
+def _ignore(_: str) -> None:
+    return None
 
 
 class Rooms:
@@ -54,11 +65,16 @@ class Rooms:
         context: Context | None = None,
         http: HttpSettings | None = None,
         background: Background | None = None,
+        large: Offload | None = None,
+        notify: Callable[[str], None] = _ignore,
     ) -> None:
-        """`opened` are the listeners in service, now or later. `context` is for HTTP."""
+        """`opened` are the listeners in service, now or later. `context` is for HTTP, `large` for
+        large VibeMQ frames, `notify` tells the operator what sessions have noticed."""
+        self._notify = notify
         self._broker = broker
         self._opened = opened
         self._jmq_settings = jmq or JmqSettings()
+        self._large = LargeDeliveries(large or Offload())
         self._coordinator = Coordinator(broker, background)
         self._gate = gate
         self._context = context
@@ -168,15 +184,23 @@ class Rooms:
             self._gate.open(link, options, logs_in=True),
             VibemqOptions(
                 durability=_durability(options, Durability.SYNC),
-                frame=min(options.max_frame_bytes, MAX_BODY),
+                frame=options.max_frame_bytes
+                if options.url.protocol == "vibemq"
+                else min(options.max_frame_bytes, MAX_BODY),
+                unpacked=options.max_unpacked_bytes,
                 terms=terms,
                 compression=SUPPORTED if options.compression else (),
                 strict_create=options.strict_create,
+                foreign_delete=options.foreign_delete == "allow",
+                notify=self._notify,
                 rate_limit=options.rate_limit,
                 login_bytes=options.max_login_bytes,
                 login_failures=options.max_login_failures,
                 refused=refused,
+                block_timeout=round(options.block_timeout * 1000),
+                defaults=_queue_defaults(options),
             ),
+            self._large,
         )
 
     def _jmq(self, link: Link, options: Listener, *, refused: bool = False) -> Session:
@@ -266,6 +290,16 @@ class Rooms:
         if refused:
             raise ConfigurationError("too many connections")
         return self._of(protocol)(link, options)
+
+
+def _queue_defaults(options: Listener) -> ListenerDefaults:
+    """Return what a listener says of the queues of VibeMQ clients."""
+    return ListenerDefaults(
+        _MODES.get(options.default_mode or ""),
+        options.default_max_queue_size or None,
+        _STRATEGIES.get(options.default_overflow or ""),
+        options.default_max_retries or None,
+    )
 
 
 def _durability(options: Listener, usual: Durability) -> Durability:

@@ -31,9 +31,11 @@ from sluicemq.broker.traced import TracedBroker
 from sluicemq.journal import FileJournal, MemoryJournal
 from sluicemq.journal.port import Journal
 from sluicemq.journal.space import SpaceLevel
+from sluicemq.model.destination import CreatedBy, Provenance, differing
 from sluicemq.model.errors import JournalError, SluiceError
 from sluicemq.model.histogram import Histogram
 from sluicemq.protocols.jmq.metrics import Metrics
+from sluicemq.protocols.vibemq.offload import PARALLEL, Offload
 from sluicemq.server.background import BackgroundThread
 from sluicemq.server.backups import Backups
 from sluicemq.server.census import Census
@@ -47,6 +49,7 @@ from sluicemq.server.lag import LoopLag
 from sluicemq.server.listener import OpenListener
 from sluicemq.server.listening import WITH_LOGINS, admin_listener
 from sluicemq.server.logs import configure
+from sluicemq.server.notices import Notices
 from sluicemq.server.notify import Notifier
 from sluicemq.server.rooms import Rooms
 from sluicemq.server.services import console_addresses, jms_address
@@ -179,7 +182,9 @@ class Server:
             max_transaction_bytes=settings.max_transaction_bytes,
             max_transaction_messages=settings.max_transaction_messages,
             batch_writers=settings.batch_writers,
+            dead_letter_retry=settings.dead_letter_retry,
             defaults=settings.default_destination,
+            default_fields=self.config.default_fields,
         )
         clock = SystemClock()
         start_deadline = time_budget(settings.scan_budget / 1000)
@@ -198,7 +203,12 @@ class Server:
             log.info("recovered", waiting=waiting, **journal.recovery.report)
             warn_of_loss(journal.recovery.report)
         for address, destination_settings in self.config.destinations.items():
-            broker.declare(address, destination_settings)
+            explicit = self.config.explicit.get(address, differing(destination_settings))
+            broker.declare(
+                address,
+                destination_settings,
+                provenance=Provenance(CreatedBy.CONFIGURATION, explicit),
+            )
         self._check_space(journal)
         return broker
 
@@ -263,8 +273,18 @@ class Server:
             backups=Backups(config),
         )
         background = BackgroundThread(loop.call_soon_threadsafe)
+        unpacking = BackgroundThread(loop.call_soon_threadsafe, PARALLEL)
         rooms = Rooms(
-            broker, self, gate, self.listeners, config.jmq, context, config.http, background
+            broker,
+            self,
+            gate,
+            self.listeners,
+            config.jmq,
+            context,
+            config.http,
+            background,
+            Offload(unpacking, budget),
+            Notices(log.info, config.logging.notices_per_minute, time.monotonic).say,
         )
         metrics = Metrics(
             broker,
@@ -308,6 +328,7 @@ class Server:
                 await self.admin.stop_accepting()
             gate.close()
             background.close()
+            unpacking.close()
 
     def _all_listeners(self) -> list[OpenListener]:
         return [*self.listeners, *([self.admin] if self.admin is not None else [])]

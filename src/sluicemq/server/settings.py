@@ -149,13 +149,14 @@ def _convert_path(value: object, where: str, base: Path) -> Path:
 def _convert_choice(value: object, setting: Setting, words: list[str], where: str) -> Any:
     if isinstance(value, int | float) and not isinstance(value, bool):
         value = str(value)  # TOML has numbers where a choice is called by one
-    if not isinstance(value, str) or value.lower() not in words:
+    named = {word.lower(): word for word in words}
+    if not isinstance(value, str) or value.lower() not in named:
         # of two numbers neither is a slip of the pen for the other
         mistyped = isinstance(value, str) and not value[:1].isdigit()
         guess = nearest(str(value).lower(), words) if mistyped else ""
         hint = f"did you mean {guess}?" if guess else f"write one of {', '.join(words)}"
         raise ConfigurationError(f"{where}: {value!r} does not fit; {hint}")
-    word = value.lower()
+    word = named[value.lower()]
     if get_origin(setting.kind) is Literal:
         return next(choice for choice in get_args(setting.kind) if str(choice) == word)
     if issubclass(setting.kind, enum.IntEnum):

@@ -4,25 +4,29 @@ other exception, no memory or time beyond the input's size."""
 from __future__ import annotations
 
 import sqlite3
+import tempfile
 from collections.abc import Callable
 from contextlib import suppress
+from pathlib import Path
 from struct import pack
 
+import msgspec
 import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
+from sluicemq.cli.migrate.aside import write_aside
 from sluicemq.cli.migrate.jsonc import decode
 from sluicemq.cli.migrate.openmq.instance import survey
 from sluicemq.cli.migrate.openmq.properties import parse
 from sluicemq.cli.migrate.openmq.serial import read_objects
 from sluicemq.cli.migrate.phpmq import entries
 from sluicemq.cli.migrate.phpmq import survey as survey_phpmq
-from sluicemq.cli.migrate.plan import Plan
+from sluicemq.cli.migrate.plan import ASIDE, Plan
 from sluicemq.cli.migrate.sources import SourceError
 from sluicemq.cli.migrate.vibemq import survey as survey_vibemq
 from tests.cli.migrate import openmq_store as store
-from tests.cli.migrate import test_phpmq, test_vibemq
+from tests.cli.migrate import test_phpmq, vibemq_store
 from tests.cli.migrate.openmq_store import Instance, packet, record, stored
 
 FEW = settings(
@@ -52,6 +56,12 @@ def carried_out(plan: Plan) -> None:
     """Read everything that the plan promises."""
     for waiting in plan.waiting():
         assert waiting.key
+    with tempfile.TemporaryDirectory() as directory:
+        file = write_aside(plan, Path(directory), lambda: None)
+        lines = file.read_bytes().splitlines() if file is not None else []
+    assert len(lines) == sum(plan.set_aside.values())
+    for line in lines:
+        assert msgspec.json.decode(line)["sort"] in ASIDE
 
 
 def answered(survey: Callable[[], Plan]) -> None:
@@ -171,7 +181,7 @@ def test_stores_of_vibemq(
     tmp_path_factory: pytest.TempPathFactory, mutations: list[tuple[float, bytes]], cut: float
 ) -> None:
     directory = tmp_path_factory.mktemp("vibemq")
-    made = test_vibemq.Store(directory / "vibemq.db")
+    made = vibemq_store.Store(directory / "vibemq.db")
     made.queue("orders")
     made.message("a", "orders", '{"a": 1}', headers={"k": "v"})
     made.path.write_bytes(mutated(made.path.read_bytes(), mutations, cut))
@@ -202,12 +212,12 @@ def test_values_of_any_type(
     answered(lambda: survey_phpmq(file, None))
     connection = sqlite3.connect(file)
     with suppress(UnicodeEncodeError, sqlite3.IntegrityError), connection:
-        connection.executescript(test_vibemq.SCHEMA)
+        connection.executescript(vibemq_store.SCHEMA)
         connection.execute("INSERT INTO queues VALUES (?, '{}', ?)", values[:2])
         connection.execute(
-            "INSERT INTO messages (id, queue_name, payload_json, timestamp, headers_json)"
-            " VALUES (?, ?, ?, ?, ?)",
-            values,
+            "INSERT INTO messages (id, queue_name, payload_json, timestamp, headers_json, priority)"
+            " VALUES (?, ?, ?, ?, ?, ?)",
+            (*values, values[0]),
         )
     connection.close()
     answered(lambda: survey_vibemq(file, None))

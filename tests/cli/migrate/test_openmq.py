@@ -411,6 +411,12 @@ def test_a_store_in_a_database_is_told(instance: Instance, migrate: Migrate) -> 
 def test_a_dry_run_changes_nothing(instance: Instance, migrate: Migrate, tmp_path: Path) -> None:
     instance.messages("Qorders", record(stored(packet("orders", "x", 1), {0: ROUTED})))
     report = migrate("openmq", instance.path, "--dry-run")
-    assert report["messages"] == {"waiting": 1, "imported": 0, "imported_before": 0, "unwanted": 0}
+    assert report["messages"] == {
+        "waiting": 1,
+        "imported": 0,
+        "imported_before": 0,
+        "unwanted": 0,
+        "older_than_ttl": 0,
+    }
     assert report["config"]["problems"] == []
     assert not (tmp_path / "data").exists()

@@ -4,85 +4,22 @@ from __future__ import annotations
 
 import json
 import sqlite3
-from contextlib import closing
+from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 from sluicemq.cli.local import LocalBroker
-from sluicemq.model.access import Operation
+from sluicemq.model.destination import Address, Kind
 from sluicemq.model.errors import ClientError
 from sluicemq.protocols.vibemq.blocking import BlockingVibeMQClient
-from sluicemq.protocols.vibemq.queues import Mode, Options, Strategy
-from sluicemq.server.identity.store import UserStore
+from sluicemq.protocols.vibemq.queues import Mode, Options, Strategy, WrittenOptions
 from tests.cli.conftest import Run
 from tests.cli.migrate.conftest import Migrate, journaled, left, restored
+from tests.cli.migrate.vibemq_store import Store
 
-SCHEMA = """
-CREATE TABLE queues (name TEXT PRIMARY KEY, options_json TEXT NOT NULL, created_at TEXT NOT NULL);
-CREATE TABLE messages (id TEXT PRIMARY KEY, queue_name TEXT NOT NULL, payload_json TEXT,
-    timestamp TEXT NOT NULL, headers_json TEXT, version INTEGER NOT NULL DEFAULT 1,
-    priority INTEGER NOT NULL DEFAULT 1, delivery_attempts INTEGER NOT NULL DEFAULT 0);
-CREATE TABLE dead_letters (id INTEGER PRIMARY KEY AUTOINCREMENT, message_id TEXT NOT NULL,
-    message_json TEXT NOT NULL, reason INTEGER NOT NULL, failed_at TEXT NOT NULL);
-"""
-AUTH = """
-CREATE TABLE users (username TEXT PRIMARY KEY, password_hash TEXT NOT NULL,
-    is_superuser INTEGER NOT NULL DEFAULT 0, created_at INTEGER NOT NULL,
-    updated_at INTEGER NOT NULL);
-CREATE TABLE permissions (id INTEGER PRIMARY KEY AUTOINCREMENT, username TEXT NOT NULL,
-    queue_pattern TEXT NOT NULL, operations TEXT NOT NULL, created_at INTEGER NOT NULL);
-"""
-OPTIONS = {
-    "mode": 0,
-    "maxQueueSize": 500,
-    "messageTtl": None,
-    "enableDeadLetterQueue": True,
-    "deadLetterQueueName": None,
-    "overflowStrategy": 1,
-    "maxRetryAttempts": 5,
-}
-
-
-class Store:
-    """A vibemq.db that is written as the original does."""
-
-    def __init__(self, path: Path) -> None:
-        self.path = path
-        with closing(sqlite3.connect(path)) as connection:
-            connection.executescript(SCHEMA)
-
-    def execute(self, sql: str, *values: object) -> None:
-        with closing(sqlite3.connect(self.path)) as connection, connection:
-            connection.execute(sql, values)
-
-    def queue(self, name: str, **options: Any) -> None:
-        said = json.dumps({**OPTIONS, **options})
-        created = "2026-02-18T10:00:00.1234567Z"
-        self.execute("INSERT INTO queues VALUES (?, ?, ?)", name, said, created)
-
-    def message(
-        self,
-        identity: str,
-        queue: str,
-        payload: str | None,
-        timestamp: str = "2026-02-18T10:30:00.1234567Z",
-        headers: dict[str, str] | None = None,
-        priority: int = 1,
-        attempts: int = 0,
-    ) -> None:
-        said = json.dumps(headers) if headers else None
-        values = (identity, queue, payload, timestamp, said, 1, priority, attempts)
-        self.execute("INSERT INTO messages VALUES (?, ?, ?, ?, ?, ?, ?, ?)", *values)
-
-    def dead(self, message: dict[str, Any], reason: int) -> None:
-        failed = "2026-02-19T00:00:00Z"
-        self.execute(
-            "INSERT INTO dead_letters (message_id, message_json, reason, failed_at)"
-            " VALUES (?, ?, ?, ?)",
-            *(message["id"], json.dumps(message), reason, failed),
-        )
+CREATED = "2026-02-18T10:00:00.1234567Z"
 
 
 @pytest.fixture
@@ -153,6 +90,49 @@ def test_queues_keep_their_options(store: Store, migrate: Migrate, tmp_path: Pat
         assert client.receive("news", 20).payload == b'"n"'
 
 
+def test_queues_read_back_as_they_were_written(
+    store: Store, migrate: Migrate, tmp_path: Path
+) -> None:
+    """Options that mean nothing, and the time of creation, to 100 ns."""
+    odd = {"mode": 9, "maxQueueSize": -1, "maxRetryAttempts": 0, "overflowStrategy": 7}
+    store.queue("odd", **odd, messageTtl="-00:00:00.0010000", enableDeadLetterQueue=False)
+    store.queue("tick", messageTtl="00:00:01.2345678", deadLetterQueueName="")
+    store.message("a", "orders", "1")
+    store.dead({"id": "d", "queueName": "gone", "payload": 1, "timestamp": CREATED}, 0)
+    migrate("vibemq", store.path)
+    with (
+        LocalBroker(tmp_path / "data", ["vibemq://127.0.0.1:0"]) as broker,
+        BlockingVibeMQClient.connect(port=broker.port("vibemq")) as client,
+    ):
+        found = client.queue_info("odd")
+        assert found is not None
+        assert found.written == WrittenOptions(9, -1, -10_000, False, None, 7, 0)
+        assert found.created == datetime(2026, 2, 18, 10, 0, 0, 123456, UTC)
+        tick = client.queue_info("tick")
+        assert tick is not None
+        assert (tick.written.ttl_ticks, tick.written.dead_letter_queue) == (12_345_678, "")
+        # all of it was VibeMQ's, and may be deleted by its clients
+        for name in ("odd", "tick", "orders", "gone.dlq"):
+            client.delete_queue(name)
+        assert client.list_queues() == []
+
+
+def test_what_a_fan_out_queue_had_is_for_its_group(
+    store: Store, migrate: Migrate, tmp_path: Path
+) -> None:
+    """With its attempts. Subscriptions of other protocols get none of it, whoever comes first."""
+    store.queue("news", mode=1)
+    store.message("a", "news", "1", "2026-02-18T10:30:00Z", attempts=2)
+    store.message("b", "news", "2", "2026-02-18T10:30:01Z")
+    migrate("vibemq", store.path)
+    with restored(tmp_path / "data") as broker:
+        topic = broker.find(Address(Kind.TOPIC, "news"))
+        assert topic is not None
+        broker.subscribe(topic, "jms", durable=True)
+        member = broker.subscribe(topic, "m", member=True)
+        assert [each.attempts for each in member.browse()] == [2, 0]
+
+
 def test_a_life_begins_with_the_import(store: Store, migrate: Migrate, tmp_path: Path) -> None:
     """The original never acts on it: what is older than that waits, and may not go unseen."""
     store.queue("brief", messageTtl="00:10:00")
@@ -192,7 +172,7 @@ def test_dead_letters_are_in_their_queue(store: Store, migrate: Migrate, tmp_pat
     }
     assert second.properties is not None
     assert second.properties["deadLetterReason"] == "HandlerException"
-    assert first.body == b'{"a": 1}'
+    assert first.body == b'{"a":1}'
     assert first.priority == 6
 
 
@@ -232,10 +212,7 @@ def test_the_settings_become_a_configuration(store: Store, migrate: Migrate, run
         }, }"""
     )
     report = migrate("vibemq", file)
-    assert left(report) == [
-        ("listener", "port 3000 on all addresses"),
-        ("setting", "VibeMQ.QueueDefaults.MaxQueueSize"),
-    ]
+    assert left(report) == [("listener", "port 3000 on all addresses")]
     assert report["config"]["problems"] == []
     shown = json.loads(run("config", "show", "--config", "data/sluicemq.toml", "--json").out)
     assert shown["logging"]["level"] == "warning"
@@ -245,6 +222,7 @@ def test_the_settings_become_a_configuration(store: Store, migrate: Migrate, run
     assert listener["max_connections"] == 77
     assert listener["max_frame_bytes"] == 2097152
     assert (listener["rate_limit"], listener["compression"]) == (100, False)
+    assert listener["default_max_queue_size"] == 5
 
 
 def test_the_old_token_goes_on_working(store: Store, migrate: Migrate, tmp_path: Path) -> None:
@@ -257,42 +235,7 @@ def test_the_old_token_goes_on_working(store: Store, migrate: Migrate, tmp_path:
         with pytest.raises(ClientError):
             BlockingVibeMQClient.connect(port=port, token="another")
         with BlockingVibeMQClient.connect(port=port, token="a shared secret") as client:
-            assert client.list_queues() == ["orders"]
-
-
-def test_users_keep_their_permissions_and_need_passwords(
-    store: Store, migrate: Migrate, tmp_path: Path
-) -> None:
-    auth = store.path.parent / "auth.db"
-    with closing(sqlite3.connect(auth)) as connection, connection:
-        connection.executescript(AUTH)
-        for name, superuser in (("vibemq", 1), ("shop", 0), ("no good name", 0)):
-            values = (name, "$2a$12$abc", superuser, 1, 1)
-            connection.execute("INSERT INTO users VALUES (?, ?, ?, ?, ?)", values)
-        for user, pattern, operations in (
-            ("shop", "orders.*", "[0, 1, 5]"),
-            ("shop", "x", '["Publish", "Fly"]'),
-        ):
-            connection.execute(
-                "INSERT INTO permissions (username, queue_pattern, operations, created_at)"
-                " VALUES (?, ?, ?, 1)",
-                (user, pattern, operations),
-            )
-    settings(store, Authorization={"SuperuserPassword": "secret"})
-    report = migrate("vibemq", store.path.parent)
-    assert ("password", "shop") in left(report)
-    assert ("user", "no good name") in left(report)
-    assert ("permission", "'Fly' of shop on x") in left(report)
-    assert "secret" not in report["config"]["text"]
-    users = UserStore(tmp_path / "data" / "users.json").read().users
-    assert users["vibemq"].superuser
-    assert {p.pattern: p.operations for p in users["shop"].permissions} == {
-        "orders.*": {Operation.PRODUCE, Operation.CONSUME, Operation.BROWSE},
-        "x": {Operation.PRODUCE},
-    }
-    assert all(p.ignore_case for p in users["shop"].permissions)
-    # clients have to log in from now on, so the port may be open
-    assert 'url = "vibemq://0.0.0.0:2925"' in report["config"]["text"]
+            assert client.list_queues() == ["orders", "orders.dlq"]
 
 
 def test_without_a_store_it_is_said_what_is_missing(
@@ -305,23 +248,11 @@ def test_without_a_store_it_is_said_what_is_missing(
     assert result.code == 1
 
 
-@pytest.mark.parametrize(
-    ("sql", "place"),
-    [
-        ("UPDATE messages SET payload_json = '{'", "message m"),
-        ("UPDATE messages SET headers_json = '[]'", "message m"),
-        ("UPDATE messages SET timestamp = 'soon'", "message m"),
-        ("UPDATE queues SET options_json = '{\"mode\": 9}'", "queue orders"),
-        ("DROP TABLE messages", "no table `messages`"),
-        ("INSERT INTO dead_letters VALUES (7, 'x', '{', 0, 'now')", "dead letter 7"),
-    ],
-)
-def test_damage_is_told_with_its_place(store: Store, run: Run, sql: str, place: str) -> None:
-    store.message("m", "orders", "1")
-    store.execute(sql)
+def test_what_is_no_store_stops_the_run(store: Store, run: Run) -> None:
+    store.execute("DROP TABLE messages")
     result = run("migrate", "vibemq", str(store.path), "--to", "data")
     assert result.code == 1
-    assert place in result.err
+    assert "no table `messages`" in result.err
     assert "vibemq.db" in result.err
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Callable
 from typing import Any
 
 from sluicemq.broker import BrokerSettings, Destination
@@ -10,9 +11,45 @@ from sluicemq.model.access import EVERYBODY
 from sluicemq.protocols.access import Access, Open
 from sluicemq.protocols.link import Link
 from sluicemq.protocols.vibemq import queues, wire
+from sluicemq.protocols.vibemq.offload import Offload
+from sluicemq.protocols.vibemq.outgoing import LargeDeliveries
 from sluicemq.protocols.vibemq.session import Options, VibemqSession
 from sluicemq.protocols.vibemq.wire import Frame
 from tests.protocols.harness import RecordedLink, RoomHarness, RoomPeer
+
+
+class ManualBackground:
+    """Other threads, whose work is done when the test wants it."""
+
+    def __init__(self) -> None:
+        self.jobs: list[tuple[Callable[[], Any], Callable[[Any], None]]] = []
+
+    def submit(self, work: Callable[[], Any], done: Callable[[Any], None]) -> Any:
+        self.jobs.append((work, done))
+
+    def run(self) -> int:
+        """Do all work there is. Returns how many jobs that were."""
+        jobs, self.jobs = self.jobs, []
+        for work, done in jobs:
+            done(work())
+        return len(jobs)
+
+
+class Budget:
+    """As `InputBudget`, for reservations only."""
+
+    def __init__(self) -> None:
+        self.limit = 1 << 30
+        self.reserved = 0
+
+    def reserve(self, size: int) -> bool:
+        if self.reserved and self.reserved + size > self.limit:
+            return False
+        self.reserved += size
+        return True
+
+    def unreserve(self, size: int) -> None:
+        self.reserved -= size
 
 
 class Harness(RoomHarness):
@@ -21,6 +58,9 @@ class Harness(RoomHarness):
     ) -> None:
         super().__init__(settings)
         self.access = access or Open(EVERYBODY)
+        self.background = ManualBackground()
+        self.memory = Budget()
+        self.large = LargeDeliveries(Offload(self.background, self.memory))
 
     def open(self, link: Link) -> VibemqSession:
         return VibemqSession(link, self.broker, self.access)
@@ -28,7 +68,14 @@ class Harness(RoomHarness):
     def arrive(self, options: Options | None = None) -> Peer:
         """A client that has not said Connect."""
         link = RecordedLink(self)
-        return Peer(self, link, VibemqSession(link, self.broker, self.access, options))
+        session = VibemqSession(link, self.broker, self.access, options, self.large)
+        return Peer(self, link, session)
+
+    def settle(self) -> None:
+        """Do all that is due now, in the other threads too."""
+        for _ in range(20):
+            self.turn()
+            self.background.run()
 
     def connect(self, options: Options | None = None, **headers: str) -> Peer:
         """A client that has, with these headers."""

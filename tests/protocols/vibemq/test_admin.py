@@ -160,6 +160,9 @@ def test_permissions_come_and_go(root: Peer, database: Database) -> None:
     request = {"username": "ann", "queuePattern": "a*"}
     assert done(root, wire.REVOKE_PERMISSION, request) == request
     assert done(root, wire.REVOKE_PERMISSION, request) == request
+    unknown = {"username": "nobody", "queuePattern": "a*"}
+    assert done(root, wire.REVOKE_PERMISSION, unknown) == unknown
+    assert "nobody" not in database.granted
     assert done(root, wire.GET_USER_PERMISSIONS, {"username": "ann"}) == []
     assert done(root, wire.GET_USER_PERMISSIONS, {"username": "nobody"}) == []
 

@@ -9,7 +9,13 @@ from hypothesis import strategies as st
 
 from sluicemq.model.errors import ConnectionLost
 from sluicemq.protocols.vibemq import commands, wire
-from sluicemq.protocols.vibemq.queues import Mode, Options, Strategy, read_options
+from sluicemq.protocols.vibemq.queues import (
+    Mode,
+    Options,
+    Strategy,
+    WrittenOptions,
+    read_options,
+)
 from sluicemq.protocols.vibemq.wire import Decoder, Frame
 
 options = st.builds(
@@ -63,21 +69,82 @@ def test_options_reach_the_broker(options: Options) -> None:
     assert read_options(frame.payload, frame.headers) == options
 
 
-@given(options, options)
-def test_conflicts_are_what_can_cost_messages(wanted: Options, found: Options) -> None:
-    harmless = found._replace(
-        mode=wanted.mode,
-        dead_letter_queue=wanted.dead_letter_queue,
-        message_ttl=wanted.message_ttl,
-        dead_letter=True,
-    )
-    assert commands.conflicts(wanted, harmless) == []
-    assert commands.conflicts(wanted, harmless._replace(message_ttl=0)) == []
-    shorter = wanted.message_ttl - 1 if wanted.message_ttl > 1 else wanted.message_ttl + 1
-    if wanted.message_ttl != 1:
-        assert commands.conflicts(wanted, harmless._replace(message_ttl=shorter))
-    if found.mode is not wanted.mode:
-        assert commands.conflicts(wanted, harmless._replace(mode=found.mode))
+DLQ = WrittenOptions(dead_letter=True)
+NONE, SECOND, TWO = (
+    WrittenOptions(),
+    WrittenOptions(ttl_ticks=10**7),
+    WrittenOptions(ttl_ticks=2 * 10**7),
+)
+ZERO, INFINITE = WrittenOptions(ttl_ticks=0), WrittenOptions(ttl_ticks=-10_000)
+REDIRECT = WrittenOptions(overflow=3)
+
+
+@pytest.mark.parametrize(
+    ("declared", "found", "conflict"),
+    [
+        # modes: also unknown ones
+        (NONE._replace(mode=1), NONE._replace(mode=0), "mode"),
+        (NONE._replace(mode=9), NONE._replace(mode=0), "mode"),
+        (NONE._replace(mode=9), NONE._replace(mode=9), ""),
+        # a life that the declaration introduces or shortens
+        (NONE, NONE, ""),
+        (NONE, SECOND, ""),
+        (NONE, ZERO, ""),
+        (SECOND, NONE, "live"),
+        (SECOND, SECOND, ""),
+        (SECOND, TWO, "live"),
+        (TWO, SECOND, ""),
+        (SECOND._replace(ttl_ticks=10**7 - 1), SECOND, "live"),
+        (ZERO, NONE, "live"),
+        (ZERO, INFINITE, ""),
+        (ZERO, SECOND, "live"),
+        (INFINITE, NONE, "live"),
+        (INFINITE, INFINITE, ""),
+        (INFINITE, ZERO, "live"),
+        (SECOND, INFINITE, ""),
+        (SECOND, ZERO, ""),
+        # dead letters that the declaration switches off
+        (NONE, DLQ, "keeps dead letters"),
+        (DLQ, NONE, ""),
+        (DLQ, DLQ, ""),
+        # names count if both keep dead letters, and null is not the empty one
+        (DLQ._replace(dead_letter_queue="x"), DLQ, "dead-letter queue"),
+        (DLQ, DLQ._replace(dead_letter_queue="x"), "dead-letter queue"),
+        (DLQ, DLQ._replace(dead_letter_queue=""), "dead-letter queue"),
+        (
+            DLQ._replace(dead_letter_queue="x"),
+            DLQ._replace(dead_letter_queue="X"),
+            "dead-letter queue",
+        ),
+        (DLQ._replace(dead_letter_queue="x"), DLQ._replace(dead_letter_queue="x"), ""),
+        (NONE._replace(dead_letter_queue="x"), NONE, ""),
+        (DLQ._replace(dead_letter_queue="x"), NONE._replace(dead_letter_queue="y"), ""),
+        # an overflow to dead letters that are not kept
+        (REDIRECT, NONE._replace(overflow=0), "overflow"),
+        (REDIRECT, NONE._replace(overflow=4), "overflow"),
+        (REDIRECT._replace(dead_letter=True), NONE._replace(overflow=0), "overflow"),
+        (REDIRECT._replace(dead_letter=True), DLQ._replace(overflow=0), ""),
+        (REDIRECT, REDIRECT, ""),
+        (NONE._replace(overflow=0), REDIRECT, ""),
+        (NONE._replace(overflow=4), NONE._replace(overflow=1), ""),
+        # what may differ
+        (NONE._replace(max_queue_size=1), NONE._replace(max_queue_size=2), ""),
+        (NONE._replace(max_queue_size=2), NONE._replace(max_queue_size=1), ""),
+        (NONE._replace(max_retry_attempts=1), NONE._replace(max_retry_attempts=9), ""),
+    ],
+)
+def test_conflicts_are_those_of_the_net_client(
+    declared: WrittenOptions, found: WrittenOptions, conflict: str
+) -> None:
+    """The table is what the .NET client's own analysis (1.8.0) says: soft or hard."""
+    differences = commands.conflicts(declared, found)
+    assert len(differences) == (1 if conflict else 0)
+    assert conflict in "".join(differences)
+
+
+@given(options)
+def test_a_queue_does_not_conflict_with_its_own_declaration(options: Options) -> None:
+    assert commands.conflicts(options.written, options.written) == []
 
 
 KEYS = [

@@ -7,7 +7,7 @@ from hypothesis import example, given
 from hypothesis import strategies as st
 
 from sluicemq.model.errors import ProtocolError
-from sluicemq.protocols.vibemq.payload import MAX_DEPTH, check
+from sluicemq.protocols.vibemq.payload import MAX_DEPTH, check, check_in_pieces
 
 
 def nested(depth: int, opening: bytes, closing: bytes) -> bytes:
@@ -123,6 +123,22 @@ def test_refused(payload: bytes) -> None:
         check(payload)
 
 
+@pytest.mark.parametrize("size", [1, 2, 7, 1000])
+def test_the_verdict_is_the_same_in_pieces(size: int) -> None:
+    for payload in ACCEPTED:
+        check_in_pieces(payload, size)
+    for payload in REFUSED:
+        with pytest.raises(ProtocolError):
+            check_in_pieces(payload, size)
+
+
+@pytest.mark.parametrize("payload", [b"[,1,2]", b"{,}", b'{"a":1,,"b":2}', b"[1}, 2]", b"[1,2},3]"])
+def test_pieces_of_what_is_no_json(payload: bytes) -> None:
+    for size in range(1, 8):
+        with pytest.raises(ProtocolError):
+            check_in_pieces(payload, size)
+
+
 def test_what_is_wrong_is_told() -> None:
     for payload, told in ((b"[1,]", "not JSON"), (b'"\xff"', "not UTF-8"), (b"[" * 65, "deeper")):
         with pytest.raises(ProtocolError, match=told):
@@ -192,3 +208,10 @@ def test_the_verdict_is_the_standards(payload: bytes) -> None:
         assert not expected
     else:
         assert expected
+    for size in (1, 5):
+        try:
+            check_in_pieces(payload, size)
+        except ProtocolError:
+            assert not expected
+        else:
+            assert expected

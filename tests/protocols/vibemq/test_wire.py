@@ -1,5 +1,7 @@
 from __future__ import annotations
 
+import random
+
 import pytest
 
 from sluicemq.model.errors import FrameTooLarge, ProtocolError
@@ -217,9 +219,121 @@ def test_the_limit_holds_after_decompression(how: Compression) -> None:
     data = encode(HELLO._replace(payload=b"1" * 2000))
     packed = wire.compressed(data, how)
     size = len(data) - wire.HEADER_SIZE
-    assert len(decoded(packed, Limits(frame=size))) == 1
-    error = refused(packed, Limits(frame=size - 1))
+    assert len(decoded(packed, Limits(unpacked=size))) == 1
+    error = refused(packed, Limits(unpacked=size - 1))
     assert isinstance(error, FrameTooLarge)
+
+
+@pytest.mark.parametrize("how", [Compression.GZIP, Compression.BROTLI])
+def test_the_limit_of_a_frame_is_that_of_what_travels(how: Compression) -> None:
+    data = encode(HELLO._replace(payload=b'"%b"' % (b"1" * 100_000)))
+    packed = wire.compressed(data, how)
+    size = len(packed) - wire.HEADER_SIZE
+    assert len(decoded(packed, Limits(frame=size))) == 1
+    assert isinstance(refused(packed, Limits(frame=size - 1)), FrameTooLarge)
+    assert isinstance(refused(packed, Limits(frame=size - 1, skip=True)), FrameTooLarge)
+
+
+def test_compressed_frames_are_refused_where_they_are_not_accepted() -> None:
+    packed = wire.compressed(encode(HELLO._replace(payload=b"1" * 2000)), Compression.BROTLI)
+    assert "before the login" in str(refused(packed, Limits(compressed=False)))
+
+
+def long_frame(payload: int = 3000) -> bytes:
+    return encode(Frame(wire.PUBLISH, "long", "q", b"1" * payload))
+
+
+def test_a_plain_frame_that_is_too_long_is_skipped_and_the_next_is_read() -> None:
+    decoder = Decoder(Limits(frame=1000, skip=True))
+    last = encode(HELLO)
+    skipped, hello = decoder.feed(long_frame() + last)
+    assert (skipped.type, skipped.id) == (wire.TOO_LONG, "long")
+    assert "1000" in skipped.error_message
+    assert hello == HELLO
+    assert decoder.buffered == 0
+    assert not decoder.incomplete
+
+
+def test_what_is_skipped_is_not_buffered() -> None:
+    decoder = Decoder(Limits(frame=1000, skip=True))
+    announced = (0x7FFFFFFF).to_bytes(4, "big") + b"\0\1\x14\0\4long"
+    [skipped] = decoder.feed(announced)
+    assert skipped.id == "long"
+    for _ in range(100):
+        assert decoder.feed(bytes(100_000)) == []
+        assert decoder.buffered == 0
+        assert decoder.incomplete
+    assert decoder.error is None
+
+
+def test_the_longest_lengths_are_no_frames() -> None:
+    assert isinstance(refused(b"\x80\0\0\0", Limits(skip=True)), FrameTooLarge)
+
+
+def test_the_id_of_a_frame_that_is_too_long_is_waited_for() -> None:
+    decoder = Decoder(Limits(frame=1000, skip=True))
+    data = long_frame()
+    for place in range(12):
+        assert decoder.feed(data[place : place + 1]) == []
+    assert decoder.buffered == 12
+    [skipped] = decoder.feed(data[12:13])
+    assert skipped.id == "long"
+    assert decoder.buffered == 0
+    assert decoder.feed(data[13:] + encode(HELLO)) == [HELLO]
+
+
+@pytest.mark.parametrize("id_size", [0, 2000])
+def test_a_frame_that_is_too_long_and_has_no_id_is_an_error(id_size: int) -> None:
+    data = (1500).to_bytes(4, "big") + b"\0\1\x14" + id_size.to_bytes(2, "big")
+    assert str(refused(data, Limits(frame=1000, skip=True))) == "a frame has no id"
+
+
+@pytest.mark.parametrize("how", list(Compression))
+def test_a_large_frame_is_left_to_be_read(how: Compression) -> None:
+    decoder = Decoder(Limits(inline=1000))
+    large = wire.compressed(long_frame(500_000), how)
+    assert decoder.feed(encode(HELLO) + large + encode(HELLO)) == [HELLO]
+    assert decoder.large is not None
+    assert decoder.buffered >= 1000
+    assert not decoder.incomplete
+    assert decoder.feed(encode(HELLO)) == []
+    if how:
+        assert decoder.large.read(100_000) is None
+    frame = decoder.large.read(0 if how else 1)
+    assert frame is not None
+    assert (frame.id, frame.payload) == ("long", b"1" * 500_000)
+    decoder.finish_large()
+    assert decoder.backlog
+    assert decoder.feed(b"") == [HELLO, HELLO]
+    assert decoder.buffered == 0
+
+
+def test_a_large_frame_that_cannot_be_read_is_an_error() -> None:
+    decoder = Decoder(Limits(inline=1000, unpacked=2000))
+    decoder.feed(wire.compressed(long_frame(), Compression.GZIP) + encode(HELLO))
+    assert decoder.large is not None
+    with pytest.raises(FrameTooLarge) as caught:
+        decoder.large.read()
+    decoder.finish_large(caught.value)
+    assert decoder.feed(b"") == []
+    assert decoder.error is caught.value
+
+
+@pytest.mark.parametrize("how", [Compression.GZIP, Compression.BROTLI])
+def test_a_frame_is_fitted_by_a_higher_quality(how: Compression) -> None:
+    words = [b"%x" % (n * 2654435761 % 997) for n in range(600_000)]
+    data = encode(Frame(wire.DELIVER, "i", "q", b" ".join(words)), limit=wire.MAX_UNPACKED)
+    frame = wire.fitted(data, how)
+    assert len(frame) <= wire.MAX_BODY + wire.HEADER_SIZE
+    assert decoded(frame) == decoded(data, Limits(frame=wire.MAX_UNPACKED))
+
+
+@pytest.mark.parametrize("how", list(Compression))
+def test_a_frame_that_cannot_be_made_to_fit(how: Compression) -> None:
+    noise = random.Random(1).randbytes(2 * wire.MAX_BODY)
+    data = encode(Frame(wire.DELIVER, "i", "q", noise), limit=wire.MAX_UNPACKED)
+    with pytest.raises(FrameTooLarge):
+        wire.fitted(data, how)
 
 
 def test_small_frames_are_not_compressed() -> None:
@@ -429,7 +543,7 @@ def bomb(count: int) -> bytes:
 
 
 def test_compressed_frames_are_unpacked_piece_by_piece() -> None:
-    decoder = Decoder(Limits(unpacked=250_000))
+    decoder = Decoder(Limits(batch=250_000))
     data = bomb(10) + wire.encode(Frame(wire.PUBLISH, "last", "q"))
     frames = decoder.feed(data + b"\0")
     sizes = [len(frames)]
@@ -448,7 +562,7 @@ def test_compressed_frames_are_unpacked_piece_by_piece() -> None:
 
 
 def test_input_behind_a_backlog_is_kept_in_order() -> None:
-    decoder = Decoder(Limits(unpacked=1))
+    decoder = Decoder(Limits(batch=1))
     frames = decoder.feed(bomb(3))
     frames += decoder.feed(wire.encode(Frame(wire.PUBLISH, "last", "q")))
     while decoder.backlog:

@@ -32,23 +32,39 @@ def fed(decoder: Decoder, data: bytes, cuts: list[int]) -> list[Frame]:
     position = turn = 0
     while position < len(data):
         step = cuts[turn % len(cuts)]
-        frames += decoder.feed(data[position : position + step])
+        frames += read(decoder, data[position : position + step])
         position += step
         turn += 1
     return frames
 
 
-@given(st.lists(st.tuples(frames, algorithms), max_size=8), cuts)
+def read(decoder: Decoder, data: bytes) -> list[Frame]:
+    """Feed, and read the large frames."""
+    frames = decoder.feed(data)
+    while decoder.large is not None:
+        try:
+            frame = decoder.large.read(30) or decoder.large.read()
+            assert frame is not None
+            frames.append(frame)
+        except ProtocolError as error:
+            decoder.finish_large(error)
+        else:
+            decoder.finish_large()
+            frames += decoder.feed(b"")
+    return frames
+
+
+@given(st.lists(st.tuples(frames, algorithms), max_size=8), cuts, st.sampled_from([0, 1, 40]))
 def test_what_is_encoded_is_decoded_however_it_is_cut_and_compressed(
-    sent: list[tuple[Frame, Compression]], cuts: list[int]
+    sent: list[tuple[Frame, Compression]], cuts: list[int], inline: int
 ) -> None:
-    decoder = Decoder()
+    decoder = Decoder(Limits(inline=inline))
     data = b"".join(wire.compressed(encode(frame), how, 0) for frame, how in sent)
-    read = fed(decoder, data, cuts)
+    received = fed(decoder, data, cuts)
     assert decoder.error is None
     assert not decoder.incomplete
-    assert [frame._replace(raw_headers=b"") for frame in read] == [frame for frame, _ in sent]
-    for frame in read:
+    assert [frame._replace(raw_headers=b"") for frame in received] == [frame for frame, _ in sent]
+    for frame in received:
         if frame.type == wire.PUBLISH and frame.headers:
             assert wire.decode_headers(frame.raw_headers) == frame.headers
 
@@ -102,11 +118,19 @@ streams = st.one_of(
 )
 
 
-@given(streams, cuts)
-def test_garbage_is_refused_the_same_way_however_it_is_cut(data: bytes, cuts: list[int]) -> None:
-    limits = Limits(frame=150, headers=5)
+@given(
+    streams,
+    cuts,
+    st.sampled_from([0, 20]),
+    st.booleans(),
+    st.sampled_from([Limits(), Limits(frame=150), Limits(frame=80, unpacked=60)]),
+)
+def test_garbage_is_refused_the_same_way_however_it_is_cut(
+    data: bytes, cuts: list[int], inline: int, skip: bool, limits: Limits
+) -> None:
+    limits = limits._replace(headers=5, inline=inline, skip=skip)
     whole, cut = Decoder(limits), Decoder(limits)
-    frames = whole.feed(data)
+    frames = read(whole, data)
     assert fed(cut, data, cuts) == frames
     assert (whole.error is None) == (cut.error is None)
     assert whole.error_id == cut.error_id
@@ -115,6 +139,9 @@ def test_garbage_is_refused_the_same_way_however_it_is_cut(data: bytes, cuts: li
         assert str(whole.error) == str(cut.error)
     for frame in frames:
         assert frame.id
+        if frame.type == wire.TOO_LONG:
+            assert skip
+            continue
         assert len(frame.headers) <= 5
         encode(frame, limit=1000)  # whatever was read can be sent back
         if frame.headers and frame.type == wire.PUBLISH:

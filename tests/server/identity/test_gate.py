@@ -98,7 +98,7 @@ class House:
         for gate in self._gates:
             gate.close()
 
-    def _verify(self, stored: str, password: str) -> bool:
+    def _verify(self, stored: str, password: str, highest: int) -> bool:
         self.compared.append((stored, password))
         return stored == hashed(password)
 

@@ -62,7 +62,7 @@ class Bench:
     def _call_now(self, callback: Callable[..., Any], *arguments: Any) -> None:
         callback(*arguments)
 
-    def _verify(self, stored: str, password: str) -> bool:
+    def _verify(self, stored: str, password: str, highest: int) -> bool:
         self.compared.append(password)
         return stored == password
 
@@ -80,6 +80,7 @@ class Bench:
             f"{user} {password}".encode(),
             stored="right",
             password=password,
+            highest=0,
             decide=lambda: self.decided.get(label),
             conclude=conclude,
             answer=lambda verdict: self.answers.append((label, verdict)),
@@ -264,7 +265,7 @@ def loop() -> Loop:
 
 @pytest.fixture
 def threaded(loop: Loop) -> Iterator[LoginQueue]:
-    found = LoginQueue(loop.call_soon, checks=2, most=10, verify=lambda s, p: s == p)
+    found = LoginQueue(loop.call_soon, checks=2, most=10, verify=lambda s, p, h: s == p)
     yield found
     found.close()
 
@@ -279,6 +280,7 @@ def test_checks_run_in_threads_and_answer_on_the_loop(threaded: LoginQueue, loop
                 user.encode(),
                 stored="right",
                 password="right",
+                highest=0,
                 decide=lambda: None,
                 conclude=lambda right: right,
                 answer=answers.append,

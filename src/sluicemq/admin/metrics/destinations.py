@@ -214,7 +214,7 @@ class DestinationFigures:
         destinations."""
         name = escape(text_of(topic.name))
         for subscription in topic.subscriptions.values():
-            if not subscription.number and not subscription.shared:
+            if not subscription.durable and not subscription.shared:
                 continue
             own = text_of(subscription.name)
             if len(rows) >= self._shown.limit or len(own) > LONGEST_NAME:

@@ -7,9 +7,13 @@ journal as the engine would, and it finds them when it starts.
 
 from __future__ import annotations
 
+import signal
+import threading
 import time
-from collections.abc import Iterable
+from collections.abc import Callable, Collection, Iterable, Iterator
+from contextlib import contextmanager
 from pathlib import Path
+from types import FrameType
 from typing import Final
 
 import msgspec
@@ -17,14 +21,23 @@ import msgspec
 from sluicemq.broker import Broker, BrokerSettings, Destination, Subscription, compile_selector
 from sluicemq.broker.records import BatchPart, Prepared, StoredMessage, encode, encode_attempts
 from sluicemq.broker.restore import restore
+from sluicemq.cli.migrate.aside import write_aside
 from sluicemq.cli.migrate.ledger import NAME, Ledger
 from sluicemq.cli.migrate.plan import Key, Plan, Waiting, key_of
 from sluicemq.cli.migrate.sources import SourceError
 from sluicemq.cli.migrate.users import add_users
 from sluicemq.journal import FileJournal
 from sluicemq.journal.format import RecordType
-from sluicemq.model.destination import Address, DestinationSettings, Kind
-from sluicemq.model.errors import SelectorError
+from sluicemq.model.destination import (
+    USUAL,
+    Address,
+    CreatedBy,
+    DestinationSettings,
+    Kind,
+    Provenance,
+    differing,
+)
+from sluicemq.model.errors import SelectorError, SluiceError
 from sluicemq.model.message import Message
 from sluicemq.server.clock import SystemClock
 
@@ -34,8 +47,22 @@ PART_MESSAGES: Final = 256
 PART_BYTES: Final = 4 * 1024**2
 """A part ends with the message that reaches one of these."""
 
+_CREATORS: Final = {
+    "openmq": CreatedBy.JMQ,
+    "phpmq": CreatedBy.PHPMQ,
+    "vibemq": CreatedBy.VIBEMQ,
+}
+"""Whose the destinations of a source are, by Plan.kind."""
+MOST_CLASHES: Final = 10
+"""Names that an error lists."""
+
 JOURNAL: Final = "journal"
 """Of the journal within the data directory."""
+_OTHER: Final = {Kind.QUEUE: Kind.TOPIC, Kind.TOPIC: Kind.QUEUE}
+
+
+class Interrupted(SluiceError):
+    """The migration was stopped by SIGINT; the text says what has been done and how to go on."""
 
 
 class Outcome(msgspec.Struct, kw_only=True):
@@ -46,6 +73,7 @@ class Outcome(msgspec.Struct, kw_only=True):
     unwanted        messages of topics that no subscription here would have got
     users           that have been added; known: that were there already
     transactions    prepared ones that have been taken over
+    aside           file of the rows that have been set aside
     """
 
     declared: list[Address] = []
@@ -57,32 +85,38 @@ class Outcome(msgspec.Struct, kw_only=True):
     users: list[str] = []
     known: list[str] = []
     transactions: int = 0
+    aside: Path | None = None
 
 
-def carry(plan: Plan, data_dir: Path) -> Outcome:
-    """Raises SourceError, and what opening a journal raises: JournalLocked if a broker runs there.
+def carry(plan: Plan, data_dir: Path, configured: Collection[Address] = ()) -> Outcome:
+    """Carry the plan out. `configured` are destinations that the broker will declare at its start.
 
-    What has been imported when it raises stays, and is not imported again by the next run.
+    Raises SourceError, and what opening a journal raises: JournalLocked if a broker runs there;
+    Interrupted after SIGINT, between two units. What has been imported when it raises stays, and
+    is not imported again by the next run.
     """
-    data_dir.mkdir(mode=0o700, parents=True, exist_ok=True)
-    ledger = Ledger(data_dir / NAME)
-    journal = FileJournal.open(data_dir / JOURNAL)
-    try:
-        settings = BrokerSettings(defaults=plan.defaults or DestinationSettings())
-        broker = Broker(journal, SystemClock(), settings)
-        restore(broker, journal.recovery)
-        writer = broker.batches.writers.get(WRITER)
-        ledger.settle(journal.identity, writer.batch if writer else 0)
-        ledger.begin(journal.identity)
-        outcome = _Carrier(plan, broker, journal, ledger).carry()
-    finally:
-        journal.close()
+    plan.witness.check("nothing has been written")
+    _check_names(plan, configured)
+    with _until_interrupted() as interrupted:
+        data_dir.mkdir(mode=0o700, parents=True, exist_ok=True)
+        ledger = Ledger(data_dir / NAME)
+        journal = FileJournal.open(data_dir / JOURNAL)
+        try:
+            settings = BrokerSettings(defaults=plan.defaults or DestinationSettings())
+            broker = Broker(journal, SystemClock(), settings)
+            restore(broker, journal.recovery)
+            _check_names(plan, broker.destinations)
+            writer = broker.batches.writers.get(WRITER)
+            ledger.settle(journal.identity, writer.batch if writer else 0)
+            carrier = _Carrier(plan, broker, journal, ledger, interrupted)
+            aside = write_aside(plan, data_dir, carrier.pause)
+            ledger.begin(journal.identity)
+            outcome = carrier.carry()
+        finally:
+            journal.close()
+    outcome.aside = aside
     outcome.users, outcome.known = add_users(plan.users, data_dir)
-    if changed := plan.witness.changed():
-        raise SourceError(
-            f"{changed[0]} has changed while it was read: is its broker running? Stop it and run "
-            "this again: what has been imported by now is not imported twice"
-        )
+    plan.witness.check("what has been imported by now is not imported twice")
     messages = sum(outcome.imported.values())
     ledger.done(plan.kind, plan.place, messages, time.time_ns() // 1_000_000)
     return outcome
@@ -96,17 +130,76 @@ def imported_before(data_dir: Path) -> set[Key]:
     return ledger.keys
 
 
+def _check_names(plan: Plan, present: Collection[Address]) -> None:
+    """Raise SourceError if the plan has a queue where there is a topic of that name, or the
+    reverse, and its source's clients can tell only one of them."""
+    if not plan.one_name:
+        return
+    clashes = [
+        f"{address.kind.name.lower()} {address.name}"
+        for address in sorted({*plan.destinations, *plan.counts})
+        if Address(_OTHER[address.kind], address.name) in present
+    ]
+    if clashes:
+        shown = ", ".join(clashes[:MOST_CLASHES])
+        more = f" and {len(clashes) - MOST_CLASHES} more" if len(clashes) > MOST_CLASHES else ""
+        raise SourceError(
+            f"{shown}{more}: this broker has a destination of that name and of the other kind, and "
+            "clients could reach only one of them. Delete or rename it, or migrate into another "
+            "data directory. Nothing has been written"
+        )
+
+
+@contextmanager
+def _until_interrupted() -> Iterator[Callable[[], bool]]:
+    """Turn the first SIGINT into an answer of what is yielded; the second interrupts at once."""
+    received = threading.Event()
+    if threading.current_thread() is not threading.main_thread():
+        yield received.is_set
+        return
+
+    def receive(number: int, frame: FrameType | None) -> None:
+        received.set()
+        signal.signal(signal.SIGINT, signal.default_int_handler)
+
+    before = signal.signal(signal.SIGINT, receive)
+    try:
+        yield received.is_set
+    finally:
+        signal.signal(signal.SIGINT, before)
+
+
 class _Carrier:
     """One run. `_numbers` are the journal's, of destinations."""
 
-    def __init__(self, plan: Plan, broker: Broker, journal: FileJournal, ledger: Ledger) -> None:
+    def __init__(
+        self,
+        plan: Plan,
+        broker: Broker,
+        journal: FileJournal,
+        ledger: Ledger,
+        interrupted: Callable[[], bool],
+    ) -> None:
         self._plan = plan
         self._broker = broker
         self._journal = journal
         self._ledger = ledger
+        self._interrupted = interrupted
         self._numbers: dict[Address, int] = {}
         self._subscriptions: dict[tuple[str, str], Subscription] = {}
         self._outcome = Outcome()
+
+    def pause(self) -> None:
+        """Raise Interrupted after SIGINT. To be called between two units only."""
+        if not self._interrupted():
+            return
+        done = sum(self._outcome.imported.values())
+        total = sum(self._plan.counts.values())
+        raise Interrupted(
+            f"interrupted: this run has imported {done} messages, of {total} in the source. Run "
+            "the same command again to go on: nothing is imported twice. The source is as it was; "
+            "users and the configuration are written at the end"
+        )
 
     def carry(self) -> Outcome:
         for address, settings in self._plan.destinations.items():
@@ -117,6 +210,7 @@ class _Carrier:
         part: list[Waiting] = []
         size = 0
         for waiting in self._plan.waiting():
+            self.pause()
             if waiting.key in self._ledger.keys:
                 self._outcome.before += 1
                 continue
@@ -135,8 +229,23 @@ class _Carrier:
         if found is not None and not found.automatic:
             self._outcome.kept.append(address)
         else:
-            self._broker.declare(address, settings)
+            provenance, created = self._origin(address, settings)
+            declared = self._broker.declare(
+                address, settings, provenance=provenance, created=created
+            )
+            if settings.hold and not settings.settle_on_send:
+                # what it had is for the clients of the source, whoever subscribes first
+                self._broker.form_group(declared)
             self._outcome.declared.append(address)
+
+    def _origin(self, address: Address, settings: DestinationSettings) -> tuple[Provenance, int]:
+        """Return what is known of the creation of a destination, and its time."""
+        plan = self._plan
+        known = plan.origins.get(address)
+        if known is not None:
+            return known
+        explicit = differing(settings, plan.defaults or USUAL)
+        return Provenance(_CREATORS[plan.kind], explicit), 0
 
     def _subscribe(self) -> None:
         broker = self._broker
@@ -172,12 +281,15 @@ class _Carrier:
         """The journal's, made before a unit is begun: it may append a record of its own."""
         number = self._numbers.get(address)
         if number is None:
-            found = self._broker.find(address)
-            if found is not None:
-                number = self._broker.number(found)
-            else:
-                number = self._journal.destination(address)
-            self._numbers[address] = number
+            broker = self._broker
+            found = broker.find(address) or broker.create(
+                address,
+                broker.settings.defaults,
+                None,
+                True,
+                provenance=Provenance(_CREATORS[self._plan.kind]),
+            )
+            number = self._numbers[address] = broker.number(found)
         return number
 
     def _write(self, part: list[Waiting]) -> None:
@@ -198,8 +310,11 @@ class _Carrier:
         references = 1
         if address.kind is Kind.TOPIC:
             topic = self._broker.find(address)
-            hold = topic is not None and topic.settings.hold
-            if not hold:
+            if topic is not None and topic.settings.hold:
+                message.routes = (self._numbers[address],)  # its group
+                if waiting.takers:
+                    attempts = {self._numbers[address]: waiting.takers.get("", 0)}
+            else:
                 message.routes, attempts = self._routes(topic, waiting)
                 references = len(message.routes)
                 if not references:

@@ -2,20 +2,33 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 from pathlib import Path
 from typing import Annotated, Final
 
 import typer
 
-from sluicemq.cli.console import JsonFlag, err, out, print_json, printable
+from sluicemq.cli.console import (
+    JsonFlag,
+    UsageError,
+    complain,
+    err,
+    out,
+    print_json,
+    printable,
+)
 from sluicemq.cli.migrate import configuration
-from sluicemq.cli.migrate.carry import carry, imported_before
+from sluicemq.cli.migrate.carry import Interrupted, carry, imported_before
 from sluicemq.cli.migrate.plan import Plan
 from sluicemq.cli.migrate.telling import Report, as_data, as_text
 from sluicemq.journal.writer import write_whole
+from sluicemq.model.destination import Address
+from sluicemq.model.errors import ConfigurationError
+from sluicemq.server.loading import load
 
 CONFIG_NAME: Final = "sluicemq.toml"
+INTERRUPTED: Final = 130
+"""Exit code after Ctrl-C, as shells have it."""
 
 app = typer.Typer(
     help="Move in from Open MQ, VibeMQ or PHPMQ: configuration, users and waiting messages.",
@@ -82,13 +95,69 @@ def vibemq(
     to: DataDirOption,
     config: ConfigOption = None,
     store: StoreOption = None,
+    strict: Annotated[
+        bool,
+        typer.Option(
+            "--strict", help="Stop at a queue or row that is odd, instead of setting it aside."
+        ),
+    ] = False,
+    fan_out_rows: Annotated[
+        bool,
+        typer.Option(
+            "--fan-out-rows",
+            help="Import the rows of FanOutWithoutAck queues, also those that were delivered.",
+        ),
+    ] = False,
+    auth_db: Annotated[
+        Path | None,
+        typer.Option(
+            "--auth-db",
+            metavar="FILE",
+            help="The user database; default: auth.db, or what the settings say, beside the rest.",
+        ),
+    ] = None,
+    settings: Annotated[
+        Path | None,
+        typer.Option(
+            "--settings", metavar="FILE", help="The settings, if SOURCE is not or has not them."
+        ),
+    ] = None,
+    env: Annotated[
+        Path | None,
+        typer.Option(
+            "--env",
+            metavar="FILE",
+            help="The variables VibeMQ was started with, as lines like VibeMQ__Port=2925.",
+        ),
+    ] = None,
+    without_users: Annotated[
+        bool, typer.Option("--without-users", help="Leave the users out, if there are any.")
+    ] = False,
     dry_run: DryRunFlag = False,
     as_json: JsonFlag = False,
 ) -> None:
     """Move in from VibeMQ (1.4 to 1.8 with SQLite storage)."""
     from sluicemq.cli.migrate.vibemq import survey
+    from sluicemq.cli.migrate.vibemq.users import UsersSource
 
-    _migrate(lambda: survey(source, store), to, config, dry_run, as_json)
+    if without_users and auth_db is not None:
+        raise UsageError("give either --auth-db or --without-users, not both")
+    users = UsersSource(auth_db, without_users)
+    _migrate(
+        lambda: survey(
+            source,
+            store,
+            settings=settings,
+            environment=env,
+            users=users,
+            strict=strict,
+            fan_out_rows=fan_out_rows,
+        ),
+        to,
+        config,
+        dry_run,
+        as_json,
+    )
 
 
 @app.command()
@@ -109,6 +178,19 @@ def phpmq(
 def _migrate(
     survey: Callable[[], Plan], to: Path, config: Path | None, dry_run: bool, as_json: bool
 ) -> None:
+    try:
+        _run(survey, to, config, dry_run, as_json)
+    except Interrupted as stopped:
+        complain(str(stopped))
+        raise typer.Exit(INTERRUPTED) from None
+    except KeyboardInterrupt:
+        complain("interrupted. Run the same command again to go on: nothing is imported twice")
+        raise typer.Exit(INTERRUPTED) from None
+
+
+def _run(
+    survey: Callable[[], Plan], to: Path, config: Path | None, dry_run: bool, as_json: bool
+) -> None:
     data_dir = to.resolve()
     file = (config or data_dir / CONFIG_NAME).resolve()
     with err().status("reading the source"):
@@ -119,9 +201,10 @@ def _migrate(
     before = 0
     if dry_run:
         before = len(imported_before(data_dir))
+        plan.notes += [f"the source is in use: {use}" for use in plan.witness.used.values()]
     else:
         with err().status("importing"):
-            outcome = carry(plan, data_dir)
+            outcome = carry(plan, data_dir, _configured(file))
         # once more: some things show only when they are carried out
         text = configuration.render(plan, data_dir)
         if not file.exists():
@@ -146,3 +229,11 @@ def _migrate(
             console.print(printable(line), markup=False)
         if outcome is not None:
             err().print(f"Next: sluicemq serve --config {file}", markup=False)
+
+
+def _configured(file: Path) -> Collection[Address]:
+    """Destinations of a configuration file that is there already, if it can be read."""
+    try:
+        return load(file).config.destinations if file.exists() else ()
+    except ConfigurationError:
+        return ()

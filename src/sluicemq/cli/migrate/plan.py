@@ -11,7 +11,7 @@ from typing import Final, NamedTuple
 import msgspec
 
 from sluicemq.cli.migrate.sources import Witness
-from sluicemq.model.destination import Address, DestinationSettings, encode_name
+from sluicemq.model.destination import Address, DestinationSettings, Provenance, encode_name
 from sluicemq.model.message import Message
 from sluicemq.server.identity.records import UserRecord
 
@@ -89,7 +89,33 @@ class NewUser(NamedTuple):
     record: UserRecord
 
 
+class Aside(NamedTuple):
+    """A row of the source that is written into a file instead of being imported.
+
+    sort    a key of ASIDE
+    reason  why
+    row     what the source has, by column
+    """
+
+    sort: str
+    reason: str
+    row: dict[str, object]
+
+
+ASIDE: Final = {
+    "dropped": "dropped by its full queue, and still in the store",
+    "delivered": "of FanOutWithoutAck queues, which keep what they have delivered",
+    "undeliverable": "no VibeMQ client could receive",
+    "unreadable": "not readable",
+}
+"""Sorts of rows that are set aside, and what they are."""
+
+
 def _no_messages() -> Iterator[Waiting]:
+    return iter(())
+
+
+def _nothing_aside() -> Iterator[Aside]:
     return iter(())
 
 
@@ -102,8 +128,14 @@ class Plan(msgspec.Struct, kw_only=True):
     comments       for settings and listeners (by their URL): where they come from
     defaults       of destinations that come into being by use; None = ours
     destinations   to be declared
+    origins        of those: what is known of their creation beside the kind of the source, and its
+                   time in ms since the epoch, 0 = not known
     counts         of waiting messages by destination
     waiting        the messages, read when they are asked for; those of a destination in order
+    set_aside      number of rows that are not imported but written into a file, by sort
+    aside          these rows, read when they are asked for
+    late           messages older than their queue's time to live, which begins anew
+    one_name       a name stands for a queue or a topic, never for both
     branches       prepared transactions; `held` are the messages that they have acknowledged
     left           what is not carried over
     notes          what the person should know besides
@@ -117,10 +149,15 @@ class Plan(msgspec.Struct, kw_only=True):
     comments: dict[str, str] = msgspec.field(default_factory=dict)
     defaults: DestinationSettings | None = None
     destinations: dict[Address, DestinationSettings] = msgspec.field(default_factory=dict)
+    origins: dict[Address, tuple[Provenance, int]] = msgspec.field(default_factory=dict)
     subscriptions: list[Subscription] = msgspec.field(default_factory=list)
     users: list[NewUser] = msgspec.field(default_factory=list)
     counts: Counter[Address] = msgspec.field(default_factory=Counter)
     waiting: Callable[[], Iterator[Waiting]] = _no_messages
+    set_aside: Counter[str] = msgspec.field(default_factory=Counter)
+    aside: Callable[[], Iterator[Aside]] = _nothing_aside
+    late: int = 0
+    one_name: bool = False
     branches: list[Branch] = msgspec.field(default_factory=list)
     held: list[Waiting] = msgspec.field(default_factory=list)
     left: list[Left] = msgspec.field(default_factory=list)

@@ -120,10 +120,14 @@ class Cursor:
 
 
 class Witness:
-    """Sees whether somebody writes to files while they are read."""
+    """Sees whether somebody writes to files while they are read.
+
+    used  files that another process has open, and how that shows
+    """
 
     def __init__(self) -> None:
         self._seen: dict[Path, tuple[int, int]] = {}
+        self.used: dict[Path, str] = {}
 
     def look(self, path: Path) -> None:
         """Remember how the file is now, if it is there."""
@@ -134,6 +138,20 @@ class Witness:
     def changed(self) -> list[Path]:
         """Files that are not as they were."""
         return [path for path, stamp in self._seen.items() if _stamp(path) != stamp]
+
+    def check(self, done: str) -> None:
+        """Raise SourceError if a file is in use or has changed; `done` says what has been written
+        by now."""
+        for use in self.used.values():
+            raise SourceError(
+                f"the source is in use: {use}. Stop the broker that runs on it and run this "
+                f"again: {done}"
+            )
+        for path in self.changed():
+            raise SourceError(
+                f"{path} has changed while it was read: is its broker running? Stop it and run "
+                f"this again: {done}"
+            )
 
 
 def _stamp(path: Path) -> tuple[int, int] | None:

@@ -8,12 +8,16 @@ nobody writes.
 
 from __future__ import annotations
 
+import fcntl
+import os
 import shutil
 import sqlite3
+import sys
 import tempfile
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
+from struct import Struct
 from typing import Final
 from urllib.parse import quote
 
@@ -22,6 +26,14 @@ from sluicemq.cli.migrate.sources import Damage, SourceError, Witness
 BESIDE: Final = ("-wal", "-journal")
 """Endings of files that belong to a database while it is in use, or after a crash."""
 _MAGIC: Final = b"SQLite format 3\0"
+
+_WAL_INDEX_LOCKS: Final = (120, 9)
+"""First byte and number of the bytes of `-shm` that SQLite locks. The last one, 128, is held for
+reading by every connection for as long as it is open, the others during a transaction."""
+_DATABASE_LOCKS: Final = (0x4000_0000, 512)
+"""The same of the database file: held during a transaction, in WAL mode by open connections."""
+_flock: Final = Struct("@hhqqi4x")
+"""`struct flock` of 64-bit Linux: type, whence, start, length, process."""
 
 
 def is_database(path: Path) -> bool:
@@ -44,6 +56,8 @@ def opened(path: Path, witness: Witness) -> Iterator[sqlite3.Connection]:
     beside = [Path(f"{path}{ending}") for ending in BESIDE]
     for each in (path, *beside):
         witness.look(each)
+    if use := usage(path):
+        witness.used.setdefault(path, use)
     unfinished = [each for each in beside if each.exists() and each.stat().st_size]
     with tempfile.TemporaryDirectory() as directory:
         place, immutable = path, True
@@ -82,3 +96,74 @@ def columns(connection: sqlite3.Connection, table: str) -> set[str]:
     """Names of a table's columns; none if there is no such table."""
     found = connection.execute("SELECT name FROM pragma_table_info(?)", (table,))
     return {row[0].decode("utf-8", "replace") for row in found}
+
+
+# --- use by other processes ----------------------------------------------------------------------
+
+
+def usage(path: Path) -> str:
+    """Return how another process uses the database, for a message; "" if none is seen to.
+
+    A program holds locks in WAL mode while it is connected, also in another container. Without WAL
+    it holds none between two transactions: then its open file is looked for, which is seen by the
+    same user and by root on the same machine. The file is not changed.
+    """
+    for file, (start, length) in (
+        (Path(f"{path}-shm"), _WAL_INDEX_LOCKS),
+        (path, _DATABASE_LOCKS),
+    ):
+        holder = _lock_holder(file, start, length)
+        if holder is not None:
+            return f"process {holder} holds a lock on {file}" if holder else f"{file} is locked"
+    writer = _writer(path)
+    return f"process {writer} has {path} open for writing" if writer else ""
+
+
+def _lock_holder(path: Path, start: int, length: int) -> int | None:
+    """Return the process that holds a POSIX lock on some of these bytes: 0 if it cannot be seen
+    from here, None if there is no lock, or the system cannot tell."""
+    if sys.platform != "linux":
+        return None
+    try:
+        fd = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
+    except OSError:
+        return None
+    try:
+        asked = _flock.pack(fcntl.F_WRLCK, os.SEEK_SET, start, length, 0)
+        answer = fcntl.fcntl(fd, fcntl.F_GETLK, asked)
+    except OSError:
+        return None
+    finally:
+        os.close(fd)
+    kind, _, _, _, process = _flock.unpack(answer)
+    return None if kind == fcntl.F_UNLCK else max(0, process)
+
+
+def _writer(path: Path) -> int:
+    """Return another process that has the file open for writing, as far as /proc shows it; 0 =
+    none."""
+    try:
+        status = path.stat()
+        processes = [int(name) for name in os.listdir("/proc") if name.isdigit()]
+    except OSError:
+        return 0
+    for process in processes:
+        if process == os.getpid():
+            continue
+        with suppress(OSError):  # it has ended, or belongs to another user
+            for number in os.listdir(f"/proc/{process}/fd"):
+                with suppress(OSError):
+                    found = os.stat(f"/proc/{process}/fd/{number}")
+                    if (found.st_dev, found.st_ino) == (
+                        status.st_dev,
+                        status.st_ino,
+                    ) and _is_open_for_writing(process, number):
+                        return process
+    return 0
+
+
+def _is_open_for_writing(process: int, number: str) -> bool:
+    for line in Path(f"/proc/{process}/fdinfo/{number}").read_text().splitlines():
+        if line.startswith("flags:"):
+            return int(line.split()[1], 8) & os.O_ACCMODE != os.O_RDONLY
+    return False

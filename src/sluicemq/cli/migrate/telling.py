@@ -9,8 +9,9 @@ import msgspec
 
 from sluicemq.cli.console import printable
 from sluicemq.cli.migrate.carry import Outcome
-from sluicemq.cli.migrate.plan import Plan
+from sluicemq.cli.migrate.plan import ASIDE, Plan
 from sluicemq.model.destination import Address
+from sluicemq.server.identity.passwords import scheme_of
 
 MOST_SHOWN = 40
 """Lines of one sort for people; `--json` has them all."""
@@ -72,6 +73,11 @@ def as_data(report: Report) -> dict[str, object]:
             "imported": sum(outcome.imported.values()) if outcome else 0,
             "imported_before": outcome.before if outcome else report.before,
             "unwanted": outcome.unwanted if outcome else 0,
+            "older_than_ttl": plan.late,
+        },
+        "set_aside": {
+            "file": str(outcome.aside) if outcome and outcome.aside else None,
+            "rows": dict(plan.set_aside),
         },
         "left": [left._asdict() for left in plan.left],
         "notes": plan.notes,
@@ -110,6 +116,9 @@ def as_text(report: Report) -> Iterator[str]:
         yield f"messages: {done} imported, {outcome.before} had been imported before"
         if outcome.unwanted:
             yield f"  {outcome.unwanted} of topics are for no subscription that could be made here"
+    if plan.late:
+        yield f"  {plan.late} were older than their queue's messageTtl, which begins anew"
+    yield from _about_aside(plan, outcome)
     if plan.notes:
         yield ""
         yield from (f"note: {note}" for note in plan.notes)
@@ -146,13 +155,21 @@ def _about_destinations(plan: Plan, outcome: Outcome | None) -> Iterator[str]:
     yield from _some(lines)
 
 
+def _about_aside(plan: Plan, outcome: Outcome | None) -> Iterator[str]:
+    if not plan.set_aside:
+        return
+    where = f" in {outcome.aside}" if outcome and outcome.aside else ""
+    yield f"set aside, not imported: {sum(plan.set_aside.values())} rows{where}"
+    yield from (f"  {count} {ASIDE[sort]}" for sort, count in plan.set_aside.items())
+
+
 def _addresses(plan: Plan) -> list[Address]:
     return sorted({*plan.destinations, *plan.counts})
 
 
 def _login(password: str, digest: str, tokens: object) -> str:
     if password:
-        return "password"
+        return "the same password as before" if scheme_of(password) == "bcrypt" else "password"
     if digest:
         return "the same password as before, by digest (JMS clients)"
     return "token" if tokens else "needs a new password: sluicemq users passwd"

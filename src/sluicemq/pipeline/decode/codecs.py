@@ -219,7 +219,9 @@ class VibemqCodec(Codec):
 
     def __init__(self, to_server: bool, limit: int, secrets: bool) -> None:
         super().__init__(to_server, limit, secrets)
-        self._decoder = vibemq.Decoder(vibemq.Limits(frame=limit))
+        self._decoder = vibemq.Decoder(
+            vibemq.Limits(frame=limit, unpacked=max(limit, vibemq.MAX_UNPACKED))
+        )
 
     @property
     def error(self) -> ProtocolError | None:

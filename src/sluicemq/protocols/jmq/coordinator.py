@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from typing import TYPE_CHECKING, Final, Protocol, TypeVar
+from typing import TYPE_CHECKING, Final
 
 from sluicemq.broker import Broker
 from sluicemq.model.message import Origin
@@ -12,6 +11,7 @@ from sluicemq.protocols.jmq.clientids import ClientIds
 from sluicemq.protocols.jmq.deadletter import JmqBurial
 from sluicemq.protocols.jmq.destinations import create_dead_messages
 from sluicemq.protocols.jmq.interests import Durables
+from sluicemq.protocols.link import Background
 
 if TYPE_CHECKING:
     from sluicemq.protocols.jmq.session import JmqSession
@@ -19,23 +19,6 @@ if TYPE_CHECKING:
 _COUNT_BITS: Final = 22
 """Of a unique id, below the time: so many ids in a millisecond, on average, are never wanted."""
 _MOST: Final = (1 << 63) - 1
-
-
-class Job(Protocol):
-    """Work in another thread."""
-
-    def cancel(self) -> object:
-        """Do not begin it, if that is still possible."""
-
-
-Result = TypeVar("Result")
-
-
-class Background(Protocol):
-    """Another thread."""
-
-    def submit(self, work: Callable[[], Result], done: Callable[[Result], None]) -> Job:
-        """Call `work`, which does not raise, there, and then `done` on the event loop."""
 
 
 class Coordinator:

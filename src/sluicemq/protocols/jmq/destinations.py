@@ -37,9 +37,11 @@ from sluicemq.broker import Broker, Destination
 from sluicemq.model.access import Operation
 from sluicemq.model.destination import (
     Address,
+    CreatedBy,
     DestinationSettings,
     Kind,
     Overflow,
+    Provenance,
     is_temporary,
 )
 from sluicemq.model.errors import DestinationNotFound
@@ -164,14 +166,15 @@ def find_or_create(broker: Broker, address: Address, creator: str | None) -> Des
             return broker.resolve(address, DEFAULTS)
         # it is the broker's to say, whatever applications may create
         return broker.create(address, DEFAULTS, None, True)
-    return broker.resolve(address, DEFAULTS, creator)
+    return broker.resolve(address, DEFAULTS, creator, CreatedBy.JMQ)
 
 
 def create_dead_messages(broker: Broker) -> None:
-    """The dead message queue is always there."""
+    """The dead message queue is always there, and makes room for new dead messages."""
+    broker.core.dropping_dead_letter_queues.add(DEAD_MESSAGES)
     existing = broker.find(DEAD_MESSAGES)
     if existing is None or existing.automatic:
-        broker.declare(DEAD_MESSAGES, DEAD_MESSAGES_SETTINGS)
+        broker.declare(DEAD_MESSAGES, DEAD_MESSAGES_SETTINGS, provenance=Provenance())
 
 
 def can_create(broker: Broker, address: Address) -> bool:
@@ -255,7 +258,11 @@ class Destinations:
         self._broker.check_temporary(connection)
         connection.owns = True
         self._broker.declare(
-            address, settings, owner=connection, creator=connection.identity.creator
+            address,
+            settings,
+            owner=connection,
+            creator=connection.identity.creator,
+            provenance=Provenance(CreatedBy.JMQ),
         )
 
     def _create(self, address: Address, bits: int) -> None:

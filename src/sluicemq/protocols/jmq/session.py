@@ -36,7 +36,7 @@ from sluicemq.protocols.jmq.connection import (
     truth,
 )
 from sluicemq.protocols.jmq.consuming import Consuming
-from sluicemq.protocols.jmq.coordinator import Coordinator, Job
+from sluicemq.protocols.jmq.coordinator import Coordinator
 from sluicemq.protocols.jmq.destinations import Destinations
 from sluicemq.protocols.jmq.greeting import Challenge, greet
 from sluicemq.protocols.jmq.information import inform
@@ -63,7 +63,7 @@ from sluicemq.protocols.jmq.wire import (
     Packet,
     encode_packet,
 )
-from sluicemq.protocols.link import Link, Login, Portrait, State, Timer
+from sluicemq.protocols.link import Job, Link, Login, Portrait, State, Timer
 
 REFUSED_SECONDS: Final = 0.25
 """From a refused login to the end of the connection."""

@@ -24,7 +24,7 @@ import msgspec
 
 from sluicemq.broker import Broker, Consumer, Delivery, Destination, Window
 from sluicemq.model.access import Operation
-from sluicemq.model.destination import encode_name
+from sluicemq.model.destination import CreatedBy, encode_name
 from sluicemq.model.errors import AccessDenied, BrokerError, ProtocolError
 from sluicemq.model.message import BodyKind, Durability, Message
 from sluicemq.protocols.access import OPEN, Access, demand
@@ -206,7 +206,7 @@ class GatewaySession:
         guest = self._access.guest
         assert guest is not None  # who cannot log in is somebody from the start
         demand(self._access, self._link.peer, guest, Operation.PRODUCE, self._address)
-        target = broker.queue(self._address, guest.creator)
+        target = broker.queue(self._address, guest.creator, CreatedBy.MSGLITE)
         reply = self._create(self, guest.creator)
         content = self._create(self._replies, guest.creator)
         announcement = {

@@ -29,7 +29,14 @@ from typing import Final
 
 from sluicemq.broker import Broker, Consumer, Delivery, Destination, Window
 from sluicemq.model.access import Operation
-from sluicemq.model.destination import Address, Kind, decode_name, encode_name, is_temporary
+from sluicemq.model.destination import (
+    Address,
+    CreatedBy,
+    Kind,
+    decode_name,
+    encode_name,
+    is_temporary,
+)
 from sluicemq.model.errors import AccessDenied, BrokerError
 from sluicemq.model.message import Durability, Message
 from sluicemq.protocols.access import OPEN, Access, demand
@@ -428,7 +435,7 @@ class MsgliteSession:
 
         Raises DestinationNotFound, DestinationPrivate, LimitExceeded, SubscriptionInUse.
         """
-        queue = self._broker.queue(name, self._identity.creator).queue
+        queue = self._broker.queue(name, self._identity.creator, CreatedBy.MSGLITE).queue
         self._broker.attach(queue, self, self._window, owner=self._replies)
 
     def _find_or_create(self, address: Address, to: bytes) -> Destination | None:
@@ -444,7 +451,9 @@ class MsgliteSession:
             return None
         if destination is None or not destination.temporary:  # who is told of those may use them
             self._demand(Operation.PRODUCE, raw)
-            destination = broker.resolve(address, creator=self._identity.creator)
+            destination = broker.resolve(
+                address, creator=self._identity.creator, by=CreatedBy.MSGLITE
+            )
         if destination.temporary or to.startswith(ANSWER):
             return destination  # it gets one message, and is not to be kept for it
         if len(self._destinations) >= _MOST_DESTINATIONS:

@@ -41,7 +41,7 @@ from typing import Final
 
 from sluicemq.broker import Broker, Consumer, Delivery, Destination, Subscription, Window
 from sluicemq.model.access import Operation
-from sluicemq.model.destination import Address, Kind, decode_name, is_temporary
+from sluicemq.model.destination import Address, CreatedBy, Kind, decode_name, is_temporary
 from sluicemq.model.errors import AccessDenied, BrokerError, LowDiskSpace
 from sluicemq.model.message import Durability, Message
 from sluicemq.protocols.access import OPEN, Access, demand
@@ -330,7 +330,7 @@ class PhpmqSession:
             return
         name = decode_name(queue)
         self._demand(Operation.CONSUME, name)
-        destination = self._broker.queue(name, self._identity.creator)
+        destination = self._broker.queue(name, self._identity.creator, CreatedBy.PHPMQ)
         self._queue = queue
         self._count = count
         self._encoders = _encoders(queue, self._decoder.newline)
@@ -403,7 +403,9 @@ class PhpmqSession:
             return None, ""
         if destination is None or not destination.temporary:  # who is told of those may use them
             self._demand(Operation.PRODUCE, address.name)
-            destination = broker.resolve(address, creator=self._identity.creator)
+            destination = broker.resolve(
+                address, creator=self._identity.creator, by=CreatedBy.PHPMQ
+            )
         if not sequence:
             if len(self._destinations) >= _MOST_DESTINATIONS:
                 self._destinations.clear()

@@ -300,7 +300,7 @@ class BlockingVibeMQClient(BlockingClient):
         return self._answer(frame.id)
 
     def _put(self, data: bytes) -> None:
-        self._send(wire.compressed(data, self._compression, self._threshold))
+        self._send(commands.packed(data, self._compression, self._threshold))
 
     def _send(self, data: bytes) -> None:
         try:

@@ -206,7 +206,8 @@ class VibeMQClient(AsyncClient):
         `headers` are text; known ones are priority (Low, Normal, High, Critical), correlationId and
         replyTo. `id` is made if it is not given. Raises CommandRefused, ConnectionLost,
         RequestTimeout; after the last two it is not known whether the broker has it. ValueError
-        for what has no form in the protocol.
+        for what has no form in the protocol, or a frame that has more than 1 MiB as it is sent; a
+        larger one is compressed if the broker has agreed upon that.
         """
         identity = id or self._ids.new()
         data = commands.encode_publish(identity, queue, payload, headers)
@@ -232,7 +233,7 @@ class VibeMQClient(AsyncClient):
                 data = commands.encode_publish(identity, queue, payload, headers)
                 await link.room(self._outstanding)
                 begun.append((identity, link.begin(identity)))
-                await link.send(wire.compressed(data, link.compression, link.threshold))
+                await link.send(await link.packed(data))
                 number += 1
                 while begun and begun[0][1].done():
                     begun.popleft()[1].result()

@@ -15,12 +15,25 @@ from typing import Any, Final, NamedTuple
 
 import msgspec
 
-from sluicemq.model.errors import ClientError, ConnectionLost, ProtocolError, RequestRefused
+from sluicemq.model.errors import (
+    ClientError,
+    ConnectionLost,
+    FrameTooLarge,
+    ProtocolError,
+    RequestRefused,
+)
 from sluicemq.protocols.vibemq import wire
 from sluicemq.protocols.vibemq.compression import Compression, names, negotiate
 from sluicemq.protocols.vibemq.mapping import BASE64, CONTENT_ENCODING
 from sluicemq.protocols.vibemq.payload import check
-from sluicemq.protocols.vibemq.queues import Options, read_options, shown_span
+from sluicemq.protocols.vibemq.queues import (
+    Options,
+    Strategy,
+    WrittenOptions,
+    read_written,
+    shown_mode,
+    shown_span,
+)
 from sluicemq.protocols.vibemq.wire import ATTEMPTS_HEADER, ERROR, NO_HEADERS, Frame
 
 ABSENT: Final = msgspec.UNSET
@@ -133,7 +146,9 @@ class QueueInfo(NamedTuple):
 
     messages     waiting, not those in flight
     subscribers  connections
+    options      what `written` means
     created      or None if the broker does not say
+    written      options as they were written when it was created, or the defaults
     """
 
     name: str
@@ -141,6 +156,7 @@ class QueueInfo(NamedTuple):
     subscribers: int
     options: Options
     created: datetime | None
+    written: WrittenOptions
 
 
 class User(NamedTuple):
@@ -241,9 +257,24 @@ def encode_publish(
 
 
 def encode(frame: Frame) -> bytes:
-    """The frame. Raises ValueError if it has no form in the protocol."""
+    """The frame, not compressed; see `packed`. Raises ValueError if it has no form in the
+    protocol."""
     try:
-        return wire.encode(frame)
+        try:
+            return wire.encode(frame)
+        except FrameTooLarge:
+            return wire.encode(frame, trailer=False, limit=wire.MAX_UNPACKED)
+    except ProtocolError as error:
+        raise ValueError(str(error)) from None
+
+
+def packed(data: bytes, how: Compression, threshold: int) -> bytes:
+    """An encoded frame as it is sent: compressed as agreed upon, and with a higher quality if it
+    would be longer than brokers accept. Raises ValueError if it would be so all the same."""
+    try:
+        if len(data) > wire.MAX_BODY + wire.HEADER_SIZE:
+            return wire.fitted(data, how, threshold)
+        return wire.compressed(data, how, threshold)
     except ProtocolError as error:
         raise ValueError(str(error)) from None
 
@@ -253,18 +284,18 @@ def encode(frame: Frame) -> bytes:
 
 def create_queue(identity: str, queue: str, options: Options) -> Frame:
     """CREATE_QUEUE, with the options as the .NET client sends them."""
-    fields: dict[str, object] = {
-        "mode": options.mode.value,
-        "maxQueueSize": options.max_queue_size,
+    mode, size, ticks, dead_letter, name, overflow, attempts = options.written
+    fields = {
+        "mode": mode,
+        "maxQueueSize": size,
+        "messageTtl": None if ticks is None else shown_span(ticks),
+        "enableDeadLetterQueue": dead_letter,
+        "deadLetterQueueName": name,
+        "overflowStrategy": overflow,
+        "maxRetryAttempts": attempts,
     }
-    if options.message_ttl:
-        fields["messageTtl"] = shown_span(options.message_ttl)
-    fields["enableDeadLetterQueue"] = options.dead_letter
-    if options.dead_letter_queue:
-        fields["deadLetterQueueName"] = options.dead_letter_queue
-    fields["overflowStrategy"] = options.overflow.value
-    fields["maxRetryAttempts"] = options.max_retry_attempts
-    return Frame(wire.CREATE_QUEUE, identity, queue, msgspec.json.encode(fields))
+    said = {name: value for name, value in fields.items() if value is not None}
+    return Frame(wire.CREATE_QUEUE, identity, queue, msgspec.json.encode(said))
 
 
 def read_info(answer: Frame) -> QueueInfo | None:
@@ -279,12 +310,14 @@ def read_info(answer: Frame) -> QueueInfo | None:
             **{name: said[name] for name in _OPTIONAL if name in said},
         }
         created = said.get("createdAt")
+        written = read_written(msgspec.json.encode(known), {})
         return QueueInfo(
             str(said["name"]),
             int(said["messageCount"]),
             int(said["subscriberCount"]),
-            read_options(msgspec.json.encode(known), {}),
+            written.options(),
             datetime.fromisoformat(created) if created else None,
+            written,
         )
     except (ProtocolError, KeyError, TypeError, ValueError) as error:
         raise _broken(f"what it says of a queue cannot be read: {error}") from None
@@ -304,29 +337,36 @@ def read_names(answer: Frame) -> list[str]:
     return [str(name) for name in _list(answer)]
 
 
-def conflicts(wanted: Options, found: Options) -> list[str]:
-    """In what a queue is not what its declaration says, where that can cost messages.
+def conflicts(declared: WrittenOptions, found: WrittenOptions) -> list[str]:
+    """Return in what a queue that exists conflicts with its declaration, as texts.
 
-    That is another mode or dead-letter queue, a life that has an end where the declaration wants
-    none or a later one, and dead letters that are not kept. Sizes and numbers of attempts may
-    differ, as for the .NET client.
+    The rules are those of the .NET client: what the declaration asks for must not cost messages
+    that the queue as it is would keep. That is another mode, another dead-letter queue where both
+    have one, an overflow to dead letters that are not kept; and a declaration that ends the life of
+    messages that have no end or a later one, or switches dead letters off. Sizes, numbers of
+    attempts, and whatever makes messages live longer may differ.
     """
     differences = []
-    if wanted.mode is not found.mode:
-        differences.append(f"its mode is {found.mode.name}, not {wanted.mode.name}")
-    if wanted.dead_letter_queue != found.dead_letter_queue:
+    if declared.mode != found.mode:
+        differences.append(f"its mode is {shown_mode(found.mode)}, not {shown_mode(declared.mode)}")
+    if declared.ttl_ticks is not None and (
+        found.ttl_ticks is None or declared.ttl_ticks < found.ttl_ticks
+    ):
+        lives = "for ever" if found.ttl_ticks is None else f"for {shown_span(found.ttl_ticks)}"
+        differences.append(f"its messages live {lives}, not {shown_span(declared.ttl_ticks)}")
+    if found.dead_letter and not declared.dead_letter:
+        differences.append("it keeps dead letters, which the declaration does not")
+    elif found.dead_letter and declared.dead_letter_queue != found.dead_letter_queue:
         differences.append(f"its dead-letter queue is {found.dead_letter_queue or 'not named'}")
-    if found.message_ttl and (not wanted.message_ttl or found.message_ttl < wanted.message_ttl):
-        differences.append(f"its messages live for {found.message_ttl} ms only")
-    if wanted.dead_letter and not found.dead_letter:
-        differences.append("it keeps no dead letters")
+    if declared.overflow == Strategy.REDIRECT_TO_DLQ != found.overflow and not found.dead_letter:
+        differences.append("it keeps no dead letters, to which the overflow is to go")
     return differences
 
 
 def must_replace(declared: Declaration, found: QueueInfo) -> bool:
     """Whether the queue is to be deleted and created anew. Raises ClientError if it is to be left,
     and is not as declared."""
-    differences = conflicts(declared.options, found.options)
+    differences = conflicts(declared.options.written, found.written)
     if not differences or declared.conflict is Conflict.IGNORE:
         return False
     if declared.conflict is Conflict.FAIL:

@@ -9,7 +9,7 @@ from __future__ import annotations
 import zlib
 from collections.abc import Collection
 from enum import IntEnum
-from typing import Final
+from typing import Any, Final
 
 import brotli
 
@@ -23,6 +23,8 @@ _GZIP: Final = 31
 _MOST_MEMBERS: Final = 16
 """A gzip body may be made of several members. Nobody sends more than one; thousands of empty ones
 would cost a frame's length of copying each."""
+_STEP: Final = 1 << 20
+"""Bytes that one step of decompression yields at most. Other threads run between two steps."""
 
 
 class Compression(IntEnum):
@@ -57,6 +59,18 @@ def names(algorithms: Collection[Compression]) -> str:
     return ",".join(how.name.lower() for how in algorithms if how is not Compression.NONE)
 
 
+_LEVELS: Final[dict[Compression, tuple[int, ...]]] = {
+    Compression.GZIP: (1, 9),
+    Compression.BROTLI: (1, 5),
+}
+"""Levels of effort, tried in this order. The first is the .NET client's. Brotli's highest levels
+would take minutes for 64 MiB and gain little over 5 with a large window."""
+_BROTLI_WINDOW: Final = 22
+"""The .NET client's, as a power of 2."""
+_BROTLI_LARGEST_WINDOW: Final = 24
+"""The largest that every decoder reads."""
+
+
 def compress(
     body: bytes, how: Compression, threshold: int = THRESHOLD
 ) -> tuple[Compression, bytes]:
@@ -67,11 +81,26 @@ def compress(
     """
     if how is Compression.NONE or len(body) < threshold:
         return Compression.NONE, body
-    if how is Compression.GZIP:
-        packed = zlib.compress(body, 1, _GZIP)
-    else:
-        packed = brotli.compress(body, quality=1, lgwin=22)
+    packed = _packed(body, how, _LEVELS[how][0])
     return (how, packed) if len(packed) < len(body) else (Compression.NONE, body)
+
+
+def compress_to_fit(body: bytes, how: Compression, limit: int) -> bytes | None:
+    """Return the compressed body, with a higher quality if the first has more than `limit` bytes;
+    None if no quality makes it fit. `how` is not NONE. Takes seconds for 64 MiB."""
+    for level in _LEVELS[how]:
+        packed = _packed(body, how, level)
+        if len(packed) <= limit:
+            return packed
+    return None
+
+
+def _packed(body: bytes, how: Compression, level: int) -> bytes:
+    if how is Compression.GZIP:
+        return zlib.compress(body, level, _GZIP)
+    window = _BROTLI_WINDOW if level == 1 else _BROTLI_LARGEST_WINDOW
+    packed: bytes = brotli.compress(body, quality=level, lgwin=window)
+    return packed
 
 
 def decompress(data: bytes, flag: int, limit: int) -> bytes:
@@ -82,53 +111,94 @@ def decompress(data: bytes, flag: int, limit: int) -> bytes:
     """
     if flag == Compression.NONE:
         return data
-    if flag == Compression.GZIP:
-        return _gunzip(data, limit)
-    if flag == Compression.BROTLI:
-        return _unbrotli(data, limit)
-    raise ProtocolError(f"there is no compression {flag}")
+    unpacker = Unpacker(data, flag, limit)
+    unpacker.unpack(limit)
+    return unpacker.body()
 
 
-def _gunzip(data: bytes, limit: int) -> bytes:
-    parts: list[bytes] = []
-    room = limit + 1
-    for _ in range(_MOST_MEMBERS):
-        member = zlib.decompressobj(_GZIP)
+class Unpacker:
+    """Decompresses one body, at once or with a pause in between. It may be continued by another
+    thread.
+
+    unpacked  bytes of the body so far
+    """
+
+    __slots__ = ("_gzip", "_limit", "_members", "_parts", "_rest", "_stream", "unpacked")
+
+    def __init__(self, data: bytes, flag: int, limit: int) -> None:
+        """`limit`: bytes of the body. Raises ProtocolError if there is no compression `flag`."""
+        if flag not in (Compression.GZIP, Compression.BROTLI):
+            raise ProtocolError(f"there is no compression {flag}")
+        self._gzip = flag == Compression.GZIP
+        self._limit = limit
+        self._rest = data
+        """What has not been decompressed yet."""
+        self._members = 1
+        self._stream: Any = zlib.decompressobj(_GZIP) if self._gzip else brotli.Decompressor()
+        self._parts: list[bytes] = []
+        self.unpacked = 0
+
+    def unpack(self, size: int) -> bool:
+        """Go on until the body is complete, or until it has more than `size` bytes. Returns
+        whether it is complete.
+
+        Raises FrameTooLarge if it has more than the limit, ProtocolError if it is damaged, cut
+        short or followed by something else.
+        """
+        size = min(size, self._limit)
+        while not (self._ungzip(size) if self._gzip else self._unbrotli(size)):
+            if self.unpacked > self._limit:
+                raise FrameTooLarge(f"the decompressed body is longer than {self._limit} bytes")
+            if self.unpacked > size:
+                return False
+        return True
+
+    def body(self) -> bytes:
+        """Return the complete body, once."""
+        parts, self._parts = self._parts, []
+        return parts[0] if len(parts) == 1 else b"".join(parts)
+
+    def _keep(self, part: bytes) -> None:
+        self.unpacked += len(part)
+        if part:
+            self._parts.append(part)
+
+    def _ungzip(self, size: int) -> bool:
+        """Take the next step; True when the last member has ended."""
         try:
-            part = member.decompress(data, room)
+            part = self._stream.decompress(self._rest, min(size + 1 - self.unpacked, _STEP))
         except zlib.error as error:
             raise ProtocolError(f"the gzip body cannot be read: {error}") from None
-        room -= len(part)
-        if not room:
-            raise _too_large(limit)
-        if not member.eof:
+        self._keep(part)
+        if self._stream.eof:
+            self._rest = self._stream.unused_data
+            if self.unpacked > self._limit:
+                return False
+            if not self._rest:
+                return True
+            if self._members == _MOST_MEMBERS:
+                raise ProtocolError(f"the gzip body has more than {_MOST_MEMBERS} members")
+            self._members += 1
+            self._stream = zlib.decompressobj(_GZIP)
+            return False
+        self._rest = self._stream.unconsumed_tail
+        if not part and not self._rest:
             raise ProtocolError("the gzip body is cut short")
-        parts.append(part)
-        data = member.unused_data
-        if not data:
-            return b"".join(parts)
-    raise ProtocolError(f"the gzip body has more than {_MOST_MEMBERS} members")
+        return False
 
-
-def _unbrotli(data: bytes, limit: int) -> bytes:
-    stream = brotli.Decompressor()
-    parts: list[bytes] = []
-    room = limit + 1
-    try:
-        while True:
-            part = stream.process(data, output_buffer_limit=room)
-            room -= len(part)
-            if room <= 0:
-                raise _too_large(limit)
-            parts.append(part)
-            if stream.is_finished():
-                return b"".join(parts)
-            if stream.can_accept_more_data():
+    def _unbrotli(self, size: int) -> bool:
+        """Take the next step; True at the end of the stream."""
+        room = min(size + 1 - self.unpacked, _STEP)
+        try:
+            part = self._stream.process(self._rest, output_buffer_limit=room)
+            self._rest = b""
+            self._keep(part)
+            if self.unpacked > self._limit:
+                return False
+            if self._stream.is_finished():
+                return True
+            if not part and self._stream.can_accept_more_data():
                 raise ProtocolError("the Brotli body is cut short")
-            data = b""
-    except brotli.error:
-        raise ProtocolError("the Brotli body cannot be read") from None
-
-
-def _too_large(limit: int) -> FrameTooLarge:
-    return FrameTooLarge(f"the decompressed body is longer than {limit} bytes")
+        except brotli.error:
+            raise ProtocolError("the Brotli body cannot be read") from None
+        return False

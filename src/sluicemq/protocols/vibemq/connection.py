@@ -9,6 +9,7 @@ from sluicemq.model.errors import ClientError, ConnectionLost, RequestTimeout
 from sluicemq.protocols.dialing import Connection
 from sluicemq.protocols.vibemq import commands, wire
 from sluicemq.protocols.vibemq.compression import THRESHOLD, Compression
+from sluicemq.protocols.vibemq.offload import LARGE
 from sluicemq.protocols.vibemq.wire import Decoder, Frame, Limits
 
 
@@ -52,10 +53,18 @@ class Link(Connection[Frame]):
         """Send, and return the answer. Raises CommandRefused, ConnectionLost, RequestTimeout."""
         future = self.begin(identity)
         try:
-            await self.send(wire.compressed(data, self.compression, self.threshold))
+            await self.send(await self.packed(data))
             return await self.answer(future)
         finally:
             self.forget(identity, future)
+
+    async def packed(self, data: bytes) -> bytes:
+        """An encoded frame as it is sent. Large ones are compressed in another thread. Raises
+        ValueError if it is too long."""
+        how, threshold = self.compression, self.threshold
+        if len(data) <= LARGE or how is Compression.NONE:
+            return commands.packed(data, how, threshold)
+        return await asyncio.to_thread(commands.packed, data, how, threshold)
 
     async def answer(self, future: asyncio.Future[Frame]) -> Frame:
         """What a future of `begin` has come to. Raises as `request`."""

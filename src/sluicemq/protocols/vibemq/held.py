@@ -7,10 +7,14 @@ of what is here.
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from typing import TYPE_CHECKING, Final
 
+from sluicemq.protocols.vibemq.ackwatch import AckWatch
+
 if TYPE_CHECKING:
-    from sluicemq.broker import Consumer, Delivery
+    from sluicemq.broker import Broker, Consumer, Delivery
+    from sluicemq.protocols.link import Link
     from sluicemq.protocols.vibemq.subscriber import Subscriber
 
 _LIMIT: Final = 1024
@@ -23,11 +27,13 @@ class Held:
     mine   the connection's consumers, kept by their subscribers
     first  by id, the oldest delivery. Whoever adds one under an id that is there already passes it
            to `add_again`, and calls `trim` after a batch
+    watch  the time for acknowledgements
     """
 
-    __slots__ = ("_limit", "_others", "first", "mine")
+    __slots__ = ("_limit", "_others", "first", "mine", "watch")
 
-    def __init__(self) -> None:
+    def __init__(self, link: Link, broker: Broker) -> None:
+        self.watch = AckWatch(link, broker, self)
         self.first: dict[str, Delivery] = {}
         self._others: dict[str, list[Delivery]] = {}
         """Younger ones of the same id."""
@@ -42,6 +48,7 @@ class Held:
         """The client has done with the oldest delivery of that id that one of `mine` holds."""
         delivery = self.first.pop(identity, None)
         if delivery is None:
+            self.watch.hear(identity)
             return
         if self._others:
             delivery = self._next(identity, delivery)
@@ -49,12 +56,15 @@ class Held:
         subscriber = self.mine.get(consumer)
         if subscriber is not None and consumer is not None:
             subscriber.acknowledge(consumer, delivery)
+            if self.watch.copies is None:
+                return
+        self.watch.hear(identity)
 
     def _next(self, identity: str, delivery: Delivery) -> Delivery:
         """Move up those behind a delivery that has been taken out; if that is held no more, the
         first that is takes its place."""
         others = self._others.pop(identity, [])
-        while others and not self._is_held(delivery):
+        while others and self.holder(delivery) is None:
             delivery = others.pop(0)
         if others:
             self.first[identity] = others.pop(0)
@@ -62,13 +72,20 @@ class Held:
             self._others[identity] = others
         return delivery
 
-    def _is_held(self, delivery: Delivery) -> bool:
+    def holder(self, delivery: Delivery) -> Subscriber | None:
+        """The one of `mine` that holds the delivery."""
         consumer = delivery.consumer
-        return (
-            consumer is not None
-            and consumer in self.mine
-            and consumer.unacked.get(delivery.sequence) is delivery
-        )
+        if consumer is None or consumer.unacked.get(delivery.sequence) is not delivery:
+            return None
+        return self.mine.get(consumer)
+
+    def sent(self) -> Iterator[tuple[str, Delivery]]:
+        """Ids and deliveries in the order in which they were sent, those that have gone included;
+        younger ones of an id come last."""
+        yield from self.first.items()
+        for identity, others in self._others.items():
+            for delivery in others:
+                yield identity, delivery
 
     def trim(self) -> None:
         """Forget what has gone, if there is so much here that it may be much."""
@@ -78,7 +95,7 @@ class Held:
         others, self._others = self._others, {}
         for identity, oldest in before.items():
             for delivery in (oldest, *others.get(identity, ())):
-                if self._is_held(delivery) and (
+                if self.holder(delivery) is not None and (
                     self.first.setdefault(identity, delivery) is not delivery
                 ):
                     self.add_again(identity, delivery)

@@ -31,6 +31,13 @@ _SQUARE: Final = bytes.maketrans(b"{}", b"[]")
 _STEPS: Final = {0x5B: 1, 0x5D: -1}
 _QUICK_LEVELS: Final = 8
 
+PIECE: Final = 256 * 1024
+"""Bytes of a payload that are checked at a time. No other thread runs meanwhile, for some ms."""
+_OPENERS: Final = {0x5D: 0x5B, 0x7D: 0x7B}
+_CLOSERS: Final = {0x5B: b"]", 0x7B: b"}"}
+_MOST_WITHOUT_COMMA: Final = 5 * MAX_DEPTH
+"""Quotes, and brackets, that JSON may have between two commas: each level has a key at most."""
+
 
 def check(payload: bytes) -> None:
     """Raises ProtocolError if System.Text.Json could not read it; so it could not if it is empty.
@@ -39,6 +46,11 @@ def check(payload: bytes) -> None:
     """
     if payload.count(b"[") + payload.count(b"{") > MAX_DEPTH and _depth(payload) > MAX_DEPTH:
         raise ProtocolError(f"the payload is nested deeper than {MAX_DEPTH}")
+    _check_syntax(payload)
+
+
+def _check_syntax(payload: bytes) -> None:
+    """Check a payload, as `check` does, of which the depth is known to be allowed."""
     try:
         if not payload.isascii():
             payload.decode()
@@ -75,3 +87,104 @@ def _depth(payload: bytes) -> int:
         brackets = brackets.replace(b"[]", b"")
         levels += 1
     return levels + max(accumulate(map(_STEPS.__getitem__, brackets)), default=0)
+
+
+def check_in_pieces(payload: bytes, size: int = PIECE) -> None:
+    """Check a large payload as `check` does, in another thread: others run in between, and it needs
+    little memory, whatever the payload is.
+
+    The payload is cut in front of commas that stand between values. Each piece is completed: it
+    begins with the brackets that are open there, and a value in the innermost, and ends with those
+    that close what is open behind it.
+
+    size  bytes of a piece, unless there is no such comma
+    """
+    start = position = 0
+    inside = False
+    """`position` is within a string."""
+    open_brackets = bytearray()
+    while position + size < len(payload):
+        data = _without_escapes(payload, position, size)
+        comma = _last_comma(data, inside)
+        if comma < 0 or position + comma == start:
+            parts = data.split(b'"')
+            brackets = b"".join(parts[inside::2]).translate(None, _NO_BRACKETS)
+            if max(len(parts), len(brackets)) > _MOST_WITHOUT_COMMA:
+                raise ProtocolError("the payload is not JSON: values without commas")
+            inside ^= len(parts) % 2 == 0
+            position += len(data)
+            continue
+        cut = position + comma
+        _check_piece(payload, start, cut, open_brackets)
+        start = position = cut
+        inside = False
+    _check_piece(payload, start, len(payload), open_brackets)
+
+
+def _without_escapes(payload: bytes, position: int, size: int) -> bytes:
+    """Return the text from a position on, with other characters in the place of escaped quotes and
+    backslashes. It does not end within an escape."""
+    text = payload[position : position + size].replace(b"\\\\", b"__")
+    if text.endswith(b"\\"):
+        text = text[:-1] + b"__"  # with the character that is escaped
+    return text.replace(b'\\"', b"__")
+
+
+def _last_comma(text: bytes, inside: bool) -> int:
+    """Return the place of the last comma outside strings, -1 if there is none."""
+    parts = text.split(b'"')
+    end = len(text)
+    for place in range(len(parts) - 1, -1, -1):
+        end -= len(parts[place])
+        if place % 2 == inside and (comma := parts[place].rfind(b",")) >= 0:
+            return end + comma
+        end -= 1
+    return -1
+
+
+def _check_piece(payload: bytes, start: int, end: int, open_brackets: bytearray) -> None:
+    """Check `payload[start:end]`, which begins outside strings. `open_brackets` are those before
+    the piece, and afterwards those behind it."""
+    piece = payload[start:end]
+    lead = b""
+    if open_brackets:
+        lead = b"".join(b"[" if each == 0x5B else b'{"":' for each in open_brackets[:-1])
+        lead += b"[0" if open_brackets[-1] == 0x5B else b'{"":0'
+    if end < len(payload) and piece.rstrip(b" \t\r\n").endswith((b"[", b"{")):
+        raise ProtocolError("the payload is not JSON: a comma without a value before it")
+    text = piece
+    if b"\\" in piece:
+        text = piece.replace(b"\\\\", b"").replace(b'\\"', b"")
+    brackets = b"".join(text.split(b'"')[::2]).translate(None, _NO_BRACKETS)
+    depth = _nest(open_brackets, brackets)
+    tail = b""
+    if end < len(payload):
+        tail = b"".join(_CLOSERS[each] for each in reversed(open_brackets))
+    try:
+        (_check_syntax if depth <= MAX_DEPTH else check)(lead + piece + tail)
+    except ProtocolError as error:
+        if start:
+            raise ProtocolError(f"{error}, counted from byte {start - len(lead)}") from None
+        raise
+
+
+def _nest(open_brackets: bytearray, brackets: bytes) -> int:
+    """Add brackets to those that are open. Returns at least how deep they are inside each other.
+    Raises ProtocolError if they do not match."""
+    depth = len(open_brackets)
+    for _ in range(MAX_DEPTH + 1):
+        before = len(brackets)
+        brackets = brackets.replace(b"[]", b"").replace(b"{}", b"")
+        if len(brackets) == before:
+            break
+        depth += 2
+    for each in brackets:
+        opener = _OPENERS.get(each)
+        if opener is None:
+            open_brackets.append(each)
+            depth += 1
+            if len(open_brackets) > MAX_DEPTH:
+                raise ProtocolError(f"the payload is nested deeper than {MAX_DEPTH}")
+        elif not open_brackets or open_brackets.pop() != opener:
+            raise ProtocolError("the payload is not JSON: brackets that do not match")
+    return depth

@@ -22,6 +22,7 @@ from sluicemq.model.errors import BrokerError, LimitExceeded, MessageTooLarge, P
 from sluicemq.model.message import Durability, Message
 from sluicemq.protocols.link import Timer
 from sluicemq.protocols.vibemq.answers import Answers, error_code
+from sluicemq.protocols.vibemq.creation import QueueCreation
 from sluicemq.protocols.vibemq.mapping import (
     check_headers,
     is_queue_name,
@@ -29,13 +30,14 @@ from sluicemq.protocols.vibemq.mapping import (
     to_message,
 )
 from sluicemq.protocols.vibemq.payload import check
-from sluicemq.protocols.vibemq.queues import find_answered, find_or_create
+from sluicemq.protocols.vibemq.queues import find_answered
 from sluicemq.protocols.vibemq.subscriber import Shared
 from sluicemq.protocols.vibemq.templates import AckTemplate
 from sluicemq.protocols.vibemq.wire import Frame
 
-PARKED_MILLISECONDS: Final = 8_000
-"""How long a PublishAck waits for room in its queue; .NET clients wait 10 s for an answer."""
+BLOCK_TIMEOUT: Final = 8_000
+"""ms for which a PublishAck waits for room in its queue, unless the listener says otherwise; .NET
+clients wait 10 s for an answer (`CommandTimeout`)."""
 MOST_UNCONFIRMED: Final = 16 << 20
 """Bytes received whose PublishAcks wait for the disk, at which nothing more is read."""
 _MOST_PARKED: Final = 1000
@@ -64,8 +66,10 @@ class Publisher:
     __slots__ = (
         "_alarm",
         "_answers",
+        "_block_timeout",
         "_broker",
         "_confirmed",
+        "_creation",
         "_durability",
         "_link",
         "_may",
@@ -86,9 +90,12 @@ class Publisher:
         durability: Durability,
         may: Callable[[Frame, Operation, Destination | None], bool],
         confirmed: Callable[[], None],
+        creation: QueueCreation,
+        block_timeout: int,
     ) -> None:
         """`may`: whether a frame names a queue, or that destination, and the client may do that
-        there; it has been refused if not. `confirmed`: `unconfirmed` has become less."""
+        there; it has been refused if not. `confirmed`: `unconfirmed` has become less.
+        `block_timeout`: ms for which a message waits for room, 0 = not at all."""
         self._shared = shared
         self._link = shared.link
         self._traffic = shared.traffic
@@ -97,6 +104,8 @@ class Publisher:
         self._durability = durability
         self._may = may
         self._confirmed = confirmed
+        self._creation = creation
+        self._block_timeout = block_timeout
         self._targets: dict[str, tuple[Destination, AckTemplate]] = {}
         """Where this client may publish, and its answers."""
         self._pending: list[bytes] = []
@@ -111,11 +120,12 @@ class Publisher:
         """Somebody else has logged in, who may do other things."""
         self._targets.clear()
 
-    def publish(self, frame: Frame) -> None:
-        """One PUBLISH. `confirm` follows when those that came with it are carried out."""
+    def publish(self, frame: Frame, checked: bool = False) -> None:
+        """One PUBLISH. `confirm` follows when those that came with it are carried out. If
+        `checked`, its payload is JSON."""
         _, identity, name, payload, headers, _, _, _ = frame
         try:
-            if payload:
+            if payload and not checked:
                 check(payload)
             if headers:
                 check_headers(headers)
@@ -158,7 +168,7 @@ class Publisher:
         if not self._may(frame, Operation.PRODUCE, answered):
             return None
         try:
-            destination = answered or find_or_create(self._broker, name, self._shared.creator)
+            destination = answered or self._creation.find_or_create(name, self._shared.creator)
         except BrokerError as error:
             self._answers.refuse(frame.id, error_code(error), str(error))
             return None
@@ -190,15 +200,15 @@ class Publisher:
     ) -> bool:
         """False when the message waits for room. Raises as `Broker.publish`."""
         callback = None
-        if len(self._parked) < _MOST_PARKED:
+        if self._block_timeout and len(self._parked) < _MOST_PARKED:
             callback = partial(self._unblocked, message)
         if self._broker.publish(destination, message, callback):
             return True
-        deadline = self._broker.clock.steady + PARKED_MILLISECONDS
+        deadline = self._broker.clock.steady + self._block_timeout
         self._parked[message] = _Parked(deadline, destination, identity, answer)
         self.parked_bytes += len(message.body)
         if self._alarm is None:
-            self._alarm = self._link.call_later(PARKED_MILLISECONDS / 1000, self._give_up)
+            self._alarm = self._link.call_later(self._block_timeout / 1000, self._give_up)
         return False
 
     def _unblocked(self, message: Message) -> None:
@@ -228,7 +238,7 @@ class Publisher:
             del self._parked[message]
             self.parked_bytes -= len(message.body)
             self._broker.withdraw(parked.destination, message)
-            why = f"{parked.destination.name} has been full for {PARKED_MILLISECONDS // 1000} s"
+            why = f"{parked.destination.name} has been full for {self._block_timeout / 1000:g} s"
             self._answers.refuse(parked.identity, "QUEUE_FULL", why)
 
     def end(self) -> None:

@@ -3,7 +3,7 @@
 | mode                  | destination                                                       |
 |-----------------------|-------------------------------------------------------------------|
 | 0 RoundRobin          | queue without priorities                                          |
-| 1 FanOutWithAck       | topic that holds messages while nobody subscribes                 |
+| 1 FanOutWithAck       | topic that holds messages while no VibeMQ client subscribes       |
 | 2 FanOutWithoutAck    | the same; what has been sent is settled                           |
 | 3 PriorityBased       | queue with priorities                                             |
 
@@ -12,21 +12,30 @@ topics have separate names, VibeMQ's have not.
 
 Options of CreateQueue are read from its JSON payload, as .NET clients send them, and from its
 headers, as the protocol page has them; what stands in both is taken from the payload. Numbers may
-be written as text, modes and strategies as number or name, in any letter case.
+be written as text, modes and strategies as number or name, in any letter case. Values that mean
+nothing to the original are accepted as there, and read back as they were written.
 """
 
 from __future__ import annotations
 
 import re
 from collections.abc import Iterable, Mapping
-from datetime import UTC, datetime
+from datetime import UTC, datetime, timedelta
 from enum import IntEnum
-from typing import Final, NamedTuple, TypeVar
+from typing import Any, Final, NamedTuple, TypeVar
 
 import msgspec
 
 from sluicemq.broker import Broker, Destination
-from sluicemq.model.destination import Address, DestinationSettings, Kind, Overflow
+from sluicemq.model.destination import (
+    Address,
+    CreatedBy,
+    DestinationSettings,
+    Kind,
+    Overflow,
+    Provenance,
+    is_temporary,
+)
 from sluicemq.model.errors import ProtocolError
 from sluicemq.protocols.vibemq.mapping import is_queue_name, read_address
 
@@ -34,9 +43,6 @@ ChoiceT = TypeVar("ChoiceT", bound=IntEnum)
 
 NO_LIMIT: Final = 2**31 - 1
 """The largest number a .NET client reads; here it means that there is no limit."""
-RETRY_DELAY: Final = 2_000
-"""ms after the first attempt; doubles with each one, up to ..."""
-RETRY_DELAY_MAX: Final = 120_000
 
 
 class Mode(IntEnum):
@@ -63,14 +69,24 @@ _OVERFLOW: Final = {
     Strategy.BLOCK_PUBLISHER: Overflow.BLOCK,
     Strategy.REDIRECT_TO_DLQ: Overflow.DEAD_LETTER,
 }
-_STRATEGIES: Final = {overflow: strategy for strategy, overflow in _OVERFLOW.items()} | {
+STRATEGIES: Final = {overflow: strategy for strategy, overflow in _OVERFLOW.items()} | {
     Overflow.DROP_LOWEST: Strategy.DROP_OLDEST
 }
 
-_SPAN: Final = re.compile(r"(?:(\d{1,8})\.)?(\d{1,2}):(\d{1,2}):(\d{1,2})(?:\.(\d{1,7}))?\Z", re.A)
-_DIGITS: Final = re.compile(r"\d{1,18}\Z", re.A)
-_MOST_MILLISECONDS: Final = 922_337_203_685_477
-"""The longest time span of .NET."""
+_MODES: Final = frozenset(mode.value for mode in Mode)
+_STRATEGY_NUMBERS: Final = frozenset(strategy.value for strategy in Strategy)
+_SPAN: Final = re.compile(
+    r"(-)?(?:(\d{1,8})\.)?(\d{1,2}):(\d{1,2})(?::(\d{1,2})(?:\.(\d{1,7}))?)?\Z", re.A
+)
+_INTEGER: Final = re.compile(r"-?\d{1,18}\Z", re.A)
+TICKS_PER_MS: Final = 10_000
+"""A tick is 100 ns, the unit of .NET's time spans."""
+MOST_TICKS: Final = 2**63 - 1
+LEAST_TICKS: Final = -(2**63)
+MOST_NAME: Final = 1024
+"""Bytes of a dead-letter queue's name."""
+MOST_ODD_NAME: Final = 4096
+"""Characters of a dead-letter queue's name that only has to be read back."""
 
 
 class Options(NamedTuple):
@@ -92,7 +108,7 @@ class Options(NamedTuple):
 
     @classmethod
     def of(cls, destination: Destination) -> Options:
-        """What CreateQueue would have to say for this destination."""
+        """Return what is enforced for this destination."""
         settings = destination.settings
         if destination.topic:
             mode = Mode.FAN_OUT_WITHOUT_ACK if settings.settle_on_send else Mode.FAN_OUT_WITH_ACK
@@ -104,8 +120,21 @@ class Options(NamedTuple):
             settings.message_ttl,
             settings.dead_letter,
             settings.dead_letter_queue,
-            _STRATEGIES[settings.overflow],
+            STRATEGIES[settings.overflow],
             min(settings.max_attempts or NO_LIMIT, NO_LIMIT),
+        )
+
+    @property
+    def written(self) -> WrittenOptions:
+        """As a .NET client writes them: all that are not null."""
+        return WrittenOptions(
+            self.mode.value,
+            self.max_queue_size,
+            self.message_ttl * TICKS_PER_MS or None,
+            self.dead_letter,
+            self.dead_letter_queue or None,
+            self.overflow.value,
+            self.max_retry_attempts,
         )
 
     @property
@@ -122,8 +151,6 @@ class Options(NamedTuple):
             overflow=_OVERFLOW[self.overflow],
             message_ttl=self.message_ttl,
             max_attempts=0 if self.max_retry_attempts == NO_LIMIT else self.max_retry_attempts,
-            retry_delay=RETRY_DELAY,
-            retry_delay_max=RETRY_DELAY_MAX,
             dead_letter=self.dead_letter,
             dead_letter_queue=self.dead_letter_queue,
             hold=self.kind is Kind.TOPIC,
@@ -132,35 +159,108 @@ class Options(NamedTuple):
         )
 
 
-DEFAULTS: Final = Options().settings
-"""Of a queue that a VibeMQ client creates by using it."""
+class WrittenOptions(NamedTuple):
+    """Options as they were written; None = not written. Any value of the type may be: the original
+    keeps and shows what it can make nothing of.
+
+    mode, overflow      numbers of Mode and Strategy, or others
+    ttl_ticks           100 ns; 0 and less = none
+    dead_letter_queue   any text of up to MOST_ODD_NAME characters
+    """
+
+    mode: int | None = None
+    max_queue_size: int | None = None
+    ttl_ticks: int | None = None
+    dead_letter: bool | None = None
+    dead_letter_queue: str | None = None
+    overflow: int | None = None
+    max_retry_attempts: int | None = None
+
+    @classmethod
+    def of(cls, destination: Destination) -> WrittenOptions:
+        """Return what QueueInfo shows of this destination: what somebody has set on purpose, as it
+        was written, and the original's defaults for the rest."""
+        provenance = destination.provenance
+        enforced = Options.of(destination).written._asdict()
+        odd = dict(provenance.as_written)
+        shown = Options().written._asdict()
+        for name, setting in SETTINGS.items():
+            if setting in odd:
+                shown[name] = odd[setting]
+            elif setting in provenance.explicit:
+                shown[name] = enforced[name]
+        if destination.topic:
+            shown["mode"] = enforced["mode"]
+        return cls(**shown)
+
+    def options(self, defaults: Options | None = None) -> Options:
+        """Return what they mean. What is not written is as in `defaults`, None = the original's; a
+        size or number of attempts below 1 is 1, a time below 1 ms is 1 ms, an unknown mode
+        RoundRobin, an unknown strategy DropNewest, and a name that no queue can have is none."""
+        mode, size, ticks, dead_letter, name, overflow, attempts = self
+        given: dict[str, Any] = {}
+        if mode is not None:
+            given["mode"] = Mode(mode) if mode in _MODES else Mode.ROUND_ROBIN
+        if size is not None:
+            given["max_queue_size"] = max(1, size)
+        if ticks is not None:
+            given["message_ttl"] = max(0, -(-ticks // TICKS_PER_MS))
+        if dead_letter is not None:
+            given["dead_letter"] = dead_letter
+        if name is not None:
+            given["dead_letter_queue"] = name if can_be_queue(name) else ""
+        if overflow is not None:
+            known = overflow in _STRATEGY_NUMBERS
+            given["overflow"] = Strategy(overflow) if known else Strategy.DROP_NEWEST
+        if attempts is not None:
+            given["max_retry_attempts"] = max(1, attempts)
+        return (defaults or Options())._replace(**given)
+
+    def provenance(self, created_ticks: int = 0) -> Provenance:
+        """Return what the broker is to know of a queue that was created with them."""
+        meant = self.options().written._asdict()
+        given = {name: value for name, value in self._asdict().items() if value is not None}
+        explicit = [SETTINGS[name] for name in given]
+        odd = [(SETTINGS[name], given[name]) for name in given if given[name] != meant[name]]
+        return Provenance(CreatedBy.VIBEMQ, frozenset(explicit), tuple(odd), created_ticks)
+
+
+SETTINGS: Final = {
+    "mode": "by_priority",
+    "max_queue_size": "max_messages",
+    "ttl_ticks": "message_ttl",
+    "dead_letter": "dead_letter",
+    "dead_letter_queue": "dead_letter_queue",
+    "overflow": "overflow",
+    "max_retry_attempts": "max_attempts",
+}
+"""The setting that stands for an option."""
+
+
+def can_be_queue(name: str) -> bool:
+    """Return whether a dead-letter queue may have this name: any that a protocol can give one."""
+    try:
+        size = len(name.encode())
+    except UnicodeEncodeError:
+        return False
+    return 0 < size <= MOST_NAME and name.isprintable() and not is_temporary(name)
 
 
 # --- names ---------------------------------------------------------------------------------------
 
 
 def find(broker: Broker, name: str) -> Destination | None:
-    """Return the destination that the name stands for, if it exists.
+    """Return the destination that the name stands for, if it exists. A dead-letter queue exists as
+    soon as there is a queue that has it.
 
     Temporary ones of clients of other protocols are not looked at or subscribed to: they can only
     be answered (`find_answered`).
     """
-    for kind in (Kind.QUEUE, Kind.TOPIC):
-        found = broker.find(Address(kind, name))
-        if found is not None and not found.temporary:
-            return found
-    return None
-
-
-def find_or_create(broker: Broker, name: str, creator: str | None) -> Destination:
-    """The same; else a queue, which counts against the quota of `creator` (Identity.creator).
-
-    Raises DestinationNotFound, LimitExceeded.
-    """
-    destination = find(broker, name)
-    if destination is None:
-        destination = broker.resolve(Address(Kind.QUEUE, name), DEFAULTS, creator)
-    return destination
+    queue = Address(Kind.QUEUE, name)
+    found = broker.find(queue) or broker.find_dead_letter_queue(queue)
+    if found is None or found.temporary:
+        found = broker.find(Address(Kind.TOPIC, name))
+    return None if found is None or found.temporary else found
 
 
 def find_answered(broker: Broker, name: str) -> Destination | None:
@@ -172,7 +272,9 @@ def names(broker: Broker) -> list[str]:
     """Everything that a VibeMQ client can name and that is nobody's own, oldest first."""
     found = [each for each in broker.destinations.values() if not each.temporary]
     found.sort(key=lambda destination: destination.created)
-    return [name for name in dict.fromkeys(each.name for each in found) if is_queue_name(name)]
+    listed = dict.fromkeys(each.name for each in found)
+    listed.update(dict.fromkeys(queue.name for queue in broker.core.dead_letter_queues))
+    return list(filter(is_queue_name, listed))
 
 
 def address(name: str, options: Options) -> Address:
@@ -189,7 +291,26 @@ def listed(found: Iterable[str]) -> bytes:
 
 
 def read_options(payload: bytes, headers: Mapping[str, str]) -> Options:
-    """Raises ProtocolError, which names the option that cannot be read."""
+    """Return what the options mean. Raises ProtocolError, which names the option that cannot be
+    read."""
+    return read_written(payload, headers).options()
+
+
+def origin_of(options: bytes, created: str) -> tuple[Provenance, int]:
+    """Return what the broker is to know of a queue that a VibeMQ server has stored, and its time of
+    creation in ms since the epoch, 0 = not known.
+
+    options  its JSON, as in the payload of CreateQueue
+    created  ISO 8601 in UTC, with up to 7 digits behind the second
+
+    Raises ProtocolError, as `read_options`.
+    """
+    ms, ticks = read_creation(created) or (0, 0)
+    return read_written(options, {}).provenance(ticks), ms
+
+
+def read_written(payload: bytes, headers: Mapping[str, str]) -> WrittenOptions:
+    """Return the options as they were written. Raises ProtocolError, as `read_options`."""
     given: dict[str, object] = dict(headers)
     if payload:
         try:
@@ -202,23 +323,21 @@ def read_options(payload: bytes, headers: Mapping[str, str]) -> Options:
             given.update((key, value) for key, value in said.items() if value is not None)
             if "mode" not in said and "deliveryMode" in said:
                 given["mode"] = said["deliveryMode"]
-    usual = Options()
-    mode = given.get("mode", given.get("deliveryMode"))
-    dead_letter_queue = given.get("deadLetterQueueName", "")
-    if dead_letter_queue and not (
-        isinstance(dead_letter_queue, str) and is_queue_name(dead_letter_queue)
-    ):
-        raise _unreadable("deadLetterQueueName", dead_letter_queue)
-    return Options(
-        usual.mode if mode is None else _choice("mode", mode, Mode),
-        _number("maxQueueSize", given, usual.max_queue_size, 1),
-        _span("messageTtl", given.get("messageTtl", 0)),
-        _truth("enableDeadLetterQueue", given.get("enableDeadLetterQueue", False)),
-        str(dead_letter_queue),
-        _choice("overflowStrategy", given.get("overflowStrategy", usual.overflow), Strategy),
-        # 0 is as good as 1 to the original: it delivers before it asks
-        max(1, _number("maxRetryAttempts", given, usual.max_retry_attempts, 0)),
+    if "mode" not in given and "deliveryMode" in given:
+        given["mode"] = given["deliveryMode"]
+    written = WrittenOptions(
+        _choice("mode", given, Mode),
+        _number("maxQueueSize", given),
+        _span("messageTtl", given),
+        _truth("enableDeadLetterQueue", given),
+        _odd_name("deadLetterQueueName", given),
+        _choice("overflowStrategy", given, Strategy),
+        _number("maxRetryAttempts", given),
     )
+    name = written.dead_letter_queue
+    if written.dead_letter and name and not can_be_queue(name):
+        raise _unreadable("deadLetterQueueName", name)
+    return written
 
 
 def _unreadable(name: str, value: object) -> ProtocolError:
@@ -226,49 +345,80 @@ def _unreadable(name: str, value: object) -> ProtocolError:
     return ProtocolError(f"{name}: {shown[:80]!r} is no possible value")
 
 
-def _choice(name: str, value: object, choices: type[ChoiceT]) -> ChoiceT:
-    text = str(value).strip().lower()
-    if not isinstance(value, bool):
+def _choice(name: str, given: Mapping[str, object], choices: type[ChoiceT]) -> int | None:
+    """A number, also of no choice, or the name of one."""
+    value = given.get(name)
+    if isinstance(value, str):
+        text = value.strip().lower()
         for choice in choices:
-            if text in (spelled(choice).lower(), str(choice.value)):
-                return choice
-    raise _unreadable(name, value)
+            if text == spelled(choice).lower():
+                return choice.value
+    return _number(name, given)
 
 
-def _number(name: str, given: Mapping[str, object], usual: int, least: int) -> int:
-    value = given.get(name, usual)
-    if isinstance(value, str) and _DIGITS.match(value.strip()):
+def _number(name: str, given: Mapping[str, object]) -> int | None:
+    """A number of 32 bits."""
+    value = given.get(name)
+    if isinstance(value, str) and _INTEGER.match(value.strip()):
         value = int(value)
-    if isinstance(value, bool) or not isinstance(value, int) or not least <= value <= NO_LIMIT:
+    if value is None:
+        return None
+    if (
+        isinstance(value, bool)
+        or not isinstance(value, int)
+        or not -NO_LIMIT - 1 <= value <= NO_LIMIT
+    ):
         raise _unreadable(name, value)
     return value
 
 
-def _truth(name: str, value: object) -> bool:
+def _truth(name: str, given: Mapping[str, object]) -> bool | None:
+    value = given.get(name)
     if isinstance(value, str) and value.strip().lower() in ("true", "false"):
         return value.strip().lower() == "true"
-    if not isinstance(value, bool):
+    if value is not None and not isinstance(value, bool):
         raise _unreadable(name, value)
     return value
 
 
-def _span(name: str, value: object) -> int:
-    """ms; a part of one counts as a whole. Numbers are ms, text is that or a time span."""
+def _odd_name(name: str, given: Mapping[str, object]) -> str | None:
+    value = given.get(name)
+    if value is None:
+        return None
+    if not isinstance(value, str) or len(value) > MOST_ODD_NAME:
+        raise _unreadable(name, value)
+    return value
+
+
+def _span(name: str, given: Mapping[str, object]) -> int | None:
+    """100 ns. Numbers are ms, text is that or a time span."""
+    value = given.get(name)
+    if value is None:
+        return None
+    ticks = None
     if isinstance(value, str):
         text = value.strip()
-        if found := _SPAN.match(text):
-            days, hours, minutes, seconds, fraction = found.groups("0")
-            if int(hours) > 23 or int(minutes) > 59 or int(seconds) > 59:
-                raise _unreadable(name, value)
-            whole = ((int(days) * 24 + int(hours)) * 60 + int(minutes)) * 60 + int(seconds)
-            value = whole * 1000 - -int(fraction.ljust(7, "0")) // 10_000
-        elif _DIGITS.match(text):
-            value = int(text)
-    if isinstance(value, bool) or not isinstance(value, int):
+        ticks = read_span(text)
+        if ticks is None and _INTEGER.match(text):
+            ticks = int(text) * TICKS_PER_MS
+    elif isinstance(value, int) and not isinstance(value, bool):
+        ticks = value * TICKS_PER_MS
+    if ticks is None or not LEAST_TICKS <= ticks <= MOST_TICKS:
         raise _unreadable(name, value)
-    if not 0 <= value <= _MOST_MILLISECONDS:
-        raise _unreadable(name, value)
-    return value
+    return ticks
+
+
+def read_span(text: str) -> int | None:
+    """Return the 100 ns of `[-][d.]hh:mm[:ss[.fffffff]]`, None if it is no time span."""
+    found = _SPAN.match(text)
+    if found is None:
+        return None
+    sign, days, hours, minutes, seconds, fraction = found.groups("0")
+    if int(hours) > 23 or int(minutes) > 59 or int(seconds) > 59:
+        return None
+    whole = ((int(days) * 24 + int(hours)) * 60 + int(minutes)) * 60 + int(seconds)
+    ticks = whole * 1000 * TICKS_PER_MS + int(fraction.ljust(7, "0"))
+    return -ticks if sign == "-" else ticks
 
 
 # --- QueueInfo -----------------------------------------------------------------------------------
@@ -276,27 +426,89 @@ def _span(name: str, value: object) -> int:
 
 def info(destination: Destination, by_name: bool) -> bytes:
     """The JSON payload of QueueInfo. `by_name`: modes as the protocol page writes them, not as the
-    number without which the .NET client cannot read it."""
-    options = Options.of(destination)
+    number without which the .NET client cannot read it.
+
+    What was set on purpose is shown as it was written, and the original's defaults for the rest: a
+    .NET client compares that with its declarations. What is enforced is beside it, in `effective`
+    keys, which clients ignore that do not know them.
+    """
+    shown = WrittenOptions.of(destination)
+    enforced = Options.of(destination)
+    mode = shown.mode
     fields: dict[str, object] = {
         "name": destination.name,
         "messageCount": min(destination.waiting, NO_LIMIT),
         "subscriberCount": destination.consumers,
-        "deliveryMode": spelled(options.mode) if by_name else options.mode.value,
-        "maxSize": options.max_queue_size,
-        "createdAt": datetime.fromtimestamp(destination.created / 1000, UTC)
-        .isoformat(timespec="milliseconds")
-        .replace("+00:00", "Z"),
-        "enableDeadLetterQueue": options.dead_letter,
-        "overflowStrategy": options.overflow.value,
-        "maxRetryAttempts": options.max_retry_attempts,
-        "unackedCount": min(destination.unacked, NO_LIMIT),
+        "deliveryMode": shown_mode(mode) if by_name and mode in _MODES else mode,
+        "maxSize": shown.max_queue_size,
+        "createdAt": _shown_creation(destination),
     }
-    if options.message_ttl:
-        fields["messageTtl"] = shown_span(options.message_ttl)
-    if options.dead_letter_queue:
-        fields["deadLetterQueueName"] = options.dead_letter_queue
+    if shown.ttl_ticks is not None:
+        fields["messageTtl"] = shown_span(shown.ttl_ticks)
+    fields["enableDeadLetterQueue"] = shown.dead_letter
+    if shown.dead_letter_queue is not None:
+        fields["deadLetterQueueName"] = shown.dead_letter_queue
+    fields["overflowStrategy"] = shown.overflow
+    fields["maxRetryAttempts"] = shown.max_retry_attempts
+    fields["unackedCount"] = min(destination.unacked, NO_LIMIT)
+    fields["createdBy"] = destination.provenance.created_by.value
+    fields["effectiveMode"] = enforced.mode.value
+    fields["effectiveMaxSize"] = enforced.max_queue_size
+    if enforced.message_ttl:
+        fields["effectiveMessageTtl"] = shown_span(enforced.message_ttl * TICKS_PER_MS)
+    if enforced.dead_letter:
+        name = enforced.dead_letter_queue or f"{destination.name}.dlq"
+        fields["effectiveDeadLetterQueueName"] = name
+    fields["effectiveOverflowStrategy"] = enforced.overflow.value
+    fields["effectiveMaxRetryAttempts"] = enforced.max_retry_attempts
     return msgspec.json.encode(fields)
+
+
+_EPOCH: Final = datetime(1970, 1, 1, tzinfo=UTC)
+
+
+def _shown_creation(destination: Destination) -> str:
+    """ISO 8601, with as many digits as are known."""
+    whole, ms = divmod(destination.created, 1000)
+    shown = (_EPOCH + timedelta(seconds=whole)).strftime("%Y-%m-%dT%H:%M:%S")
+    ticks = destination.provenance.created_ticks
+    return f"{shown}.{ms:03}{ticks:04}Z" if ticks else f"{shown}.{ms:03}Z"
+
+
+_INSTANT: Final = re.compile(
+    r"\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d(?:\.(\d{1,7}))?(?:Z|\+00:00)?\Z", re.A
+)
+
+
+def read_creation(text: str) -> tuple[int, int] | None:
+    """Return ms since the epoch, and the 100 ns beyond them, of the time at which the original has
+    created a queue (ISO 8601 in UTC); None if it cannot be read or is before the epoch."""
+    found = _INSTANT.match(text)
+    if found is None:
+        return None
+    try:
+        seconds = (datetime.fromisoformat(text[:19] + "Z") - _EPOCH) // timedelta(seconds=1)
+    except ValueError:
+        return None
+    fraction = int((found.group(1) or "").ljust(7, "0"))
+    ms, ticks = divmod(fraction, TICKS_PER_MS)
+    return (seconds * 1000 + ms, ticks) if seconds > 0 else None
+
+
+def shown_mode(mode: int | None) -> str:
+    """Return a mode by its name, or an unknown one by its number."""
+    return spelled(Mode(mode)) if mode in _MODES else str(mode)
+
+
+def ignored(existing: Destination, written: WrittenOptions) -> str:
+    """Return the written options that are not those of a queue that exists, as text for a log:
+    "mode='1' instead of '0'"; "" if there are none."""
+    shown = WrittenOptions.of(existing)._asdict()
+    return ", ".join(
+        f"{name}={str(value)[:80]!r} instead of {str(shown[name])[:80]!r}"
+        for name, value in written._asdict().items()
+        if value is not None and value != shown[name]
+    )
 
 
 def spelled(choice: IntEnum) -> str:
@@ -304,12 +516,14 @@ def spelled(choice: IntEnum) -> str:
     return "".join(word.capitalize() for word in choice.name.split("_"))
 
 
-def shown_span(milliseconds: int) -> str:
-    """`[d.]hh:mm:ss[.fffffff]`"""
-    seconds, fraction = divmod(milliseconds, 1000)
+def shown_span(ticks: int) -> str:
+    """Return 100 ns as `[-][d.]hh:mm:ss[.fffffff]`."""
+    seconds, fraction = divmod(abs(ticks), 1000 * TICKS_PER_MS)
     minutes, second = divmod(seconds, 60)
     hours, minute = divmod(minutes, 60)
     days, hour = divmod(hours, 24)
-    before = f"{days}." if days else ""
-    behind = f".{fraction:03}0000" if fraction else ""
+    before = "-" if ticks < 0 else ""
+    if days:
+        before += f"{days}."
+    behind = f".{fraction:07}" if fraction else ""
     return f"{before}{hour:02}:{minute:02}:{second:02}{behind}"

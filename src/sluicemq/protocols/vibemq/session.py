@@ -11,11 +11,15 @@ order, as the protocol allows: a PublishAck when the message is on disk, that of
 password has been checked (what follows it waits), that of a change of the users when it is on disk.
 A malformed frame is answered INVALID_MESSAGE and ends the connection; whatever else is wrong with a
 request is answered, and the connection goes on.
+
+A large frame is unpacked and checked in another thread. Until that has been done nothing is read
+from its client, and nothing behind the frame is carried out.
 """
 
 from __future__ import annotations
 
 import secrets
+from collections.abc import Callable
 from functools import partial
 from typing import Final, NamedTuple
 
@@ -26,7 +30,6 @@ from sluicemq.model.errors import (
     AccessError,
     AuthenticationMissing,
     BrokerError,
-    DestinationNotFound,
     LoginBusy,
     ProtocolError,
     TooManyConnections,
@@ -39,8 +42,13 @@ from sluicemq.protocols.vibemq import queues, texts
 from sluicemq.protocols.vibemq.admin import administer
 from sluicemq.protocols.vibemq.answers import MOST_UNREAD, Answers, error_code
 from sluicemq.protocols.vibemq.compression import SUPPORTED, Compression, negotiate
+from sluicemq.protocols.vibemq.creation import ListenerDefaults, QueueCreation
 from sluicemq.protocols.vibemq.mapping import MAX_QUEUE_NAME, is_queue_name, utf16_units
-from sluicemq.protocols.vibemq.publisher import MOST_UNCONFIRMED, Publisher
+from sluicemq.protocols.vibemq.offload import LARGE, Offload, OffloadedJob
+from sluicemq.protocols.vibemq.outgoing import LargeDeliveries
+from sluicemq.protocols.vibemq.ownership import foreign, takes_options
+from sluicemq.protocols.vibemq.payload import check_in_pieces
+from sluicemq.protocols.vibemq.publisher import BLOCK_TIMEOUT, MOST_UNCONFIRMED, Publisher
 from sluicemq.protocols.vibemq.subscriber import Shared, Subscriber, Terms
 from sluicemq.protocols.vibemq.wire import (
     ACK,
@@ -52,50 +60,68 @@ from sluicemq.protocols.vibemq.wire import (
     DISCONNECT,
     LIST_QUEUES,
     MAX_BODY,
+    MAX_UNPACKED,
     PING,
     PONG,
     PUBLISH,
     QUEUE_INFO,
     SUBSCRIBE,
     SUBSCRIBE_ACK,
+    TOO_LONG,
     UNSUBSCRIBE,
     UNSUBSCRIBE_ACK,
     Decoder,
     Frame,
+    LargeFrame,
     Limits,
 )
 
 REFUSED_SECONDS: Final = 0.25
 """From a refused login to the end of the connection."""
 MOST_UNPACKED: Final = 4 * MAX_BODY
-"""Bytes that compressed frames of one connection may unpack to before others are served."""
+"""Bytes that compressed frames of one connection may unpack to before others are served. A single
+one that unpacks to more waits for the memory of the largest frame that is accepted."""
 _NEVER_LIMITED: Final = frozenset({ACK, PING, DISCONNECT})
+
+
+def _ignore(_: str) -> None:
+    return None
 
 
 class Options(NamedTuple):
     """What a listener says about its connections.
 
     durability      of the messages sent here: the protocol leaves it open
-    frame           bytes of a frame's body accepted, decompressed too
+    frame           bytes of a frame's body accepted, as it travels
+    unpacked        bytes of a frame's body accepted, decompressed
     terms           of subscriptions
     compression     offered to the clients
     strict_create   CreateQueue answers QUEUE_EXISTS even if nothing is different
+    foreign_delete  DeleteQueue deletes queues that others have created or use (ownership.py)
+    notify          called with what an operator should know, as text; must not raise
     rate_limit      requests of a connection in a second, acknowledgements and pings not counted;
                     0 = as many as it likes
-    login_bytes     bytes of a frame's body accepted before the login, decompressed too
+    login_bytes     bytes of a frame's body accepted before the login
     login_failures  refused logins, from 1, with the last of which a connection is closed
     refused         the connection is beyond the limit: its Connect is refused
+    block_timeout   ms for which a publish waits for room in a queue that blocks its publishers
+    defaults        of queues for which a client gives no options
     """
 
     durability: Durability = Durability.SYNC
     frame: int = MAX_BODY
+    unpacked: int = MAX_UNPACKED
     terms: Terms = Terms()
     compression: tuple[Compression, ...] = SUPPORTED
     strict_create: bool = False
+    foreign_delete: bool = False
+    notify: Callable[[str], None] = _ignore
     rate_limit: int = 0
     login_bytes: int = 64 * 1024
     login_failures: int = 5
     refused: bool = False
+    block_timeout: int = BLOCK_TIMEOUT
+    defaults: ListenerDefaults = ListenerDefaults()
 
 
 class VibemqSession:
@@ -106,6 +132,7 @@ class VibemqSession:
         "_answers",
         "_broker",
         "_by_name",
+        "_creation",
         "_decoder",
         "_ended",
         "_failures",
@@ -113,9 +140,11 @@ class VibemqSession:
         "_held_bytes",
         "_identity",
         "_input_ended",
+        "_large",
         "_late",
         "_link",
         "_login",
+        "_offload",
         "_options",
         "_paused",
         "_publisher",
@@ -128,19 +157,35 @@ class VibemqSession:
     )
 
     def __init__(
-        self, link: Link, broker: Broker, access: Access, options: Options | None = None
+        self,
+        link: Link,
+        broker: Broker,
+        access: Access,
+        options: Options | None = None,
+        large: LargeDeliveries | None = None,
     ) -> None:
+        """`large` is for all connections of a broker; without it large frames are read and made on
+        the event loop."""
+        large = large or LargeDeliveries(Offload())
         options = options or Options()
         self._link = link
         self._broker = broker
         self._access = access
         self._options = options
+        self._offload = large.offload
         strange = min(options.frame, options.login_bytes)
-        self._decoder = Decoder(Limits(frame=strange, unpacked=strange))
-        self._shared = Shared(link, broker, options.terms, secrets.token_hex(8))
+        self._decoder = Decoder(Limits(frame=strange, compressed=False))
+        self._shared = Shared(link, broker, options.terms, secrets.token_hex(8), large)
         self._answers = Answers(self._shared, self._read_or_not)
+        self._creation = QueueCreation(broker, options.defaults)
         self._publisher = Publisher(
-            self._shared, self._answers, options.durability, self._may, self._read_or_not
+            self._shared,
+            self._answers,
+            options.durability,
+            self._may,
+            self._read_or_not,
+            self._creation,
+            options.block_timeout,
         )
         self._subscribers: dict[str, Subscriber] = {}
         self._identity: Identity | None = None
@@ -151,7 +196,9 @@ class VibemqSession:
         self._held_bytes = 0
         """Bytes that they have come in, or have been unpacked to."""
         self._unpacking: Timer | None = None
-        """The next frames of the decoder's backlog are about to be unpacked."""
+        """The next frames of the decoder's backlog are about to be unpacked, or its large one."""
+        self._large: OffloadedJob | None = None
+        """The decoder's large frame is being read."""
         self._input_ended = False
         """The client will send no more, and the decoder has a backlog."""
         self._late = False
@@ -190,10 +237,53 @@ class VibemqSession:
         self._unpacking = None
         self.receive(b"")
 
+    def _read_large(self) -> None:
+        """Have the decoder's large frame read: with little memory, if that is enough."""
+        self._unpacking = None
+        large = self._decoder.large
+        if large is not None:
+            self._submit_large(large, MOST_UNPACKED, 2 * MOST_UNPACKED)
+
+    def _submit_large(self, large: LargeFrame, limit: int, memory: int) -> None:
+        job = self._offload.submit(partial(_read, large, limit), self._has_read, memory)
+        if not job.ended:
+            self._large = job
+
+    def _has_read(self, result: _Read | Exception | None) -> None:
+        """The large frame has been read, or needs more memory."""
+        self._large = None
+        large = self._decoder.large
+        if large is None or self._answers.closed:
+            return
+        if result is None:
+            self._submit_large(large, 0, 2 * self._options.unpacked)
+        else:
+            # as everything that happens to a connection, so that an error ends no other
+            self._unpacking = self._link.call_later(0, partial(self._carry_out_large, result))
+
+    def _carry_out_large(self, result: _Read | Exception) -> None:
+        self._unpacking = None
+        if isinstance(result, Exception):
+            if not isinstance(result, ProtocolError):
+                raise result
+            self._decoder.finish_large(result)
+            self._handle([])
+            return
+        self._decoder.finish_large()
+        frame, fault = result
+        frames = [frame]
+        if self._options.rate_limit:
+            frames = self._limit(frames)
+        if frames and fault:
+            self._answers.refuse(frame.id, "INVALID_MESSAGE", fault)
+            frames = []
+        self._handle(frames, len(frame.payload), checked=True)
+
     def end_of_input(self) -> None:
         """The client is done. What it has published is still answered, unless its login waits for a
         check: most likely the client has gone."""
-        if self._decoder.backlog and self._held_back is None:
+        unread = self._decoder.backlog or self._decoder.large is not None
+        if unread and self._held_back is None:
             self._input_ended = True
             return
         self._ended = True
@@ -283,8 +373,9 @@ class VibemqSession:
 
     # --- frames ------------------------------------------------------------------------------
 
-    def _handle(self, frames: list[Frame], size: int = 0) -> None:
-        """Carry out frames, which came in `size` bytes, up to a login that takes its time."""
+    def _handle(self, frames: list[Frame], size: int = 0, *, checked: bool = False) -> None:
+        """Carry out frames, which came in `size` bytes, up to a login that takes its time. If
+        `checked`, their payloads are JSON."""
         acknowledge = self._shared.held.acknowledge
         publish = self._publisher.publish
         for place, frame in enumerate(frames):
@@ -292,7 +383,7 @@ class VibemqSession:
             if self._identity is None and kind != CONNECT and kind != PING:
                 self._answers.refuse(frame.id, "NOT_AUTHENTICATED", texts.CONNECT_FIRST)
             elif kind == PUBLISH:
-                publish(frame)
+                publish(frame, checked)
             elif kind == ACK:
                 headers = frame[4]
                 acknowledge(headers.get("messageId") or frame[1] if headers else frame[1])
@@ -309,6 +400,8 @@ class VibemqSession:
             elif kind == DISCONNECT:
                 self._ended = True
                 break
+            elif kind == TOO_LONG:
+                self._answers.refuse(frame.id, "INVALID_MESSAGE", frame.error_message)
             else:
                 self._carry_out(frame)
             if self._answers.closed:
@@ -317,10 +410,12 @@ class VibemqSession:
         if self._answers.closed:
             return
         if self._held_back is None:
-            if self._ended or (self._input_ended and not self._decoder.backlog):
+            decoder = self._decoder
+            unread = decoder.backlog or decoder.large is not None
+            if self._ended or (self._input_ended and not unread and decoder.error is None):
                 self._leave()
-            elif self._decoder.error is not None:
-                self._answer_malformed(self._decoder.error)
+            elif decoder.error is not None:
+                self._answer_malformed(decoder.error)
         self._read_or_not()
 
     def _carry_out(self, frame: Frame) -> None:
@@ -415,7 +510,14 @@ class VibemqSession:
     def _log_in(self, frame: Frame, identity: Identity) -> None:
         """Answer a Connect with ConnectAck, and act as its user from now on."""
         self._identity = identity
-        self._decoder.allow(Limits(frame=self._options.frame, unpacked=MOST_UNPACKED))
+        limits = Limits(
+            frame=self._options.frame,
+            unpacked=self._options.unpacked,
+            batch=MOST_UNPACKED,
+            inline=LARGE,
+            skip=True,
+        )
+        self._decoder.allow(limits)
         self._shared.creator = identity.creator
         self._publisher.forget()
         headers = frame.headers
@@ -453,8 +555,8 @@ class VibemqSession:
                 self._answer_subscribed(frame)
                 return
             del self._subscribers[name]
-            existing.end()
-        destination = queues.find_or_create(self._broker, name, self._shared.creator)
+            existing.end(set())
+        destination = self._creation.find_or_create(name, self._shared.creator)
         subscriber = Subscriber(self._shared, name)
         subscriber.attach(destination, partial(self._answer_subscribed, frame))
         self._subscribers[name] = subscriber
@@ -468,47 +570,55 @@ class VibemqSession:
             return
         subscriber = self._subscribers.pop(frame.queue, None)
         if subscriber is not None:
-            subscriber.end()
+            subscriber.end(self._shared.held.watch.begun())
         headers = {"queueName": frame.queue}
         self._answers.say(Frame(UNSUBSCRIBE_ACK, frame.id, frame.queue, headers=headers))
 
     # --- queues ------------------------------------------------------------------------------
 
     def _create_queue(self, frame: Frame) -> None:
-        """What exists already may be declared again in the same words; in any, if it came into
-        being by being used and nobody has declared it so far."""
-        options = queues.read_options(frame.payload, frame.headers)
+        """What exists already stays as it is, unless it came into being by VibeMQ use and nobody
+        has declared it so far. A dead-letter queue stays as it is."""
+        written = queues.read_written(frame.payload, frame.headers)
         if not self._may(frame, Operation.CREATE):
             return
-        letters = options.dead_letter_queue
-        # else whoever may create one queue could fill any other, by letting messages expire
-        if letters and not self._permits(frame, Operation.PRODUCE, letters):
+        name = frame.queue
+        options = written.options(self._creation.options)
+        existing = queues.find(self._broker, name)
+        if existing is not None and self._options.strict_create:
+            self._answers.refuse(frame.id, "QUEUE_EXISTS", f"there is a queue {name}")
             return
-        existing = queues.find(self._broker, frame.queue)
-        if existing is not None and not self._agrees(existing, options):
-            self._answers.refuse(frame.id, "QUEUE_EXISTS", f"there is a queue {frame.queue}")
-            return
-        if existing is None or existing.automatic:
-            self._broker.declare(
-                queues.address(frame.queue, options), options.settings, creator=self._shared.creator
+        if existing is None or takes_options(self._broker, existing, options):
+            letters = options.dead_letter_queue
+            # else whoever may create one queue could fill any other, by letting messages expire
+            if letters and not self._permits(frame, Operation.PRODUCE, letters):
+                return
+            created = 0
+            if existing is not None and existing.address.kind is not options.kind:
+                created = existing.created
+                self._broker.remove(existing)
+            self._creation.declare(name, written, self._shared.creator, created)
+        elif ignored := queues.ignored(existing, written):
+            self._options.notify(
+                f"CreateQueue of {name} by {self._link.peer} changed nothing, because the queue "
+                f"exists with other options: {ignored}"
             )
-        self._answers.say(Frame(CREATE_QUEUE, frame.id, frame.queue))
-
-    def _agrees(self, existing: Destination, options: queues.Options) -> bool:
-        """Whether CreateQueue may succeed although there is such a queue."""
-        if self._options.strict_create or existing.temporary:
-            return False
-        if existing.automatic:
-            return existing.address.kind is options.kind
-        return queues.Options.of(existing) == options
+        self._answers.say(Frame(CREATE_QUEUE, frame.id, name))
 
     def _delete_queue(self, frame: Frame) -> None:
+        """What does not exist need not be deleted."""
         if not self._may(frame, Operation.DELETE):
             return
+        identity = self._identity
+        assert identity is not None
         destination = queues.find(self._broker, frame.queue)
-        if destination is None or destination.temporary:
-            raise DestinationNotFound(f"there is no queue {frame.queue}")
-        self._broker.remove(destination, force=True)
+        if destination is not None:
+            if not self._options.foreign_delete:
+                why = foreign(self._broker, destination, identity)
+                if why:
+                    self._answers.refuse(frame.id, "FORBIDDEN", why)
+                    return
+            self._broker.remove(destination, force=True)
         self._answers.say(Frame(DELETE_QUEUE, frame.id, frame.queue))
 
     def _queue_info(self, frame: Frame) -> None:
@@ -590,9 +700,11 @@ class VibemqSession:
             or self._publisher.unconfirmed > MOST_UNCONFIRMED
             or self._answers.unread > MOST_UNREAD
         )
-        if self._decoder.backlog and not self._answers.closed:
-            if not wait and self._unpacking is None:
-                self._unpacking = self._link.call_later(0, self._unpack_more)
+        decoder = self._decoder
+        if (decoder.backlog or decoder.large is not None) and not self._answers.closed:
+            if not wait and self._unpacking is None and self._large is None:
+                more = self._unpack_more if decoder.large is None else self._read_large
+                self._unpacking = self._link.call_later(0, more)
             wait = True
         if wait != self._paused and not self._answers.closed:
             self._paused = wait
@@ -608,9 +720,11 @@ class VibemqSession:
         self._broker.when_durable(self._publisher.last_sync, partial(self._close, reason))
 
     def _give_back(self) -> None:
+        begun = self._shared.held.watch.begun() if self._subscribers else set()
         for subscriber in self._subscribers.values():
-            subscriber.end()
+            subscriber.end(begun)
         self._subscribers.clear()
+        self._shared.held.watch.stop()
         self._publisher.end()
 
     def _stop(self) -> None:
@@ -620,6 +734,10 @@ class VibemqSession:
         if self._unpacking is not None:
             self._unpacking.cancel()
             self._unpacking = None
+        if self._large is not None:
+            self._large.cancel()
+            self._large = None
+        self._decoder.large = None
         self._held_back = None
         self._held_bytes = 0
         self._give_back()
@@ -628,6 +746,27 @@ class VibemqSession:
         if not self._answers.closed:
             self._stop()
             self._link.close(reason)
+
+
+_Read = tuple[Frame, str]
+"""A frame, and why its payload is refused; "" if it is not."""
+
+
+def _read(large: LargeFrame, size: int) -> _Read | None:
+    """Read a large frame and check its payload, in any thread. None if it unpacks to more than
+    `size` bytes, unless that is 0. Raises ProtocolError."""
+    frame = large.read(size)
+    if frame is None:
+        return None
+    if frame.type != PUBLISH:
+        why = f"only a Publish may have more than {LARGE} bytes"
+        return frame._replace(payload=b"", headers={}), why
+    try:
+        if frame.payload:
+            check_in_pieces(frame.payload)
+    except ProtocolError as error:
+        return frame._replace(payload=b""), str(error)
+    return frame, ""
 
 
 def _login_error(error: AccessError, connect: Frame) -> tuple[str, str]:

@@ -4,34 +4,36 @@ A client has no say in how much it is sent, so the broker decides: no more than 
 messages, nor than a number of bytes of their bodies, is unacknowledged at a time. (What is handed
 over in one turn is not divided, so the bytes may be exceeded by what that carries, 1 MiB at most.)
 
-The .NET client handles one message after the other and acknowledges each when its handler has
-returned; of one that failed it says nothing. Most of what it holds has therefore not been begun,
-and the time for an acknowledgement must not run meanwhile. Of what is held, in order of delivery,
+The time for an acknowledgement is the connection's matter, see ackwatch.py. When the connection
+ends, what it had begun (there: passed or current) has had an attempt that may have been its last.
+What was queued counts one too, but is given to the next consumer however many it had: a client that
+dies of one message must not take all those behind it along.
 
-    passed    was sent before something that has been acknowledged: it was begun, its time runs
-              from its delivery
-    current   the first of the others: its time runs since it became the first
-    queued    the rest: the client has not come to it, and its time stands still
+The frame of a large message is made in another thread, and what follows it waits. A message that
+the client cannot read is declined: another consumer gets it, see `Broker.decline`.
 
-When the connection ends, what was passed or current has had an attempt that may have been its last.
-What was queued counts one too, but is given to the next consumer however many it had: a client
-that dies of one message must not take all those behind it along.
-
-A subscription of a fan-out queue is one of a topic, which ends with it. Without acknowledgements
-(`settle_on_send`) a delivery is settled when its bytes have left.
+A subscription of a fan-out queue is one of a topic. With acknowledgements it is a member of the
+topic's group: what the last one has not acknowledged stays with the topic, as it would with a
+queue; the copies of the others end with them. Without acknowledgements (`settle_on_send`) a
+delivery is settled when its bytes have left, and all ends with the subscription.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable
+from functools import partial
 from typing import Final, NamedTuple
 
 from sluicemq.broker import Broker, Consumer, Delivery, Destination, Window
 from sluicemq.model.errors import BrokerError
+from sluicemq.model.message import BodyKind, Origin
 from sluicemq.protocols.link import Link, Timer
+from sluicemq.protocols.vibemq.ackwatch import Copy
 from sluicemq.protocols.vibemq.compression import THRESHOLD, Compression
 from sluicemq.protocols.vibemq.held import Held
 from sluicemq.protocols.vibemq.mapping import shown_id
+from sluicemq.protocols.vibemq.offload import LARGE
+from sluicemq.protocols.vibemq.outgoing import LargeDeliveries, LargeDelivery, LargeKey, Request
 from sluicemq.protocols.vibemq.queues import find
 from sluicemq.protocols.vibemq.templates import DeliverTemplate
 from sluicemq.protocols.vibemq.wire import HEADER_SIZE, MAX_BODY, compressed
@@ -41,6 +43,8 @@ WINDOW: Final = 256
 WINDOW_BYTES: Final = 1 << 20
 ACK_TIMEOUT: Final = 30.0
 """Seconds."""
+_SHARED_BYTES: Final = 16 * 1024
+"""Bytes of a frame from which on it is compressed once for all subscribers of a topic."""
 _UNSENT: Final = 1024
 """Messages written to a subscriber that does not acknowledge, and not yet sent."""
 
@@ -70,6 +74,7 @@ class Shared:
     creator      Identity.creator of the user, once logged in
     unsent       deliveries that are settled when their bytes have left
     traffic      of all VibeMQ clients
+    large        frames of large messages, of all connections
     """
 
     __slots__ = (
@@ -78,6 +83,7 @@ class Shared:
         "congested",
         "creator",
         "held",
+        "large",
         "link",
         "name",
         "terms",
@@ -85,13 +91,16 @@ class Shared:
         "unsent",
     )
 
-    def __init__(self, link: Link, broker: Broker, terms: Terms, name: str) -> None:
+    def __init__(
+        self, link: Link, broker: Broker, terms: Terms, name: str, large: LargeDeliveries
+    ) -> None:
         self.link = link
+        self.large = large
         self.broker = broker
         self.terms = terms
         self.name = name
         self.traffic = broker.traffic_of("vibemq")
-        self.held = Held()
+        self.held = Held(link, broker)
         self.compression = Compression.NONE
         self.creator: str | None = ""
         self.congested = False
@@ -102,22 +111,23 @@ class Subscriber:
     """See the module. It stays when its queue is removed, and goes on when there is one again."""
 
     __slots__ = (
-        "_alarm",
+        "_behind",
         "_broker",
         "_bytes",
         "_consumer",
-        "_current",
-        "_current_since",
         "_full",
+        "_made",
         "_passed",
-        "_settled_at",
+        "_passed_order",
+        "_passed_priority",
+        "_request",
         "_shared",
         "_template",
-        "_timeout",
         "_topic",
         "_unsettled",
         "_waits",
         "name",
+        "timeout",
     )
 
     def __init__(self, shared: Shared, name: str) -> None:
@@ -129,18 +139,23 @@ class Subscriber:
         self._waits: Callable[[Destination], None] | None = None
         """Waits for a queue of that name."""
         self._topic = False
-        self._timeout = 0
+        self.timeout = 0
+        """ms within which a delivery has to be acknowledged; 0 = never."""
         self._unsettled = True
         """Deliveries are held until they are acknowledged."""
         self._bytes = 0
         self._full = False
-        self._alarm: Timer | None = None
-        self._settled_at = 0
-        """Steady ms of the last acknowledgement, or of the last time that ran out."""
+        self._behind: list[Delivery] = []
+        """A delivery whose large frame is being made, and those after it."""
+        self._request: Request | Timer | None = None
+        """What it waits for."""
+        self._made: tuple[LargeKey, bytes] | None = None
+        """The frame that was waited for."""
         self._passed = 0
-        """Steady ms of the delivery, of those acknowledged, that was made last."""
-        self._current = 0
-        self._current_since = 0
+        """Steady ms at which that was sent which, of what was acknowledged, was sent last."""
+        self._passed_priority = 0
+        self._passed_order = 0
+        """And its place in the queue: what is sent at a time is sent in that order."""
 
     @property
     def consumer(self) -> Consumer | None:
@@ -161,11 +176,13 @@ class Subscriber:
         subscription = destination.queue
         self._topic = destination.topic
         if self._topic:
-            subscription = broker.subscribe(destination, self._shared.name)
+            settings = destination.settings
+            member = settings.hold and not settings.settle_on_send
+            subscription = broker.subscribe(destination, self._shared.name, member=member)
         self._unsettled = not destination.settings.settle_on_send
-        self._timeout = 0
+        self.timeout = 0
         if self._unsettled:
-            self._timeout = destination.settings.ack_timeout or terms.ack_timeout
+            self.timeout = destination.settings.ack_timeout or terms.ack_timeout
         window = Window(0, True)
         consumer = broker.attach(subscription, self, window, ack_timeout=0)
         self._consumer = consumer
@@ -190,12 +207,10 @@ class Subscriber:
         except BrokerError:
             self._consumer = None  # it has all the consumers it may have
 
-    def end(self) -> None:
-        """Give everything back."""
+    def end(self, begun: set[int]) -> None:
+        """Give everything back; `begun` as AckWatch has it."""
         broker = self._broker
-        if self._alarm is not None:
-            self._alarm.cancel()
-            self._alarm = None
+        unsent = self._stop_sending()
         if self._waits is not None:
             broker.stop_waiting(self.name, self._waits)
             self._waits = None
@@ -203,24 +218,22 @@ class Subscriber:
         if consumer is None:
             return
         del self._shared.held.mine[consumer]
-        if self._topic:
+        if self._topic and not broker.keeps(consumer.subscription):
             broker.unsubscribe(consumer.subscription)
             return
-        queued: list[int] = []
-        begun = False
-        for delivery in consumer.unacked.values():
-            if delivery.delivered >= self._passed:
-                if begun:
-                    queued.append(delivery.sequence)
-                begun = True
+        broker.release(consumer, unsent, attempted=False)
+        queued = [sequence for sequence in consumer.unacked if sequence not in begun]
         broker.release(consumer, queued, spared=True)
         broker.detach(consumer)
+        if self._topic:
+            broker.unsubscribe(consumer.subscription)
 
     def detached(self, consumer: Consumer) -> None:
         """The queue has been removed, and what was held is gone with it."""
         if consumer is not self._consumer:
             return
         self._consumer = None
+        self._stop_sending()
         del self._shared.held.mine[consumer]
         destination = find(self._broker, self.name)
         if destination is None:
@@ -237,11 +250,14 @@ class Subscriber:
 
     def resume(self) -> None:
         """The connection takes bytes again."""
-        if self._consumer is not None and not self._full:
+        if self._consumer is not None and not self._full and not self._behind:
             self._broker.resume(self._consumer)
 
-    def _measure(self, consumer: Consumer) -> None:
-        """How much is held, counted anew: it may have become less without a word to us."""
+    def measure(self) -> None:
+        """Count anew how much is held: it may have become less without a word to us."""
+        consumer = self._consumer
+        if consumer is None:
+            return
         self._bytes = sum(delivery.size for delivery in consumer.unacked.values())
         full = self._bytes >= self._shared.terms.window_bytes
         if full == self._full:
@@ -249,13 +265,27 @@ class Subscriber:
         self._full = full
         if full:
             self._broker.suspend(consumer)
-        elif not self._shared.congested:
+        elif not self._shared.congested and not self._behind:
             self._broker.resume(consumer)
 
     # --- deliveries --------------------------------------------------------------------------
 
     def deliver(self, consumer: Consumer, deliveries: list[Delivery]) -> None:
         """Send them. Only writes: this is called from within the dispatch of a queue."""
+        if self._behind:
+            self._behind += deliveries
+        else:
+            self._send(consumer, deliveries)
+        for delivery in deliveries:
+            self._bytes += delivery.size
+        if self._bytes >= self._shared.terms.window_bytes:
+            self._full = True
+            self._broker.suspend(consumer)
+        if self.timeout:
+            self._shared.held.watch.expect(self.timeout)
+
+    def _send(self, consumer: Consumer, deliveries: list[Delivery]) -> None:
+        """Write their frames, up to one that has to be made in another thread."""
         shared = self._shared
         how = shared.compression
         held = shared.held
@@ -265,42 +295,129 @@ class Subscriber:
         prefix = self._broker.identity
         chunks: list[bytes] = []
         too_long: list[int] = []
-        size = 0
-        for delivery in deliveries:
+        copies = held.watch.copies
+        for place, delivery in enumerate(deliveries):
             message = delivery.message
             assert message is not None  # in flight
             identity = shown_id(message, prefix)
-            frame = fill(message, identity.encode(), delivery.attempts)
-            if len(frame) > MAX_BODY + HEADER_SIZE:
+            if delivery.size > LARGE:
+                large = self._find_large(delivery, identity.encode())
+                if large is None:
+                    self._behind = deliveries[place:]
+                    self._broker.suspend(consumer)
+                    break
+                frame = large
+            else:
+                frame = fill(message, identity.encode(), delivery.attempts)
+                if how:
+                    frame = self._compressed(frame, delivery)
+            if not 0 < len(frame) <= MAX_BODY + HEADER_SIZE:
                 too_long.append(delivery.sequence)
                 continue
-            if how:
-                frame = compressed(frame, how, shared.terms.threshold)
             chunks.append(frame)
-            size += delivery.size
             if not unsettled:
                 shared.unsent.append((self, delivery))
             elif first.setdefault(identity, delivery) is not delivery:
                 held.add_again(identity, delivery)
+            if copies is not None:
+                copies.append(Copy(identity, delivery, self))
         shared.link.write(chunks)
         shared.traffic.delivered += len(chunks)
         held.trim()
-        self._bytes += size
-        if self._bytes >= shared.terms.window_bytes:
-            self._full = True
-            self._broker.suspend(consumer)
-        if self._timeout and self._alarm is None:
-            self._alarm = shared.link.call_later(self._timeout / 1000, self._ring)
         if too_long:
-            shared.link.call_later(0, lambda: self._bury(consumer, too_long))
+            decline = partial(self._decline, consumer, how, too_long)
+            shared.link.call_later(0, decline)
 
-    def _bury(self, consumer: Consumer, sequences: list[int]) -> None:
-        """Messages from other protocols that no VibeMQ client can read."""
-        for sequence in sequences:
-            if sequence in consumer.unacked:
-                self._broker.dead_letter(
-                    consumer.subscription, sequence, "TooLargeForVibeMQ", force=True
-                )
+    def _compressed(self, frame: bytes, delivery: Delivery) -> bytes:
+        """As `wire.compressed`; once for all subscribers of a topic."""
+        shared = self._shared
+        how, threshold = shared.compression, shared.terms.threshold
+        if not self._topic or len(frame) < _SHARED_BYTES:
+            return compressed(frame, how, threshold)
+        key = self._key(delivery)
+        found = shared.large.find(key)
+        if found is None:
+            found = compressed(frame, how, threshold)
+            shared.large.keep(key, found)
+        return found
+
+    def _key(self, delivery: Delivery) -> LargeKey:
+        queue = self._template.name
+        shared = self._shared
+        return LargeKey(
+            delivery.sequence,
+            queue,
+            delivery.attempts,
+            shared.compression,
+            shared.terms.detect_json,
+        )
+
+    def _find_large(self, delivery: Delivery, identity: bytes) -> bytes | None:
+        """The frame of a large message, b"" if the client could not read it, None if it has to be
+        waited for."""
+        shared = self._shared
+        message = delivery.message
+        assert message is not None
+        key = self._key(delivery)
+        made, self._made = self._made, None
+        if made is not None and made[0] == key:
+            return made[1]
+        found = shared.large.find(key)
+        if found is not None:
+            return found
+        if (
+            not shared.compression
+            and message.kind is BodyKind.JSON
+            and (message.origin is Origin.VIBEMQ or delivery.size > MAX_BODY)
+        ):
+            if delivery.size > MAX_BODY:
+                return b""
+            return self._template.fill(message, identity, delivery.attempts)
+        wanted = LargeDelivery(key, message, identity, shared.terms.threshold)
+        self._request = shared.link.call_later(0, partial(self._ask, wanted))
+        return None
+
+    def _ask(self, wanted: LargeDelivery) -> None:
+        self._request = None
+        request = self._shared.large.request(wanted, partial(self._has_made, wanted.key))
+        if self._request is None:
+            self._request = request
+
+    def _has_made(self, key: LargeKey, frame: bytes | Exception) -> None:
+        # as everything that happens to a connection, so that an error ends no other
+        self._request = self._shared.link.call_later(0, partial(self._go_on, key, frame))
+
+    def _go_on(self, key: LargeKey, frame: bytes | Exception) -> None:
+        """Send the large frame, and what has waited behind it."""
+        self._request = None
+        if isinstance(frame, Exception):
+            raise frame
+        consumer = self._consumer
+        if consumer is None:
+            return
+        held = consumer.unacked
+        behind, self._behind = self._behind, []
+        self._made = (key, frame)
+        self._send(consumer, [each for each in behind if held.get(each.sequence) is each])
+        self._made = None
+        if not self._behind and not self._full and not self._shared.congested:
+            self._broker.resume(consumer)
+
+    def _stop_sending(self) -> list[int]:
+        """Forget what has not been sent. Returns its sequences."""
+        if self._request is not None:
+            self._request.cancel()
+            self._request = None
+        behind, self._behind = self._behind, []
+        return [delivery.sequence for delivery in behind]
+
+    def _decline(self, consumer: Consumer, how: Compression, sequences: list[int]) -> None:
+        """Messages that this client cannot read."""
+        if consumer is self._consumer:
+            how_named = how.name.lower() if how else "no compression"
+            kind = f"VibeMQ with {how_named}"
+            self._broker.decline(consumer, sequences, kind, "TooLargeForVibeMQ")
+            self.measure()
 
     def sent(self, delivery: Delivery) -> None:
         """A delivery to one that does not acknowledge has left."""
@@ -312,43 +429,91 @@ class Subscriber:
         """The client has done with a delivery that `consumer`, this one's, holds or held."""
         if not consumer.subscription.settle(consumer, delivery.sequence):
             return
-        self._settled_at = self._broker.clock.steady
-        if delivery.delivered > self._passed:
-            self._passed = delivery.delivered
+        watch = self._shared.held.watch
+        at = delivery.delivered
+        if watch.copies is None:
+            watch.heard = self._broker.clock.steady
+            if at > self._passed or (at == self._passed and self._is_behind(delivery)):
+                self._passed = at
+                self._passed_priority = delivery.priority
+                self._passed_order = delivery.order
+                if at > watch.passed:
+                    watch.passed = at
         self._bytes -= delivery.size
         if self._full and (self._bytes < self._shared.terms.window_bytes or not consumer.unacked):
-            self._measure(consumer)
+            self.measure()
 
     # --- time --------------------------------------------------------------------------------
 
-    def _ring(self) -> None:
-        """Take back what has been held for too long; see the module."""
-        self._alarm = None
+    def has_passed(self, delivery: Delivery) -> bool:
+        """Return whether something that was sent at that time and behind it was acknowledged."""
+        return delivery.delivered == self._passed and not self._is_behind(delivery)
+
+    def _is_behind(self, delivery: Delivery) -> bool:
+        """Return whether a delivery's place in the queue is behind what was acknowledged last."""
+        priority = delivery.priority
+        if priority == self._passed_priority:
+            return delivery.order > self._passed_order
+        return priority < self._passed_priority
+
+    def time_out(self, sequences: list[int]) -> None:
+        """Deliver again what has not been acknowledged in time, counting an attempt: to another
+        consumer or, if there is none, to the same one."""
         consumer = self._consumer
         if consumer is None:
             return
         broker = self._broker
-        now = broker.clock.steady
-        timeout = self._timeout
-        late: list[int] = []
-        next_time = now + timeout
-        for delivery in consumer.unacked.values():
-            current = delivery.delivered >= self._passed
-            since = delivery.delivered
-            if current:
-                if delivery.sequence != self._current:
-                    self._current = delivery.sequence
-                    self._current_since = self._settled_at
-                since = max(since, self._current_since)
-            if since + timeout <= now:
-                late.append(delivery.sequence)
-                self._settled_at = now
-                continue
-            next_time = min(next_time, since + timeout)
-            if current:
-                break
-        broker.time_out(consumer, late)
-        self._measure(consumer)
-        if consumer.unacked:
-            delay = max(1, next_time - now) / 1000
-            self._alarm = self._shared.link.call_later(delay, self._ring)
+        delayed = consumer.subscription.destination.settings.retry_delay
+        if delayed or self._shared.congested or self._has_rivals(consumer):
+            broker.time_out(consumer, sequences)
+        else:
+            again = broker.again(consumer, sequences, attempted=True)
+            held = {delivery.sequence for delivery in again}
+            self._shared.held.watch.give_up(s for s in sequences if s not in held)
+            if again:
+                self.deliver(consumer, again)
+
+    def narrow(self) -> None:
+        """Give the client, which is silent, one message at a time, and what it has not begun to
+        others, if there are any."""
+        consumer = self._consumer
+        if consumer is None or not self.timeout:
+            return
+        broker = self._broker
+        window = consumer.window
+        broker.revoke(window)
+        if self._has_rivals(consumer):
+            broker.release(consumer, attempted=False)
+            broker.revoke(window)
+        if not consumer.unacked:
+            broker.grant(window, 1)
+
+    def widen(self, taken_back: int) -> None:
+        """Give the client, which is not silent, its whole window, less so many copies that were
+        taken back and that it still has."""
+        consumer = self._consumer
+        if consumer is None or not self.timeout:
+            return
+        missing = self._shared.terms.window - taken_back
+        missing -= len(consumer.unacked) + consumer.window.credit
+        if missing > 0:
+            self._broker.grant(consumer.window, missing)
+
+    def settle_taken_back(self, sequence: int) -> None:
+        """Settle what the client has done with after it was taken back, wherever that is now."""
+        if self._consumer is not None:
+            self._broker.settle_any(self._consumer.subscription, sequence)
+
+    def _has_rivals(self, consumer: Consumer) -> bool:
+        """Return whether another consumer could take what this one gives back."""
+        for peer in consumer.subscription.consumers:
+            if peer is not consumer and peer.active and not peer.suspended:
+                sink = peer.sink
+                if not (isinstance(sink, Subscriber) and sink.silent):
+                    return True
+        return False
+
+    @property
+    def silent(self) -> bool:
+        """The connection is, see AckWatch."""
+        return self._shared.held.watch.silent

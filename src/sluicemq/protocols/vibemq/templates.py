@@ -27,14 +27,14 @@ _NO_ERROR: Final = bytes(4)
 
 
 class DeliverTemplate:
-    """DELIVER frames of one queue; `queue` is its name's bytes, `detect_json` as in
-    `mapping.shown_payload`."""
+    """DELIVER frames of one queue; `queue` is its name's bytes, `name` afterwards; `detect_json` as
+    in `mapping.shown_payload`."""
 
-    __slots__ = ("_detect_json", "_fixed", "_name", "_queue", "_tail")
+    __slots__ = ("_detect_json", "_fixed", "_queue", "_tail", "name")
 
     def __init__(self, queue: bytes, detect_json: bool = True) -> None:
         self._detect_json = detect_json
-        self._name = queue
+        self.name = queue
         self._queue = _u16(len(queue)) + queue
         self._tail = encode_headers({ATTEMPTS_HEADER: "1"}) + _NO_ERROR
         self._fixed = 4 + len(self._queue) + 4 + len(self._tail)
@@ -64,7 +64,7 @@ class DeliverTemplate:
                         self._tail,
                     )
                 )
-        return to_deliver(message, identity, self._name, attempts, detect_json=self._detect_json)
+        return to_deliver(message, identity, self.name, attempts, detect_json=self._detect_json)
 
 
 class AckTemplate:

@@ -26,7 +26,13 @@ from types import MappingProxyType
 from typing import Final, NamedTuple
 
 from sluicemq.model.errors import FrameTooLarge, ProtocolError, without_traceback
-from sluicemq.protocols.vibemq.compression import THRESHOLD, Compression, compress, decompress
+from sluicemq.protocols.vibemq.compression import (
+    THRESHOLD,
+    Compression,
+    Unpacker,
+    compress,
+    compress_to_fit,
+)
 
 CONNECT: Final = 0
 CONNECT_ACK: Final = 1
@@ -89,7 +95,13 @@ FROM_SERVER: Final = ANSWERED_ALIKE | {
 }
 
 MAX_BODY: Final = 1_048_576
-"""Bytes of a body that everybody accepts: the .NET client's limit cannot be changed."""
+"""Bytes of a body as it travels that everybody accepts: the .NET client's limit cannot be
+changed."""
+MAX_UNPACKED: Final = 64 << 20
+"""Bytes of a decompressed body that everybody accepts; a constant of the .NET client, too."""
+TOO_LONG: Final = -1
+"""Type that a `Decoder` gives to a plain frame above the limit, whose body it skips: it has the
+frame's id, and an error message."""
 MAX_STRING: Final = 65_535
 """Bytes of an id, a queue name, a header's key or value, an error code or message."""
 HEADER_SIZE: Final = 5
@@ -124,17 +136,25 @@ class Frame(NamedTuple):
 class Limits(NamedTuple):
     """Largest input accepted.
 
-    frame    bytes of a body, both as it travels and decompressed; checked against the header,
-             before the body comes, and against what decompression yields, while it does
-    headers  headers of a frame; far above what a server lets pass, so that it can answer that
-    unpacked bytes that the compressed frames of one `feed` may unpack to before the rest has to
-             wait for the next (the last frame may exceed it); 0 = no limit. A kilobyte of
-             compressed frames may stand for a hundred megabytes
+    frame      bytes of a body as it travels; checked against the header, before the body comes
+    unpacked   bytes of a body when it is decompressed, or was not compressed
+    headers    headers of a frame; far above what a server lets pass, so that it can answer that
+    batch      bytes that the compressed frames of one `feed` may unpack to before the rest has to
+               wait for the next (the last frame may exceed it); 0 = no limit. A kilobyte of
+               compressed frames may stand for a hundred megabytes
+    inline     bytes of a decompressed body above which a frame is a `LargeFrame`; 0 = no limit
+    skip       a plain frame above `frame` or `unpacked` bytes is skipped, and returned as TOO_LONG;
+               else it is an error
+    compressed compressed frames are accepted
     """
 
     frame: int = MAX_BODY
+    unpacked: int = MAX_UNPACKED
     headers: int = 4096
-    unpacked: int = 0
+    batch: int = 0
+    inline: int = 0
+    skip: bool = False
+    compressed: bool = True
 
 
 _DEFAULT_LIMITS: Final = Limits()
@@ -150,9 +170,43 @@ _u16: Final = Struct(">H")
 _VERSION: Final = 1
 _SHORTEST: Final = 2
 """Bytes of a body; a shorter one is refused by its length alone, as the original does."""
+_LONGEST: Final = 0x7FFFFFFF
+"""Bytes of a body; a longer one is refused by its length alone, as the original does."""
 _GZIP_MAGIC: Final = b"\x1f\x8b"
 _TRAILER: Final = b"\0\0\0\0"
 """Both error strings, absent."""
+
+
+class LargeFrame:
+    """A complete frame above `Limits.inline` bytes that has not been taken apart, because that
+    takes a while. Nothing behind it is looked at before `Decoder.large` is None again.
+
+    size  bytes that it holds
+    """
+
+    __slots__ = ("_data", "_decoder", "_limit", "_unpacker", "size")
+
+    def __init__(
+        self, decoder: Decoder, data: bytes, unpacker: Unpacker | None, limit: int
+    ) -> None:
+        """`data` is the body of a plain frame; else the unpacker has it, up to `limit` bytes."""
+        self._decoder = decoder
+        self._data = data
+        self._unpacker = unpacker
+        self._limit = limit
+        self.size = len(data) if unpacker is None else unpacker.unpacked
+
+    def read(self, size: int = 0) -> Frame | None:
+        """Return the frame, once; None if it unpacks to more than `size` bytes, unless that is 0.
+        May be called in another thread. Raises ProtocolError."""
+        data = self._data
+        if self._unpacker is not None:
+            if not self._unpacker.unpack(size or self._limit):
+                return None
+            data = self._unpacker.body()
+            self._unpacker = None
+        self._data = b""
+        return self._decoder.read_body(data)
 
 
 class Decoder:
@@ -166,22 +220,26 @@ class Decoder:
     Which types the peer may send, and what they must carry, is not asked here: that is answered,
     and the connection goes on.
 
-    backlog   complete frames have been left packed because of `Limits.unpacked`: call `feed(b"")`
+    backlog   complete frames have been left packed because of `Limits.batch`: call `feed(b"")`
               when those that were returned have been handled
     unpacked  bytes that the compressed frames of the last `feed` unpacked to
+    large     the next frame, which the caller has to read itself (`LargeFrame`) and to report by
+              `finish_large`; what is fed meanwhile is kept
     """
 
     __slots__ = (
-        "_body_limit",
         "_first",
-        "_header_limit",
+        "_limits",
         "_need",
+        "_plain_limit",
         "_queues",
+        "_quick_limit",
         "_rest",
-        "_unpacked_limit",
+        "_skipped",
         "backlog",
         "error",
         "error_id",
+        "large",
         "unpacked",
     )
 
@@ -190,6 +248,9 @@ class Decoder:
         self.error_id = ""
         self.backlog = False
         self.unpacked = 0
+        self.large: LargeFrame | None = None
+        self._skipped = 0
+        """Bytes still to come of a frame that is skipped."""
         self.allow(limits)
         self._first = True
         self._rest = bytearray()
@@ -198,30 +259,45 @@ class Decoder:
 
     def allow(self, limits: Limits) -> None:
         """Set other limits, for frames that have not begun to arrive."""
-        self._body_limit = limits.frame
-        self._header_limit = limits.headers
-        self._unpacked_limit = limits.unpacked
+        self._limits = limits
+        self._plain_limit = min(limits.frame, limits.unpacked)
+        self._quick_limit = min(self._plain_limit, limits.inline or self._plain_limit)
 
     @property
     def incomplete(self) -> bool:
         """Whether a frame has begun to arrive and has not ended."""
-        return bool(self._rest) and not self.backlog
+        if self._skipped:
+            return True
+        return bool(self._rest) and not self.backlog and self.large is None
 
     @property
     def buffered(self) -> int:
         """Bytes received that belong to no frame returned so far."""
-        return len(self._rest)
+        return len(self._rest) + (0 if self.large is None else self.large.size)
 
     def discard(self) -> None:
         """Drop the bytes of the frames that have not been returned."""
         self._rest.clear()
         self.backlog = False
 
+    def finish_large(self, error: ProtocolError | None = None) -> None:
+        """The large frame has been read, or could not be. What stands behind it is a backlog."""
+        self.large = None
+        self.error = error
+        self.backlog = error is None and bool(self._rest)
+
     def feed(self, data: bytes) -> list[Frame]:
         """Take what was received; return the frames that are complete now. Never raises."""
         frames: list[Frame] = []
         if self.error is not None:
             return frames
+        if self.large is not None:
+            self._rest += data
+            return frames
+        if self._skipped and data:
+            skipped = min(self._skipped, len(data))
+            self._skipped -= skipped
+            data = data[skipped:]
         self.backlog = False
         self.unpacked = 0
         rest = self._rest
@@ -244,7 +320,7 @@ class Decoder:
         """Append what is complete in `data` to `frames`; return where the rest begins."""
         position = 0
         size = len(data)
-        limit = self._body_limit
+        limit = self._quick_limit
         unpack = _lead.unpack_from
         queues = self._queues
         append = frames.append
@@ -299,6 +375,7 @@ class Decoder:
     def _slowly(self, data: bytes, position: int, frames: list[Frame]) -> int:
         """As _parse, whatever comes: frames that are compressed, incomplete or broken."""
         size = len(data)
+        limits = self._limits
         while position < size:
             if size - position < _u32.size:
                 self._need = _u32.size
@@ -306,10 +383,8 @@ class Decoder:
             length = _u32.unpack_from(data, position)[0]
             if length < _SHORTEST:
                 raise ProtocolError(f"a frame announces a body of {length} bytes")
-            if length > self._body_limit:
-                raise FrameTooLarge(
-                    f"a frame of {length} bytes is announced, the limit is {self._body_limit}"
-                )
+            if length > (_LONGEST if limits.skip else limits.frame):
+                raise _announced(length, limits.frame)
             start = position + HEADER_SIZE
             if size < start:
                 self._need = HEADER_SIZE
@@ -324,25 +399,83 @@ class Decoder:
                     if self._first
                     else "the frame is marked gzip and is not"
                 )
+            if flag and length > limits.frame:
+                raise _announced(length, limits.frame)
             end = start + length
+            if not flag and length > self._plain_limit:
+                if not limits.skip:
+                    raise _announced(length, self._plain_limit)
+                skipped = self._too_long(data, position, length)
+                if skipped is None:
+                    break
+                frames.append(skipped)
+                self._first = False
+                position = min(end, size)
+                self._skipped = end - position
+                continue
             if size < end:
                 # an old client must not be waited for: its frames are shorter than they seem
                 looked_into = flag != Compression.GZIP or size >= start + len(_GZIP_MAGIC)
                 self._need = (end if looked_into else start + len(_GZIP_MAGIC)) - position
                 break
-            if flag:
-                if 0 < self._unpacked_limit <= self.unpacked:
-                    self.backlog = True
-                    self._need = 0
-                    break
-                body = decompress(data[start:end], flag, self._body_limit)
-                self.unpacked += len(body)
-                frames.append(self._body(body, 0, len(body)))
-            else:
-                frames.append(self._body(data, start, end))
+            if flag and not limits.compressed:
+                raise ProtocolError(
+                    "a compressed frame before the login: send Connect uncompressed, and wait for "
+                    "ConnectAck before sending more"
+                )
+            if 0 < limits.batch <= self.unpacked and flag:
+                self.backlog = True
+                self._need = 0
+                break
+            frame = self._complete(data, start, end, flag)
             self._first = False
             position = end
+            if frame is None:
+                self._need = 0
+                break
+            frames.append(frame)
         return position
+
+    def _too_long(self, data: bytes, position: int, length: int) -> Frame | None:
+        """The TOO_LONG that stands for a frame which is to be skipped, or None if more of it has
+        to come. Raises ProtocolError if it has no id."""
+        start = position + HEADER_SIZE
+        id_at = start + 4
+        if len(data) < id_at:
+            self._need = id_at - position
+            return None
+        id_end = id_at + (data[id_at - 2] << 8) + data[id_at - 1]
+        if id_end == id_at or id_end > start + length:
+            raise ProtocolError("a frame has no id")
+        if len(data) < id_end:
+            self._need = id_end - position
+            return None
+        why = f"the frame has {length} bytes, the limit is {self._plain_limit}"
+        if self._plain_limit == self._limits.frame < self._limits.unpacked:
+            why += f" (max_frame_bytes); up to {self._limits.unpacked} bytes may be sent compressed"
+        return Frame(TOO_LONG, _string(data[id_at:id_end]), error_message=why)
+
+    def _complete(self, data: bytes, start: int, end: int, flag: int) -> Frame | None:
+        """The frame whose body, as it travels, is `data[start:end]`; None if it is `large` now.
+        Raises ProtocolError."""
+        limits = self._limits
+        inline = limits.inline or limits.unpacked
+        if flag:
+            unpacker = Unpacker(data[start:end], flag, limits.unpacked)
+            if not unpacker.unpack(inline):
+                self.large = LargeFrame(self, b"", unpacker, limits.unpacked)
+                return None
+            self.unpacked += unpacker.unpacked
+            body = unpacker.body()
+            return self._body(body, 0, len(body))
+        if end - start > inline:
+            self.large = LargeFrame(self, data[start:end], None, 0)
+            return None
+        return self._body(data, start, end)
+
+    def read_body(self, data: bytes) -> Frame:
+        """Return the frame of a decompressed body. Raises ProtocolError."""
+        return self._body(data, 0, len(data))
 
     def _body(self, data: bytes, start: int, end: int) -> Frame:
         """The frame whose body is `data[start:end]`. Raises ProtocolError."""
@@ -364,8 +497,8 @@ class Decoder:
         payload = data[payload_at:position]
         headers_at = position
         count = (data[position] << 8) + data[position + 1]
-        if count > self._header_limit:
-            raise ProtocolError(f"a frame has {count} headers, the limit is {self._header_limit}")
+        if count > self._limits.headers:
+            raise ProtocolError(f"a frame has {count} headers, the limit is {self._limits.headers}")
         headers, position = (
             _headers(data, position + 2, end, count) if count else ({}, position + 2)
         )
@@ -413,6 +546,10 @@ def _string(raw: bytes) -> str:
             "a string is not UTF-8, and too long with what stands for the bad bytes"
         )
     return text
+
+
+def _announced(length: int, limit: int) -> FrameTooLarge:
+    return FrameTooLarge(f"a frame of {length} bytes is announced, the limit is {limit}")
 
 
 def _short(what: str) -> ProtocolError:
@@ -642,3 +779,26 @@ def compressed(frame: bytes, how: Compression, threshold: int = THRESHOLD) -> by
         return frame
     flag, body = compress(frame[HEADER_SIZE:], how, threshold)
     return _prefix.pack(len(body), flag) + body if flag else frame
+
+
+def fitted(frame: bytes, how: Compression, threshold: int = THRESHOLD) -> bytes:
+    """An encoded frame in a form of which the body, as it travels, has at most MAX_BODY bytes:
+    as `compressed`, and with a higher quality where that is needed.
+
+    Raises FrameTooLarge if there is no such form. Takes seconds for 64 MiB.
+    """
+    size = len(frame) - HEADER_SIZE
+    if size > MAX_UNPACKED:
+        raise FrameTooLarge(f"the frame's body has {size} bytes, the limit is {MAX_UNPACKED}")
+    if how is not Compression.NONE and (size >= threshold or size > MAX_BODY):
+        body = compress_to_fit(frame[HEADER_SIZE:], how, min(size - 1, MAX_BODY))
+        if body is not None:
+            return _prefix.pack(len(body), how) + body
+    if size <= MAX_BODY:
+        return frame
+    if how is Compression.NONE:
+        raise FrameTooLarge(
+            f"the frame's body has {size} bytes, the limit is {MAX_BODY}, and compression has not "
+            "been agreed upon"
+        )
+    raise FrameTooLarge(f"the frame's body has more than {MAX_BODY} bytes, even compressed")

@@ -12,7 +12,7 @@ from sluicemq.model.errors import AccessDenied, AccessError
 from sluicemq.server.identity import changes
 from sluicemq.server.identity.changes import Change
 from sluicemq.server.identity.gate import Gate
-from sluicemq.server.identity.passwords import digest_form, password_warnings
+from sluicemq.server.identity.passwords import digest_form, password_warnings, scheme_of
 from sluicemq.server.identity.records import Database, UserRecord
 from sluicemq.server.identity.tokens import make_token
 
@@ -206,6 +206,7 @@ def _user(name: str, user: UserRecord) -> UserView:
         name=name,
         superuser=user.superuser,
         password=bool(user.password),
+        password_scheme=scheme_of(user.password),
         digest=bool(user.digest),
         roles=list(user.roles),
         permissions=_permissions(user.permissions),

@@ -5,7 +5,7 @@ None of them touches a file, and none hashes: that takes time, and the file is l
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from typing import Final
 
 from msgspec.structs import replace
@@ -63,6 +63,16 @@ def set_password(
     if allow_digest is None:
         allow_digest = bool(_user(database, name).digest)
     return _with(database, name, now, password=password, digest=digest if allow_digest else "")
+
+
+def replace_hashes(database: Database, hashes: Mapping[str, tuple[str, str]]) -> Database:
+    """Store the same passwords in another form: `hashes` has by user the stored hash and the one
+    that takes its place. A user who is gone or has another hash by now stays as it is."""
+    users = dict(database.users)
+    for name, (old, new) in hashes.items():
+        if name in users and users[name].password == old:
+            users[name] = replace(users[name], password=new)
+    return replace(database, users=users) if users != database.users else database
 
 
 def allow_digest(database: Database, name: str, now: int, allowed: bool) -> Database:

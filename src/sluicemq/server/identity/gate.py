@@ -43,7 +43,7 @@ from sluicemq.server.config import Config
 from sluicemq.server.identity import changes
 from sluicemq.server.identity.audit import Audit
 from sluicemq.server.identity.changes import Change
-from sluicemq.server.identity.login_queue import CallSoon, LoginCheck
+from sluicemq.server.identity.login_queue import CallSoon, LoginCheck, Verify
 from sluicemq.server.identity.logins import ADMIN, Logins
 from sluicemq.server.identity.passwords import (
     digest_form,
@@ -55,6 +55,7 @@ from sluicemq.server.identity.records import UserRecord
 from sluicemq.server.identity.roster import Roster
 from sluicemq.server.identity.store import UserStore
 from sluicemq.server.identity.tokens import fingerprint
+from sluicemq.server.identity.upgrades import PasswordUpgrades
 from sluicemq.server.listening import Listener, is_open
 
 LOCAL: Final = Identity("(local)", superuser=True)
@@ -79,6 +80,7 @@ class Gate:
         "_roster",
         "_store",
         "_under_way",
+        "_upgrades",
         "_wall",
         "audit",
         "required",
@@ -91,7 +93,7 @@ class Gate:
         *,
         clock: Callable[[], float] = time.monotonic,
         wall: Callable[[], float] = time.time,
-        verify: Callable[[str, str], bool] = verify,
+        verify: Verify = verify,
     ) -> None:
         """Raises ConfigurationError if the user database or the token file cannot be used."""
         settings = config.identity
@@ -110,11 +112,13 @@ class Gate:
         self._damage = ""
         self._store = UserStore(config.users_file)
         self._roster = Roster(self._store.read())
+        self._upgrades = PasswordUpgrades(self._store, self._changes, call_soon, self.refresh)
         self._logins = Logins(
             settings,
             call_soon,
             self.audit,
             lambda: self._roster,
+            self._upgrades,
             admin=admin,
             clock=clock,
             wall=wall,
@@ -148,6 +152,7 @@ class Gate:
             return
         self._damage = ""
         self._roster = Roster(database)
+        self._upgrades.resume()
         self.audit.changed(before, database)
         self._decide()
 
@@ -164,6 +169,7 @@ class Gate:
     def close(self) -> None:
         """No more checks and changes; those under way are finished."""
         self._logins.close()
+        self._upgrades.close()
         self._changes.shutdown()
 
     def _stay(self, damage: str) -> None:
@@ -231,20 +237,23 @@ class Gate:
             token = password
         if self._logins.is_admin(token or password):
             return lambda: ADMIN
-        mark, stored = fingerprint(token), self._roster.hash_of(user)
+        shown, password_mark = fingerprint(token), self._password_mark(user)
 
         def held() -> Identity | None:
             self.refresh()
-            name = self._roster.holder(mark, self._wall())
+            name = self._roster.holder(shown, self._wall())
             return self._roster.identity(name) if name else None
 
         def known() -> Identity | None:
             self.refresh()
             identity = self._roster.identity(user)
-            same = self._roster.hash_of(user) == stored
+            same = self._password_mark(user) == password_mark
             return identity if same and identity is not NOBODY else None
 
         return held if token else known
+
+    def _password_mark(self, user: str) -> str:
+        return self._upgrades.mark(self._roster.hash_of(user))
 
     # --- changes -----------------------------------------------------------------------------
 

@@ -1,7 +1,8 @@
 """The queue of login checks: few at a time, fair between addresses, off the event loop.
 
-Checking a password is slow on purpose. argon2 releases the interpreter lock, so that messages flow
-on while a thread checks; everything else happens on the event loop's thread and needs no lock.
+Checking a password is slow on purpose. argon2 and bcrypt release the interpreter lock, so that
+messages flow on while a thread checks; everything else happens on the event loop's thread and needs
+no lock.
 
     submit ── the queue is full ──────────> LoginBusy, to the newest check of the address that has
        │                                    the most waiting (the new one, if that is its own)
@@ -33,6 +34,9 @@ CallSoon = Callable[..., Any]
 Verdict = bool | AccessError
 """Whether what the client has shown is right, or why that is not looked at."""
 
+Verify = Callable[[str, str, int], bool]
+"""Checks a password in a thread: `passwords.verify`."""
+
 log = structlog.get_logger("sluicemq.identity")
 
 
@@ -42,14 +46,25 @@ class LoginCheck:
     address   of the client, see `failures.address_of`
     user      the name in the failure table
     key       equal for the same user and secret
-    stored    the argon2id hash, and
+    stored    the hash, and
     password  what is compared with it
+    highest   the highest cost of a bcrypt hash in the user database, see `passwords.verify`
     decide    called at its turn: return the verdict if no check is needed, else None
     conclude  called once with the result of the check, or of `decide`; return the final verdict
     answer    called once with the verdict
     """
 
-    __slots__ = ("address", "answer", "conclude", "decide", "key", "password", "stored", "user")
+    __slots__ = (
+        "address",
+        "answer",
+        "conclude",
+        "decide",
+        "highest",
+        "key",
+        "password",
+        "stored",
+        "user",
+    )
 
     def __init__(
         self,
@@ -59,6 +74,7 @@ class LoginCheck:
         *,
         stored: str,
         password: str,
+        highest: int,
         decide: Callable[[], Verdict | None],
         conclude: Callable[[bool], bool],
         answer: Callable[[Verdict], None],
@@ -68,6 +84,7 @@ class LoginCheck:
         self.key = key
         self.stored = stored
         self.password = password
+        self.highest = highest
         self.decide = decide
         self.conclude = conclude
         self.answer = answer
@@ -93,7 +110,7 @@ class LoginQueue:
         *,
         checks: int,
         most: int,
-        verify: Callable[[str, str], bool] = verify,
+        verify: Verify = verify,
     ) -> None:
         """`checks` run at a time, and `most` wait."""
         self._call_soon = call_soon
@@ -167,7 +184,7 @@ class LoginQueue:
     def _run(self, check: LoginCheck) -> None:
         """Compare, in a thread."""
         try:
-            right = self._verify(check.stored, check.password)
+            right = self._verify(check.stored, check.password, check.highest)
         except Exception as error:
             # a slot that is not given back would be lost for ever
             log.error("a password cannot be checked", exc_info=error)

@@ -5,10 +5,11 @@
     else ────────────────────────────────────> the queue (`login_queue`), then the failure table
 
 A password is proven where it has been right before: at the same address, with the same stored
-hash. What is remembered is a keyed digest, in memory. The address is part of it because an answer
-that comes at once tells that a guess is right; where nobody has logged in, a right guess must take
-its turn in the queue like a wrong one. There a password that is proven elsewhere only saves the
-work of the check, which lets many clients of one user come back after a restart.
+hash, or the one that has replaced it for the same password (`upgrades`). What is remembered is a
+keyed digest, in memory. The address is part of it because an answer that comes at once tells that a
+guess is right; where nobody has logged in, a right guess must take its turn in the queue like a
+wrong one. There a password that is proven elsewhere only saves the work of the check, which lets
+many clients of one user come back after a restart.
 
 A wrong token and an MD5 digest cost nothing to compare. So that they are no faster way to guess,
 they wait in the same queue, and a wrong one takes a check against a hash that nothing fits; so does
@@ -36,7 +37,14 @@ from sluicemq.model.errors import (
 from sluicemq.protocols.access import TOKEN_PREFIX, Admitted, Credentials
 from sluicemq.server.identity.audit import Audit, shown_user
 from sluicemq.server.identity.failures import FailureTable, address_of
-from sluicemq.server.identity.login_queue import CallSoon, LoginCheck, LoginQueue, Verdict
+from sluicemq.server.identity.legacy_hashes import bcrypt_cost
+from sluicemq.server.identity.login_queue import (
+    CallSoon,
+    LoginCheck,
+    LoginQueue,
+    Verdict,
+    Verify,
+)
 from sluicemq.server.identity.passwords import (
     MAX_PASSWORD,
     NO_DIGEST,
@@ -49,6 +57,7 @@ from sluicemq.server.identity.tokens import fingerprint
 if TYPE_CHECKING:
     from sluicemq.server.config import IdentitySettings
     from sluicemq.server.identity.roster import Roster
+    from sluicemq.server.identity.upgrades import PasswordUpgrades
 
 ADMIN: Final = Identity("(admin token)", superuser=True)
 """Who shows the admin token. No user can have that name."""
@@ -92,7 +101,16 @@ class ProvenDigests:
 class Logins:
     """The logins of one broker. All calls on the loop's thread."""
 
-    __slots__ = ("_admin", "_audit", "_failures", "_proven", "_queue", "_roster", "_wall")
+    __slots__ = (
+        "_admin",
+        "_audit",
+        "_failures",
+        "_proven",
+        "_queue",
+        "_roster",
+        "_upgrades",
+        "_wall",
+    )
 
     def __init__(
         self,
@@ -100,17 +118,19 @@ class Logins:
         call_soon: CallSoon,
         audit: Audit,
         roster: Callable[[], Roster],
+        upgrades: PasswordUpgrades,
         *,
         admin: str,
         clock: Callable[[], float],
         wall: Callable[[], float],
-        verify: Callable[[str, str], bool],
+        verify: Verify,
     ) -> None:
         """`roster` returns the users of the moment; `admin` is the fingerprint of the admin token,
         "" if there is none."""
         self._admin = admin
         self._audit = audit
         self._roster = roster
+        self._upgrades = upgrades
         self._wall = wall
         self._failures = FailureTable(
             clock,
@@ -190,16 +210,19 @@ class Logins:
     def _by_password(self, login: _Login, password: str) -> LoginCheck | None:
         user = login.shown
         stored = self._roster().hash_of(user)
-        if len(password.encode("utf-8", "surrogatepass")) > MAX_PASSWORD:
+        too_long = len(password.encode("utf-8", "surrogatepass")) > MAX_PASSWORD
+        if too_long and not bcrypt_cost(stored):
             password, stored = "", UNKNOWN
-        here = self._proven.digest("password at", login.address, user, stored, password)
+        mark = self._upgrades.mark(stored)
+        here = self._proven.digest("password at", login.address, user, mark, password)
         if here in self._proven:
+            self._upgrades.offer(user, stored, password)
             login.admit(self._roster().identity(user), "password")
             return None
-        anywhere = self._proven.digest("password", user, stored, password)
+        anywhere = self._proven.digest("password", user, mark, password)
 
         def unchanged() -> bool:
-            return stored != UNKNOWN and self._roster().hash_of(user) == stored
+            return stored != UNKNOWN and self._upgrades.mark(self._roster().hash_of(user)) == mark
 
         return login.check(
             "password",
@@ -209,9 +232,15 @@ class Logins:
             password=password,
             valid=unchanged,
             proves=(here, anywhere),
+            proved=lambda: self._upgrades.offer(user, self._roster().hash_of(user), password),
         )
 
     # --- for _Login --------------------------------------------------------------------------
+
+    @property
+    def highest_cost(self) -> int:
+        """Return the highest cost of a bcrypt hash that a user has; 0 if there is none."""
+        return self._roster().highest_cost
 
     def refusal(self, login: _Login) -> TooManyFailures | None:
         """Return why logins of the pair are refused now, if they are."""
@@ -289,12 +318,13 @@ class _Login:
         password: str = "",
         valid: Callable[[], bool] = lambda: False,
         proves: tuple[bytes, ...] = (),
+        proved: Callable[[], None] = lambda: None,
     ) -> LoginCheck | None:
         """Queue the attempt, unless its pair is refused.
 
         `known` returns, at the attempt's turn, whether it is right without a check; `valid`, after
         a check that fitted, whether `stored` still counts. `proves` are the digests to remember if
-        it is right.
+        it is right, and `proved` is called then.
         """
         logins = self._logins
         if (refusal := logins.refusal(self)) is not None:
@@ -307,6 +337,8 @@ class _Login:
         def conclude(right: bool) -> bool:
             right = right and (valid() or known())
             logins.conclude(self, proves, right)
+            if right:
+                proved()
             return right
 
         check = LoginCheck(
@@ -315,6 +347,7 @@ class _Login:
             key,
             stored=stored,
             password=password,
+            highest=logins.highest_cost,
             decide=decide,
             conclude=conclude,
             answer=partial(self._answer, how),

@@ -1,7 +1,8 @@
 """Passwords: how they are kept, and how one is checked.
 
 argon2id with 19 MiB, 2 passes and 1 lane (OWASP's Password Storage Cheat Sheet; 15 to 25 ms a
-check). The parameters stand in each hash, so that hashes made with others go on working.
+check). The parameters stand in each hash, so that hashes made with others go on working. Hashes
+that were taken over from VibeMQ are bcrypt's (`legacy_hashes`) until their user's first login.
 """
 
 from __future__ import annotations
@@ -14,6 +15,7 @@ from argon2 import PasswordHasher
 from argon2.exceptions import InvalidHashError, VerificationError
 
 from sluicemq.model.errors import AccessError, ConfigurationError
+from sluicemq.server.identity.legacy_hashes import bcrypt_cost, equalise, verify_bcrypt
 
 MAX_PASSWORD: Final = 1024
 """Bytes in UTF-8."""
@@ -74,12 +76,37 @@ def password_warnings(password: str) -> list[str]:
     ]
 
 
-def verify(stored: str, password: str) -> bool:
-    """Whether `stored` was made of this password. Slow on purpose; from any thread."""
+def verify(stored: str, password: str, highest: int = 0) -> bool:
+    """Return whether `stored` was made of this password. Slow on purpose; from any thread.
+
+    `highest` is the highest cost of a bcrypt hash in the user database, 0 if there is none: all
+    passwords that are wrong take as long as one that is compared with such a hash.
+    """
+    try:
+        secret, is_text = password.encode(), True
+    except UnicodeEncodeError:
+        secret, is_text = b"", False
+    by_bcrypt = bool(bcrypt_cost(stored))
+    right = verify_bcrypt(stored, secret) if by_bcrypt else _verify_argon2(stored, secret)
+    if right and is_text:
+        return True
+    if highest:
+        equalise(stored, highest)
+        if by_bcrypt:
+            _verify_argon2(UNKNOWN, secret)
+    return False
+
+
+def _verify_argon2(stored: str, password: bytes) -> bool:
     try:
         return _hasher.verify(stored, password)
-    except (VerificationError, InvalidHashError, UnicodeEncodeError):
+    except (VerificationError, InvalidHashError):
         return False
+
+
+def scheme_of(stored: str) -> str:
+    """Return what a password is hashed with: argon2id or bcrypt; "" for no password."""
+    return "bcrypt" if bcrypt_cost(stored) else "argon2id" if stored else ""
 
 
 def digest_form(user: str, password: str) -> str:

@@ -20,6 +20,7 @@ import msgspec
 
 from sluicemq.model.access import Permission, is_pattern, is_user_name
 from sluicemq.model.errors import ConfigurationError
+from sluicemq.server.identity.legacy_hashes import COSTS, bcrypt_cost
 
 VERSION: Final = 1
 
@@ -48,7 +49,8 @@ class TokenRecord(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fiel
 class UserRecord(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """A user.
 
-    password  argon2id in its usual notation; "" = cannot log in with a password
+    password  argon2id in its usual notation, or bcrypt until the first login of a user who was
+              taken over from VibeMQ; "" = cannot log in with a password
     digest    see `passwords.digest_form`; "" = may not log in with a digest
     created   seconds since the epoch, as is `updated`
     """
@@ -70,6 +72,11 @@ class Database(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=
     changed_by: str = ""
     users: dict[str, UserRecord] = msgspec.field(default_factory=dict)
     roles: dict[str, tuple[Permission, ...]] = msgspec.field(default_factory=dict)
+
+    @property
+    def highest_cost(self) -> int:
+        """The highest cost of a bcrypt hash; 0 if there is none."""
+        return max((bcrypt_cost(user.password) for user in self.users.values()), default=0)
 
     def rights(self, name: str) -> tuple[Permission, ...]:
         """A user's own permissions and those of its roles. KeyError if there is no such user."""
@@ -113,8 +120,11 @@ def _problems(database: Database) -> list[str]:
     listed = [*database.roles.items()]
     for name, user in database.users.items():
         listed.append((name, user.permissions))
-        if not _PASSWORD.match(user.password):
-            found.append(f"users.{name}.password is not an argon2id hash")
+        if not _PASSWORD.match(user.password) and not bcrypt_cost(user.password):
+            found.append(
+                f"users.{name}.password is neither an argon2id hash nor one of bcrypt with a cost "
+                f"of {COSTS[0]} to {COSTS[-1]}"
+            )
         if not _DIGEST.match(user.digest):
             found.append(f"users.{name}.digest is not a digest")
         if missing := [role for role in user.roles if role not in database.roles]:

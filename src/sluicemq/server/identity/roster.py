@@ -11,7 +11,7 @@ from sluicemq.server.identity.records import Database, TokenRecord
 class Roster:
     """See the module. Identities are made when first asked for, and shared by connections."""
 
-    __slots__ = ("_identities", "_tokens", "all_by_digest", "database")
+    __slots__ = ("_identities", "_tokens", "all_by_digest", "database", "highest_cost")
 
     def __init__(self, database: Database) -> None:
         self.database = database
@@ -20,6 +20,8 @@ class Roster:
             user.digest and not user.tokens for user in users if user.password or user.tokens
         )
         """Whoever can log in at all can do so by digest."""
+        self.highest_cost = database.highest_cost
+        """The highest cost of a bcrypt hash; 0 if there is none."""
         self._identities: dict[str, Identity] = {}
         self._tokens: dict[str, tuple[str, TokenRecord]] = {
             token.sha256: (name, token)

@@ -1,5 +1,18 @@
 """vibemq.db: queues, waiting messages, dead letters.
 
+A row is imported, or it is set aside into a file, with its reason:
+
+| sort          | row                                                                            |
+|---------------|--------------------------------------------------------------------------------|
+| dropped       | a queue with DropOldest drops from memory and leaves the row in the store. The |
+|               | original's restart keeps the newest maxQueueSize rows, and so does this        |
+| delivered     | FanOutWithoutAck never removes a row; which of them were delivered is not told |
+| undeliverable | a VibeMQ client cannot read it: too large, no JSON, nested too deep            |
+| unreadable    | a column does not hold what belongs there                                      |
+
+With the other overflow strategies rows beyond maxQueueSize were being delivered when the original
+stopped: a message that it refuses never has a row. They are imported.
+
 The original stores the time to live of a queue and never acts on it. It would be wrong to drop at
 the first start what has been waiting there for good: imported messages have that time from now.
 """
@@ -8,28 +21,36 @@ from __future__ import annotations
 
 import sqlite3
 import time
-from collections.abc import Iterator
+import zlib
+from collections import Counter
+from collections.abc import Iterator, Mapping
+from contextlib import suppress
 from datetime import UTC, datetime
 from pathlib import Path
-from typing import Any, Final
+from typing import Any, Final, NamedTuple
 
+import brotli
 import msgspec
 
 from sluicemq.broker.deadletter import dead_letter_of
-from sluicemq.cli.migrate.plan import Plan, Waiting, key_of
+from sluicemq.cli.migrate.plan import Aside, Plan, Waiting, key_of
 from sluicemq.cli.migrate.sources import Damage, Witness
 from sluicemq.cli.migrate.sqlite import columns, opened
-from sluicemq.model.destination import Address, Kind
+from sluicemq.model.destination import Address, Kind, Overflow, is_temporary
 from sluicemq.model.errors import ProtocolError
 from sluicemq.model.message import Durability, Message
 from sluicemq.protocols.vibemq.mapping import PRIORITIES, PRIORITY, read_priority, to_message
 from sluicemq.protocols.vibemq.payload import check
-from sluicemq.protocols.vibemq.queues import Options, address, read_options
-from sluicemq.protocols.vibemq.wire import NO_HEADERS, PUBLISH, Frame
+from sluicemq.protocols.vibemq.queues import Mode, Options, address, origin_of, read_options
+from sluicemq.protocols.vibemq.wire import MAX_BODY, NO_HEADERS, PUBLISH, Frame, encode
 
 KIND: Final = "vibemq"
 NORMAL: Final = 1
 """A priority as it is stored, 0-3."""
+MAX_UNPACKED: Final = 64 * 1024**2
+"""Bytes of a frame's body before compression that a .NET client reads."""
+MOST_NAMED: Final = 100
+"""Rows that are reported one by one; of the others the number is."""
 MESSAGES: Final = frozenset(
     {"id", "queue_name", "payload_json", "timestamp", "headers_json", "priority"}
 )
@@ -39,214 +60,456 @@ _REASONS: Final = {
     2: "DeserializationError",
     3: "HandlerException",
 }
-_headers: Final = msgspec.json.Decoder(dict[str, str])
+_GZIP: Final = 31
+"""zlib's number for the gzip format with its largest window."""
+_AS_A_MATTER_OF_COURSE: Final = {
+    "dropped": "beyond maxQueueSize: dropped by VibeMQ (DropOldest), at the latest by its next "
+    "start, and left in its store; set aside",
+    "delivered": "a FanOutWithoutAck queue keeps the rows of what it has delivered, and nothing "
+    "tells them from what still waits; set aside. Import them with --fan-out-rows",
+}
+"""Rows that are reported by queue, not one by one."""
+_OPTIONS: Final = (
+    "mode", "deliveryMode", "maxQueueSize", "messageTtl", "enableDeadLetterQueue",
+    "deadLetterQueueName", "overflowStrategy", "maxRetryAttempts",
+)  # fmt: skip
+_MESSAGE_COLUMNS: Final = (
+    "id", "queue_name", "timestamp", "headers_json", "priority", "delivery_attempts",
+    "payload_json",
+)  # fmt: skip
+_DEAD_LETTER_COLUMNS: Final = ("id", "message_json", "reason", "failed_at")
+_header_values: Final = msgspec.json.Decoder(dict[str, str | int | float | bool | None])
 
 
-class DeadLetter(msgspec.Struct):
+class Odd(Exception):
+    """A row cannot be imported. `sort` is a key of plan.ASIDE."""
+
+    def __init__(self, sort: str, reason: str) -> None:
+        super().__init__(reason)
+        self.sort = sort
+
+
+class Queue(NamedTuple):
+    """A row of `queues`: its name, its options as JSON and what can be read of them, None = nothing
+    can; the reason if the row is odd; the row."""
+
+    name: str
+    given: bytes
+    options: Options | None
+    reason: str
+    row: dict[str, object]
+
+
+class DeadRow(msgspec.Struct):
     """A message as the table `dead_letters` has it."""
 
     id: str = ""
     queueName: str = ""  # noqa: N815  their spelling
     payload: msgspec.Raw = msgspec.Raw(b"")
     timestamp: str = ""
-    headers: dict[str, str] = {}
+    headers: dict[str, str | int | float | bool | None] | None = None
     priority: int = NORMAL
     deliveryAttempts: int = 0  # noqa: N815
 
 
-_letter: Final = msgspec.json.Decoder(DeadLetter)
+_dead_row: Final = msgspec.json.Decoder(DeadRow)
 
 
-def read_store(plan: Plan, file: Path) -> None:
-    """Add queues and messages to the plan. Raises SourceError."""
+def read_store(plan: Plan, file: Path, *, strict: bool = False, fan_out_rows: bool = False) -> None:
+    """Add queues and messages to the plan.
+
+    strict        an odd queue or row is an error, instead of being set aside
+    fan_out_rows  rows of FanOutWithoutAck queues are imported, delivered or not
+
+    Raises SourceError.
+    """
     with opened(file, plan.witness) as connection:
         there = columns(connection, "messages")
         if not there:
             raise Damage(f"{file}: there is no table `messages`, so this is no store of VibeMQ")
         if missing := MESSAGES - there:
             raise Damage(f"{file}: the table `messages` lacks {', '.join(sorted(missing))}")
-        store = _Store(file, plan.witness, "delivery_attempts" in there, _queues(file, connection))
-        for name, options in store.queues.items():
-            plan.destinations[store.address(name)] = options.settings
-        for raw, count in connection.execute(
-            "SELECT CAST(queue_name AS BLOB), COUNT(*) FROM messages GROUP BY 1"
-        ):
-            plan.counts[store.address(_text(raw))] += count
-        if columns(connection, "dead_letters"):
-            store.letters = True
-            for waiting in store.dead_letters(connection):
-                plan.counts[waiting.message.destination] += 1
-    lived = [name for name, options in store.queues.items() if options.message_ttl]
-    if any(plan.counts.get(store.address(name)) for name in lived):
-        plan.notes.append(
-            "VibeMQ never acts on messageTtl, this broker does: imported messages of "
-            f"{', '.join(lived[:5])} live for that time from the import on"
+        if not columns(connection, "queues"):
+            raise Damage(f"{file}: there is no table `queues`, so this is no store of VibeMQ")
+        store = _Store(
+            file,
+            plan.witness,
+            list(_queues(connection)),
+            "delivery_attempts" in there,
+            bool(columns(connection, "dead_letters")),
+            fan_out_rows,
         )
+        _Survey(plan, file, strict).take(store, connection)
+    plan.one_name = True
     plan.waiting = store.waiting
+    plan.aside = store.aside
 
 
-def _queues(file: Path, connection: sqlite3.Connection) -> dict[str, Options]:
-    if not columns(connection, "queues"):
-        raise Damage(f"{file}: there is no table `queues`, so this is no store of VibeMQ")
-    queues = {}
-    for raw, options in connection.execute(
-        "SELECT CAST(name AS BLOB), CAST(options_json AS BLOB) FROM queues ORDER BY created_at, 1"
+class _Survey:
+    """Fills in what a plan says about a store, which it reads to the end."""
+
+    def __init__(self, plan: Plan, file: Path, strict: bool) -> None:
+        self._plan = plan
+        self._file = file
+        self._strict = strict
+        self._named = 0
+        self._unnamed = 0
+        self._rows: Counter[tuple[str, str]] = Counter()
+        """Rows of queues that are set aside as a matter of course, by sort and queue."""
+        self._renewed: dict[str, int] = {}
+        """ms that the messages of queues will live from the import on."""
+
+    def take(self, store: _Store, connection: sqlite3.Connection) -> None:
+        """Read it. Raises Damage."""
+        plan = self._plan
+        for queue in store.all_queues:
+            if queue.reason:
+                self._name("queue", queue.name, queue.reason)
+            if queue.options is not None:
+                where = store.address(queue.name)
+                plan.destinations[where] = queue.options.settings
+                with suppress(ProtocolError):
+                    given, created = queue.row["options_json"], queue.row["created_at"]
+                    plan.origins[where] = origin_of(
+                        bytes(given) if isinstance(given, bytes) else b"", _text(created)
+                    )
+        now = _now()
+        for found in store.rows(connection):
+            if isinstance(found, Aside):
+                plan.set_aside[found.sort] += 1
+                self._set_aside(found)
+            else:
+                self._count(found, store, now)
+        for (sort, name), count in self._rows.items():
+            plan.leave("messages", f"{count} of {name}", _AS_A_MATTER_OF_COURSE[sort])
+        if self._unnamed:
+            plan.leave("rows", f"{self._unnamed} more", "see the file of rows that are set aside")
+        if self._renewed:
+            names = ", ".join(f"{name} ({ms / 1000:g} s)" for name, ms in self._renewed.items())
+            plan.notes.append(
+                "VibeMQ never acts on messageTtl, this broker does: imported messages live for "
+                f"that time from the import on: {names}"
+            )
+
+    def _count(self, waiting: Waiting, store: _Store, now: int) -> None:
+        message = waiting.message
+        self._plan.counts[message.destination] += 1
+        if message.expiration:
+            name = message.destination.name
+            life = store.options(name).settings.message_ttl
+            self._plan.late += message.timestamp + life <= now
+            if len(self._renewed) < MOST_NAMED:
+                self._renewed[name] = life
+
+    def _set_aside(self, aside: Aside) -> None:
+        row = aside.row
+        if aside.sort in _AS_A_MATTER_OF_COURSE:
+            self._rows[aside.sort, _text(row["queue_name"])] += 1
+        elif row["table"] == "dead_letters":
+            self._name("dead letter", str(row["id"]), aside.reason)
+        elif row["table"] == "messages":
+            where = f"{_text(row['id'])} of {_text(row['queue_name'])}"
+            self._name("message", where, aside.reason)
+
+    def _name(self, what: str, name: str, reason: str) -> None:
+        if self._strict:
+            raise Damage(f"{self._file}: {what} {name}: {reason}")
+        if self._named < MOST_NAMED:
+            self._named += 1
+            self._plan.leave(what, name, f"{reason}; its row is set aside")
+        else:
+            self._unnamed += 1
+
+
+# --- queues --------------------------------------------------------------------------------------
+
+
+def _queues(connection: sqlite3.Connection) -> Iterator[Queue]:
+    for raw, given, created in connection.execute(
+        "SELECT CAST(name AS BLOB), CAST(options_json AS BLOB), CAST(created_at AS BLOB)"
+        " FROM queues ORDER BY created_at, 1"
     ):
         name = _text(raw)
-        try:
-            queues[name] = read_options(options or b"", NO_HEADERS)
-        except ProtocolError as fault:
-            raise Damage(f"{file}: queue {name}: {fault}") from None
-    return queues
+        options, reason = _options(name, given or b"")
+        row = {"table": "queues", "name": raw, "options_json": given, "created_at": created}
+        yield Queue(name, given or b"", options, reason, row)
+
+
+def _options(name: str, given: bytes) -> tuple[Options | None, str]:
+    """Return the options as far as they can be read, and what is wrong with the rest.
+
+    Options that cannot be read are as if they had not been given. If none can, it is not known
+    what kind of destination the queue would be.
+    """
+    if not name or is_temporary(name):
+        return None, "this is no name of a queue, so it is not created"
+    try:
+        return read_options(given, NO_HEADERS), ""
+    except ProtocolError as fault:
+        reason = str(fault)
+    try:
+        values = msgspec.json.decode(given)
+    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
+        values = None
+    if not isinstance(values, dict):
+        return None, f"{reason}; the queue is not created"
+    readable: dict[str, object] = {}
+    for key in _OPTIONS:
+        if key in values:
+            try:
+                read_options(msgspec.json.encode({**readable, key: values[key]}), NO_HEADERS)
+            except ProtocolError:
+                continue
+            readable[key] = values[key]
+    options = read_options(msgspec.json.encode(readable), NO_HEADERS)
+    return options, f"{reason}; the queue has the default instead"
+
+
+# --- rows ----------------------------------------------------------------------------------------
 
 
 class _Store:
-    """The messages. `letters`: there are dead ones, too."""
+    """The rows of the file, as often as they are asked for.
+
+    counted       messages have a number of deliveries
+    dead_letters  there is a table of dead letters
+    fan_out_rows  as of `read_store`
+    """
 
     def __init__(
-        self, file: Path, witness: Witness, counted: bool, queues: dict[str, Options]
+        self,
+        file: Path,
+        witness: Witness,
+        queues: list[Queue],
+        counted: bool,
+        dead_letters: bool,
+        fan_out_rows: bool,
     ) -> None:
         self._file = file
         self._witness = witness
         self._attempts = "delivery_attempts" if counted else "0"
-        self.queues = queues
-        self.letters = False
+        self._has_dead_letters = dead_letters
+        self._fan_out_rows = fan_out_rows
+        self.all_queues = queues
+        self._queues = {queue.name: queue for queue in queues}
+
+    def options(self, name: str) -> Options:
+        """Return those of a queue; the defaults if it has no row, or an odd one."""
+        queue = self._queues.get(name)
+        return Options() if queue is None or queue.options is None else queue.options
 
     def address(self, name: str) -> Address:
-        """The destination that the queue is here."""
-        return address(name, self.queues.get(name, Options()))
+        """Return the destination that the queue is here."""
+        return address(name, self.options(name))
 
     def waiting(self) -> Iterator[Waiting]:
-        """All messages, in the order of each queue."""
+        """Read the messages to import, in the order of each queue."""
         with opened(self._file, self._witness) as connection:
-            rows = connection.execute(
-                "SELECT CAST(id AS BLOB), CAST(queue_name AS BLOB), CAST(payload_json AS BLOB),"
-                " CAST(timestamp AS BLOB), CAST(headers_json AS BLOB), priority,"
-                f" {self._attempts} FROM messages ORDER BY queue_name, timestamp, rowid"
-            )
-            for row in self._rows(rows):
-                yield self._message(*row)
-            if self.letters:
-                yield from self.dead_letters(connection)
+            for found in self.rows(connection):
+                if not isinstance(found, Aside):
+                    yield found
 
-    def _rows(self, rows: sqlite3.Cursor) -> Iterator[Any]:
-        while True:
-            try:
-                row = next(rows, None)
-            except sqlite3.Error as fault:
-                raise Damage(f"{self._file}: {fault}") from None
-            if row is None:
-                return
-            yield row
+    def aside(self) -> Iterator[Aside]:
+        """Read what is not imported, odd queues first."""
+        with opened(self._file, self._witness) as connection:
+            for found in self.rows(connection):
+                if isinstance(found, Aside):
+                    yield found
 
-    def _message(
-        self,
-        raw_id: bytes,
-        raw_queue: bytes,
-        payload: bytes | None,
-        timestamp: bytes | None,
-        headers: bytes | None,
-        priority: object,
-        attempts: object,
-    ) -> Waiting:
-        identity = _text(raw_id)
-        where = f"{self._file}: message {identity}"
-        name = _text(raw_queue)
-        try:
-            said = _headers.decode(headers) if headers else {}
-        except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError) as fault:
-            raise Damage(f"{where}: its headers are not JSON: {fault}") from None
-        destination = self.address(name)
-        message = _made(
-            where, destination, identity, payload or b"", said, _number(priority, NORMAL)
+    def rows(self, connection: sqlite3.Connection) -> Iterator[Waiting | Aside]:
+        """Read odd queues, messages, dead letters. Raises Damage where the file is damaged."""
+        for queue in self.all_queues:
+            if queue.reason:
+                yield Aside("unreadable", queue.reason, queue.row)
+        yield from self._messages(connection)
+        if self._has_dead_letters:
+            yield from self._dead_letters(connection)
+
+    def _messages(self, connection: sqlite3.Connection) -> Iterator[Waiting | Aside]:
+        count = "SELECT CAST(queue_name AS BLOB), COUNT(*) FROM messages GROUP BY 1"
+        surplus = {
+            raw: total - self._capacity(_text(raw)) for raw, total in self._read(connection, count)
+        }
+        size = "LENGTH(CAST(payload_json AS BLOB))"
+        rows = self._read(
+            connection,
+            "SELECT CAST(id AS BLOB), CAST(queue_name AS BLOB), CAST(timestamp AS BLOB),"
+            f" CAST(headers_json AS BLOB), priority, {self._attempts}, {size},"
+            f" CASE WHEN {size} > {MAX_UNPACKED} THEN NULL ELSE CAST(payload_json AS BLOB) END"
+            " FROM messages ORDER BY queue_name, timestamp, rowid",
         )
-        message.timestamp = _instant(timestamp, where)
-        ttl = self.queues.get(name, Options()).message_ttl
+        for *values, length, payload in rows:
+            row = dict(zip(_MESSAGE_COLUMNS, (*values, payload), strict=True))
+            surplus[row["queue_name"]] -= 1
+            try:
+                if surplus[row["queue_name"]] >= 0:
+                    raise Odd("dropped", "beyond maxQueueSize")
+                if (length or 0) > MAX_UNPACKED:
+                    row["payload_bytes"] = length
+                    raise Odd("undeliverable", _too_large(length))
+                yield self._message(row)
+            except Odd as fault:
+                yield Aside(fault.sort, str(fault), {"table": "messages", **row})
+
+    def _capacity(self, name: str) -> int:
+        """Return how many rows of a queue are imported, the newest ones."""
+        settings = self.options(name).settings
+        if settings.overflow is not Overflow.DROP_OLDEST or not settings.max_messages:
+            return 1 << 62
+        return settings.max_messages
+
+    def _read(self, connection: sqlite3.Connection, sql: str) -> Iterator[Any]:
+        try:
+            yield from connection.execute(sql)
+        except sqlite3.Error as fault:
+            raise Damage(f"{self._file}: {fault}") from None
+
+    def _message(self, row: Mapping[str, Any]) -> Waiting:
+        """Raises Odd."""
+        raw_id = row["id"] or b""
+        name = _text(row["queue_name"])
+        queue = self._queues.get(name)
+        if not name or (queue is not None and queue.options is None):
+            raise Odd("unreadable", f"its queue {name!r} is not created")
+        options = self.options(name)
+        if options.mode is Mode.FAN_OUT_WITHOUT_ACK and not self._fan_out_rows:
+            raise Odd("delivered", "of a FanOutWithoutAck queue")
+        try:
+            given = _header_values.decode(row["headers_json"]) if row["headers_json"] else {}
+        except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError) as fault:
+            raise Odd("unreadable", f"its headers are not JSON: {fault}") from None
+        message = _made(
+            self.address(name), _text(raw_id), row["payload_json"] or b"", given, row["priority"]
+        )
+        message.timestamp = _instant(row["timestamp"])
+        ttl = options.settings.message_ttl
         if ttl:
             message.expiration = max(message.timestamp, _now()) + ttl
-        count = _number(attempts, 0)
-        return Waiting(message, key_of(KIND, destination, raw_id), {"": count})
+        count = _number(row["delivery_attempts"])
+        return Waiting(message, key_of(KIND, message.destination, raw_id), {"": count})
 
-    def dead_letters(self, connection: sqlite3.Connection) -> Iterator[Waiting]:
-        """Those of all queues, oldest first."""
-        rows = connection.execute(
+    def _dead_letters(self, connection: sqlite3.Connection) -> Iterator[Waiting | Aside]:
+        """Read those of all queues, oldest first."""
+        rows = self._read(
+            connection,
             "SELECT id, CAST(message_json AS BLOB), reason, CAST(failed_at AS BLOB)"
-            " FROM dead_letters ORDER BY failed_at, id"
+            " FROM dead_letters ORDER BY failed_at, id",
         )
-        for number, raw, reason, failed in self._rows(rows):
-            where = f"{self._file}: dead letter {number}"
+        for values in rows:
+            row = dict(zip(_DEAD_LETTER_COLUMNS, values, strict=True))
             try:
-                letter = _letter.decode(raw)
-            except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError) as fault:
-                raise Damage(f"{where}: not a message in JSON: {fault}") from None
-            name = letter.queueName
-            queue = Address(Kind.QUEUE, self._dead_letter_queue(name))
-            payload = bytes(letter.payload)
-            message = _made(
-                where,
-                self.address(name),
-                letter.id,
-                payload if payload != b"null" else b"",
-                letter.headers,
-                letter.priority,
-            )
-            message.timestamp = _instant(letter.timestamp.encode(), where)
-            dead = dead_letter_of(
-                message,
-                name,
-                _REASONS.get(reason, str(reason)),
-                letter.deliveryAttempts,
-                _instant(failed, where),
-            )
-            dead.destination = queue
-            identity = f"dead {number} {letter.id}".encode("utf-8", "surrogatepass")
-            yield Waiting(dead, key_of(KIND, queue, identity), {"": 0})
+                yield self._dead_letter(row)
+            except Odd as fault:
+                yield Aside(fault.sort, str(fault), {"table": "dead_letters", **row})
 
-    def _dead_letter_queue(self, name: str) -> str:
-        return self.queues.get(name, Options()).dead_letter_queue or f"{name}.dlq"
+    def _dead_letter(self, row: Mapping[str, Any]) -> Waiting:
+        """Raises Odd."""
+        try:
+            dead_row = _dead_row.decode(row["message_json"] or b"")
+        except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError) as fault:
+            raise Odd("unreadable", f"not a message in JSON: {fault}") from None
+        name = dead_row.queueName
+        queue = Address(Kind.QUEUE, self.options(name).dead_letter_queue or f"{name}.dlq")
+        if queue.name in self._queues and self.address(queue.name).kind is Kind.TOPIC:
+            raise Odd("unreadable", f"its dead-letter queue {queue.name} is a fan-out queue")
+        payload = bytes(dead_row.payload)
+        message = _made(
+            self.address(name),
+            dead_row.id,
+            payload if payload != b"null" else b"",
+            dead_row.headers or {},
+            dead_row.priority,
+        )
+        message.timestamp = _instant(dead_row.timestamp.encode("utf-8", "replace"))
+        reason = row["reason"]
+        dead = dead_letter_of(
+            message,
+            name,
+            _REASONS.get(reason, _text(reason) or str(reason)),
+            _number(dead_row.deliveryAttempts),
+            _instant(row["failed_at"]),
+        )
+        dead.destination = queue
+        identity = f"dead {row['id']} {dead_row.id}".encode("utf-8", "surrogatepass")
+        return Waiting(dead, key_of(KIND, queue, identity), {"": 0})
 
 
 def _made(
-    where: str,
     destination: Address,
     identity: str,
     payload: bytes,
-    headers: dict[str, str],
-    priority: int,
+    given: Mapping[str, str | int | float | bool | None],
+    priority: object,
 ) -> Message:
-    """The message that a PUBLISH of this would have been."""
-    name = PRIORITIES[priority] if 0 <= priority < len(PRIORITIES) else PRIORITIES[NORMAL]
-    if PRIORITY not in headers and priority != NORMAL:
-        headers = {**headers, PRIORITY: name}
+    """Return the message that a PUBLISH of this would have been. Raises Odd."""
+    headers = {key: _spelled(value) for key, value in given.items() if value is not None}
+    # one beyond the last is delivered before Critical there
+    number = min(max(0, priority), len(PRIORITIES) - 1) if isinstance(priority, int) else NORMAL
+    name = PRIORITIES[number]
+    if PRIORITY not in headers and number != NORMAL:
+        headers[PRIORITY] = name
     frame = Frame(PUBLISH, identity, destination.name, payload, headers)
     try:
         if payload:
             check(payload)
+        _check_size(frame)
         message = to_message(destination, frame, Durability.SYNC, 0)
-    except ProtocolError as fault:
-        raise Damage(f"{where}: {fault}") from None
+    except (ProtocolError, UnicodeEncodeError) as fault:
+        raise Odd("undeliverable", str(fault)) from None
     message.priority = read_priority(name)
     return message
 
 
-def _instant(text: bytes | None, where: str) -> int:
-    """ms since the epoch of an ISO 8601 time, which is UTC if it says nothing else."""
+def _check_size(frame: Frame) -> None:
+    """Raise ProtocolError if it is no frame, Odd if it does not fit into one that a .NET client
+    reads, compressed as well as may be."""
+    body = encode(frame, trailer=False, limit=1 << 40)
+    if len(body) <= MAX_BODY:
+        return
+    if len(body) > MAX_UNPACKED:
+        raise Odd("undeliverable", _too_large(len(body)))
+    if (
+        len(zlib.compress(body, 1, _GZIP)) > MAX_BODY
+        and len(brotli.compress(body, quality=5, lgwin=24)) > MAX_BODY
+        and len(zlib.compress(body, 9, _GZIP)) > MAX_BODY
+    ):
+        raise Odd("undeliverable", _too_large(len(body)))
+
+
+def _too_large(size: int) -> str:
+    return (
+        f"it has {size} bytes; a .NET client reads frames of {MAX_BODY} bytes, compressed, and of "
+        f"{MAX_UNPACKED} bytes unpacked"
+    )
+
+
+def _spelled(value: str | int | float | bool) -> str:
+    if isinstance(value, bool):
+        return "true" if value else "false"
+    return value if isinstance(value, str) else str(value)
+
+
+def _instant(text: bytes | None) -> int:
+    """Return ms since the epoch of an ISO 8601 time, which is UTC if it says nothing else.
+
+    Raises Odd.
+    """
     try:
         found = datetime.fromisoformat((text or b"").decode())
         if found.tzinfo is None:
             found = found.replace(tzinfo=UTC)
         return max(0, round(found.timestamp() * 1000))
     except (ValueError, OverflowError):
-        raise Damage(f"{where}: {text!r} is no time") from None
+        raise Odd("unreadable", f"{text!r} is no time") from None
 
 
-def _number(value: object, usual: int) -> int:
-    return value if isinstance(value, int) and 0 <= value < 1 << 31 else usual
+def _number(value: object) -> int:
+    return value if isinstance(value, int) and 0 <= value < 1 << 31 else 0
 
 
 def _now() -> int:
     return time.time_ns() // 1_000_000
 
 
-def _text(raw: bytes | None) -> str:
-    return (raw or b"").decode("utf-8", "replace")
+def _text(raw: object) -> str:
+    return raw.decode("utf-8", "replace") if isinstance(raw, bytes) else ""

@@ -1,19 +1,29 @@
-"""auth.db: the users of VibeMQ and what they may do."""
+"""auth.db: the users of VibeMQ and what they may do.
+
+A broker whose clients had to log in never moves in without its users unless the person says so:
+whoever reached the new one could do everything.
+"""
 
 from __future__ import annotations
 
 import time
 from pathlib import Path
-from typing import Any, Final
+from typing import Any, Final, NamedTuple
 
 import msgspec
 
 from sluicemq.cli.migrate.plan import NewUser, Plan
-from sluicemq.cli.migrate.sources import Damage
+from sluicemq.cli.migrate.sources import Damage, SourceError
 from sluicemq.cli.migrate.sqlite import columns, opened
+from sluicemq.cli.migrate.vibemq.layers import Values, beside
+from sluicemq.cli.migrate.vibemq.settings import AUTHORIZATION
 from sluicemq.model.access import Operation, Permission, is_pattern, is_user_name
 from sluicemq.protocols.vibemq.admin import OPERATIONS
+from sluicemq.server.identity.legacy_hashes import COSTS, bcrypt_cost
 from sluicemq.server.identity.records import UserRecord
+
+USERS: Final = "auth.db"
+_COLUMNS: Final = frozenset({"username", "password_hash", "is_superuser", "created_at"})
 
 _OPERATIONS: Final[dict[object, Operation]] = {
     spelling: operation
@@ -23,13 +33,64 @@ _OPERATIONS: Final[dict[object, Operation]] = {
 """By number, as it is stored, and by name."""
 
 
-def read_users(plan: Plan, file: Path) -> None:
-    """Add the users to the plan. Raises SourceError."""
+class UsersSource(NamedTuple):
+    """What the person says about the users.
+
+    database  the user database, if it is not where it is looked for
+    none      they are not wanted
+    """
+
+    database: Path | None = None
+    none: bool = False
+
+
+FOUND_BY_NAME: Final = UsersSource()
+
+
+def take_users(plan: Plan, source: UsersSource, nearby: list[Path], values: Values) -> None:
+    """Add the users to the plan. The database is looked for in the directories `nearby`, by the
+    path and the name in the settings, else by its usual name.
+
+    Raises SourceError if there were users and none can be added.
+    """
+    authorized = any(name.startswith(AUTHORIZATION) for name in values)
+    configured = values.get(f"{AUTHORIZATION}databasepath")
+    names = [str(configured.value)] if configured is not None and configured.value else []
+    places = [beside(directory, name) for name in [*names, USERS] for directory in nearby]
+    file = source.database or next((place for place in places if place.exists()), None)
+    if source.none:
+        if authorized or file is not None:
+            plan.leave("users", "all", "--without-users was given; `sluicemq users add` adds some")
+        return
+    if file is None:
+        if authorized:
+            raise SourceError(
+                f"{plan.place}: VibeMQ has users (its settings have a section Authorization), and "
+                f"their database, {names[0] if names else USERS}, is not here. Name it with "
+                "--auth-db FILE; in a container without a DatabasePath it is /app/auth.db (docker "
+                "cp takes it and what is beside it out). --without-users moves in without them"
+            )
+        return
+    found = _read_users(plan, file)
+    if not plan.users and (found or authorized):
+        reasons = [f"; {left.name!r}: {left.reason}" for left in plan.left if left.what == "user"]
+        raise SourceError(
+            f"{file}: none of its {found} users can be taken over{''.join(reasons[:3])}. Correct a "
+            "copy of it and name that with --auth-db FILE; --without-users moves in without them"
+        )
+    if plan.users:
+        plan.notes.append(f"the users are those of {file}")
+
+
+def _read_users(plan: Plan, file: Path) -> int:
+    """Add the users to the plan. Returns their number, also of those that cannot be added."""
     now = int(time.time())
+    found = 0
     with opened(file, plan.witness) as connection:
-        if not {"username", "is_superuser"} <= columns(connection, "users"):
+        if not columns(connection, "users") >= _COLUMNS:
             raise Damage(
-                f"{file}: there is no table `users`, so this is no user database of VibeMQ"
+                f"{file}: there is no table `users` as VibeMQ has it. A database that was copied "
+                f"from a running broker is incomplete without {file.name}-wal beside it"
             )
         permissions: dict[str, list[Permission]] = {}
         for name, pattern, operations in connection.execute(
@@ -41,26 +102,37 @@ def read_users(plan: Plan, file: Path) -> None:
             if permission is not None:
                 permissions.setdefault(user, []).append(permission)
         rows = connection.execute(
-            "SELECT CAST(username AS BLOB), is_superuser FROM users ORDER BY 1"
+            "SELECT CAST(username AS BLOB), CAST(password_hash AS BLOB), is_superuser, created_at"
+            " FROM users ORDER BY 1"
         )
-        for name, superuser in rows:
+        for name, stored, superuser, created in rows:
+            found += 1
             user = _text(name)
             if not is_user_name(user):
                 plan.leave("user", user, "a name has 1 to 64 letters, digits and - _ . @")
                 continue
             record = UserRecord(
+                password=_password(plan, user, _text(stored)),
                 superuser=bool(superuser),
                 permissions=tuple(permissions.get(user, ())),
-                created=now,
+                created=created if isinstance(created, int) and 0 <= created <= now else now,
                 updated=now,
             )
             plan.users.append(NewUser(user, record))
-            plan.leave(
-                "password",
-                user,
-                "VibeMQ keeps bcrypt hashes, which are not checked here: set it anew with "
-                f"`sluicemq users passwd {user}`",
-            )
+    return found
+
+
+def _password(plan: Plan, user: str, stored: str) -> str:
+    """Return the hash to keep; "" if it can never be verified, which is reported."""
+    if bcrypt_cost(stored):
+        return stored
+    plan.leave(
+        "password",
+        user,
+        f"its hash is not bcrypt's with a cost of {COSTS[0]} to {COSTS[-1]}, the only ones that "
+        f"are verified: set it anew with `sluicemq users passwd {user}`",
+    )
+    return ""
 
 
 def _permission(

@@ -1,0 +1,156 @@
+"""How VibeMQ clients create queues: by using them, and by CreateQueue.
+
+The settings of a new queue are, field by field, those of the first of these that says something:
+
+    option of CreateQueue  >  option of the listener  >  [broker.default_destination]  >  VibeMQ's
+
+A queue that comes into being by use has no options of CreateQueue. As on the original server it
+stays when it is idle, unless `broker.default_destination.idle_timeout` says otherwise, and is
+there again after a restart.
+
+With a queue its dead-letter queue comes into being, if it has one; both count against the quota of
+whoever creates the queue.
+"""
+
+from __future__ import annotations
+
+from typing import Any, Final, NamedTuple
+
+from msgspec.structs import replace
+
+from sluicemq.broker import Broker, Destination
+from sluicemq.model.destination import CreatedBy, DestinationSettings, Overflow, Provenance
+from sluicemq.protocols.vibemq.queues import (
+    NO_LIMIT,
+    SETTINGS,
+    STRATEGIES,
+    Mode,
+    Options,
+    Strategy,
+    WrittenOptions,
+    address,
+    find,
+)
+
+_OPTIONS: Final = frozenset(
+    {
+        "max_messages",
+        "overflow",
+        "message_ttl",
+        "max_attempts",
+        "dead_letter",
+        "dead_letter_queue",
+        "hold",
+        "by_priority",
+        "settle_on_send",
+    }
+)
+"""Settings of a destination that the options of CreateQueue decide."""
+
+
+class ListenerDefaults(NamedTuple):
+    """Options of a listener for queues for which a client gives none; None = not set.
+
+    max_queue_size      messages waiting, 1 to NO_LIMIT
+    max_retry_attempts  deliveries in total, 1 to NO_LIMIT
+    """
+
+    mode: Mode | None = None
+    max_queue_size: int | None = None
+    overflow: Strategy | None = None
+    max_retry_attempts: int | None = None
+
+
+class QueueCreation:
+    """Creates the queues of the clients of one listener.
+
+    options  what CreateQueue without options means
+    """
+
+    __slots__ = ("_broker", "_explicit", "_idle_timeout", "_others", "_overflow", "options")
+
+    def __init__(self, broker: Broker, listener: ListenerDefaults) -> None:
+        self._broker = broker
+        given = broker.settings.given_defaults
+        self.options = _options(given, listener)
+        self._explicit = frozenset(given).union(
+            SETTINGS[name] for name, value in listener._asdict().items() if value is not None
+        )
+        """Names of the settings that the listener or the broker's configuration sets."""
+        self._others = {name: value for name, value in given.items() if name not in _OPTIONS}
+        self._idle_timeout: int | None = self._others.pop("idle_timeout", 0)
+        self._overflow: Overflow | None = None
+        """A policy of the broker's defaults that VibeMQ has no word for."""
+        if listener.overflow is None and given.get("overflow") is Overflow.DROP_LOWEST:
+            self._overflow = Overflow.DROP_LOWEST
+
+    def settings(self, options: Options) -> DestinationSettings:
+        """Return the settings of a queue that CreateQueue creates with these options."""
+        settings = replace(options.settings, **self._others)
+        if self._overflow is not None and options.overflow is self.options.overflow:
+            settings = replace(settings, overflow=self._overflow)
+        return settings
+
+    def find_or_create(self, name: str, creator: str | None) -> Destination:
+        """Return the destination that the name stands for; else a new one, which counts against the
+        quota of `creator` (Identity.creator).
+
+        Raises DestinationNotFound, LimitExceeded.
+        """
+        broker = self._broker
+        destination = find(broker, name)
+        if destination is not None:
+            return destination
+        where = address(name, self.options)
+        settings = replace(self.settings(self.options), idle_timeout=self._idle_timeout)
+        broker.expect_creation(where, creator)
+        broker.expect_pair(where, settings, creator)
+        provenance = Provenance(CreatedBy.VIBEMQ, self._explicit)
+        destination = broker.resolve(
+            where, creator=creator, settings=settings, provenance=provenance
+        )
+        broker.number(destination)  # so that the journal knows it, also without messages
+        return self._with_dead_letters(destination)
+
+    def declare(
+        self, name: str, written: WrittenOptions, creator: str | None, created: int = 0
+    ) -> Destination:
+        """Create a queue with these options, or give them to one that exists; `creator` as above,
+        `created` as in `Broker.declare`.
+
+        Raises LimitExceeded, DestinationConflict.
+        """
+        options = written.options(self.options)
+        where = address(name, options)
+        settings = self.settings(options)
+        provenance = written.provenance()
+        provenance = provenance._replace(explicit=provenance.explicit | self._explicit)
+        self._broker.expect_pair(where, settings, creator)
+        declared = self._broker.declare(
+            where, settings, creator=creator, provenance=provenance, created=created
+        )
+        return self._with_dead_letters(declared)
+
+    def _with_dead_letters(self, destination: Destination) -> Destination:
+        if destination.dead_letters is not None:
+            self._broker.dead_letter_queue(destination)
+        return destination
+
+
+def _options(given: dict[str, Any], listener: ListenerDefaults) -> Options:
+    """Return the options that stand for none. `given` are the settings of
+    [broker.default_destination] that were set on purpose."""
+    options: dict[str, Any] = {}
+    if "by_priority" in given:
+        options["mode"] = Mode.PRIORITY_BASED if given["by_priority"] else Mode.ROUND_ROBIN
+    if "max_messages" in given:
+        options["max_queue_size"] = min(given["max_messages"] or NO_LIMIT, NO_LIMIT)
+    if "overflow" in given:
+        options["overflow"] = STRATEGIES[given["overflow"]]
+    if "max_attempts" in given:
+        options["max_retry_attempts"] = min(given["max_attempts"] or NO_LIMIT, NO_LIMIT)
+    for name in ("message_ttl", "dead_letter", "dead_letter_queue"):
+        if name in given:
+            options[name] = given[name]
+    options |= {name: value for name, value in listener._asdict().items() if value is not None}
+    return Options()._replace(**options)

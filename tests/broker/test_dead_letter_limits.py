@@ -1,0 +1,283 @@
+"""A dead-letter queue keeps what it is given: its limits refuse, and nothing is lost for that."""
+
+from __future__ import annotations
+
+from collections import Counter
+
+import pytest
+from hypothesis import settings
+from hypothesis import strategies as st
+from hypothesis.stateful import RuleBasedStateMachine, invariant, rule
+
+from sluicemq.broker import BrokerSettings, Destination
+from sluicemq.model.destination import Address, DestinationSettings, Kind, Overflow
+from sluicemq.model.errors import LimitExceeded
+from sluicemq.model.message import Durability
+from tests.broker.support import Rig
+
+RETRY = 5_000
+"""ms, the default of `dead_letter_retry`."""
+DEAD = Address(Kind.QUEUE, "q.dlq")
+DROPPING = DestinationSettings(max_messages=2, overflow=Overflow.DROP_OLDEST, max_attempts=3)
+
+
+def exhaust(rig: Rig, queue: Destination, *bodies: str) -> None:
+    """Send messages, and let a consumer use up their attempts."""
+    rig.send(queue, *bodies, durability=Durability.LAZY)
+    reader = rig.read(queue)
+    rig.broker.flush()
+    while reader.consumer.unacked:
+        reader.release()
+    reader.detach()
+
+
+def dead(rig: Rig) -> list[str]:
+    return [message.body.decode() for message in rig.dead()]
+
+
+@pytest.mark.parametrize("limit", [{"max_messages": 1}, {"max_bytes": 1}])
+@pytest.mark.parametrize("overflow", list(Overflow))
+def test_exhausted_messages_stay_until_the_dead_letter_queue_has_room(
+    overflow: Overflow, limit: dict[str, int]
+) -> None:
+    rig = Rig()
+    queue = rig.queue(dead_letter=True, max_attempts=2)
+    rig.queue("q.dlq", overflow=overflow, **limit)
+    exhaust(rig, queue, "a", "b", "c")
+    assert (dead(rig), queue.waiting, queue.statistics.dropped) == (["a"], 2, 0)
+    reader = rig.read(queue)
+    for _ in range(4):
+        rig.wait(RETRY)
+    assert reader.got() == []  # no consumer gets them any more
+    assert dead(rig) == ["a"]
+    assert rig.broker.purge(rig.broker.queue("q.dlq")) == 1
+    rig.wait(RETRY)
+    assert (dead(rig), queue.waiting) == (["b"], 1)
+    rig.queue("q.dlq")
+    rig.wait(RETRY)
+    assert (dead(rig), queue.waiting) == (["b", "c"], 0)
+    assert queue.statistics.dead_lettered == 3
+    assert queue.bytes == 0
+
+
+def test_a_message_larger_than_the_dead_letter_queue_takes_does_not_hold_up_others() -> None:
+    rig = Rig()
+    queue = rig.queue(dead_letter=True, max_attempts=1)
+    rig.queue("q.dlq", max_message_bytes=3, max_messages=1)
+    exhaust(rig, queue, "long", "x", "y")
+    assert dead(rig) == ["x"]
+    rig.broker.purge(rig.broker.queue("q.dlq"))
+    rig.wait(RETRY)
+    assert (dead(rig), queue.waiting) == (["y"], 1)
+
+
+def test_expired_messages_stay_as_well_and_are_not_delivered() -> None:
+    rig = Rig()
+    queue = rig.queue(dead_letter=True)
+    rig.queue("q.dlq", max_messages=1)
+    rig.send(queue, "a", "b", expiration=rig.clock.wall + 100)
+    rig.wait(300)
+    reader = rig.read(queue)
+    rig.wait(RETRY)
+    assert (dead(rig), reader.got(), queue.waiting) == (["a"], [], 1)
+    assert queue.statistics.expired == 2
+    rig.broker.purge(rig.broker.queue("q.dlq"))
+    rig.wait(RETRY)
+    assert (dead(rig), queue.waiting, queue.statistics.expired) == (["b"], 0, 2)
+
+
+def test_what_a_client_rejects_stays_as_well() -> None:
+    rig = Rig()
+    queue = rig.queue()
+    rig.queue("q.dlq", max_messages=1)
+    reader = rig.read(queue)
+    for sequence in rig.send(queue, "a", "b"):
+        assert rig.broker.dead_letter(queue.queue, sequence, "rejected", force=True)
+        rig.broker.flush()
+    assert (dead(rig), queue.waiting, reader.consumer.unacked) == (["a"], 1, {})
+    rig.queue("q.dlq")
+    rig.wait(RETRY)
+    assert [(m.properties or {})["deadLetterReason"] for m in rig.dead()] == ["rejected"] * 2
+
+
+def test_a_late_acknowledgement_still_counts() -> None:
+    rig = Rig()
+    queue = rig.queue(dead_letter=True, max_attempts=1)
+    rig.queue("q.dlq", max_messages=1)
+    exhaust(rig, queue, "a")
+    reader = rig.read(queue)
+    [sequence] = rig.send(queue, "b")
+    reader.release()
+    assert queue.waiting == 1
+    assert rig.broker.settle_any(queue.queue, sequence)
+    rig.queue("q.dlq")
+    rig.wait(RETRY)
+    assert (dead(rig), queue.waiting) == (["a"], 0)
+
+
+def test_purging_and_removing_the_queue_takes_them_along() -> None:
+    rig = Rig()
+    queue = rig.queue(dead_letter=True, max_attempts=1)
+    rig.queue("q.dlq", max_messages=1)
+    exhaust(rig, queue, "a", "b")
+    assert rig.broker.purge(queue) == 1
+    exhaust(rig, queue, "c")
+    rig.broker.remove(queue)
+    rig.queue("q.dlq")
+    rig.wait(RETRY)
+    assert dead(rig) == ["a"]
+    assert rig.broker.core.memory == 1
+
+
+def test_the_displaced_message_goes_when_its_dead_letter_queue_is_full() -> None:
+    rig = Rig()
+    queue = rig.queue(dead_letter=True, max_messages=1, overflow=Overflow.DROP_OLDEST)
+    rig.queue("q.dlq", max_messages=1)
+    rig.send(queue, "a", "b", "c", durability=Durability.LAZY)
+    assert (dead(rig), queue.waiting, queue.statistics.dropped) == (["a"], 1, 1)
+
+
+@pytest.mark.parametrize("overflow", list(Overflow))
+def test_a_full_dead_letter_queue_refuses_what_is_redirected_to_it(overflow: Overflow) -> None:
+    rig = Rig()
+    queue = rig.queue(dead_letter=True, max_messages=1, overflow=Overflow.DEAD_LETTER)
+    rig.queue("q.dlq", max_messages=1, overflow=overflow)
+    rig.send(queue, "a", "b")
+    with pytest.raises(LimitExceeded, match=r"q\.dlq"):
+        rig.send(queue, "c")
+    assert (dead(rig), queue.waiting, queue.statistics.rejected) == (["b"], 1, 1)
+
+
+def test_what_is_published_to_it_does_not_displace_dead_letters() -> None:
+    rig = Rig()
+    queue = rig.queue(dead_letter=True, max_attempts=1)
+    exhaust(rig, queue, "a", "b")
+    rig.broker.declare(DEAD, DROPPING)
+    with pytest.raises(LimitExceeded):
+        rig.send(rig.broker.queue("q.dlq"), "c")
+    assert dead(rig) == ["a", "b"]
+
+
+def test_without_its_queue_it_is_like_any_other() -> None:
+    rig = Rig()
+    queue = rig.queue(dead_letter=True)
+    graves = rig.broker.declare(DEAD, DROPPING)
+    rig.broker.remove(queue)
+    rig.send(graves, "a", "b", "c")
+    assert dead(rig) == ["b", "c"]
+
+
+def test_a_protocol_may_demand_that_its_dead_letter_queue_drops() -> None:
+    rig = Rig()
+    rig.broker.core.dropping_dead_letter_queues.add(DEAD)
+    queue = rig.queue(dead_letter=True, max_attempts=1)
+    rig.broker.declare(DEAD, DROPPING)
+    exhaust(rig, queue, "a", "b", "c")
+    assert (dead(rig), queue.waiting) == (["b", "c"], 0)
+
+
+def test_its_settings_do_not_depend_on_who_is_the_first_to_use_it() -> None:
+    defaults = DestinationSettings(max_messages=5, overflow=Overflow.DROP_OLDEST)
+    rig = Rig(BrokerSettings(defaults=defaults))
+    early = rig.broker.resolve(DEAD, DROPPING)
+    queue = rig.queue(dead_letter=True, max_attempts=1)
+    rig.queue("other", dead_letter=True)
+    late = rig.broker.resolve(Address(Kind.QUEUE, "other.dlq"), settings=DROPPING)
+    exhaust(rig, queue, "a", "b", "c")
+    assert early.settings == late.settings == DestinationSettings()
+    assert dead(rig) == ["a", "b", "c"]
+
+
+def test_it_is_there_although_nothing_comes_into_being_by_use_and_it_stays() -> None:
+    rig = Rig(BrokerSettings(auto_create_queues=False, idle_timeout=1000))
+    queue = rig.queue(dead_letter=True)
+    graves = rig.broker.resolve(DEAD)
+    rig.wait(10_000)
+    rig.broker.reap(graves)
+    assert rig.broker.find(DEAD) is graves
+    rig.broker.remove(queue)
+    rig.broker.reap(graves)
+    assert rig.broker.find(DEAD) is None
+
+
+class DeadLetters(RuleBasedStateMachine):
+    """Whatever the limits are: no message is lost or doubled, and the dead-letter queue never gets
+    beyond its limit."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.rig = Rig(BrokerSettings(dead_letter_retry=1000))
+        self.queue = self.rig.queue(dead_letter=True, max_attempts=2, retry_delay=300)
+        self.reader = self.rig.read(self.queue, 3)
+        self.sent = 0
+        self.expected: Counter[str] = Counter()
+        self.limit = 0
+
+    @rule(life=st.sampled_from([0, 450]), durability=st.sampled_from(Durability))
+    def send(self, life: int, durability: Durability) -> None:
+        if durability is Durability.TRANSIENT:
+            durability = Durability.NONE
+        self.sent += 1
+        expiration = self.rig.clock.wall + life if life else 0
+        self.rig.send(self.queue, str(self.sent), expiration=expiration, durability=durability)
+        self.expected[str(self.sent)] += 1
+
+    @rule()
+    def fail(self) -> None:
+        self.reader.release()
+
+    @rule()
+    def fail_in_time(self) -> None:
+        self.rig.broker.time_out(self.reader.consumer, list(self.reader.consumer.unacked))
+        self.rig.broker.flush()
+
+    @rule()
+    def settle(self) -> None:
+        for body in self.reader.held():
+            self.expected[body] -= 1
+        self.reader.settle()
+
+    @rule()
+    def reject(self) -> None:
+        for sequence in self.reader.held().values():
+            self.rig.broker.dead_letter(self.queue.queue, sequence, "rejected")
+        self.rig.broker.flush()
+
+    @rule(limit=st.integers(0, 3), overflow=st.sampled_from(Overflow))
+    def limit_dead_letters(self, limit: int, overflow: Overflow) -> None:
+        self.limit = limit
+        self.rig.queue("q.dlq", max_messages=limit, overflow=overflow)
+
+    @rule()
+    def take_dead_letter(self) -> None:
+        reader = self.rig.read(self.rig.broker.queue("q.dlq"), 1, refill=False)
+        for body in reader.held():
+            self.expected[body] -= 1
+        reader.settle()
+        reader.detach()
+
+    @rule(milliseconds=st.sampled_from([100, 500, 1500]))
+    def wait(self, milliseconds: int) -> None:
+        before = self.rig.broker.queue("q.dlq").waiting
+        self.rig.wait(milliseconds)
+        if self.limit:
+            assert self.rig.broker.queue("q.dlq").waiting <= max(self.limit, before)
+
+    @invariant()
+    def nothing_is_lost_or_doubled(self) -> None:
+        there: Counter[str] = Counter()
+        for destination in self.rig.broker.destinations.values():
+            for delivery in destination.queue.browse():
+                there[self.rig.broker.core.read(delivery).body.decode()] += 1
+        assert there == +self.expected
+
+    def teardown(self) -> None:
+        """With room, everything that is over gets there."""
+        self.rig.queue("q.dlq")
+        self.reader.detach()
+        self.rig.wait(60_000)
+        assert self.queue.queue.refused == {}
+
+
+TestDeadLetters = DeadLetters.TestCase
+TestDeadLetters.settings = settings(max_examples=60, stateful_step_count=40, deadline=None)

@@ -1,0 +1,308 @@
+"""Groups: what the last member of a topic has not acknowledged stays with the topic."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from sluicemq.broker import Destination, Subscription
+from sluicemq.model.destination import DestinationSettings, Overflow
+from sluicemq.model.message import Durability
+from tests.broker.support import Reader, Rig, bodies
+from tests.broker.test_crash import TOPIC, Disk
+
+
+@pytest.fixture
+def rig() -> Rig:
+    return Rig()
+
+
+@pytest.fixture
+def disk(tmp_path: Path) -> Disk:
+    return Disk(tmp_path)
+
+
+def join(rig: Rig | Disk, topic: Destination, name: str, credit: int = 100) -> Reader:
+    return rig.read(rig.broker.subscribe(topic, name, member=True), credit)
+
+
+def leave(rig: Rig | Disk, reader: Reader) -> None:
+    rig.broker.unsubscribe(reader.consumer.subscription)
+    rig.broker.flush()
+
+
+def held(disk: Disk) -> Destination:
+    """The topic, after a restart."""
+    return disk.broker.destinations[TOPIC]
+
+
+def test_what_the_last_member_has_not_acknowledged_goes_to_the_next_in_order(rig: Rig) -> None:
+    topic = rig.topic(hold=True)
+    rig.send(topic, "1", "2")
+    first = join(rig, topic, "first", 3)
+    rig.send(topic, "3", "4", "5")
+    rig.broker.flush()
+    assert first.got() == ["1", "2", "3"]
+    first.settle("2")
+    assert first.got() == ["4"]
+    leave(rig, first)
+    rig.send(topic, "6")
+    assert topic.waiting == 5
+    second = join(rig, topic, "second")
+    rig.broker.flush()
+    assert second.got() == ["1", "3", "4", "5", "6"]
+    assert second.attempts == {"1": 2, "3": 2, "4": 2, "5": 1, "6": 1}
+    second.settle()
+    assert (topic.waiting, topic.unacked, rig.journal.stats().live) == (0, 0, 0)
+    assert rig.broker.core.memory == 0
+
+
+def test_with_others_present_the_copies_of_a_member_end(rig: Rig) -> None:
+    topic = rig.topic(hold=True)
+    first, second = join(rig, topic, "first"), join(rig, topic, "second")
+    rig.send(topic, "1", "2", "3")
+    second.settle("1")
+    leave(rig, first)
+    assert rig.journal.stats().live == 2
+    leave(rig, second)
+    third = join(rig, topic, "third")
+    rig.broker.flush()
+    assert third.got() == ["2", "3"]
+    third.settle()
+    assert rig.journal.stats().live == 0
+
+
+def test_only_the_first_member_gets_what_was_held(rig: Rig) -> None:
+    topic = rig.topic(hold=True)
+    rig.send(topic, "1")
+    first, second = join(rig, topic, "first"), join(rig, topic, "second")
+    rig.send(topic, "2")
+    rig.broker.flush()
+    assert (first.got(), second.got()) == (["1", "2"], ["2"])
+
+
+def test_returning_drops_nothing_however_little_there_is_room_for(rig: Rig) -> None:
+    topic = rig.topic(hold=True, max_messages=2, overflow=Overflow.DROP_OLDEST)
+    member = join(rig, topic, "m")
+    for body in "abcdef":
+        rig.send(topic, body)
+    assert member.got() == list("abcdef")
+    leave(rig, member)
+    assert bodies(topic.queue) == list("abcdef")
+    again = join(rig, topic, "n")
+    rig.broker.flush()
+    assert again.got() == list("abcdef")
+
+
+def test_time_to_live_and_delays_go_on(rig: Rig) -> None:
+    topic = rig.topic(hold=True, message_ttl=1000, retry_delay=300)
+    member = join(rig, topic, "m", 1)
+    rig.send(topic, "late", "mortal")
+    [sequence] = member.held().values()
+    rig.wait(400)
+    rig.broker.time_out(member.consumer, [sequence])
+    leave(rig, member)
+    rig.wait(200)
+    second = join(rig, topic, "n", 1)
+    rig.broker.flush()
+    assert second.got() == ["mortal"]
+    second.settle()
+    rig.wait(100)
+    assert second.got() == ["late"]
+    second.release()
+    leave(rig, second)
+    rig.wait(500)
+    assert bodies(topic.queue) == []
+
+
+def test_an_attempt_that_was_the_last_is_not_followed_by_another(rig: Rig) -> None:
+    topic = rig.topic(hold=True, max_attempts=1, dead_letter=True)
+    member = join(rig, topic, "m", 1)
+    rig.send(topic, "1", "2")
+    leave(rig, member)
+    assert bodies(topic.queue) == ["2"]
+    assert [message.body for message in rig.dead("t.dlq")] == [b"1"]
+
+
+def test_other_subscriptions_do_not_count(rig: Rig) -> None:
+    topic = rig.topic(hold=True)
+    member = join(rig, topic, "m")
+    other = rig.read(rig.broker.subscribe(topic, "other"))
+    durable = rig.read(rig.broker.subscribe(topic, "durable", durable=True))
+    rig.send(topic, "1")
+    leave(rig, member)
+    rig.send(topic, "2")
+    assert other.got() == durable.got() == ["1", "2"]
+    late = rig.read(rig.broker.subscribe(topic, "late"))
+    rig.broker.flush()
+    assert late.got() == []
+    back = join(rig, topic, "m")
+    rig.broker.flush()
+    assert back.got() == ["1", "2"]
+    for reader in (other, durable, back):
+        reader.settle()
+    assert rig.journal.stats().live == 0
+
+
+def test_a_group_ends_with_its_topic(rig: Rig) -> None:
+    topic = rig.topic(hold=True)
+    leave(rig, join(rig, topic, "m"))
+    rig.send(topic, "1")
+    rig.broker.remove(topic)
+    topic = rig.topic(hold=True)
+    other = rig.read(rig.broker.subscribe(topic, "other"))
+    rig.send(topic, "2")
+    assert other.got() == ["2"]
+    assert bodies(topic.queue) == []
+
+
+def test_a_message_that_was_not_durable_yet_when_the_last_member_left(rig: Rig) -> None:
+    topic = rig.topic(hold=True)
+    first, second = join(rig, topic, "first"), join(rig, topic, "second")
+    rig.broker.publish(topic, rig.message(topic, "1"))
+    rig.broker.unsubscribe(first.consumer.subscription)
+    rig.broker.unsubscribe(second.consumer.subscription)
+    rig.broker.flush()
+    third = join(rig, topic, "third")
+    rig.broker.flush()
+    assert third.got() == ["1"]
+    third.settle()
+    assert rig.journal.stats().live == 0
+
+
+def test_a_long_backlog_costs_the_leaving_member_nothing(rig: Rig) -> None:
+    """The subscription itself changes its role: no message is touched."""
+    topic = rig.topic(hold=True)
+    rig.send(topic, *map(str, range(5000)))
+    member = join(rig, topic, "m", 0)
+    subscription = member.consumer.subscription
+    leave(rig, member)
+    assert topic.queue is subscription
+    assert isinstance(subscription, Subscription)
+    assert topic.waiting == 5000
+
+
+# --- restarts --------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("sealed", [False, True])
+@pytest.mark.parametrize("members", [1, 2])
+def test_a_crash_keeps_what_one_member_had_not_acknowledged(
+    disk: Disk, members: int, sealed: bool
+) -> None:
+    topic = disk.broker.declare(TOPIC, DestinationSettings(hold=True))
+    readers = [join(disk, topic, f"m{n}", 4) for n in range(members)]
+    disk.send(topic, "a", "b", "c", "d", "e")
+    disk.sync()
+    readers[0].settle("a", "b")
+    readers[-1].settle("b" if members > 1 else "c")
+    disk.sync()
+    if sealed:
+        disk.seal()
+    disk.crash()
+    topic = held(disk)
+    late = disk.read(disk.broker.subscribe(topic, "late"))
+    reader = join(disk, topic, "next")
+    disk.sync()
+    assert late.got() == []
+    expected = ["d", "e"] if members == 1 else ["a", "c", "d", "e"]
+    assert reader.got() == expected
+    attempts = dict.fromkeys(expected, 2)
+    assert {body: reader.attempts[body] for body in expected} == attempts
+    reader.settle()
+    disk.sync()
+    assert disk.journal.stats().live == 0
+
+
+@pytest.mark.parametrize("crash", [False, True])
+def test_members_that_leave_because_the_broker_stops_end_nothing(disk: Disk, crash: bool) -> None:
+    topic = disk.broker.declare(TOPIC, DestinationSettings(hold=True))
+    one, two = join(disk, topic, "one"), join(disk, topic, "two")
+    disk.send(topic, "a", "b", "c")
+    disk.sync()
+    one.settle("a", "c")
+    two.settle("b", "c")
+    disk.broker.stopping = True
+    leave(disk, one)
+    leave(disk, two)
+    disk.sync()
+    if not crash:
+        disk.seal()
+    disk.crash()
+    reader = join(disk, held(disk), "next")
+    disk.sync()
+    assert reader.got() == ["a", "b"]
+    assert reader.attempts == {"a": 2, "b": 2}
+
+
+@pytest.mark.parametrize("sealed", [False, True])
+def test_durable_subscriptions_and_the_group_each_get_their_own_after_a_crash(
+    disk: Disk, sealed: bool
+) -> None:
+    topic = disk.broker.declare(TOPIC, DestinationSettings(hold=True))
+    member = join(disk, topic, "m")
+    durable = disk.read(disk.broker.subscribe(topic, "d", durable=True))
+    disk.send(topic, "a", "b", "c")
+    disk.sync()
+    member.settle("a")
+    durable.settle("b")
+    disk.sync()
+    if sealed:
+        disk.seal()
+    disk.crash()
+    topic = held(disk)
+    durable = disk.read(topic.subscriptions["d"])
+    member = join(disk, topic, "m")
+    disk.sync()
+    assert (member.got(), durable.got()) == (["b", "c"], ["a", "c"])
+    member.settle()
+    durable.settle()
+    disk.sync()
+    assert disk.journal.stats().live == 0
+
+
+@pytest.mark.parametrize("sealed", [False, True])
+def test_after_a_crash_messages_are_held_for_members_although_others_subscribe(
+    disk: Disk, sealed: bool
+) -> None:
+    topic = disk.broker.declare(TOPIC, DestinationSettings(hold=True))
+    leave(disk, join(disk, topic, "m"))
+    disk.sync()
+    if sealed:
+        disk.seal()
+    disk.crash()
+    topic = held(disk)
+    other = disk.read(disk.broker.subscribe(topic, "other"))
+    disk.send(topic, "a")
+    disk.sync()
+    assert other.got() == ["a"]
+    member = join(disk, topic, "m")
+    disk.sync()
+    assert member.got() == ["a"]
+
+
+def test_what_the_last_member_left_survives_a_crash_with_its_attempts(disk: Disk) -> None:
+    topic = disk.broker.declare(TOPIC, DestinationSettings(hold=True))
+    for _ in range(2):
+        member = join(disk, topic, "m")
+        if not topic.queue.waiting and not member.got():
+            disk.send(topic, "a", durability=Durability.LAZY)
+        disk.sync()
+        leave(disk, member)
+    disk.sync()
+    disk.crash()
+    member = join(disk, held(disk), "m")
+    disk.sync()
+    assert member.attempts == {"a": 3}
+
+
+def test_a_snapshot_has_what_a_group_has_although_the_topic_holds_no_more(disk: Disk) -> None:
+    topic = disk.broker.declare(TOPIC, DestinationSettings(hold=True))
+    join(disk, topic, "m")
+    disk.send(topic, "a")
+    disk.sync()
+    disk.broker.declare(TOPIC, DestinationSettings())
+    disk.seal()
+    disk.crash()
+    assert held(disk).queue.waiting == 1

@@ -1,0 +1,188 @@
+"""What the subscribers of a FanOutWithAck queue had not acknowledged when the broker was stopped,
+or killed: all that one of them lacks is there again, in order and with its attempts. And time-outs,
+over real sockets."""
+
+from __future__ import annotations
+
+import json
+import socket
+from collections.abc import Callable
+from pathlib import Path
+from types import TracebackType
+from typing import Any, Self
+
+import pytest
+
+from sluicemq.cli.local import LocalBroker
+from sluicemq.protocols.vibemq import wire
+from sluicemq.protocols.vibemq.wire import Decoder, Frame
+
+LISTEN = ("vibemq://127.0.0.1:0",)
+
+
+class RawVibemq:
+    """One VibeMQ connection, frame by frame."""
+
+    def __init__(self, port: int) -> None:
+        self._socket = socket.create_connection(("127.0.0.1", port), 30)
+        self._decoder = Decoder()
+        self._arrived: list[Frame] = []
+        self.ask(wire.CONNECT)
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        self._socket.close()
+
+    def say(self, *frames: Frame) -> None:
+        self._socket.sendall(b"".join(map(wire.encode, frames)))
+
+    def next(self) -> Frame:
+        """The next frame. Raises TimeoutError after 30 s."""
+        while not self._arrived:
+            data = self._socket.recv(1 << 16)
+            assert data, "the broker has closed the connection"
+            self._arrived += self._decoder.feed(data)
+        return self._arrived.pop(0)
+
+    def ask(self, kind: int, queue: str = "", options: Any = None) -> Frame:
+        """Send a request; returns its answer, which comes before anything else."""
+        payload = b"" if options is None else json.dumps(options).encode()
+        self.say(Frame(kind, "r", queue, payload))
+        answer = self.next()
+        assert answer.id == "r", answer
+        return answer
+
+    def publish(self, queue: str, *ids: str) -> None:
+        """Each message has its id as payload; returns when all are on disk."""
+        self.say(*(Frame(wire.PUBLISH, i, queue, json.dumps(i).encode()) for i in ids))
+        for _ in ids:
+            assert self.next().type == wire.PUBLISH_ACK
+
+    def deliveries(self, count: int) -> list[tuple[str, str]]:
+        """Ids and attempts of the next so many."""
+        frames = [self.next() for _ in range(count)]
+        assert all(frame.type == wire.DELIVER for frame in frames)
+        return [(frame.id, frame.headers["deliveryAttempts"]) for frame in frames]
+
+    def acknowledge(self, *ids: str) -> None:
+        """Acknowledge these."""
+        self.say(*(Frame(wire.ACK, identity) for identity in ids))
+
+    def take(self, count: int) -> list[tuple[str, str]]:
+        """The next so many deliveries, each of which is acknowledged."""
+        taken: list[tuple[str, str]] = []
+        for _ in range(count):
+            taken += self.deliveries(1)
+            self.acknowledge(taken[-1][0])
+        return taken
+
+
+def stop(broker: LocalBroker) -> None:
+    broker.stop()
+
+
+def kill(broker: LocalBroker) -> None:
+    broker.kill()
+
+
+def test_the_only_subscriber_restarts_with_twenty_in_hand(tmp_path: Path) -> None:
+    listen = ("vibemq://127.0.0.1:0?window=20",)
+    ids = [str(n) for n in range(40)]
+    with LocalBroker(tmp_path, listen) as broker, RawVibemq(broker.port("vibemq")) as publisher:
+        publisher.ask(wire.CREATE_QUEUE, "f", {"mode": 1})
+        with RawVibemq(broker.port("vibemq")) as subscriber:
+            subscriber.ask(wire.SUBSCRIBE, "f")
+            publisher.publish("f", *ids)
+            subscriber.deliveries(20)
+        while json.loads(publisher.ask(wire.QUEUE_INFO, "f").payload)["subscriberCount"]:
+            pass
+        publisher.publish("f", "new")
+        with RawVibemq(broker.port("vibemq")) as subscriber:
+            subscriber.ask(wire.SUBSCRIBE, "f")
+            expected = [(n, "2") for n in ids[:20]] + [(n, "1") for n in [*ids[20:], "new"]]
+            assert subscriber.take(41) == expected
+
+
+@pytest.mark.parametrize("end", [stop, kill])
+def test_the_broker_ends_with_a_backlog_of_a_thousand(
+    tmp_path: Path, end: Callable[[LocalBroker], None]
+) -> None:
+    ids = [str(n) for n in range(1000)]
+    broker = LocalBroker(tmp_path, LISTEN)
+    broker.start()
+    try:
+        with (
+            RawVibemq(broker.port("vibemq")) as publisher,
+            RawVibemq(broker.port("vibemq")) as subscriber,
+        ):
+            publisher.ask(wire.CREATE_QUEUE, "f", {"mode": 1})
+            subscriber.ask(wire.SUBSCRIBE, "f")
+            publisher.publish("f", *ids)
+            subscriber.deliveries(256)
+            # one more publish is on disk after the record of the deliveries
+            publisher.publish("f", "new")
+            end(broker)
+        broker.start()
+        with RawVibemq(broker.port("vibemq")) as subscriber:
+            subscriber.ask(wire.SUBSCRIBE, "f")
+            expected = [(n, "2") for n in ids[:256]] + [(n, "1") for n in [*ids[256:], "new"]]
+            assert subscriber.take(1001) == expected
+    finally:
+        broker.stop()
+
+
+@pytest.mark.parametrize("end", [stop, kill])
+def test_the_broker_ends_and_two_subscribers_lack_different_messages(
+    tmp_path: Path, end: Callable[[LocalBroker], None]
+) -> None:
+    broker = LocalBroker(tmp_path, LISTEN)
+    broker.start()
+    try:
+        with (
+            RawVibemq(broker.port("vibemq")) as publisher,
+            RawVibemq(broker.port("vibemq")) as one,
+            RawVibemq(broker.port("vibemq")) as two,
+        ):
+            publisher.ask(wire.CREATE_QUEUE, "f", {"mode": 1})
+            one.ask(wire.SUBSCRIBE, "f")
+            two.ask(wire.SUBSCRIBE, "f")
+            publisher.publish("f", "1", "2", "3", "4")
+            one.deliveries(4)
+            two.deliveries(4)
+            one.acknowledge("1", "2")
+            two.acknowledge("2", "3")
+            for client in (one, two):
+                client.ask(wire.PING)
+            publisher.publish("f", "5")
+            end(broker)
+        broker.start()
+        with RawVibemq(broker.port("vibemq")) as subscriber:
+            subscriber.ask(wire.SUBSCRIBE, "f")
+            found = subscriber.take(4)
+            assert [name for name, _ in found] == ["1", "3", "4", "5"]
+            assert [attempts for _, attempts in found[:3]] == ["2", "2", "2"]
+    finally:
+        broker.stop()
+
+
+def test_a_silent_consumer_loses_all_that_it_has_not_begun_at_once(tmp_path: Path) -> None:
+    listen = ("vibemq://127.0.0.1:0?ack_timeout=1",)
+    with (
+        LocalBroker(tmp_path, listen) as broker,
+        RawVibemq(broker.port("vibemq")) as silent,
+        RawVibemq(broker.port("vibemq")) as other,
+    ):
+        silent.publish("q", *(str(n) for n in range(256)))
+        silent.ask(wire.SUBSCRIBE, "q")
+        silent.deliveries(256)
+        other.ask(wire.SUBSCRIBE, "q")
+        found = dict(other.take(255) + silent.deliveries(1))
+        assert found.pop("0") == "2"
+        assert set(found.values()) == {"1"}

@@ -1,0 +1,273 @@
+"""Queues that VibeMQ clients create: their settings, and their dead-letter queues."""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+import pytest
+
+from sluicemq.broker import BrokerSettings
+from sluicemq.model.access import Identity, Operation, Permission
+from sluicemq.model.destination import Address, DestinationSettings, Kind, Overflow
+from sluicemq.protocols.access import Open
+from sluicemq.protocols.vibemq import wire
+from sluicemq.protocols.vibemq.creation import ListenerDefaults
+from sluicemq.protocols.vibemq.queues import NO_LIMIT, Mode, Strategy
+from sluicemq.protocols.vibemq.session import Options
+from sluicemq.protocols.vibemq.wire import Frame
+from tests.protocols.vibemq.harness import Harness, Peer
+
+LISTENER = Options(
+    defaults=ListenerDefaults(Mode.PRIORITY_BASED, 7, Strategy.DROP_NEWEST, 5),
+)
+VIBEMQ = DestinationSettings(
+    max_messages=10_000,
+    overflow=Overflow.DROP_OLDEST,
+    max_attempts=3,
+    by_priority=False,
+    idle_timeout=0,
+)
+"""A queue by use, if nobody says anything."""
+
+
+@pytest.fixture
+def harness() -> Harness:
+    return Harness()
+
+
+def settings_by_use(
+    defaults: dict[str, Any], options: Options | None = None, fields: frozenset[str] = frozenset()
+) -> DestinationSettings:
+    broker = BrokerSettings(defaults=DestinationSettings(**defaults), default_fields=fields)
+    harness = Harness(broker)
+    harness.connect(options).publish("q", "1")
+    return harness.destination("q").settings
+
+
+def changed(**values: Any) -> DestinationSettings:
+    fields = {name: getattr(VIBEMQ, name) for name in VIBEMQ.__struct_fields__}
+    return DestinationSettings(**{**fields, **values})
+
+
+# --- whose defaults ------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    "given",
+    [
+        {},
+        {"max_bytes": 1 << 30},
+        {"max_messages": 9},
+        {"overflow": Overflow.BLOCK},
+        {"overflow": Overflow.DROP_LOWEST},
+        {"max_attempts": 8},
+        {"message_ttl": 60_000},
+        {"retry_delay": 10, "retry_delay_max": 20},
+        {"ack_timeout": 5_000, "max_consumers": 2},
+        {"idle_timeout": 60_000},
+    ],
+)
+def test_what_the_broker_is_configured_with_replaces_field_by_field(given: dict[str, Any]) -> None:
+    assert settings_by_use(given) == changed(**given)
+
+
+@pytest.mark.parametrize(
+    ("name", "value"),
+    [("max_messages", 0), ("max_attempts", 0), ("by_priority", True), ("retry_delay", 0)],
+)
+def test_a_usual_value_counts_if_it_was_set_on_purpose(name: str, value: object) -> None:
+    assert settings_by_use({}, None, frozenset([name])) == changed(**{name: value})
+
+
+def test_the_listener_overrules_the_broker() -> None:
+    given = {
+        "max_messages": 9,
+        "max_bytes": 100,
+        "overflow": Overflow.DROP_LOWEST,
+        "max_attempts": 8,
+    }
+    assert settings_by_use(given, LISTENER) == changed(
+        max_messages=7,
+        max_bytes=100,
+        overflow=Overflow.REJECT,
+        max_attempts=5,
+        by_priority=True,
+    )
+    explicit = Options(defaults=ListenerDefaults(overflow=Strategy.DROP_OLDEST))
+    assert settings_by_use(given, explicit).overflow is Overflow.DROP_OLDEST
+
+
+def test_options_of_create_queue_overrule_both() -> None:
+    given = DestinationSettings(max_messages=9, max_bytes=100, max_attempts=8, dead_letter=True)
+    harness = Harness(BrokerSettings(defaults=given))
+    peer = harness.connect(LISTENER)
+    peer.create("none")
+    info = peer.info("none")
+    assert (info["deliveryMode"], info["maxSize"], info["overflowStrategy"]) == (3, 7, 1)
+    assert (info["maxRetryAttempts"], info["enableDeadLetterQueue"]) == (5, True)
+    assert harness.destination("none").settings.max_bytes == 100
+    assert harness.destination("none").settings.idle_timeout is None
+    peer.create("some", mode=0, maxQueueSize=1, enableDeadLetterQueue=False)
+    info = peer.info("some")
+    assert (info["deliveryMode"], info["maxSize"], info["overflowStrategy"]) == (0, 1, 1)
+    assert (info["maxRetryAttempts"], info["enableDeadLetterQueue"]) == (5, False)
+
+
+def test_info_of_a_queue_by_use_shows_the_listeners_defaults() -> None:
+    harness = Harness()
+    peer = harness.connect(LISTENER)
+    peer.subscribe("q")
+    info = peer.info("q")
+    assert (info["deliveryMode"], info["maxSize"], info["overflowStrategy"]) == (3, 7, 1)
+    assert info["maxRetryAttempts"] == 5
+
+
+def test_a_queue_by_use_may_be_fan_out() -> None:
+    harness = Harness()
+    mode = Mode.FAN_OUT_WITH_ACK
+    options = Options(defaults=ListenerDefaults(mode, max_queue_size=NO_LIMIT))
+    peer, other = harness.connect(options), harness.connect(options)
+    peer.subscribe("q")
+    other.subscribe("q")
+    destination = harness.destination("q")
+    assert (destination.address.kind, destination.settings.max_messages) == (Kind.TOPIC, 0)
+    harness.connect(options).publish("q", "1")
+    assert (peer.ids(), other.ids()) == (["1"], ["1"])
+
+
+def test_a_queue_by_use_does_not_vanish(harness: Harness) -> None:
+    peer = harness.connect()
+    peer.subscribe("q")
+    peer.ask(wire.UNSUBSCRIBE, "q")
+    harness.clock.advance(10**9)
+    harness.broker.reap(harness.destination("q"))
+    assert peer.info("q") is not None
+
+
+# --- dead-letter queues --------------------------------------------------------------------------
+
+
+def listed(peer: Peer) -> list[str]:
+    names: list[str] = json.loads(peer.ask(wire.LIST_QUEUES).payload)
+    return names
+
+
+@pytest.mark.parametrize("name", [None, "graves"])
+def test_a_dead_letter_queue_is_there_as_soon_as_a_queue_has_one(
+    harness: Harness, name: str | None
+) -> None:
+    peer = harness.connect()
+    dead = name or "q.dlq"
+    assert peer.info(dead) is None
+    peer.create("q", enableDeadLetterQueue=True, deadLetterQueueName=name)
+    assert listed(peer) == ["q", dead]
+    info = peer.info(dead)
+    assert (info["maxSize"], info["maxRetryAttempts"]) == (10_000, 3)
+    effective = (info["effectiveMaxSize"], info["effectiveMaxRetryAttempts"])
+    assert effective == (NO_LIMIT, NO_LIMIT)
+    assert harness.destination(dead).settings == DestinationSettings()
+    assert peer.subscribe(dead) == []
+
+
+@pytest.mark.parametrize("command", ["info", "declare", "subscribe", "publish", "list"])
+def test_so_is_that_of_a_queue_that_the_configuration_declares(
+    harness: Harness, command: str
+) -> None:
+    harness.limit("q", DestinationSettings(dead_letter=True, max_attempts=1))
+    peer = harness.connect()
+    if command == "info":
+        assert peer.info("q.dlq")["effectiveMaxSize"] == NO_LIMIT
+    elif command == "declare":
+        peer.create("q.dlq", maxQueueSize=1)
+    elif command == "subscribe":
+        peer.subscribe("q.dlq")
+    elif command == "publish":
+        peer.publish("q.dlq", "x")
+    else:
+        assert listed(peer) == ["q", "q.dlq"]
+    assert harness.destination("q.dlq").settings == DestinationSettings()
+
+
+def test_who_used_it_before_does_not_matter(harness: Harness) -> None:
+    peer = harness.connect()
+    peer.publish("q.dlq", "early")
+    peer.create("q", enableDeadLetterQueue=True, maxRetryAttempts=1)
+    assert harness.destination("q.dlq").settings == DestinationSettings()
+    peer.create("q.dlq", maxQueueSize=1)
+    peer.publish("q.dlq", "second")
+    assert harness.destination("q.dlq").settings == DestinationSettings()
+    assert peer.info("q.dlq")["messageCount"] == 2
+
+
+def test_dead_letters_are_not_dropped_for_the_options_of_an_application(harness: Harness) -> None:
+    peer = harness.connect()
+    peer.create("q.dlq", maxQueueSize=1, maxRetryAttempts=3)
+    options = {"maxQueueSize": 1, "overflowStrategy": 3}
+    peer.create("q", enableDeadLetterQueue=True, **options)
+    peer.publish("q", "1", "2")
+    assert peer.error(wire.PUBLISH, "q", "3") == "QUEUE_FULL"
+    assert peer.error(wire.PUBLISH, "q.dlq", "4") == "QUEUE_FULL"
+    assert harness.bodies("q.dlq") == [b'"2"']
+
+
+def test_a_limit_of_the_operator_keeps_exhausted_messages_in_their_queue(harness: Harness) -> None:
+    harness.limit("q.dlq", DestinationSettings(max_messages=1))
+    peer = harness.connect()
+    peer.create("q", enableDeadLetterQueue=True, maxRetryAttempts=1)
+    peer.publish("q", "1", "2")
+    peer.subscribe("q")
+    harness.turn(31_000)
+    harness.turn(31_000)
+    assert peer.info("q")["messageCount"] == 1
+    assert peer.info("q.dlq")["messageCount"] == 1
+    harness.limit("q.dlq", DestinationSettings())
+    harness.turn(6_000)
+    assert peer.info("q")["messageCount"] == 0
+    assert harness.bodies("q.dlq") == [b'"1"', b'"2"']
+
+
+def test_both_queues_count_against_the_quota() -> None:
+    everything = frozenset(Operation)
+    ann = Identity("ann", (Permission("*", everything),))
+    harness = Harness(BrokerSettings(max_user_destinations=3), Open(ann))
+    peer = harness.connect()
+    peer.create("a", enableDeadLetterQueue=True)
+    assert harness.broker.created["ann"] == 2
+    assert peer.error(wire.CREATE_QUEUE, "b", {"enableDeadLetterQueue": True}) == "SERVER_ERROR"
+    assert harness.broker.find(Address(Kind.QUEUE, "b")) is None
+    peer.create("b")
+    assert peer.error(wire.CREATE_QUEUE, "c") == "SERVER_ERROR"
+
+
+def test_nobody_sees_a_dead_letter_queue_without_a_permission() -> None:
+    ann = Identity("ann", (Permission("q", frozenset(Operation)),))
+    harness = Harness(access=Open(ann))
+    peer = harness.connect()
+    peer.create("q", enableDeadLetterQueue=True)
+    assert listed(peer) == ["q"]
+    for kind in (wire.QUEUE_INFO, wire.SUBSCRIBE, wire.CREATE_QUEUE, wire.DELETE_QUEUE):
+        assert peer.error(kind, "q.dlq") == "NOT_AUTHORIZED"
+
+
+# --- waiting for room ----------------------------------------------------------------------------
+
+
+def test_the_listener_says_how_long_a_publish_waits_for_room(harness: Harness) -> None:
+    peer = harness.connect(Options(block_timeout=2_500))
+    peer.create("q", maxQueueSize=1, overflowStrategy=2)
+    peer.publish("q", "1")
+    assert peer.say(Frame(wire.PUBLISH, "2", "q", b"2")) == []
+    harness.turn(2_499)
+    assert peer.frames() == []
+    harness.turn(1)
+    [refused] = peer.frames()
+    assert (refused.id, refused.error_code) == ("2", "QUEUE_FULL")
+    assert "2.5 s" in refused.error_message
+
+
+def test_or_that_it_does_not_wait(harness: Harness) -> None:
+    peer = harness.connect(Options(block_timeout=0))
+    peer.create("q", maxQueueSize=1, overflowStrategy=2)
+    peer.publish("q", "1")
+    assert peer.error(wire.PUBLISH, "q", "2") == "QUEUE_FULL"

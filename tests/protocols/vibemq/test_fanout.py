@@ -1,0 +1,136 @@
+"""FanOutWithAck: what its last VibeMQ subscriber has not acknowledged stays with the queue."""
+
+from __future__ import annotations
+
+import pytest
+
+from sluicemq.protocols.vibemq import wire
+from sluicemq.protocols.vibemq.session import Options
+from sluicemq.protocols.vibemq.subscriber import Terms
+from tests.protocols.vibemq.harness import Harness, Peer
+
+
+@pytest.fixture
+def harness() -> Harness:
+    return Harness()
+
+
+def fan_out(harness: Harness, **options: object) -> Peer:
+    """A publisher that has created the queue `f`."""
+    publisher = harness.connect()
+    publisher.create("f", mode=1, **options)
+    return publisher
+
+
+@pytest.mark.parametrize("how", ["drop", "unsubscribe", "disconnect"])
+def test_the_only_subscriber_restarts_with_twenty_in_hand(harness: Harness, how: str) -> None:
+    publisher = fan_out(harness)
+    peer = harness.connect(Options(terms=Terms(window=20)))
+    peer.subscribe("f")
+    ids = [str(n) for n in range(40)]
+    publisher.publish("f", *ids)
+    assert peer.ids() == ids[:20]
+    peer.acknowledge(*ids[:6])
+    peer.frames()
+    if how == "drop":
+        peer.drop()
+    elif how == "unsubscribe":
+        peer.ask(wire.UNSUBSCRIBE, "f")
+    else:
+        peer.say(wire.Frame(wire.DISCONNECT, "bye"))
+    publisher.publish("f", "new")
+    assert publisher.info("f")["messageCount"] == 35
+    after = harness.connect()
+    assert after.subscribe("f") == [*ids[6:], "new"]
+    attempts = [frame.headers["deliveryAttempts"] for frame in after.more]
+    assert attempts == ["2"] * 20 + ["1"] * 15
+
+
+def test_a_thousand_messages_of_which_most_wait(harness: Harness) -> None:
+    publisher = fan_out(harness)
+    peer = harness.connect()
+    peer.subscribe("f")
+    ids = [str(n) for n in range(1000)]
+    publisher.publish("f", *ids)
+    assert peer.ids() == ids[:256]
+    assert harness.destination("f").waiting == 744
+    peer.drop()
+    after = harness.connect(Options(terms=Terms(window=1000)))
+    assert after.subscribe("f") == ids
+    attempts = [frame.headers["deliveryAttempts"] for frame in after.more]
+    assert attempts == ["2"] * 256 + ["1"] * 744
+
+
+def test_returning_drops_nothing_although_the_queue_is_full(harness: Harness) -> None:
+    publisher = fan_out(harness, maxQueueSize=3)
+    peer = harness.connect()
+    peer.subscribe("f")
+    for identity in "abcdef":
+        publisher.publish("f", identity)
+    assert peer.ids() == list("abcdef")
+    peer.drop()
+    assert harness.connect().subscribe("f") == list("abcdef")
+
+
+def test_the_second_last_subscriber_takes_its_copies_along(harness: Harness) -> None:
+    publisher = fan_out(harness, maxRetryAttempts=1, enableDeadLetterQueue=True)
+    one, two = harness.connect(), harness.connect()
+    one.subscribe("f")
+    two.subscribe("f")
+    publisher.publish("f", "1", "2")
+    two.acknowledge("1")
+    one.drop()
+    assert harness.bodies("f.dlq") == []
+    # the last one had begun 2, and that was the only attempt
+    two.drop()
+    assert harness.connect().subscribe("f") == []
+    assert len(harness.bodies("f.dlq")) == 1
+
+
+def test_without_acknowledgements_nothing_is_kept(harness: Harness) -> None:
+    publisher, peer = harness.connect(), harness.connect()
+    publisher.create("f", mode=2)
+    peer.subscribe("f")
+    peer.link.stalled = True
+    publisher.publish("f", "1", "2")
+    peer.drop()
+    assert harness.destination("f").waiting == 0
+    assert harness.connect().subscribe("f") == []
+
+
+def test_a_subscription_of_another_protocol_does_not_count(harness: Harness) -> None:
+    publisher = fan_out(harness)
+    peer = harness.connect()
+    peer.subscribe("f")
+    broker = harness.broker
+    other = broker.subscribe(harness.destination("f"), "jms", durable=True)
+    publisher.publish("f", "1")
+    peer.drop()
+    publisher.publish("f", "2")
+    assert other.waiting == 2
+    # nor does it get what waits for VibeMQ
+    late = broker.subscribe(harness.destination("f"), "late")
+    assert late.waiting == 0
+    assert harness.connect().subscribe("f") == ["1", "2"]
+    assert other.waiting == 2
+
+
+def test_the_first_subscriber_gets_the_backlog_and_the_second_nothing(harness: Harness) -> None:
+    publisher = fan_out(harness)
+    publisher.publish("f", "1")
+    first, second = harness.connect(), harness.connect()
+    assert first.subscribe("f") == ["1"]
+    assert second.subscribe("f") == []
+    publisher.publish("f", "2")
+    assert first.ids() == second.ids() == ["2"]
+
+
+def test_a_subscriber_of_a_plain_topic_takes_everything_along(harness: Harness) -> None:
+    """A topic of JMS holds nothing."""
+    topic = harness.broker.topic("t")
+    peer, publisher = harness.connect(), harness.connect()
+    peer.subscribe("t")
+    publisher.publish("t", "1")
+    peer.drop()
+    assert topic.waiting == 0
+    assert harness.connect().subscribe("t") == []

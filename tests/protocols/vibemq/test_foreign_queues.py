@@ -1,0 +1,341 @@
+"""Queues that others have created or set up, as VibeMQ clients see and treat them."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from sluicemq.broker import Broker, BrokerSettings, Consumer, Delivery, ManualClock, Window
+from sluicemq.broker.restore import restore, snapshot
+from sluicemq.journal import FileJournal
+from sluicemq.model.destination import (
+    Address,
+    CreatedBy,
+    DestinationSettings,
+    Kind,
+    Overflow,
+    Provenance,
+)
+from sluicemq.protocols.jmq import destinations as jmq
+from sluicemq.protocols.vibemq import commands, queues, wire
+from sluicemq.protocols.vibemq.commands import Conflict, Declaration
+from sluicemq.protocols.vibemq.creation import ListenerDefaults, QueueCreation
+from sluicemq.protocols.vibemq.queues import NO_LIMIT, Mode, WrittenOptions
+from sluicemq.protocols.vibemq.session import Options
+from sluicemq.protocols.vibemq.wire import Frame
+from tests.protocols.vibemq.harness import Harness, Peer
+
+QUEUE = Address(Kind.QUEUE, "q")
+DEFAULTS = queues.Options().written
+
+
+@pytest.fixture
+def harness() -> Harness:
+    return Harness()
+
+
+class ForeignConsumer:
+    """A sink that is no VibeMQ client's."""
+
+    def deliver(self, consumer: Consumer, deliveries: list[Delivery]) -> None:
+        pass
+
+    def detached(self, consumer: Consumer) -> None:
+        pass
+
+
+def visible_options(peer: Peer, name: str = "q") -> WrittenOptions:
+    """Return the options that QueueInfo shows, as a client reads them."""
+    info = commands.read_info(peer.ask(wire.QUEUE_INFO, name))
+    assert info is not None
+    return info.written
+
+
+USERS: dict[str, Callable[[Broker], object]] = {
+    "jmq": lambda broker: jmq.find_or_create(broker, QUEUE, None),
+    "phpmq": lambda broker: broker.queue("q", by=CreatedBy.PHPMQ),
+    "msglite": lambda broker: broker.queue("q", by=CreatedBy.MSGLITE),
+    "vibemq": lambda broker: QueueCreation(broker, ListenerDefaults()).find_or_create("q", None),
+    "management": lambda broker: broker.queue("q", by=CreatedBy.MANAGEMENT),
+}
+
+
+# --- QueueInfo -------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("user", USERS)
+def test_a_queue_that_others_use_is_as_a_declaration_with_defaults_wants_it(
+    harness: Harness, user: str
+) -> None:
+    USERS[user](harness.broker)
+    peer = harness.connect()
+    found = visible_options(peer)
+    assert found == DEFAULTS
+    assert commands.conflicts(DEFAULTS, found) == []
+    assert peer.info("q")["createdBy"] == user
+
+
+def test_what_is_enforced_is_beside_it(harness: Harness) -> None:
+    jmq.find_or_create(harness.broker, QUEUE, None)
+    info = harness.connect().info("q")
+    assert {key: info[key] for key in info if key.startswith("effective")} == {
+        "effectiveMode": 3,
+        "effectiveMaxSize": NO_LIMIT,
+        "effectiveDeadLetterQueueName": "mq.sys.dmq",
+        "effectiveOverflowStrategy": 1,
+        "effectiveMaxRetryAttempts": NO_LIMIT,
+    }
+
+
+def test_what_was_set_on_purpose_is_shown_field_by_field(harness: Harness) -> None:
+    settings = DestinationSettings(max_messages=77, max_bytes=10**6, by_priority=True)
+    harness.broker.declare(
+        QUEUE,
+        settings,
+        provenance=Provenance(CreatedBy.CONFIGURATION, frozenset({"max_messages", "max_bytes"})),
+    )
+    peer = harness.connect()
+    assert visible_options(peer) == DEFAULTS._replace(max_queue_size=77)
+    # by_priority is what it was, but now it is explicit
+    harness.broker.declare(
+        QUEUE,
+        settings,
+        provenance=Provenance(CreatedBy.CONFIGURATION, frozenset({"by_priority", "max_attempts"})),
+    )
+    assert visible_options(peer) == DEFAULTS._replace(mode=3, max_retry_attempts=NO_LIMIT)
+
+
+@pytest.mark.parametrize(
+    ("changed", "field", "value"),
+    [
+        ({"max_messages": 5}, "max_queue_size", 5),
+        ({"message_ttl": 1500}, "ttl_ticks", 15_000_000),
+        ({"dead_letter": True}, "dead_letter", True),
+        ({"dead_letter_queue": "x"}, "dead_letter_queue", "x"),
+        ({"overflow": Overflow.BLOCK}, "overflow", 2),
+        ({"overflow": Overflow.DEAD_LETTER}, "overflow", 3),
+        ({"max_attempts": 9}, "max_retry_attempts", 9),
+        ({"by_priority": False}, "mode", 0),
+        ({"max_bytes": 9}, "", None),
+        ({"idle_timeout": 9}, "", None),
+    ],
+)
+def test_a_change_of_one_setting_shows_in_one_field(
+    harness: Harness, changed: dict[str, Any], field: str, value: object
+) -> None:
+    harness.broker.queue("q", by=CreatedBy.PHPMQ)
+    harness.broker.declare(QUEUE, DestinationSettings(**changed))
+    expected = DEFAULTS._replace(**{field: value}) if field else DEFAULTS
+    assert visible_options(harness.connect()) == expected
+
+
+def test_a_topic_stays_a_conflict(harness: Harness) -> None:
+    harness.broker.topic("q", by=CreatedBy.JMQ)
+    peer = harness.connect()
+    assert visible_options(peer).mode == Mode.FAN_OUT_WITH_ACK
+    assert commands.conflicts(DEFAULTS, visible_options(peer))
+
+
+def test_a_dead_letter_queue_is_as_a_declaration_with_defaults_wants_it(harness: Harness) -> None:
+    peer = harness.connect()
+    peer.create("q", maxQueueSize=1, overflowStrategy=3, enableDeadLetterQueue=True)
+    peer.publish("q", "1", "2")
+    assert visible_options(peer, "q.dlq") == DEFAULTS
+
+
+def test_defaults_of_the_configuration_are_set_on_purpose() -> None:
+    harness = Harness(BrokerSettings(defaults=DestinationSettings(max_messages=7)))
+    harness.broker.queue("q", by=CreatedBy.PHPMQ)
+    assert visible_options(harness.connect()) == DEFAULTS._replace(max_queue_size=7)
+
+
+def test_a_later_change_replaces_what_was_written(harness: Harness) -> None:
+    peer = harness.connect()
+    peer.create("q", maxQueueSize=0, messageTtl="00:00:00", maxRetryAttempts=-1)
+    destination = harness.destination("q")
+    provenance = destination.provenance.changed(["max_messages"])
+    harness.broker.declare(QUEUE, destination.settings, provenance=provenance)
+    info = peer.info("q")
+    # the same value as was enforced, but now it was set
+    assert (info["maxSize"], info["messageTtl"], info["maxRetryAttempts"]) == (1, "00:00:00", -1)
+
+
+# --- DeleteQueue -----------------------------------------------------------------------------
+
+
+def declared(by: CreatedBy) -> Callable[[Broker], object]:
+    return lambda broker: broker.declare(QUEUE, provenance=Provenance(by))
+
+
+@pytest.mark.parametrize(
+    ("create", "owner"),
+    [
+        (USERS["jmq"], "JMS"),
+        (USERS["phpmq"], "PHPMQ"),
+        (USERS["msglite"], "msglite"),
+        (USERS["management"], "administrator"),
+        (declared(CreatedBy.CONFIGURATION), "configuration"),
+        (declared(CreatedBy.MANAGEMENT), "administrator"),
+        (declared(CreatedBy.BROKER), "broker"),
+        (lambda broker: broker.topic("q", by=CreatedBy.JMQ), "JMS"),
+    ],
+)
+def test_a_queue_of_others_is_not_deleted(
+    harness: Harness, create: Callable[[Broker], object], owner: str
+) -> None:
+    create(harness.broker)
+    peer = harness.connect()
+    peer.publish("q", "1")
+    # use and declarations by VibeMQ clients do not change whose it is
+    peer.subscribe("q")
+    peer.create("q", maxQueueSize=5)
+    answer = peer.ask(wire.DELETE_QUEUE, "q")
+    assert (answer.type, answer.error_code) == (wire.ERROR, "FORBIDDEN")
+    assert "queue q" in answer.error_message
+    assert owner in answer.error_message
+    assert harness.destination("q").consumers == 1
+    allowing = harness.connect(Options(foreign_delete=True))
+    assert allowing.ask(wire.DELETE_QUEUE, "q").type == wire.DELETE_QUEUE
+    assert allowing.info("q") is None
+
+
+def test_the_configuration_takes_over_what_it_declares(harness: Harness) -> None:
+    peer = harness.connect()
+    peer.create("q")
+    declared(CreatedBy.CONFIGURATION)(harness.broker)
+    assert peer.error(wire.DELETE_QUEUE, "q") == "FORBIDDEN"
+
+
+def test_a_queue_with_consumers_of_others_is_not_deleted(harness: Harness) -> None:
+    peer = harness.connect()
+    peer.create("q")
+    consumer = harness.broker.attach(
+        harness.destination("q").queue, ForeignConsumer(), Window(1, True)
+    )
+    answer = peer.ask(wire.DELETE_QUEUE, "q")
+    assert answer.error_code == "FORBIDDEN"
+    assert "consumers of other protocols" in answer.error_message
+    harness.broker.detach(consumer)
+    peer.subscribe("q")
+    assert peer.ask(wire.DELETE_QUEUE, "q").type == wire.DELETE_QUEUE
+
+
+def test_a_fan_out_queue_with_a_durable_subscription_is_not_deleted(harness: Harness) -> None:
+    peer = harness.connect()
+    peer.create("q", mode=1)
+    peer.subscribe("q")
+    subscription = harness.broker.subscribe(harness.destination("q"), "jms", durable=True)
+    assert peer.error(wire.DELETE_QUEUE, "q") == "FORBIDDEN"
+    harness.broker.unsubscribe(subscription)
+    assert peer.ask(wire.DELETE_QUEUE, "q").type == wire.DELETE_QUEUE
+
+
+@pytest.mark.parametrize("name", ["", "dead"])
+def test_the_dead_letter_queue_of_an_existing_queue_is_not_deleted(
+    harness: Harness, name: str
+) -> None:
+    peer = harness.connect()
+    dead_letters = name or "q.dlq"
+    peer.create("q", enableDeadLetterQueue=True, deadLetterQueueName=name or None)
+    peer.create("other", enableDeadLetterQueue=False, deadLetterQueueName="free")
+    peer.create("free")
+    peer.subscribe(dead_letters)
+    answer = peer.ask(wire.DELETE_QUEUE, dead_letters)
+    assert answer.error_code == "FORBIDDEN"
+    assert "dead-letter queue of q" in answer.error_message
+    assert peer.ask(wire.DELETE_QUEUE, "free").type == wire.DELETE_QUEUE
+    assert peer.ask(wire.DELETE_QUEUE, "q").type == wire.DELETE_QUEUE
+    assert peer.ask(wire.DELETE_QUEUE, dead_letters).type == wire.DELETE_QUEUE
+
+
+def test_dead_letters_of_others_are_not_deleted_either(harness: Harness) -> None:
+    settings = DestinationSettings(dead_letter=True, max_messages=1, overflow=Overflow.DEAD_LETTER)
+    harness.broker.declare(QUEUE, settings, provenance=Provenance(CreatedBy.PHPMQ))
+    peer = harness.connect()
+    peer.publish("q", "1", "2")
+    harness.broker.remove(harness.destination("q"))
+    answer = peer.ask(wire.DELETE_QUEUE, "q.dlq")
+    assert "was created by PHPMQ" in answer.error_message
+    assert len(harness.bodies("q.dlq")) == 1
+
+
+def test_override_leaves_a_queue_of_others_as_it_is(harness: Harness) -> None:
+    """What the .NET client does: QueueInfo, DeleteQueue, CreateQueue."""
+    harness.broker.queue("q", by=CreatedBy.PHPMQ)
+    peer = harness.connect()
+    peer.publish("q", "1")
+    declaration = Declaration("q", queues.Options(message_ttl=1000), Conflict.OVERRIDE)
+    info = commands.read_info(peer.ask(wire.QUEUE_INFO, "q"))
+    assert info is not None
+    assert commands.must_replace(declaration, info)
+    assert peer.error(wire.DELETE_QUEUE, "q") == "FORBIDDEN"
+    assert harness.bodies("q") == [json.dumps("1").encode()]
+
+
+# --- restarts --------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("from_snapshot", [False, True])
+def test_a_restart_changes_nothing_of_it(tmp_path: Path, from_snapshot: bool) -> None:
+    written = queues.read_written(
+        b'{"mode":9,"maxQueueSize":-1,"messageTtl":"00:00:01.2345678",'
+        b'"deadLetterQueueName":"a\\nb","overflowStrategy":7,"maxRetryAttempts":0}',
+        {},
+    )
+
+    def opened() -> tuple[FileJournal, Harness]:
+        journal = FileJournal.open(tmp_path)
+        harness = Harness()
+        harness.broker = Broker(journal, ManualClock())
+        harness.broker.wake = lambda: None
+        journal.snapshot_source = lambda: snapshot(harness.broker)
+        restore(harness.broker, journal.recovery)
+        return journal, harness
+
+    journal, harness = opened()
+    broker = harness.broker
+    broker.declare(
+        QUEUE,
+        written.options().settings,
+        provenance=written.provenance(created_ticks=4567),
+        created=1_771_408_800_123,
+    )
+    jmq.find_or_create(broker, Address(Kind.QUEUE, "jms"), None)
+    broker.queue("php", by=CreatedBy.PHPMQ)
+    for name in ("jms", "php"):
+        harness.connect().say(Frame(wire.PUBLISH, name, name, b"1"))
+    before = [queues.info(harness.destination(name), False) for name in ("q", "jms", "php")]
+    if from_snapshot:
+        journal.seal()
+    journal.sync()
+    journal.close()
+
+    journal, harness = opened()
+    assert [queues.info(harness.destination(name), False) for name in ("q", "jms", "php")] == before
+    assert json.loads(before[0])["createdAt"] == "2026-02-18T10:00:00.1234567Z"
+    peer = harness.connect()
+    assert peer.error(wire.DELETE_QUEUE, "php") == "FORBIDDEN"
+    assert peer.error(wire.DELETE_QUEUE, "jms") == "FORBIDDEN"
+    assert peer.ask(wire.DELETE_QUEUE, "q").type == wire.DELETE_QUEUE
+    journal.close()
+
+
+def test_defaults_of_the_broker_are_those_after_the_restart(tmp_path: Path) -> None:
+    """Of a queue that came into being by use only its creator is kept."""
+    for limit, expected in ((5, 5), (6, 6)):
+        journal = FileJournal.open(tmp_path)
+        settings = BrokerSettings(defaults=DestinationSettings(max_messages=limit))
+        harness = Harness()
+        harness.broker = Broker(journal, ManualClock(), settings)
+        harness.broker.wake = lambda: None
+        restore(harness.broker, journal.recovery)
+        destination = harness.broker.queue("q", by=CreatedBy.PHPMQ)
+        assert destination.settings.max_messages == expected
+        assert destination.provenance.created_by is CreatedBy.PHPMQ
+        harness.connect().say(Frame(wire.PUBLISH, str(limit), "q", b"1"))
+        journal.sync()
+        journal.close()

@@ -1,0 +1,387 @@
+"""Large frames: read in another thread, sent compressed, skipped, declined."""
+
+from __future__ import annotations
+
+import json
+import random
+
+import pytest
+
+from sluicemq.model.destination import DestinationSettings
+from sluicemq.model.message import BodyKind, Message, Origin
+from sluicemq.protocols.vibemq import outgoing, wire
+from sluicemq.protocols.vibemq.compression import Compression
+from sluicemq.protocols.vibemq.offload import PARALLEL
+from sluicemq.protocols.vibemq.session import MOST_UNPACKED, Options
+from sluicemq.protocols.vibemq.subscriber import Terms
+from sluicemq.protocols.vibemq.wire import Decoder, Frame, Limits
+from tests.protocols.vibemq.harness import Harness, Peer
+
+ORDERS = json.dumps(
+    [{"id": n, "name": f"order {n}", "price": n * 7} for n in range(30_000)]
+).encode()
+"""1.4 MB."""
+NOISE = b'"%b"' % random.Random(1).randbytes(1_500_000).hex().encode()[:2_500_000]
+"""JSON that no compression brings below a megabyte."""
+
+
+@pytest.fixture
+def harness() -> Harness:
+    return Harness()
+
+
+def packed(payload: bytes, identity: str = "m", how: Compression = Compression.BROTLI) -> bytes:
+    frame = Frame(wire.PUBLISH, identity, "q", payload)
+    return wire.compressed(wire.encode(frame, limit=wire.MAX_UNPACKED), how)
+
+
+def read(peer: Peer) -> list[Frame]:
+    """What a client reads that, as the .NET client, takes frames of one MiB and unpacks them."""
+    decoder = Decoder(Limits(frame=wire.MAX_BODY, unpacked=wire.MAX_UNPACKED))
+    frames = decoder.feed(peer.link.taken())
+    assert decoder.error is None
+    assert not decoder.incomplete
+    return frames
+
+
+def compressing(harness: Harness, names: str = "brotli,gzip") -> Peer:
+    options = Options(terms=Terms(window_bytes=1 << 24))
+    return harness.connect(options, **{"supported-compression": names})
+
+
+def publish(harness: Harness, payload: bytes, queue: str = "q") -> Message:
+    destination = harness.broker.queue(queue)
+    message = Message(destination.address, payload, BodyKind.JSON, Origin.VIBEMQ)
+    harness.broker.publish(destination, message)
+    harness.settle()
+    return message
+
+
+# --- coming in -----------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("how", [Compression.GZIP, Compression.BROTLI])
+def test_large_list_is_published_compressed(harness: Harness, how: Compression) -> None:
+    assert len(ORDERS) > 1_400_000
+    peer = compressing(harness)
+    peer.session.receive(packed(ORDERS, how=how))
+    assert peer.link.paused
+    harness.settle()
+    [answer] = read(peer)
+    assert (answer.type, answer.id) == (wire.PUBLISH_ACK, "m")
+    assert harness.bodies("q") == [ORDERS]
+    assert not peer.link.paused
+    assert peer.session.buffered == 0
+    assert harness.memory.reserved == 0
+
+
+def test_frames_around_a_large_one_keep_their_order(harness: Harness) -> None:
+    peer = compressing(harness)
+    small = [wire.encode(Frame(wire.PUBLISH, str(n), "q", b"%d" % n)) for n in range(4)]
+    peer.session.receive(small[0] + packed(ORDERS) + small[1] + packed(ORDERS, "m2") + small[2])
+    harness.turn()
+    assert harness.bodies("q") == [b"0"]
+    assert peer.link.paused
+    peer.session.receive(small[3])
+    harness.settle()
+    assert [frame.id for frame in read(peer)] == ["0", "m", "1", "m2", "2", "3"]
+
+
+def test_large_plain_payload_is_checked_off_the_event_loop(harness: Harness) -> None:
+    peer = harness.connect()
+    good = b'"%b"' % (b"x" * 300_000)
+    for number, payload in enumerate((good, good[:-1])):
+        peer.session.receive(wire.encode(Frame(wire.PUBLISH, str(number), "q", payload)))
+        harness.turn()
+        assert harness.background.jobs
+        harness.settle()
+    answer, error = read(peer)
+    assert (answer.type, answer.id) == (wire.PUBLISH_ACK, "0")
+    assert (error.type, error.id, error.error_code) == (wire.ERROR, "1", "INVALID_MESSAGE")
+    assert peer.ask(wire.PING).type == wire.PONG
+    assert harness.bodies("q") == [good]
+
+
+def test_large_request_other_than_publish_is_refused(harness: Harness) -> None:
+    peer = harness.connect()
+    payload = b'{"maxQueueSize":5,"x":"%b"}' % (b"x" * 300_000)
+    peer.session.receive(wire.encode(Frame(wire.CREATE_QUEUE, "c", "q", payload)))
+    harness.settle()
+    [error] = read(peer)
+    assert (error.id, error.error_code) == ("c", "INVALID_MESSAGE")
+    assert harness.find("q") is None
+    assert peer.link.open
+
+
+def test_plain_frame_above_the_limit_is_skipped(harness: Harness) -> None:
+    peer = harness.connect()
+    data = wire.encode(Frame(wire.PUBLISH, "big", "q", ORDERS), limit=wire.MAX_UNPACKED)
+    for at in range(0, len(data), 100_000):
+        peer.session.receive(data[at : at + 100_000])
+        assert peer.session.buffered == 0
+    [error] = read(peer)
+    assert (error.type, error.id, error.error_code) == (wire.ERROR, "big", "INVALID_MESSAGE")
+    assert "1048576" in error.error_message
+    peer.publish("q", "next")
+    assert harness.bodies("q") == [b'"next"']
+
+
+def test_plain_frame_above_the_unpacked_limit_is_skipped(harness: Harness) -> None:
+    peer = harness.connect(Options(unpacked=1000))
+    peer.put(wire.encode(Frame(wire.PUBLISH, "big", "q", b'"%b"' % (b"x" * 2000))))
+    assert peer.frames()[0].id == "big"
+    peer.publish("q", "next")
+
+
+def test_compressed_frame_above_the_unpacked_limit_ends_the_connection(harness: Harness) -> None:
+    peer = harness.connect(Options(unpacked=1_000_000))
+    peer.session.receive(packed(ORDERS))
+    harness.settle()
+    [error] = read(peer)
+    assert error.error_code == "INVALID_MESSAGE"
+    assert error.id
+    assert "1000000" in error.error_message
+    assert not peer.link.open
+    assert harness.find("q") is None
+    assert harness.memory.reserved == 0
+
+
+def test_compressed_frame_above_the_frame_limit_ends_the_connection(harness: Harness) -> None:
+    peer = harness.connect()
+    peer.put((wire.MAX_BODY + 1).to_bytes(4, "big") + b"\2")
+    assert peer.frames()[0].error_code == "INVALID_MESSAGE"
+    assert not peer.link.open
+
+
+def test_compressed_frame_before_the_login_is_refused(harness: Harness) -> None:
+    peer = harness.arrive()
+    frame = Frame(wire.CONNECT, "hello", headers={"x": "y" * 4000})
+    peer.put(wire.compressed(wire.encode(frame), Compression.BROTLI))
+    [error] = peer.frames()
+    assert "before the login" in error.error_message
+    assert not peer.link.open
+
+
+def test_bombs_are_unpacked_a_few_at_a_time_and_only_with_memory(harness: Harness) -> None:
+    bomb = packed(b'"%b"' % bytes(40_000_000))
+    assert len(bomb) < 10_000
+    peers = [harness.connect() for _ in range(20)]
+    full = 2 * wire.MAX_UNPACKED
+    harness.memory.limit = 3 * full // 2
+    for peer in peers:
+        peer.session.receive(bomb)
+    highest = 0
+    for _ in range(100):
+        harness.turn()
+        assert len(harness.background.jobs) <= PARALLEL
+        highest = max(highest, harness.memory.reserved)
+        harness.background.run()
+    assert full <= highest <= harness.memory.limit
+    assert harness.memory.reserved == 0
+    for peer in peers:
+        assert read(peer)[0].error_code == "INVALID_MESSAGE"  # control characters
+        assert peer.link.open
+
+
+def test_moderate_frame_reserves_little_memory(harness: Harness) -> None:
+    peer = harness.connect()
+    peer.session.receive(packed(ORDERS))
+    harness.turn()
+    assert harness.memory.reserved == 2 * MOST_UNPACKED
+
+
+def test_connection_that_closes_meanwhile(harness: Harness) -> None:
+    peers = [harness.connect() for _ in range(4)]
+    for peer in peers:
+        peer.session.receive(packed(ORDERS))
+    harness.turn()
+    assert len(harness.background.jobs) == PARALLEL
+    for peer in peers:
+        peer.drop()
+        assert peer.session.buffered == 0
+    harness.settle()
+    assert harness.find("q") is None
+    assert harness.memory.reserved == 0
+
+
+def test_end_of_input_waits_for_a_large_frame(harness: Harness) -> None:
+    peer = harness.connect()
+    peer.session.receive(packed(ORDERS) + wire.encode(Frame(wire.PUBLISH, "last", "q", b"1")))
+    peer.session.end_of_input()
+    harness.settle()
+    assert [frame.id for frame in read(peer)] == ["m", "last"]
+    assert peer.link.closed_because == ""
+
+
+def test_shutdown_does_not_wait_for_a_large_frame(harness: Harness) -> None:
+    peer = harness.connect()
+    peer.session.receive(packed(ORDERS))
+    harness.turn()
+    peer.session.shutdown()
+    harness.settle()
+    assert [frame.type for frame in read(peer)] == [wire.DISCONNECT]
+    assert harness.find("q") is None
+
+
+# --- going out -----------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("names", ["gzip", "brotli"])
+def test_large_message_is_delivered_compressed(harness: Harness, names: str) -> None:
+    publish(harness, ORDERS)
+    publish(harness, b"1")
+    peer = compressing(harness, names)
+    peer.subscribe("q")
+    harness.settle()
+    large, small = read(peer)
+    assert large.payload == ORDERS
+    assert large.headers["deliveryAttempts"] == "1"
+    assert small.payload == b"1"
+    peer.acknowledge(large.id, small.id)
+    assert harness.bodies("q") == []
+
+
+def test_what_follows_a_large_message_waits_for_it(harness: Harness) -> None:
+    peer = compressing(harness)
+    peer.subscribe("q")
+    publishing = harness.connect()
+    publishing.session.receive(packed(ORDERS))
+    harness.settle()
+    read(publishing)
+    publishing.publish("q", "small")
+    harness.settle()
+    assert [frame.id for frame in read(peer)] == ["m", "small"]
+
+
+def test_message_is_compressed_once_for_all_subscribers(
+    harness: Harness, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    built: list[int] = []
+    build = outgoing.LargeDelivery.build
+
+    def counted(self: outgoing.LargeDelivery) -> bytes:
+        built.append(self.key.sequence)
+        return build(self)
+
+    monkeypatch.setattr(outgoing.LargeDelivery, "build", counted)
+    owner = compressing(harness)
+    owner.create("q", mode=1)
+    peers = [compressing(harness) for _ in range(5)]
+    for peer in peers:
+        peer.subscribe("q")
+    owner.session.receive(packed(ORDERS))
+    harness.settle()
+    for peer in peers:
+        [frame] = read(peer)
+        assert frame.payload == ORDERS
+    assert len(built) == 1
+
+
+def test_message_waits_for_a_consumer_that_can_take_it(harness: Harness) -> None:
+    plain = harness.connect()
+    plain.subscribe("q")
+    able = compressing(harness)
+    able.subscribe("q")
+    able.session.congest()
+    publish(harness, ORDERS)
+    publish(harness, b"1")
+    assert [frame.payload for frame in read(plain)] == [b"1"]
+    assert harness.bodies("q") == [ORDERS, b"1"]
+    able.session.relieve()
+    harness.settle()
+    [frame] = read(able)
+    assert frame.payload == ORDERS
+    assert frame.headers["deliveryAttempts"] == "1"
+    assert read(plain) == []
+
+
+def test_skipped_message_is_given_to_a_consumer_that_comes(harness: Harness) -> None:
+    plain = harness.connect()
+    plain.subscribe("q")
+    gone = compressing(harness)
+    gone.subscribe("q")
+    gone.session.congest()
+    publish(harness, ORDERS)
+    gone.drop()
+    harness.settle()
+    assert harness.bodies("q") == [ORDERS]
+    able = compressing(harness)
+    able.subscribe("q")
+    harness.settle()
+    assert [frame.payload for frame in read(able)] == [ORDERS]
+
+
+def test_skipping_does_not_spin(harness: Harness) -> None:
+    """Everything is tried once for each kind of consumer, not once in each iteration."""
+    plain = [harness.connect() for _ in range(3)]
+    for peer in plain:
+        peer.subscribe("q")
+    able = compressing(harness)
+    able.subscribe("q")
+    able.session.congest()
+    for _ in range(5):
+        publish(harness, ORDERS)
+    destination = harness.find("q")
+    assert destination is not None
+    before = destination.statistics.delivered
+    for _ in range(10):
+        publish(harness, b"1")
+    assert destination.statistics.delivered == before + 10
+    assert sum(len(read(peer)) for peer in plain) == 10
+    assert destination.queue.ready == 5
+
+
+def test_message_that_no_consumer_can_take_is_dead_lettered(harness: Harness) -> None:
+    peer = compressing(harness)
+    peer.subscribe("q")
+    other = harness.connect()
+    other.subscribe("q")
+    publish(harness, NOISE)
+    publish(harness, b"1")
+    publish(harness, NOISE)
+    assert harness.bodies("q.dlq") == [NOISE, NOISE]
+    assert [frame.payload for frame in read(peer) + read(other)] == [b"1"]
+    dead = harness.find("q.dlq")
+    assert dead is not None
+    for delivery in dead.queue.browse():
+        assert delivery.message is not None
+        assert (delivery.message.properties or {})["deadLetterReason"] == "TooLargeForVibeMQ"
+
+
+def test_dead_letter_that_no_consumer_can_take_stays(harness: Harness) -> None:
+    peer = harness.connect()
+    peer.subscribe("q")
+    publish(harness, ORDERS)
+    assert harness.bodies("q.dlq") == [ORDERS]
+    reader = harness.connect()
+    reader.subscribe("q.dlq")
+    harness.settle()
+    reader.drop()
+    harness.settle()
+    assert harness.bodies("q.dlq") == [ORDERS]
+    assert read(reader) == []
+    dead = harness.find("q.dlq")
+    assert dead is not None
+    assert dead.queue.ready == 1
+    able = compressing(harness)
+    able.subscribe("q.dlq")
+    harness.settle()
+    assert [frame.payload for frame in read(able)] == [ORDERS]
+
+
+def test_consumer_that_leaves_gives_back_what_was_being_compressed(harness: Harness) -> None:
+    harness.limit("q", DestinationSettings(max_attempts=1))
+    publish(harness, ORDERS)
+    publish(harness, b"1")
+    peer = compressing(harness)
+    peer.subscribe("q")
+    harness.turn()
+    assert harness.background.jobs
+    peer.drop()
+    harness.settle()
+    assert harness.bodies("q") == [ORDERS, b"1"]
+    assert harness.memory.reserved == 0
+    other = compressing(harness)
+    other.subscribe("q")
+    harness.settle()
+    assert [frame.headers["deliveryAttempts"] for frame in read(other)] == ["1", "1"]

@@ -1,0 +1,244 @@
+"""Time-outs as a .NET client meets them, which handles one message at a time."""
+
+from __future__ import annotations
+
+from collections import Counter, deque
+
+import pytest
+
+from sluicemq.protocols.vibemq import wire
+from sluicemq.protocols.vibemq.session import Options
+from sluicemq.protocols.vibemq.subscriber import Terms
+from sluicemq.protocols.vibemq.wire import Frame
+from tests.protocols.vibemq.harness import Harness, Peer
+
+SECOND = 1000
+
+
+@pytest.fixture
+def harness() -> Harness:
+    return Harness()
+
+
+class NetClient:
+    """Handles every frame that it was sent, in order, each for so many seconds, and acknowledges
+    it unless its handler fails."""
+
+    def __init__(self, peer: Peer, seconds: int, failing: frozenset[str] = frozenset()) -> None:
+        self.peer = peer
+        self.seconds = seconds
+        self.failing = failing
+        self.waiting: deque[Frame] = deque()
+        self.left = 0
+        self.begun: Counter[str] = Counter()
+        self.attempts: Counter[str] = Counter()
+        """The highest number that a message came with."""
+
+    def take(self, frames: list[Frame]) -> None:
+        for frame in frames:
+            self.waiting.append(frame)
+            attempts = int(frame.headers["deliveryAttempts"])
+            self.attempts[frame.id] = max(self.attempts[frame.id], attempts)
+
+    def subscribe(self, queue: str) -> None:
+        self.peer.subscribe(queue)
+        self.take(self.peer.more)
+
+    def pass_second(self) -> None:
+        """Once the clock has moved on by one."""
+        self.take(self.peer.deliveries())
+        if self.left:
+            self.left -= 1
+            if not self.left:
+                frame = self.waiting.popleft()
+                if frame.id not in self.failing:
+                    self.take(self.peer.acknowledge(frame.id))
+        while self.waiting and not self.left:
+            frame = self.waiting[0]
+            self.begun[frame.id] += 1
+            if frame.id in self.failing:
+                self.waiting.popleft()
+            else:
+                self.left = self.seconds
+
+
+def run(harness: Harness, seconds: int, *clients: NetClient) -> None:
+    for _ in range(seconds):
+        harness.turn(SECOND)
+        for client in clients:
+            client.pass_second()
+
+
+def attempts(frames: list[Frame]) -> dict[str, str]:
+    return {frame.id: frame.headers["deliveryAttempts"] for frame in frames}
+
+
+def test_what_a_silent_consumer_holds_goes_to_the_others_uncounted(harness: Harness) -> None:
+    silent, other = harness.connect(), harness.connect()
+    ids = [str(n) for n in range(256)]
+    silent.publish("q", *ids)
+    assert silent.subscribe("q") == ids
+    other.subscribe("q")
+    harness.turn(30 * SECOND - 1)
+    assert other.ids() == []
+    harness.turn(1)
+    moved, kept = other.deliveries(), silent.deliveries()
+    assert len(moved) == 255
+    assert len(kept) == 1
+    counted = attempts([*moved, *kept])
+    assert counted.pop("0") == "2"
+    assert set(counted.values()) == {"1"}
+
+
+def test_a_silent_consumer_gets_one_message_until_it_acknowledges(harness: Harness) -> None:
+    silent, other = harness.connect(), harness.connect(Options(terms=Terms(window=1)))
+    silent.publish("q", "1", "2", "3", "4", "5")
+    silent.subscribe("q")
+    other.subscribe("q")
+    harness.turn(30 * SECOND)
+    [gone] = other.ids()
+    [kept] = silent.ids()
+    harness.connect().publish("q", "6")
+    assert silent.ids() == []
+    rest = {"1", "2", "3", "4", "5", "6"} - {gone, kept}
+    assert {frame.id for frame in silent.acknowledge(kept)} == rest
+
+
+def test_an_acknowledgement_of_what_was_taken_back_counts(harness: Harness) -> None:
+    """It settles the message, whoever holds it by now, and ends the silence."""
+    silent, other = harness.connect(), harness.connect(Options(terms=Terms(window=1)))
+    silent.publish("q", "1", "2", "3", "4")
+    silent.subscribe("q")
+    other.subscribe("q")
+    harness.turn(30 * SECOND)
+    [moved] = other.ids()
+    silent.frames()
+    assert len(silent.acknowledge(moved)) == 1
+    assert len(other.ids()) == 1
+    assert len(harness.bodies("q")) == 3
+    assert harness.destination("q").unacked == 3
+
+
+def test_only_the_oldest_delivery_of_a_connection_counts(harness: Harness) -> None:
+    """It has three subscriptions, and each has a message that waits first."""
+    peer = harness.connect()
+    for queue in "abc":
+        peer.publish(queue, f"{queue}1", f"{queue}2")
+        harness.turn(1)
+        peer.subscribe(queue)
+    harness.turn(29_999)
+    [frame] = peer.deliveries()
+    assert (frame.id, frame.headers["deliveryAttempts"]) == ("a1", "2")
+    peer.drop()
+    other = harness.connect()
+    for queue, counted in (("a", "3"), ("b", "2"), ("c", "2")):
+        other.subscribe(queue)
+        assert attempts(other.more) == {f"{queue}1": counted, f"{queue}2": "2"}
+
+
+def test_the_time_of_one_subscription_begins_when_another_one_is_done(harness: Harness) -> None:
+    peer = harness.connect()
+    peer.publish("a", "a1")
+    peer.publish("b", "b1")
+    peer.subscribe("a")
+    harness.turn(1)
+    peer.subscribe("b")
+    harness.turn(25 * SECOND)
+    peer.acknowledge("a1")
+    harness.turn(30 * SECOND - 1)
+    assert peer.ids() == []
+    harness.turn(1)
+    assert peer.ids() == ["b1"]
+
+
+@pytest.mark.parametrize("consumers", [1, 2, 3])
+def test_a_slow_handler_exhausts_nothing_that_it_has_not_begun(
+    harness: Harness, consumers: int
+) -> None:
+    clients = [NetClient(harness.connect(), 45) for _ in range(consumers)]
+    ids = [str(n) for n in range(20)]
+    clients[0].peer.create("q", enableDeadLetterQueue=True)
+    clients[0].peer.publish("q", *ids)
+    for client in clients:
+        client.subscribe("q")
+    for _ in range(3600):
+        run(harness, 1, *clients)
+        begun = sum((client.begun for client in clients), Counter[str]())
+        for client in clients:
+            for name, count in client.attempts.items():
+                assert count <= 1 + begun[name]
+        if not harness.bodies("q"):
+            break
+    assert harness.bodies("q") == []
+    assert harness.bodies("q.dlq") == []
+
+
+def test_a_message_that_always_fails_is_a_dead_letter_after_three_time_outs(
+    harness: Harness,
+) -> None:
+    client = NetClient(harness.connect(), 1, frozenset({"poison"}))
+    client.peer.create("q", enableDeadLetterQueue=True)
+    client.peer.publish("q", "1", "poison", "2", "3")
+    client.subscribe("q")
+    run(harness, 89, client)
+    assert harness.bodies("q") == [b'"poison"']
+    run(harness, 8, client)
+    assert harness.bodies("q") == []
+    assert len(harness.bodies("q.dlq")) == 1
+    assert client.begun == {"1": 1, "poison": 3, "2": 1, "3": 1}
+
+
+def test_a_message_that_hangs_every_consumer_is_a_dead_letter_after_three_time_outs(
+    harness: Harness,
+) -> None:
+    """And what waited behind it is handled: the consumers are started anew one by one."""
+    first, second = harness.connect(), harness.connect()
+    first.create("q", enableDeadLetterQueue=True)
+    first.subscribe("q")
+    second.subscribe("q")
+    first.publish("q", "poison")
+    for _ in range(3):
+        harness.turn(30 * SECOND)
+    assert harness.bodies("q") == []
+    assert len(harness.bodies("q.dlq")) == 1
+
+
+def test_a_redelivery_is_not_hidden_by_the_full_window_of_the_only_consumer(
+    harness: Harness,
+) -> None:
+    peer = harness.connect(Options(terms=Terms(window=2)))
+    peer.publish("q", "1", "2", "3")
+    assert peer.subscribe("q") == ["1", "2"]
+    harness.turn(30 * SECOND)
+    assert peer.ids() == ["1"]
+    assert harness.destination("q").unacked == 2
+
+
+def test_a_suspended_consumer_is_sent_nothing_again(harness: Harness) -> None:
+    peer = harness.connect()
+    peer.subscribe("q")
+    peer.publish("q", "1")
+    peer.frames()
+    peer.session.congest()
+    harness.turn(30 * SECOND)
+    assert peer.frames() == []
+    peer.session.relieve()
+    harness.turn()
+    [frame] = peer.deliveries()
+    assert frame.headers["deliveryAttempts"] == "2"
+
+
+def test_an_acknowledgement_of_a_second_copy_passes_nothing(harness: Harness) -> None:
+    """The client acknowledges the first copy of 1; 2 and 3 were sent before the second one."""
+    peer = harness.connect()
+    peer.create("q", maxRetryAttempts=2)
+    peer.publish("q", "1", "2", "3")
+    peer.subscribe("q")
+    harness.turn(30 * SECOND)
+    assert peer.ids() == ["1"]
+    harness.turn(15 * SECOND)
+    peer.say(Frame(wire.ACK, "1"))
+    harness.turn(29 * SECOND)
+    assert peer.ids() == []
+    harness.turn(SECOND)
+    assert peer.ids() == ["2"]

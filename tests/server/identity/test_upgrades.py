@@ -1,0 +1,192 @@
+"""Users of VibeMQ log in with their old password, and do not notice that its hash changes."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from sluicemq.model.errors import AuthenticationFailed
+from sluicemq.protocols.access import Credentials
+from sluicemq.server.identity import changes
+from sluicemq.server.identity.passwords import hash_password, verify
+from sluicemq.server.identity.records import Database, UserRecord, decode, encode
+from sluicemq.server.identity.upgrades import AT_ONCE
+from tests.server.identity.test_gate import House
+from tests.server.identity.test_gate import log as log
+from tests.server.identity.test_legacy_hashes import bcrypt_of
+
+
+class MigratedUsers(House):
+    """A gate that verifies in earnest. `pause` holds the first check until it is set."""
+
+    def __init__(self, directory: Path, **settings: Any) -> None:
+        super().__init__(directory, **settings)
+        self.pause: threading.Event | None = None
+
+    def _verify(self, stored: str, password: str, highest: int) -> bool:
+        self.compared.append((stored, password))
+        pause, self.pause = self.pause, None
+        if pause is not None:
+            assert pause.wait(20)
+        return verify(stored, password, highest)
+
+    def move_in(self, name: str, password: str) -> str:
+        stored = bcrypt_of(password)
+        record = UserRecord(password=stored, created=1, updated=1)
+        self.store.change(lambda database: changes.add_user(database, name, record), "the test")
+        return stored
+
+    def stored(self, name: str) -> str:
+        return self.store.read().users[name].password
+
+    def until_replaced(self, name: str) -> None:
+        """Run the loop until the broker knows another hash."""
+        before = self.gate.roster.hash_of(name)
+        while self.gate.roster.hash_of(name) == before:
+            self.loop.run_one()
+
+    def drain(self) -> None:
+        """Run all that the users' thread has been given to its end."""
+        self.gate._changes.submit(int).result(20)
+        while not self.loop.idle:
+            self.loop.run_one()
+            self.gate._changes.submit(int).result(20)
+
+
+@pytest.fixture
+def users(tmp_path: Path) -> Iterator[MigratedUsers]:
+    users = MigratedUsers(tmp_path)
+    yield users
+    users.close()
+
+
+def test_the_first_login_replaces_the_hash(users: MigratedUsers, log: list[dict[str, Any]]) -> None:
+    users.move_in("anna", "right")
+    assert isinstance(users.login("anna", "wrong"), AuthenticationFailed)
+    users.drain()
+    assert users.stored("anna").startswith("$2b$04$")
+    assert users.login("anna", "right").name == "anna"
+    users.until_replaced("anna")
+    assert verify(users.stored("anna"), "right")
+    assert users.stored("anna").startswith("$argon2id$")
+    assert users.store.read().users["anna"].updated == 1
+    assert users.gate.roster.highest_cost == 0
+    (change,) = [entry for entry in log if entry["event"] == "user changed"]
+    assert change["changed"] == "password"
+    assert change["changed_by"].startswith("the broker (bcrypt replaced")
+    assert "right" not in str(log)
+    assert "$2b$" not in str(log)
+    assert "argon2id$" not in str(log)
+
+
+def test_sessions_from_before_the_replacement_goes_on(users: MigratedUsers) -> None:
+    users.move_in("anna", "right")
+    bond = users.gate.bond(Credentials("anna", "right"))
+    assert users.login("anna", "right").name == "anna"
+    users.until_replaced("anna")
+    session = bond()
+    assert session is not None
+    assert session.name == "anna"
+    compared = len(users.compared)
+    assert users.login("anna", "right").name == "anna"
+    assert len(users.compared) == compared, "a proven password was forgotten"
+    assert users.login("anna", "right", peer="10.9.9.9:1").name == "anna"
+    assert isinstance(users.login("anna", "wrong"), AuthenticationFailed)
+    # and a new password ends it all, as for everybody
+    new = hash_password("new")
+    users.store.change(lambda db: changes.set_password(db, "anna", new, "", 5), "")
+    assert bond() is None
+    assert isinstance(users.login("anna", "right"), AuthenticationFailed)
+    assert users.login("anna", "new").name == "anna"
+
+
+@pytest.mark.parametrize(("password", "admitted"), [("right", True), ("wrong", False)])
+def test_a_login_that_is_checked_meanwhile(
+    users: MigratedUsers, password: str, admitted: bool
+) -> None:
+    """Its check began with the hash that is gone when it ends."""
+    users.move_in("anna", "right")
+    users.pause = threading.Event()
+    pause = users.pause
+    access, line = users.open("10.0.0.2:7")
+    answers = users.begin(access, line.peer, Credentials("anna", password))
+    assert users.login("anna", "right").name == "anna"
+    users.until_replaced("anna")
+    pause.set()
+    while not line.calls:
+        users.loop.run_one()
+    line.calls.pop()()
+    assert isinstance(answers[0], AuthenticationFailed) is not admitted
+
+
+def test_a_password_that_is_changed_meanwhile_stays(users: MigratedUsers) -> None:
+    stored = users.move_in("anna", "right")
+    new = hash_password("new")
+    users.store.change(lambda db: changes.set_password(db, "anna", new, "", 5), "")
+    database = users.store.read()
+    replaced = changes.replace_hashes(database, {"anna": (stored, "x"), "gone": (stored, "x")})
+    assert replaced is database
+
+
+def test_a_file_that_cannot_be_written_keeps_the_hash(
+    users: MigratedUsers, log: list[dict[str, Any]]
+) -> None:
+    stored = users.move_in("anna", "right")
+    users.move_in("bert", "other")
+    lock = users.store.path.with_name("users.json.lock")
+    lock.unlink()
+    lock.mkdir()  # nobody can change the file, not even root
+    for peer in ("10.0.0.1:5", "10.0.0.1:6", "10.0.0.2:5"):
+        assert users.login("anna", "right", peer=peer).name == "anna"
+        assert users.login("bert", "other", peer=peer).name == "bert"
+        users.drain()
+    assert users.stored("anna") == stored
+    warnings = [entry for entry in log if entry["log_level"] in ("warning", "error")]
+    assert [entry["event"] for entry in warnings] == [
+        "bcrypt hashes stay, because the user database cannot be changed"
+    ]
+    # once another process has changed the file, it is tried again
+    lock.rmdir()
+    users.add("carl", "x")
+    assert users.login("anna", "right").name == "anna"
+    users.until_replaced("anna")
+    assert verify(users.stored("anna"), "right")
+
+
+def test_many_users_are_replaced_in_few_changes(users: MigratedUsers, log: list[Any]) -> None:
+    names = [f"user{number}" for number in range(2 * AT_ONCE + 1)]
+    for name in names:
+        users.move_in(name, name)
+    hashes = {name: users.stored(name) for name in names}
+    users.gate.refresh()
+    changed = 0
+    for name, stored in hashes.items():
+        users.gate._upgrades.offer(name, stored, name)
+    while users.gate.roster.highest_cost:
+        before = users.gate.roster
+        users.loop.run_one()
+        changed += users.gate.roster is not before
+    # the first is on its way when the others come
+    assert changed == 3
+    assert all(verify(users.stored(name), name) for name in names)
+
+
+def test_a_password_that_only_bcrypt_takes_stays_with_it(users: MigratedUsers) -> None:
+    """VibeMQ has no limit for passwords: 72 bytes count, whatever follows."""
+    stored = users.move_in("anna", "é" * 36)
+    for peer in ("10.0.0.1:5", "10.0.0.2:5"):
+        assert users.login("anna", "é" * 1000, peer=peer).name == "anna"
+    users.drain()
+    assert users.stored("anna") == stored
+
+
+def test_the_hash_is_part_of_the_user_database() -> None:
+    stored = bcrypt_of("right")
+    user = UserRecord(password=stored, created=1, updated=1)
+    database = decode(encode(Database(users={"anna": user})), "here")
+    assert database.users["anna"].password == stored
+    assert database.highest_cost == 4
