@@ -8,7 +8,7 @@ from random import Random
 from typing import Any, NamedTuple
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 
 from sluicemq.model.errors import ProtocolError
@@ -185,4 +185,6 @@ def test_a_protocol_that_is_recognised_stays_so(
 def test_what_clients_begin_with_is_recognised(
     name: str, conversation: corpus.Conversation, chance: Random
 ) -> None:
-    assert recognise(b"".join(conversation(chance))) == name
+    stream = b"".join(conversation(chance))
+    assume(stream)  # a client that says nothing cannot be recognised
+    assert recognise(stream) == name
