@@ -36,7 +36,9 @@ def data_dir(tmp_path: Path) -> Path:
     orders, news = journal.destination(ORDERS), journal.destination(NEWS)
     first = journal.append_message(message(ORDERS, b"one\n\x1b[2J", correlation_id="c-1"), orders)
     journal.append_message(message(ORDERS, b"\xff"), orders)
-    journal.append_message(message(NEWS, b"x" * 500, properties={"a": b"\xff", "b": 3}), news)
+    held = message(NEWS, b"x" * 500, properties={"a": b"\xff", "b": 3})
+    held.routes = (news,)  # as the engine does for a topic that holds messages
+    journal.append_message(held, news)
     journal.append_settled(0, orders, Cause.ACKNOWLEDGED, [first], TIME)
     journal.sync()
     journal.close()

@@ -40,6 +40,11 @@ class Held:
         self._limit = _LIMIT
         self.mine: dict[Consumer | None, Subscriber] = {}
 
+    def release(self) -> None:
+        """Let go of what refers back here, after the end of the connection, so that both are freed
+        at once."""
+        del self.watch
+
     def add_again(self, identity: str, delivery: Delivery) -> None:
         """A delivery has been sent under an id that is in `first`."""
         self._others.setdefault(identity, []).append(delivery)

@@ -344,6 +344,7 @@ class VibemqSession:
             self._refused.cancel()
         self._answers.release()
         self._publisher.release()
+        self._shared.held.release()
 
     def shutdown(self) -> None:
         """Say goodbye: a .NET client begins to look for the broker then."""
