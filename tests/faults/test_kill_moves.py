@@ -48,7 +48,8 @@ def fill(port: int) -> None:
     rows = [row("source", str(number).encode()) for number in range(COUNT)]
     where = f"writer=w{time.monotonic_ns()}&batch=0&partition=0&part=0&final=true"
     ask(port, "POST", f"/api/v1/batches?{where}", b"".join(encode(rows)))
-    ask(port, "PUT", f"{DESTINATIONS}/target", {})
+    for name in ("source", "target"):  # created on purpose, so they stay when they are empty
+        ask(port, "PUT", f"{DESTINATIONS}/{name}", {})
 
 
 def waiting(port: int, name: str) -> int:
