@@ -50,7 +50,7 @@ class Line:
     def call_later(self, delay: float, callback: Callable[[], None]) -> asyncio.TimerHandle:
         return asyncio.get_running_loop().call_later(delay, callback)
 
-    def dismiss(self, reason: str) -> None:
+    def disconnect(self, reason: str) -> None:
         pass
 
 
@@ -121,11 +121,13 @@ class Inside:
 
     def visitor(self, peer: str = "127.0.0.1:1", *, local: bool = False) -> Visitor:
         """A new connection; `local`: to the admin socket."""
-        link: Any = Line(peer)
+        transport: Any = Line(peer)
         access = (
-            self.gate.open_local(link) if local else self.gate.open(link, LISTENER, logs_in=True)
+            self.gate.open_local(transport)
+            if local
+            else self.gate.open(transport, LISTENER, logs_in=True)
         )
-        return Visitor(self, Caller(link, access, ""))
+        return Visitor(self, Caller(transport, access, ""))
 
     def said(self) -> list[str]:
         """Events of the audit log, in their order, with whose and what."""

@@ -16,9 +16,9 @@ from sluicemq.admin.session import PATIENCE_SECONDS, SLOWEST, Http, HttpSession
 from sluicemq.model.errors import AuthenticationFailed
 from sluicemq.model.rows import encode, row
 from sluicemq.protocols.access import OPEN, Admitted, Credentials, Open
-from sluicemq.protocols.link import Link, Session
+from sluicemq.protocols.transport import Session, Transport
 from tests.admin.world import context
-from tests.protocols.harness import RecordedLink, RoomHarness
+from tests.protocols.harness import RecordedTransport, RoomHarness
 
 HEAD = 4096
 STATUS = b"GET /api/v1/status HTTP/1.1\r\nHost: localhost\r\n\r\n"
@@ -49,14 +49,14 @@ class House(RoomHarness):
         super().__init__()
         self.http = Http(Application(context(self.broker)), HEAD)
 
-    def open(self, link: Link) -> Session:
-        return HttpSession(link, self.http, OPEN, host="127.0.0.1", tls=False)
+    def open(self, transport: Transport) -> Session:
+        return HttpSession(transport, self.http, OPEN, host="127.0.0.1", tls=False)
 
-    def connect(self) -> RecordedLink:
-        link = RecordedLink(self)
-        link.session = self.open(link)
-        self.links.append(link)
-        return link
+    def connect(self) -> RecordedTransport:
+        transport = RecordedTransport(self)
+        transport.session = self.open(transport)
+        self.links.append(transport)
+        return transport
 
     async def rest(self) -> None:
         """Let tasks and turns go on until nothing happens any more."""
@@ -65,11 +65,11 @@ class House(RoomHarness):
             self.turn()
 
 
-def answers(link: RecordedLink) -> list[tuple[int, bytes]]:
+def answers(transport: RecordedTransport) -> list[tuple[int, bytes]]:
     """Whole responses that have been written."""
     client = h11.Connection(h11.CLIENT)
     found = []
-    data = link.written
+    data = transport.written
     while data:
         client.send(h11.Request(method="GET", target="/", headers=[("Host", "x")]))
         client.send(h11.EndOfMessage())
@@ -90,23 +90,23 @@ def answers(link: RecordedLink) -> list[tuple[int, bytes]]:
 async def test_any_pieces_make_the_same_request() -> None:
     house = House()
     for step in (1, 7, 1000):
-        link = house.connect()
+        transport = house.connect()
         for start in range(0, len(STATUS), step):
-            link.session.receive(STATUS[start : start + step])
+            transport.session.receive(STATUS[start : start + step])
         await house.rest()
-        [(status, body)] = answers(link)
+        [(status, body)] = answers(transport)
         assert status == 200
         assert house.broker.identity.hex().encode() in body
-        assert link.open
+        assert transport.open
 
 
 @looped
 async def test_requests_that_come_at_once_are_answered_in_order() -> None:
     house = House()
-    link = house.connect()
-    link.session.receive(STATUS + STATUS.replace(b"status", b"nothing") + STATUS)
+    transport = house.connect()
+    transport.session.receive(STATUS + STATUS.replace(b"status", b"nothing") + STATUS)
     await house.rest()
-    assert [status for status, _ in answers(link)] == [200, 404, 200]
+    assert [status for status, _ in answers(transport)] == [200, 404, 200]
 
 
 class WaitingAccess(Open):
@@ -125,21 +125,21 @@ class WaitingAccess(Open):
             self.waiting.pop()(AuthenticationFailed("the connection was closed"))
 
 
-@pytest.mark.parametrize("end", ["closed", "end_of_input", "shutdown", "dismiss"])
+@pytest.mark.parametrize("end", ["closed", "end_of_input", "shutdown", "disconnect"])
 def test_end_of_a_connection_withdraws_its_login(end: str) -> None:
-    asyncio.run(withdraw_login(end, *(["bye"] if end == "dismiss" else [])))
+    asyncio.run(withdraw_login(end, *(["bye"] if end == "disconnect" else [])))
 
 
 async def withdraw_login(end: str, *arguments: str) -> None:
     house = House()
     access = WaitingAccess()
-    link = RecordedLink(house)
-    link.session = HttpSession(link, house.http, access, host="127.0.0.1", tls=False)
+    transport = RecordedTransport(house)
+    transport.session = HttpSession(transport, house.http, access, host="127.0.0.1", tls=False)
     shown = b"\r\nAuthorization: Basic YW5uYTp4\r\n\r\n"
-    link.session.receive(STATUS.replace(b"\r\n\r\n", shown))
+    transport.session.receive(STATUS.replace(b"\r\n\r\n", shown))
     await house.rest()
     assert len(access.waiting) == len(house.http.state.tasks) == 1
-    getattr(link.session, end)(*arguments)
+    getattr(transport.session, end)(*arguments)
     await house.rest()
     assert access.waiting == []
     assert not house.http.state.tasks, "the request still waits for its login"
@@ -148,12 +148,12 @@ async def withdraw_login(end: str, *arguments: str) -> None:
 @looped
 async def test_a_body_in_pieces_is_one_part() -> None:
     house = House()
-    link = house.connect()
+    transport = house.connect()
     data = POST + BODY
     for start in range(0, len(data), 999):
-        link.session.receive(data[start : start + 999])
+        transport.session.receive(data[start : start + 999])
         await house.rest()
-    assert answers(link)[0][0] == 200
+    assert answers(transport)[0][0] == 200
     assert len(house.bodies("q")) == 40
 
 
@@ -161,8 +161,8 @@ async def test_a_body_in_pieces_is_one_part() -> None:
 async def test_a_part_is_answered_when_it_is_on_disk_and_so_is_its_repetition() -> None:
     house = House()
     first, second = house.connect(), house.connect()
-    for link in (first, second):
-        link.session.receive(POST + BODY)
+    for transport in (first, second):
+        transport.session.receive(POST + BODY)
     for _ in range(50):
         await asyncio.sleep(0)  # without a turn: nothing is given to the journal
     assert first.written == second.written == b""
@@ -213,15 +213,15 @@ async def test_a_part_is_answered_when_it_is_on_disk_and_so_is_its_repetition() 
 def test_what_is_no_request_is_refused_in_json(data: bytes, step: int) -> None:
     async def scenario() -> None:
         house = House()
-        link = house.connect()
+        transport = house.connect()
         for start in range(0, len(data), step):
-            if link.open:
-                link.session.receive(data[start : start + step])
+            if transport.open:
+                transport.session.receive(data[start : start + step])
         await house.rest()
-        [(status, body)] = answers(link)
+        [(status, body)] = answers(transport)
         assert status == 400
         assert b'"bad-request"' in body
-        assert not link.open
+        assert not transport.open
 
     asyncio.run(scenario())
 
@@ -252,15 +252,15 @@ CHUNKED = (
 def test_chunks_that_can_be_read_in_two_ways_are_refused(rest: bytes) -> None:
     async def scenario() -> None:
         house = House()
-        link = house.connect()
-        link.session.receive(CHUNKED)
+        transport = house.connect()
+        transport.session.receive(CHUNKED)
         for byte in rest:
-            if link.open:
-                link.session.receive(bytes((byte,)))
+            if transport.open:
+                transport.session.receive(bytes((byte,)))
         await house.rest()
-        [(status, _)] = answers(link)
+        [(status, _)] = answers(transport)
         assert status == 400
-        assert not link.open
+        assert not transport.open
 
     asyncio.run(scenario())
 
@@ -268,11 +268,11 @@ def test_chunks_that_can_be_read_in_two_ways_are_refused(rest: bytes) -> None:
 @looped
 async def test_well_formed_chunks_only_lack_a_length() -> None:
     house = House()
-    link = house.connect()
+    transport = house.connect()
     for byte in CHUNKED + b'1;a="b"\r\n{\r\n1\r\n}\r\n0\r\nTrailer: x\r\n\r\n':
-        link.session.receive(bytes((byte,)))
+        transport.session.receive(bytes((byte,)))
     await house.rest()
-    [(status, body)] = answers(link)
+    [(status, body)] = answers(transport)
     assert (status, b"length-required" in body) == (411, True)
 
 
@@ -289,9 +289,9 @@ async def test_a_head_that_does_not_come() -> None:
     assert slow.open
     slow.session.receive(b"A")
     house.turn(LOOK)
-    for link in (silent, slow):
-        [(status, body)] = answers(link)
-        assert (status, b"too-slow" in body, link.open) == (408, True, False)
+    for transport in (silent, slow):
+        [(status, body)] = answers(transport)
+        assert (status, b"too-slow" in body, transport.open) == (408, True, False)
     assert idle.open
 
 
@@ -299,8 +299,8 @@ async def test_a_head_that_does_not_come() -> None:
 async def test_a_body_that_comes_too_slowly() -> None:
     house = House()
     slow, steady = house.connect(), house.connect()
-    for link in (slow, steady):
-        link.session.receive(POST)
+    for transport in (slow, steady):
+        transport.session.receive(POST)
     step = round(SLOWEST * PATIENCE_SECONDS)
     large = POST.replace(b"%d" % len(BODY), b"%d" % (4 * step))
     quick = house.connect()
@@ -333,17 +333,17 @@ async def test_the_end_of_input() -> None:
     idle.session.end_of_input()
     await house.rest()
     assert answers(asked)[0][0] == 200
-    assert [link.open for link in (asked, half, idle)] == [False, False, False]
+    assert [transport.open for transport in (asked, half, idle)] == [False, False, False]
     assert len(house.bodies("q")) == 40
 
 
 @looped
 async def test_a_connection_lost_in_the_middle() -> None:
     house = House()
-    link = house.connect()
-    link.session.receive(POST + BODY[:-1])
+    transport = house.connect()
+    transport.session.receive(POST + BODY[:-1])
     await house.rest()
-    link.session.closed()
+    transport.session.closed()
     await house.rest()
     assert house.bodies("q") == []
     other = house.connect()
@@ -359,8 +359,8 @@ async def test_a_stop() -> None:
     idle, busy = house.connect(), house.connect()
     busy.session.receive(POST + BODY[:-1])
     await house.rest()
-    for link in (idle, busy):
-        link.session.shutdown()
+    for transport in (idle, busy):
+        transport.session.shutdown()
     assert not idle.open
     assert busy.open
     busy.session.receive(BODY[-1:])

@@ -26,7 +26,7 @@ from sluicemq.server.identity.gate import ConnectionAccess
 from sluicemq.server.listening import Listener
 from tests.admin.inside import Inside
 from tests.authorization.matrix import SECRET, Actor
-from tests.protocols.harness import RecordedLink, RoomPeer
+from tests.protocols.harness import RecordedTransport, RoomPeer
 from tests.protocols.jmq import harness as jmq
 
 QUEUE: Final = "own.queue"
@@ -158,7 +158,7 @@ class BrokerFixture(jmq.Harness):
         self.users = Users(self.inside)
         self.users_file = directory / "users.json"
         self.database = self.users_file.read_bytes()
-        self.owners: list[RecordedLink] = []
+        self.owners: list[RecordedTransport] = []
         """Connections of the owner: no other actor may end them."""
         self._peers = count(1)
 
@@ -176,8 +176,8 @@ class BrokerFixture(jmq.Harness):
     def begin(self, right: Operation | None = None) -> None:
         """Forget all connections, users and destinations of the cell before."""
         self.users.choose(right)
-        for link in list(self.links):
-            link.session.closed()
+        for transport in list(self.links):
+            transport.session.closed()
         self.links.clear()
         self.owners.clear()
         self.timers.clear()
@@ -210,35 +210,39 @@ class BrokerFixture(jmq.Harness):
 
         Return the client and its reply address.
         """
-        link = self.link()
-        access = self.without_login(link, "msglite", Actor.OWNER)
-        peer = RoomPeer(self, link, MsgliteSession(link, self.broker, self.replies, access=access))
-        self.owners.append(link)
+        transport = self.transport()
+        access = self.without_login(transport, "msglite", Actor.OWNER)
+        peer = RoomPeer(
+            self, transport, MsgliteSession(transport, self.broker, self.replies, access=access)
+        )
+        self.owners.append(transport)
         peer.put(f"? 1 9 {QUEUE}\r\nx\r\n".encode())
         [reply] = [each for each in self.broker.destinations.values() if each.temporary]
         return peer, reply.name
 
-    def link(self) -> RecordedLink:
+    def transport(self) -> RecordedTransport:
         """Return a new connection, of an address that no other has."""
-        link = RecordedLink(self)
+        transport = RecordedTransport(self)
         number = next(self._peers)
-        link.peer = f"10.1.{number // 250}.{number % 250 + 1}:1"
-        return link
+        transport.peer = f"10.1.{number // 250}.{number % 250 + 1}:1"
+        return transport
 
-    def with_login(self, link: RecordedLink, protocol: str) -> ConnectionAccess:
+    def with_login(self, transport: RecordedTransport, protocol: str) -> ConnectionAccess:
         """Return the access of a connection whose client logs in."""
         listener: Any = Listener(url=Url(protocol))
-        return self.inside.gate.open(link, listener, logs_in=True)
+        return self.inside.gate.open(transport, listener, logs_in=True)
 
-    def without_login(self, link: RecordedLink, protocol: str, actor: Actor) -> ConnectionAccess:
+    def without_login(
+        self, transport: RecordedTransport, protocol: str, actor: Actor
+    ) -> ConnectionAccess:
         """Return the access of a connection to a listener that acts as the actor's user.
 
         Without one, it is a listener that has no user, or a certificate that names nobody.
         """
         if actor is Actor.REJECTED:
-            link.peer_user = "stranger"
+            transport.peer_user = "stranger"
         listener = Listener(url=Url(protocol), user=self.users.names.get(actor, ""))
-        return self.inside.gate.open(link, listener, logs_in=False)
+        return self.inside.gate.open(transport, listener, logs_in=False)
 
     def wait(self, done: Callable[[], bool]) -> None:
         """Run the event loop, for changes of users, until that is so."""
@@ -261,6 +265,6 @@ class BrokerFixture(jmq.Harness):
             snapshot_destinations(self.broker),
             snapshot_transactions(self.broker),
             branches,
-            [link.open for link in self.owners],
+            [transport.open for transport in self.owners],
             self.users_file.read_bytes(),
         )

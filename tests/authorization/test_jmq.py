@@ -84,17 +84,17 @@ class JmqCell(Cell):
         self.numbers: dict[Peer, int] = {}
         """JMQConnectionIDs."""
         self.owner = self.connect(Actor.OWNER)
-        fixture.owners.append(self.owner.link)
+        fixture.owners.append(self.owner.transport)
         self.peer = self.connect(actor)
 
     def arrive(self, **properties: object) -> Peer:
         """Connect, and say HELLO."""
         fixture = self.fixture
-        link = fixture.link()
-        access = fixture.with_login(link, "jmq")
+        transport = fixture.transport()
+        access = fixture.with_login(transport, "jmq")
         options = Options(authentication="basic")
-        session = JmqSession(link, fixture.broker, fixture.coordinator, access, options)
-        peer = Peer(fixture, link, session)
+        session = JmqSession(transport, fixture.broker, fixture.coordinator, access, options)
+        peer = Peer(fixture, transport, session)
         answer = peer.hello(**properties)
         self.numbers[peer] = int(str(answer.properties["JMQConnectionID"]))
         return peer
@@ -149,7 +149,7 @@ class JmqCell(Cell):
         if self.before is None:
             self.before = self.fixture.snapshot()
         peer.put(data)
-        self.received += peer.link.written
+        self.received += peer.transport.written
         packets = peer.receive()
         answers = [p for p in packets if p.consumer_id == peer.numbers and not p.is_message]
         self.after = self.fixture.snapshot()
@@ -275,10 +275,10 @@ harmless(PacketType.START_TRANSACTION, changes=True)
 
 @row(PacketType.HELLO, "", EVERYBODY)
 def _hello(cell: JmqCell) -> None:
-    link = cell.fixture.link()
-    access = cell.fixture.with_login(link, "jmq")
-    session = JmqSession(link, cell.fixture.broker, cell.fixture.coordinator, access)
-    cell.peer = Peer(cell.fixture, link, session)
+    transport = cell.fixture.transport()
+    access = cell.fixture.with_login(transport, "jmq")
+    session = JmqSession(transport, cell.fixture.broker, cell.fixture.coordinator, access)
+    cell.peer = Peer(cell.fixture, transport, session)
     cell.ask(PacketType.HELLO, {"JMQProtocolLevel": 500, "JMQVersion": "1"})
 
 
@@ -288,7 +288,7 @@ def _supersede(cell: JmqCell) -> None:
     old.ask(
         PacketType.AUTHENTICATE, {}, login("", cell.fixture.users.tokens[Actor.OWNER]), expect=200
     )
-    cell.fixture.owners.append(old.link)
+    cell.fixture.owners.append(old.transport)
     cell.peer = cell.arrive(JMQConnectionID=Long(cell.numbers[old]))
     token = cell.fixture.users.tokens.get(cell.actor, WRONG_TOKEN)
     cell.ask(PacketType.AUTHENTICATE, {}, login("owner", token))

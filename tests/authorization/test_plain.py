@@ -10,7 +10,6 @@ from typing import Any, Final
 import pytest
 
 from sluicemq.model.access import Operation
-from sluicemq.protocols.link import Session
 from sluicemq.protocols.msglite import http as gateway
 from sluicemq.protocols.msglite import wire as msglite
 from sluicemq.protocols.msglite.gateway import GatewaySession
@@ -20,6 +19,7 @@ from sluicemq.protocols.phpmq import wire as phpmq
 from sluicemq.protocols.phpmq.maintenance import MaintenanceSession
 from sluicemq.protocols.phpmq.mapping import MessageIds
 from sluicemq.protocols.phpmq.session import PhpmqSession
+from sluicemq.protocols.transport import Session
 from tests.authorization.fixture import QUEUE, BrokerFixture
 from tests.authorization.matrix import (
     ALLOWED,
@@ -36,7 +36,7 @@ from tests.authorization.matrix import (
     check,
     check_complete,
 )
-from tests.protocols.harness import RecordedLink, RoomPeer
+from tests.protocols.harness import RecordedTransport, RoomPeer
 
 RAW: Final = QUEUE.encode()
 MEMORY: Final = 54_321
@@ -70,40 +70,40 @@ class PlainCell(Cell):
 
     def connect(self, actor: Actor) -> RoomPeer:
         """Connect as that actor."""
-        link = self.fixture.link()
-        return RoomPeer(self.fixture, link, self._session(link, actor))
+        transport = self.fixture.transport()
+        return RoomPeer(self.fixture, transport, self._session(transport, actor))
 
-    def _session(self, link: RecordedLink, actor: Actor) -> Session:
+    def _session(self, transport: RecordedTransport, actor: Actor) -> Session:
         fixture = self.fixture
         broker, replies = fixture.broker, fixture.replies
-        access = fixture.without_login(link, self.protocol, actor)
+        access = fixture.without_login(transport, self.protocol, actor)
         if self.protocol == "phpmq":
-            return PhpmqSession(link, broker, access=access)
+            return PhpmqSession(transport, broker, access=access)
         if self.protocol == "phpmq-maintenance":
-            return MaintenanceSession(link, broker, Vitals(), access=access)
+            return MaintenanceSession(transport, broker, Vitals(), access=access)
         if self.protocol == "msglite":
-            return MsgliteSession(link, broker, replies, access=access)
-        return GatewaySession(link, broker, replies, access=access, address=QUEUE)
+            return MsgliteSession(transport, broker, replies, access=access)
+        return GatewaySession(transport, broker, replies, access=access, address=QUEUE)
 
     def issue(self, data: bytes, refusal: bytes = b"") -> None:
         """Issue a command. It is denied if the answer has the refusal in it, or, of a protocol
         that knows none, if the connection is closed."""
-        link = self.peer.link
+        transport = self.peer.transport
         self.fixture.turn()
-        link.taken()
+        transport.taken()
         self.before = self.fixture.snapshot()
         self.peer.put(data)
-        self.received = link.taken()
+        self.received = transport.taken()
         self.after = self.fixture.snapshot()
-        denied = refusal in self.received if refusal else not link.open
+        denied = refusal in self.received if refusal else not transport.open
         if denied and self.protocol != "phpmq-maintenance":
-            assert not link.open
+            assert not transport.open
         self.outcome = DENIED if denied else ALLOWED
 
     def owners_connection(self) -> RoomPeer:
         """Return a connection of the owner, which no other actor may close."""
         owner = self.connect(Actor.OWNER)
-        self.fixture.owners.append(owner.link)
+        self.fixture.owners.append(owner.transport)
         if self.actor is Actor.OWNER:
             self.peer = owner
         return owner

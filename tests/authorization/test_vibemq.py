@@ -51,15 +51,15 @@ class VibemqCell(Cell):
         super().__init__(actor)
         self.fixture = fixture
         self.owner = self.connect(Actor.OWNER)
-        fixture.owners.append(self.owner.link)
+        fixture.owners.append(self.owner.transport)
         self.peer = self.connect(actor)
 
     def arrive(self, options: Options | None = None) -> Peer:
         """Connect to a listener with these options, and say nothing."""
-        link = self.fixture.link()
-        access = self.fixture.with_login(link, "vibemq")
+        transport = self.fixture.transport()
+        access = self.fixture.with_login(transport, "vibemq")
         fixture: Any = self.fixture  # what all harnesses have in common is enough
-        return Peer(fixture, link, VibemqSession(link, fixture.broker, access, options))
+        return Peer(fixture, transport, VibemqSession(transport, fixture.broker, access, options))
 
     def credentials(self, actor: Actor) -> dict[str, str]:
         """Return the headers of CONNECT."""
@@ -95,9 +95,14 @@ class VibemqCell(Cell):
         peer.frames()
         self.before = fixture.snapshot()
         peer.put(wire.encode(frame))
-        if answered and not peer.link.written and peer.link.open and self.actor in LOGGED_IN:
-            fixture.wait(lambda: bool(peer.link.written))
-        self.received = peer.link.written
+        if (
+            answered
+            and not peer.transport.written
+            and peer.transport.open
+            and self.actor in LOGGED_IN
+        ):
+            fixture.wait(lambda: bool(peer.transport.written))
+        self.received = peer.transport.written
         answers = [each for each in peer.frames() if each.id == frame.id]
         self.after = fixture.snapshot()
         self.outcome = self._outcome_of(answers[0] if answers else None)

@@ -364,13 +364,13 @@ class QueueMachine(Machine):
             self.world.declare(address, declared, owner)
 
     @rule(really=seldom, owner=st.sampled_from(["x", "y"]), turn=ends)
-    def disown(self, really: bool, owner: str, turn: bool) -> None:
+    def delete_temporary(self, really: bool, owner: str, turn: bool) -> None:
         if not really:
             return
         for destination in list(self.world.model.destinations.values()):
             if destination.owner == owner:
                 self.world.model.remove(destination)
-        self.world.broker.disown(owner)
+        self.world.broker.delete_temporary(owner)
         self.end(turn)
 
     @rule(really=seldom, where=picks, turn=ends)

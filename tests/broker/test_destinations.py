@@ -120,7 +120,7 @@ def test_disown_removes_what_belongs_to_that_owner_only() -> None:
     yours = rig.broker.declare(Address(Kind.QUEUE, "yours"), owner="you")
     rig.send(mine, "a")
     reader = rig.read(mine)
-    rig.broker.disown("me")
+    rig.broker.delete_temporary("me")
     assert rig.broker.destinations == {yours.address: yours}
     assert reader.detachments == 1
     assert rig.broker.core.memory == 0

@@ -63,7 +63,7 @@ def test_removed_destination_gives_the_quota_back(rig: Rig) -> None:
     owner = object()
     broker.resolve(queue("a"), creator="ann")
     broker.declare(queue("b"), owner=owner, creator="ann")
-    broker.disown(owner)
+    broker.delete_temporary(owner)
     broker.remove(broker.destinations[queue("a")])
     assert (dict(broker.created), dict(broker.temporary)) == ({}, {})
     broker.resolve(queue("c"), creator="ann")
@@ -93,7 +93,7 @@ def test_temporary_destinations_of_a_connection_are_limited() -> None:
     with pytest.raises(QuotaExceeded, match="max_temporary_destinations"):
         broker.check_temporary(connection)
     broker.check_temporary(other)
-    broker.disown(connection)
+    broker.delete_temporary(connection)
     broker.check_temporary(connection)
 
 

@@ -6,12 +6,12 @@ from sluicemq.broker import Consumer, Delivery, Window
 from sluicemq.model.destination import Address, Kind
 from sluicemq.model.message import BodyKind, Message, Origin
 from sluicemq.protocols.access import OPEN, Access, Open
-from sluicemq.protocols.link import Link
 from sluicemq.protocols.msglite.session import MsgliteSession, ReplyAddresses
 from sluicemq.protocols.phpmq.session import PhpmqSession
+from sluicemq.protocols.transport import Transport
 from sluicemq.protocols.vibemq import wire as vibemq
 from sluicemq.protocols.vibemq.session import VibemqSession
-from tests.protocols.harness import RecordedLink, RoomHarness
+from tests.protocols.harness import RecordedTransport, RoomHarness
 from tests.protocols.msglite.harness import Peer as MsglitePeer
 from tests.protocols.phpmq.harness import Peer as PhpmqPeer
 from tests.protocols.vibemq.harness import Peer as VibemqPeer
@@ -25,21 +25,21 @@ class Harness(RoomHarness):
         super().__init__()
         self.replies = ReplyAddresses(self.clock.wall)
 
-    def open(self, link: Link) -> PhpmqSession:
-        return PhpmqSession(link, self.broker)
+    def open(self, transport: Transport) -> PhpmqSession:
+        return PhpmqSession(transport, self.broker)
 
     def php(self, access: Access = OPEN) -> PhpmqPeer:
-        link = RecordedLink(self)
-        return PhpmqPeer(self, link, PhpmqSession(link, self.broker, access=access))
+        transport = RecordedTransport(self)
+        return PhpmqPeer(self, transport, PhpmqSession(transport, self.broker, access=access))
 
     def shell(self, access: Access = OPEN) -> MsglitePeer:
-        link = RecordedLink(self)
-        session = MsgliteSession(link, self.broker, self.replies, access=access)
-        return MsglitePeer(self, link, session)
+        transport = RecordedTransport(self)
+        session = MsgliteSession(transport, self.broker, self.replies, access=access)
+        return MsglitePeer(self, transport, session)
 
     def dotnet(self, access: Access | None = None) -> VibemqPeer:
-        link = RecordedLink(self)
-        peer = VibemqPeer(self, link, VibemqSession(link, self.broker, access or Open()))
+        transport = RecordedTransport(self)
+        peer = VibemqPeer(self, transport, VibemqSession(transport, self.broker, access or Open()))
         [answer] = peer.say(vibemq.Frame(vibemq.CONNECT, "hello"))
         assert answer.type == vibemq.CONNECT_ACK
         return peer
@@ -78,7 +78,7 @@ class Asker:
         return [(message.body, message.correlation_id) for message in got]
 
     def leave(self) -> None:
-        self.harness.broker.disown(self)
+        self.harness.broker.delete_temporary(self)
         self.harness.turn()
 
     def deliver(self, consumer: Consumer, deliveries: list[Delivery]) -> None:

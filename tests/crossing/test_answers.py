@@ -39,7 +39,7 @@ def test_a_php_worker_answers(harness: Harness, asker: Asker, reply_to: Address)
     for _, _, body, message_id, _ in worker.frames():
         worker.send(b"reply:" + message_id, body + b" this")
     assert asker.answers() == [(b"what? this", "c"), (b"what? this", "ID:2")]
-    assert worker.link.open
+    assert worker.transport.open
 
 
 def test_a_php_worker_answers_more_than_once_and_in_any_order(
@@ -66,7 +66,7 @@ def test_a_php_worker_answers_before_it_settles(harness: Harness, asker: Asker) 
     worker.send(name, b"too late")
     assert asker.answers() == []
     assert harness.find(name.decode()) is None
-    assert worker.link.open
+    assert worker.transport.open
 
 
 def test_what_wants_no_answer_gets_none_from_php(harness: Harness, asker: Asker) -> None:
@@ -199,7 +199,7 @@ def test_an_answer_that_comes_too_late_is_dropped(harness: Harness, asker: Asker
     assert shell.got() == b""
     for name in (TEMPORARY.name, str(TEMPORARY_TOPIC)):
         assert dotnet.error(vibemq.PUBLISH, name) == "QUEUE_NOT_FOUND"
-    assert php.link.open
+    assert php.transport.open
     assert shell.open
     assert [d.name for d in harness.broker.destinations.values()] == ["questions"]
 
@@ -237,7 +237,7 @@ def test_temporary_queues_are_received_from_by_their_connection_only(
     for address in (name, reply):
         php = harness.php()
         php.consume(address, 1)
-        assert not php.link.open
+        assert not php.transport.open
         assert b"is temporary" in harness.shell().ask(b"< 60 %b\r\n" % address)
     assert not harness.broker.queue(TEMPORARY.name).waiting
     dotnet = harness.dotnet()
@@ -258,14 +258,14 @@ def test_messages_of_a_temporary_queue_are_not_settled_by_others(
     [message] = asker.got
     sequence = MessageIds(harness.broker.identity).encode(message.sequence)
     php.put(wire.encode_acknowledge(TEMPORARY.name.encode(), sequence))
-    assert php.link.open
+    assert php.transport.open
     assert harness.broker.queue(TEMPORARY.name).unacked == 1
 
 
 def test_no_lasting_queue_takes_the_name_of_a_temporary_one(harness: Harness) -> None:
     php = harness.php()
     php.consume(TEMPORARY.name.encode(), 1)
-    assert not php.link.open
+    assert not php.transport.open
     assert harness.shell().ask(b"< 1 %b\r\n" % TEMPORARY.name.encode()).startswith(b"- ")
     assert not harness.broker.destinations
 
@@ -279,7 +279,7 @@ def test_an_ordinary_reply_queue_takes_permission(harness: Harness, asker: Asker
     php.consume(b"questions", 1)
     (held,) = php.frames()
     php.send(b"reply:" + held[3], b"answer")
-    assert not php.link.open
+    assert not php.transport.open
     shell = harness.shell(access)
     shell.put(b"< 60 questions\r\n")
     ((_, _, (_, reply), _),) = shell.frames()

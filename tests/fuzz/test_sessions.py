@@ -9,9 +9,9 @@ from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, rule
 
-from sluicemq.protocols.link import Link, Session
 from sluicemq.protocols.msglite import wire as msglite_wire
 from sluicemq.protocols.phpmq import wire as phpmq_wire
+from sluicemq.protocols.transport import Session, Transport
 from sluicemq.server.address import Url
 from sluicemq.server.config import Config
 from sluicemq.server.identity.gate import Gate
@@ -20,7 +20,7 @@ from sluicemq.server.rooms import Rooms
 from tests.fuzz import corpus
 from tests.fuzz import jmq as jmq_corpus
 from tests.fuzz.mutations import mutate
-from tests.protocols.harness import RecordedLink, RoomHarness, RoomPeer
+from tests.protocols.harness import RecordedTransport, RoomHarness, RoomPeer
 
 HOSTILE = 2
 WINDOW = 4
@@ -51,16 +51,16 @@ class House(RoomHarness):
         super().__init__()
         self.rooms = Rooms(self.broker, FixedVitals(), GATE)
 
-    def open(self, link: Link) -> Session:
-        return self.open_as("auto", link)
+    def open(self, transport: Transport) -> Session:
+        return self.open_as("auto", transport)
 
-    def open_as(self, protocol: str, link: Link) -> Session:
+    def open_as(self, protocol: str, transport: Transport) -> Session:
         listener = Listener(url=Url.parse(f"{protocol}://127.0.0.1:0"))
-        return self.rooms.of(listener)(link, listener)
+        return self.rooms.of(listener)(transport, listener)
 
     def connect(self, protocol: str) -> RoomPeer:
-        link = RecordedLink(self)
-        return RoomPeer(self, link, self.open_as(protocol, link))
+        transport = RecordedTransport(self)
+        return RoomPeer(self, transport, self.open_as(protocol, transport))
 
 
 class Beside(RuleBasedStateMachine):
@@ -102,19 +102,19 @@ class Beside(RuleBasedStateMachine):
 
     @rule()
     def stop_reading_and_go_on(self) -> None:
-        link = self.consumer.link
-        link.stalled = True
-        self.consumer.session.congest()
+        transport = self.consumer.transport
+        transport.stalled = True
+        self.consumer.session.pause_delivery()
         self.produce(WINDOW + 1)
-        assert link.written == b""
-        link.stalled = False
-        self.consumer.session.relieve()
+        assert transport.written == b""
+        transport.stalled = False
+        self.consumer.session.resume_delivery()
         self.house.turn()
         self.collect()
 
     def collect(self) -> None:
         """All that the window has room for has come, in order."""
-        for frame in self.dispatches.feed(self.consumer.link.taken()):
+        for frame in self.dispatches.feed(self.consumer.transport.taken()):
             assert frame[:3] == (phpmq_wire.DISPATCH, b"honest", b"%d" % self.received)
             self.received += 1
             self.unsettled.append(frame[3])
@@ -132,11 +132,11 @@ class Beside(RuleBasedStateMachine):
         if not waits:
             self.worker.put(ready)
         decoder = msglite_wire.Decoder(kinds=msglite_wire.FROM_SERVER)
-        ((kind, timeout, (to, reply), question),) = decoder.feed(self.worker.link.taken())
+        ((kind, timeout, (to, reply), question),) = decoder.feed(self.worker.transport.taken())
         assert (kind, timeout, to, question) == (msglite_wire.MESSAGE, 100, b"questions", body)
         self.worker.put(msglite_wire.encode_message(100, reply, body[::-1]))
         answer = msglite_wire.encode_message(100, reply, body[::-1])
-        assert self.asker.link.taken() == answer
+        assert self.asker.transport.taken() == answer
 
     # --- the hostile -------------------------------------------------------------------------
 
@@ -154,15 +154,15 @@ class Beside(RuleBasedStateMachine):
     def say(self, which: int, data: bytes) -> None:
         """As the server does: nothing is received from whom the session has closed or paused."""
         peer = self.hostile[which]
-        if data and peer.link.open and not peer.link.paused:
+        if data and peer.transport.open and not peer.transport.paused:
             peer.put(data)
-        if not peer.link.stalled:
-            peer.link.taken()
+        if not peer.transport.stalled:
+            peer.transport.taken()
 
     @rule(which=hostile_peers, how=st.sampled_from(["end", "break", "shutdown"]))
     def leave(self, which: int, how: str) -> None:
         peer = self.hostile[which]
-        if peer.link.open and not peer.link.paused:
+        if peer.transport.open and not peer.transport.paused:
             if how == "end":
                 peer.session.end_of_input()
             elif how == "shutdown":
@@ -174,18 +174,18 @@ class Beside(RuleBasedStateMachine):
     @rule(which=hostile_peers, congested=st.booleans())
     def stop_reading(self, which: int, congested: bool) -> None:
         peer = self.hostile[which]
-        if not peer.link.stalled and peer.link.open:
-            peer.link.stalled = True
+        if not peer.transport.stalled and peer.transport.open:
+            peer.transport.stalled = True
             if congested:
-                peer.session.congest()
+                peer.session.pause_delivery()
 
     @rule(which=hostile_peers)
     def read_on(self, which: int) -> None:
         peer = self.hostile[which]
-        if peer.link.stalled:
-            peer.link.stalled = False
-            peer.session.relieve()
-            peer.link.unsent = True  # the server calls `flushed` then, whatever there was
+        if peer.transport.stalled:
+            peer.transport.stalled = False
+            peer.session.resume_delivery()
+            peer.transport.unsent = True  # the server calls `flushed` then, whatever there was
             self.house.turn()
 
     # --- time, and what must hold ------------------------------------------------------------
@@ -200,9 +200,9 @@ class Beside(RuleBasedStateMachine):
         if not hasattr(self, "house"):
             return
         for peer in (self.producer, self.consumer, self.asker, self.worker):
-            assert peer.link.open
-            assert not peer.link.paused
-        assert self.producer.link.written == b""
+            assert peer.transport.open
+            assert not peer.transport.paused
+        assert self.producer.transport.written == b""
 
     def teardown(self) -> None:
         if not hasattr(self, "house"):

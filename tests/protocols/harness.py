@@ -12,7 +12,7 @@ from sluicemq.model.access import Identity, Operation, Permission
 from sluicemq.model.destination import Address, DestinationSettings, Kind
 from sluicemq.model.errors import TooManyConnections
 from sluicemq.protocols.access import Open
-from sluicemq.protocols.link import Link, Session
+from sluicemq.protocols.transport import Session, Transport
 from tests.broker.deadlines import ScanTime
 
 
@@ -51,7 +51,7 @@ class RoomHarness(ABC):
         self._woken = False
 
     @abstractmethod
-    def open(self, link: Link) -> Session:
+    def open(self, transport: Transport) -> Session:
         """A session of the protocol as a listener without options has it."""
 
     def _wake(self) -> None:
@@ -72,16 +72,16 @@ class RoomHarness(ABC):
         while True:
             self._woken = False
             self.broker.flush()
-            for link in self._sending():
-                link.unsent = False
-                link.session.flushed()
+            for transport in self._sending():
+                transport.unsent = False
+                transport.session.flushed()
             if not self._woken and not self._sending():
                 return
             turns += 1
             assert turns < 1000, "the broker does not come to rest"
 
     def _sending(self) -> list[Carrier]:
-        return [link for link in self.links if link.unsent and not link.stalled]
+        return [transport for transport in self.links if transport.unsent and not transport.stalled]
 
     def limit(self, queue: str, settings: DestinationSettings) -> None:
         self.broker.declare(Address(Kind.QUEUE, queue), settings)
@@ -97,7 +97,7 @@ class RoomHarness(ABC):
         return [d.message.body for d in destination.queue.browse() if d.message is not None]
 
 
-class RecordedLink:
+class RecordedTransport:
     """Remembers what the session did with its connection."""
 
     session: Session
@@ -131,7 +131,7 @@ class RecordedLink:
         self.aborted = True
         self.session.closed()
 
-    def hasten(self) -> None:
+    def quick_ack(self) -> None:
         self.hastened += 1
 
     def pause_reading(self) -> None:
@@ -165,11 +165,13 @@ class RecordedLink:
 class RoomPeer:
     """A client's end of a connection. Each call is one turn of the broker."""
 
-    def __init__(self, harness: RoomHarness, link: RecordedLink, session: Session) -> None:
+    def __init__(
+        self, harness: RoomHarness, transport: RecordedTransport, session: Session
+    ) -> None:
         self.harness = harness
-        self.link = link
-        self.session = link.session = session
-        harness.links.append(link)
+        self.transport = transport
+        self.session = transport.session = session
+        harness.links.append(transport)
 
     def put(self, data: bytes) -> None:
         self.session.receive(data)
@@ -177,7 +179,7 @@ class RoomPeer:
 
     def drop(self) -> None:
         """The connection breaks."""
-        self.harness.links.remove(self.link)
+        self.harness.links.remove(self.transport)
         self.session.closed()
         self.harness.turn()
 

@@ -14,7 +14,7 @@ from tests.protocols.harness import RoomHarness
 HarnessT = TypeVar("HarnessT", bound=RoomHarness)
 
 
-class SocketLink(asyncio.Protocol):
+class SocketTransport(asyncio.Protocol):
     """A session behind a real socket; each read is a turn of the broker."""
 
     def __init__(self, harness: RoomHarness) -> None:
@@ -66,7 +66,7 @@ class SocketLink(asyncio.Protocol):
         self.closing = True
         self.transport.abort()
 
-    def hasten(self) -> None:
+    def quick_ack(self) -> None:
         pass  # what is tested here does not depend on it
 
     def pause_reading(self) -> None:
@@ -93,8 +93,8 @@ async def serve(
     """A broker that listens, on `path` or on the port that is returned."""
     loop = asyncio.get_running_loop()
 
-    def accept() -> SocketLink:
-        return SocketLink(harness)
+    def accept() -> SocketTransport:
+        return SocketTransport(harness)
 
     if path is not None:
         return await loop.create_unix_server(accept, path, ssl=ssl_context), 0

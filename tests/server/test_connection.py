@@ -9,12 +9,12 @@ from typing import Any
 import pytest
 import structlog
 
-from sluicemq.protocols.link import Login, Portrait
+from sluicemq.protocols.transport import Login, SessionInfo
 from sluicemq.server.connection import Connection
 from sluicemq.server.input import InputBudget
 
 
-class Transport:
+class SocketTransport:
     """One whose descriptor is not shown, as with TLS. What is done with it after its end fails."""
 
     def __init__(self) -> None:
@@ -113,7 +113,7 @@ class Turns:
 class House:
     def __init__(self, budget: InputBudget | None = None) -> None:
         self.session = Session()
-        self.transport = Transport()
+        self.transport = SocketTransport()
         self.turns = Turns()
         self.listener: Any = SimpleNamespace(
             budget=budget or InputBudget(1000, 30.0),
@@ -169,10 +169,10 @@ def test_what_a_slow_reader_leaves_is_measured_whenever_something_is_added(house
     for turn in range(10):
         house.connection.write([bytes(200)])
         house.turns.end()
-        assert house.session.told == (["congest"] if turn > 4 else [])
+        assert house.session.told == (["pause_delivery"] if turn > 4 else [])
     house.connection.resume_writing()
     house.turns.end()
-    assert house.session.told == ["congest", "relieve", "flushed"]
+    assert house.session.told == ["pause_delivery", "resume_delivery", "flushed"]
 
 
 def test_a_session_that_answers_when_its_connection_has_gone(house: House) -> None:
@@ -186,7 +186,7 @@ def test_a_session_that_answers_when_its_connection_has_gone(house: House) -> No
     assert house.transport.done == []
 
 
-@pytest.mark.parametrize("fault", ["flushed", "relieve"])
+@pytest.mark.parametrize("fault", ["flushed", "resume_delivery"])
 def test_a_mistake_in_a_session_costs_its_connection_and_no_turn(house: House, fault: str) -> None:
     house.session.fault = fault
     house.connection._congested = True
@@ -204,12 +204,12 @@ def test_a_mistake_in_a_session_costs_its_connection_and_no_turn(house: House, f
 
 
 def test_whoever_is_dismissed_is_told_and_has_time_to_read_it(house: House) -> None:
-    def dismiss(reason: str) -> None:
+    def disconnect(reason: str) -> None:
         house.connection.write([reason.encode()])
         house.connection.close(reason)
 
-    house.session.dismiss = dismiss  # type: ignore[attr-defined]
-    house.connection.dismiss("enough")
+    house.session.disconnect = disconnect  # type: ignore[attr-defined]
+    house.connection.disconnect("enough")
     house.turns.end()
     assert house.transport.done == ["write", "write_eof", "resume_reading"]
     assert house.session.told == ["flushed", "closed"]
@@ -219,21 +219,21 @@ def test_whoever_is_dismissed_is_told_and_has_time_to_read_it(house: House) -> N
 
 def test_who_does_not_go_is_cut_off(house: House) -> None:
     """Its session may wait for a disk that hangs, or the peer may not read."""
-    house.connection.dismiss("enough")
+    house.connection.disconnect("enough")
     house.turns.end()
-    assert house.session.told == ["dismiss"]
+    assert house.session.told == ["disconnect"]
     assert house.transport.done == []
     house.turns.loop.ring()
     assert house.transport.done == ["abort"]
-    assert house.session.told == ["dismiss", "closed"]
-    house.connection.dismiss("again")
+    assert house.session.told == ["disconnect", "closed"]
+    house.connection.disconnect("again")
     assert not house.turns.loop.later
 
 
 def test_a_mistake_in_saying_goodbye_ends_it_all_the_same(house: House) -> None:
-    house.session.fault = "dismiss"
+    house.session.fault = "disconnect"
     with structlog.testing.capture_logs():
-        house.connection.dismiss("enough")
+        house.connection.disconnect("enough")
     assert house.transport.done == ["abort"]
 
 
@@ -260,7 +260,7 @@ def test_who_is_sent_something_is_not_idle(house: House) -> None:
 
 
 def test_the_state_tells_what_holds_it_up(house: House) -> None:
-    house.session.portrait = lambda: Portrait("phpmq", state="connecting")  # type: ignore[attr-defined]
+    house.session.session_info = lambda: SessionInfo("phpmq", state="connecting")  # type: ignore[attr-defined]
     connection = house.connection
     assert connection.state == "connecting"
     connection._congested = True
@@ -331,7 +331,7 @@ def test_a_reader_without_progress_is_closed_while_the_budget_is_exhausted(house
     assert not house.listener.closed
     pass_time(house, 1)
     assert house.listener.closed == {"input-stalled": 1}
-    assert house.session.told[-1] == "dismiss"
+    assert house.session.told[-1] == "disconnect"
 
 
 def test_requests_that_are_being_carried_out_do_not_keep_others_from_being_read(

@@ -23,20 +23,20 @@ from sluicemq.protocols.jmq.packets import DestType, PacketType
 from sluicemq.protocols.jmq.portmapper import PortMapperSession
 from sluicemq.protocols.jmq.session import JmqSession
 from sluicemq.protocols.jmq.wire import encode_packet
-from sluicemq.protocols.link import Link, Session
 from sluicemq.protocols.msglite.gateway import GatewaySession
 from sluicemq.protocols.msglite.replies import ReplyAddresses
 from sluicemq.protocols.msglite.session import MsgliteSession
 from sluicemq.protocols.phpmq.maintenance import MaintenanceSession
 from sluicemq.protocols.phpmq.session import PhpmqSession
 from sluicemq.protocols.phpmq.wire import encode_consume, encode_send
+from sluicemq.protocols.transport import Session, Transport
 from sluicemq.protocols.vibemq import wire as vibemq
 from sluicemq.protocols.vibemq.session import VibemqSession
 from sluicemq.server.auto import AutoSession
 from sluicemq.server.connection import Connection
 from sluicemq.server.input import InputBudget
 from tests.protocols.jmq.raw import basic
-from tests.server.test_connection import Transport, Turns
+from tests.server.test_connection import SocketTransport, Turns
 
 ACCESS: Final = Open(EVERYBODY)
 REPLIES: Final = ReplyAddresses(1)
@@ -100,7 +100,7 @@ class Loop:
 class Server:
     """A broker, and one connection at a time to it."""
 
-    def __init__(self, make: Callable[[Link, Server], Session]) -> None:
+    def __init__(self, make: Callable[[Transport, Server], Session]) -> None:
         self.turns = Turns()
         broker = Broker(MemoryJournal(), ManualClock())
         turns: Any = self.turns
@@ -114,7 +114,7 @@ class Server:
             closed=Counter(),
             logging_in=set(),
             turns=self.turns,
-            admit=lambda _: lambda link, _: make(link, self),
+            admit=lambda _: lambda transport, _: make(transport, self),
             leave=lambda connection: self.listener.logging_in.discard(connection),
             claim_user=lambda *_: None,
             options=SimpleNamespace(
@@ -130,16 +130,16 @@ class Server:
         )
         self.listener = listener
 
-    def visit(self, reads: tuple[bytes, ...], dismiss: bool) -> None:
+    def visit(self, reads: tuple[bytes, ...], disconnect: bool) -> None:
         """A connection that sends something and goes."""
         connection = Connection(self.listener)
-        transport: Any = Transport()
+        transport: Any = SocketTransport()
         connection.connection_made(transport)
         for data in reads:
             connection.data_received(data)
             self.turn()
-        if dismiss:
-            connection.dismiss("enough")
+        if disconnect:
+            connection.disconnect("enough")
             self.turn()
         connection.connection_lost(None)
         self.turn()
@@ -152,10 +152,10 @@ class Server:
         self.turns.end()
 
 
-def _http(link: Link, server: Server) -> Session:
+def _http(transport: Transport, server: Server) -> Session:
     async def application(scope: Any, receive: Any, send: Any) -> None: ...
 
-    return HttpSession(link, Http(application, 65536), ACCESS, host="", tls=False)  # type: ignore[arg-type]
+    return HttpSession(transport, Http(application, 65536), ACCESS, host="", tls=False)  # type: ignore[arg-type]
 
 
 def _vitals() -> Any:
@@ -164,74 +164,77 @@ def _vitals() -> Any:
 
 MODULES: Final = ("sluicemq.server", "sluicemq.protocols", "sluicemq.admin", "uvicorn", "h11")
 
-CASES: Final[dict[str, tuple[Callable[[Link, Server], Session], tuple[bytes, ...]]]] = {
+CASES: Final[dict[str, tuple[Callable[[Transport, Server], Session], tuple[bytes, ...]]]] = {
     "phpmq": (
-        lambda link, server: PhpmqSession(link, server.broker),
+        lambda transport, server: PhpmqSession(transport, server.broker),
         (encode_consume(b"q", 3) + encode_send(b"q", b"x"), encode_send(b"q", bytes(9999))[:-1]),
     ),
     "maintenance": (
-        lambda link, server: MaintenanceSession(link, server.broker, _vitals()),
+        lambda transport, server: MaintenanceSession(transport, server.broker, _vitals()),
         (b"monitor\n", b"help\n", b"sho"),
     ),
     "msglite": (
-        lambda link, server: MsgliteSession(link, server.broker, REPLIES),
+        lambda transport, server: MsgliteSession(transport, server.broker, REPLIES),
         (b"? 1 5 q\r\nx\r\n", b"< 5 a b\r\n", b"> 9999 1 q\r\nxxx"),
     ),
     "gateway": (
-        lambda link, server: GatewaySession(link, server.broker, REPLIES),
+        lambda transport, server: GatewaySession(transport, server.broker, REPLIES),
         (b"POST / HTTP/1.0\r\nContent-Length: 9999\r\n\r\n", b"xxx"),
     ),
     "gateway, waiting": (
-        lambda link, server: GatewaySession(link, server.broker, REPLIES),
+        lambda transport, server: GatewaySession(transport, server.broker, REPLIES),
         (b"POST / HTTP/1.0\r\nContent-Length: 3\r\n\r\nxxx",),
     ),
     "vibemq": (
-        lambda link, server: VibemqSession(link, server.broker, ACCESS),
+        lambda transport, server: VibemqSession(transport, server.broker, ACCESS),
         (VIBEMQ_CONNECT, VIBEMQ_WORK, b"\0\x0f\0\0\0\1\x14"),
     ),
     "vibemq, not logged in": (
-        lambda link, server: VibemqSession(link, server.broker, ACCESS),
+        lambda transport, server: VibemqSession(transport, server.broker, ACCESS),
         (b"\0\0\xff\0\0\1\x14" + bytes(5000),),
     ),
     "jmq": (
-        lambda link, server: JmqSession(link, server.broker, server.coordinator),
+        lambda transport, server: JmqSession(transport, server.broker, server.coordinator),
         (HELLO, CONSUMER, PRODUCER, HELLO[:80]),
     ),
-    "portmapper": (lambda link, server: PortMapperSession(link, lambda: b"", 1.0), (b"10",)),
+    "portmapper": (
+        lambda transport, server: PortMapperSession(transport, lambda: b"", 1.0),
+        (b"10",),
+    ),
     "auto": (
-        lambda link, server: AutoSession(
-            link, lambda _: VibemqSession(link, server.broker, ACCESS)
+        lambda transport, server: AutoSession(
+            transport, lambda _: VibemqSession(transport, server.broker, ACCESS)
         ),
         (VIBEMQ_CONNECT, VIBEMQ_WORK, b"\0\x0f\0\0\0\1\x14"),
     ),
     "auto, nothing recognised": (
-        lambda link, server: AutoSession(
-            link, lambda _: VibemqSession(link, server.broker, ACCESS)
+        lambda transport, server: AutoSession(
+            transport, lambda _: VibemqSession(transport, server.broker, ACCESS)
         ),
         (b"\0",),
     ),
     "phpmq, bad input": (
-        lambda link, server: PhpmqSession(link, server.broker),
+        lambda transport, server: PhpmqSession(transport, server.broker),
         (encode_send(b"q", b"x"), b"H0100102P01x" + bytes(5000)),
     ),
     "msglite, bad input": (
-        lambda link, server: MsgliteSession(link, server.broker, REPLIES),
+        lambda transport, server: MsgliteSession(transport, server.broker, REPLIES),
         (b"> x y z\r\n" + bytes(5000),),
     ),
     "gateway, bad input": (
-        lambda link, server: GatewaySession(link, server.broker, REPLIES),
+        lambda transport, server: GatewaySession(transport, server.broker, REPLIES),
         (b"x\r\n" + bytes(5000),),
     ),
     "vibemq, bad input": (
-        lambda link, server: VibemqSession(link, server.broker, ACCESS),
+        lambda transport, server: VibemqSession(transport, server.broker, ACCESS),
         (VIBEMQ_CONNECT, b"\0\0\1\0\1" + b"\x1f\x8b" + bytes(5000)),
     ),
     "vibemq, too large": (
-        lambda link, server: VibemqSession(link, server.broker, ACCESS),
+        lambda transport, server: VibemqSession(transport, server.broker, ACCESS),
         (b"\0\x0f\0\0\0" + bytes(5000),),
     ),
     "jmq, bad input": (
-        lambda link, server: JmqSession(link, server.broker, server.coordinator),
+        lambda transport, server: JmqSession(transport, server.broker, server.coordinator),
         (HELLO, bytes(5000)),
     ),
     "http, bad input": (_http, (b"x\r\n" + bytes(5000),)),

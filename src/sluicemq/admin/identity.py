@@ -27,7 +27,7 @@ from sluicemq.admin.sessions import COOKIE, Session, Sessions
 from sluicemq.model.access import Identity
 from sluicemq.model.errors import AccessError, AuthenticationMissing
 from sluicemq.protocols.access import Access, Bond, Credentials
-from sluicemq.protocols.link import Link
+from sluicemq.protocols.transport import Transport
 
 CSRF_HEADER: Final = "X-CSRF-Token"
 
@@ -53,11 +53,21 @@ class Caller:
     gone     it has ended
     """
 
-    __slots__ = ("_bond", "_link", "_shown", "access", "gone", "host", "leaving", "tls", "user")
+    __slots__ = (
+        "_bond",
+        "_shown",
+        "_transport",
+        "access",
+        "gone",
+        "host",
+        "leaving",
+        "tls",
+        "user",
+    )
 
-    def __init__(self, link: Link, access: Access, host: str, tls: bool = False) -> None:
+    def __init__(self, transport: Transport, access: Access, host: str, tls: bool = False) -> None:
         """`host`: see HttpSession."""
-        self._link = link
+        self._transport = transport
         self._shown = ""
         self._bond: Bond | None = None
         self.access = access
@@ -70,7 +80,7 @@ class Caller:
     @property
     def peer(self) -> str:
         """For logs."""
-        return self._link.peer
+        return self._transport.peer
 
     async def identify(self, authorization: str, secret: str, sessions: Sessions) -> Who:
         """Who sends a request with that header and that cookie ("" if it has none).
@@ -123,7 +133,7 @@ class Caller:
         def fail() -> None:
             raise error
 
-        self._link.call_later(0, fail)
+        self._transport.call_later(0, fail)
 
 
 def caller_of(connection: HTTPConnection) -> Caller:

@@ -2,10 +2,10 @@
 
 uvicorn's protocol class parses HTTP/1.1 (with h11, which bounds heads) and runs the application;
 sockets, TLS, idle times and the number of connections are the broker's own, as for every other
-protocol. What the class takes for its transport is the `Link`.
+protocol. Its transport is a `protocols.transport.Transport`.
 
-    link ──receive──> Http11.data_received ──> application
-         <──write──── LinkTransport <───────── its response
+    transport ──receive──> Http11.data_received ──> application
+         <──write──── UvicornTransport <───────── its response
 
 Who sends slowly is cut off by a look every PATIENCE_SECONDS: when a head is not complete that was
 not so at the look before, and when of a body that is read less than SLOWEST bytes a second have
@@ -28,7 +28,7 @@ from sluicemq.admin.errors import MEDIA_TYPE, document
 from sluicemq.admin.identity import Caller
 from sluicemq.admin.strict import StrictReceiveBuffer
 from sluicemq.protocols.access import Access
-from sluicemq.protocols.link import Link, Login, Portrait, Timer
+from sluicemq.protocols.transport import Login, SessionInfo, Timer, Transport
 
 if TYPE_CHECKING:
     from uvicorn.protocols.http.h11_impl import RequestResponseCycle
@@ -88,38 +88,38 @@ class Http:
             said.propagate = False
 
 
-class LinkTransport(asyncio.Transport):
-    """A `Link` as uvicorn sees it."""
+class UvicornTransport(asyncio.Transport):
+    """Present a session's transport to uvicorn as an asyncio transport."""
 
-    def __init__(self, link: Link, tls: bool) -> None:
+    def __init__(self, transport: Transport, tls: bool) -> None:
         super().__init__({"sslcontext": tls})
-        self._link = link
+        self._transport = transport
         self._closing = False
 
     def write(self, data: bytes | bytearray | memoryview) -> None:
         """Leaves at the end of the turn."""
         if data and not self._closing:
-            self._link.write((bytes(data),))
+            self._transport.write((bytes(data),))
 
     def close(self) -> None:
         """When everything has left."""
         if not self._closing:
             self._closing = True
-            self._link.close()
+            self._transport.close()
 
     def is_closing(self) -> bool:
         """Nothing is written any more."""
         return self._closing
 
     def pause_reading(self) -> None:
-        """See Link."""
+        """Pause reading unless the connection is closing."""
         if not self._closing:
-            self._link.pause_reading()
+            self._transport.pause_reading()
 
     def resume_reading(self) -> None:
-        """See Link."""
+        """Resume reading unless the connection is closing."""
         if not self._closing:
-            self._link.resume_reading()
+            self._transport.resume_reading()
 
 
 class Http11(H11Protocol):
@@ -172,7 +172,7 @@ class Http11(H11Protocol):
 
 
 class HttpSession:
-    """See the module, and `sluicemq.protocols.link.Session` for the contract."""
+    """See the module, and `sluicemq.protocols.transport.Session` for the contract."""
 
     __slots__ = (
         "_begun",
@@ -180,7 +180,6 @@ class HttpSession:
         "_caller",
         "_head",
         "_in_body",
-        "_link",
         "_patience",
         "_protocol",
         "_received",
@@ -189,15 +188,16 @@ class HttpSession:
         "_waiting",
     )
 
-    def __init__(self, link: Link, http: Http, access: Access, *, host: str, tls: bool) -> None:
+    def __init__(
+        self, transport: Transport, http: Http, access: Access, *, host: str, tls: bool
+    ) -> None:
         """`host` is the only name, beside addresses and `localhost`, by which guests may call the
         broker; "" = they may by any."""
-        self._link = link
-        self._caller = Caller(link, access, host, tls)
+        self._transport = transport
+        self._caller = Caller(transport, access, host, tls)
         self._patience = http.patience
-        self._transport = LinkTransport(link, tls)
         self._protocol = Http11(http.config, http.state, {"caller": self._caller})
-        self._protocol.connection_made(self._transport)
+        self._protocol.connection_made(UvicornTransport(transport, tls))
         self._waiting = True
         """For the rest of a head; at first for any."""
         self._begun = False
@@ -210,7 +210,7 @@ class HttpSession:
         """Bytes of the unfinished head that h11 holds."""
         self._body = 0
         """Bytes received of the body of the request that is being answered."""
-        self._timer: Timer = link.call_later(self._patience, self._look)
+        self._timer: Timer = transport.call_later(self._patience, self._look)
 
     def receive(self, data: bytes) -> None:
         """See Session."""
@@ -257,17 +257,17 @@ class HttpSession:
         """An answer that is under way is still given, unless its login waits for a check."""
         self._caller.access.cancel_login()
         if not self._protocol.conclude():
-            self._link.close()
+            self._transport.close()
 
     def flushed(self) -> None:
         """A request may have been answered."""
         self._settle_body()
 
-    def congest(self) -> None:
+    def pause_delivery(self) -> None:
         """See Session."""
         self._protocol.pause_writing()
 
-    def relieve(self) -> None:
+    def resume_delivery(self) -> None:
         """See Session."""
         self._protocol.resume_writing()
 
@@ -283,20 +283,20 @@ class HttpSession:
         self._leave()
         self._protocol.shutdown()
 
-    def dismiss(self, reason: str) -> None:
+    def disconnect(self, reason: str) -> None:
         """The same: who has asked something is answered, and that was that."""
         self._leave()
         if not self._protocol.conclude():
-            self._link.close(reason)
+            self._transport.close(reason)
 
     def _leave(self) -> None:
         """Wait neither for long answers nor for the check of a login."""
         self._caller.leaving.set()
         self._caller.access.cancel_login()
 
-    def portrait(self) -> Portrait:
+    def session_info(self) -> SessionInfo:
         """See Session."""
-        return Portrait("http", self._caller.user)
+        return SessionInfo("http", self._caller.user)
 
     def consumers(self) -> tuple[()]:
         """Nobody receives messages by HTTP."""
@@ -317,4 +317,4 @@ class HttpSession:
             protocol.refuse(408, "too-slow", said)
             return
         self._begun = self._waiting
-        self._timer = self._link.call_later(self._patience, self._look)
+        self._timer = self._transport.call_later(self._patience, self._look)

@@ -123,7 +123,7 @@ class Broker(Intake):
             membership.detach(consumer)
         return consumers
 
-    def disown(self, owner: object) -> None:
+    def delete_temporary(self, owner: object) -> None:
         """Remove the temporary destinations of a connection that has gone."""
         for destination in [d for d in self.destinations.values() if d.owner is owner]:
             self.remove(destination, force=True)

@@ -173,7 +173,7 @@ def show_destination(api: Api, kind: Kind, name: NameArgument) -> Shown:
     item = api.get(at)
     which = at.query or {"destination": name}
     history = api.get("/history", kind=KINDS[kind], minutes=5, **which)
-    return Shown(item, _portrait(item, history))
+    return Shown(item, _details(item, history))
 
 
 def create(api: Api, kind: Kind, name: NameArgument, settings: SettingsArgument = None) -> Done:
@@ -276,7 +276,7 @@ for _app, _kind in ((queues, Kind.QUEUE), (topics, Kind.TOPIC)):
     acts(_app, "resume", _kind, about=f"Deliver from a {_word} again.")(resume)
 
 
-def _portrait(item: Item, history: Item) -> RenderableType:
+def _details(item: Item, history: Item) -> RenderableType:
     waiting = f"{number(item['waiting'])}, {size(item['bytes'])}"
     if item["waiting"]:
         waiting += f", the oldest for {age(item['oldest_ms'] or 0)}"

@@ -49,7 +49,7 @@ def beginning(item: Item) -> str:
     return text[:SHOWN] + "…" * (len(text) > SHOWN or bool(body.get("truncated")))
 
 
-def portrait(item: Item) -> RenderableType:
+def details(item: Item) -> RenderableType:
     """A message with its properties and its body."""
     rows: list[tuple[str, RenderableType]] = [
         ("message", str(item["id"])),

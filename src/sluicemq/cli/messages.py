@@ -29,7 +29,7 @@ from sluicemq.cli.choosing import (
     SubscriptionOption,
 )
 from sluicemq.cli.console import UsageError
-from sluicemq.cli.message_tables import COLUMNS, beginning, portrait
+from sluicemq.cli.message_tables import COLUMNS, beginning, details
 from sluicemq.cli.naming import DestinationArgument, address_of, shown
 from sluicemq.cli.publishing import properties_of, read_standard_input, whole_milliseconds
 from sluicemq.cli.tables import Column, number, size, table
@@ -103,7 +103,7 @@ def show_message(
     """Show one message: what it says about itself, its properties, its body."""
     at = destination(address_of(name)) / "messages" / message
     item = api.get(at, max_body=max_body)
-    return Shown(item, portrait(item))
+    return Shown(item, details(item))
 
 
 @acts(app, "save")

@@ -44,7 +44,7 @@ _LISTENERS: Final = (
 def status(api: Api) -> Shown:
     """Show how the broker is: load, memory, protocols, listeners, journal, alarms."""
     overview = api.get("/overview")
-    return Shown(overview, portrait(overview))
+    return Shown(overview, details(overview))
 
 
 @looks(health_app, "health")
@@ -60,7 +60,7 @@ def health(api: Api) -> Shown:
     return Shown(document, pairs(_words(document)))
 
 
-def portrait(overview: Item) -> RenderableType:
+def details(overview: Item) -> RenderableType:
     """The overview, for people."""
     totals, journal = overview["totals"], overview["journal"]
     history = overview.get("history") or {}

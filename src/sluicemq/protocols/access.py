@@ -92,8 +92,8 @@ class Access(Protocol):
     users: Users | None
 
     def login(self, peer: str, credentials: Credentials, admitted: Admitted) -> None:
-        """Find out who it is. `peer` is `Link.peer`, for the failure table and the audit log. One
-        login at a time.
+        """Authenticate the client. `peer` is `Transport.peer`, for the failure table and the audit
+        log. One login at a time.
 
         AuthenticationFailed (wrong or unknown), TooManyFailures, LoginBusy, AuthenticationMissing.
         """

@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterable
 
 from sluicemq.broker import Consumer
 from sluicemq.model.errors import ConfigurationError, TooManyConnections
-from sluicemq.protocols.link import Link, Login, Portrait, Session, Timer
+from sluicemq.protocols.transport import Login, Session, SessionInfo, Timer, Transport
 from sluicemq.server.recognise import recognise
 
 
@@ -20,18 +20,18 @@ class AutoSession:
 
     __slots__ = (
         "_first",
-        "_link",
         "_login",
         "_open",
         "_recognise",
         "_session",
         "_silent",
         "_timer",
+        "_transport",
     )
 
     def __init__(
         self,
-        link: Link,
+        transport: Transport,
         open_session: Callable[[str], Session],
         recognise: Callable[[bytes], str | None] = recognise,
         *,
@@ -39,14 +39,14 @@ class AutoSession:
         patience: float = 0.0,
         login: Login = Login.NONE,
     ) -> None:
-        self._link = link
+        self._transport = transport
         self._login = login
         self._open = open_session
         self._recognise = recognise
         self._first = b""
         self._session: Session | None = None
         self._silent = silent
-        self._timer: Timer | None = link.call_later(patience, self._lose) if patience else None
+        self._timer: Timer | None = transport.call_later(patience, self._lose) if patience else None
 
     def receive(self, data: bytes) -> None:
         """Hand over as soon as the protocol is known; close if it is none of ours."""
@@ -59,12 +59,12 @@ class AutoSession:
         if protocol is None:
             return
         if not protocol:
-            self._link.close(f"no protocol begins with {self._first[:8]!r}")
+            self._transport.close(f"no protocol begins with {self._first[:8]!r}")
             return
         try:
             self._session = self._open(protocol)
         except (ConfigurationError, TooManyConnections) as error:
-            self._link.close(str(error))
+            self._transport.close(str(error))
             return
         first, self._first = self._first, b""
         self._session.receive(first)
@@ -107,22 +107,22 @@ class AutoSession:
         if self._session is not None:
             self._session.end_of_input()
         else:
-            self._link.close()
+            self._transport.close()
 
     def flushed(self) -> None:
         """See Session."""
         if self._session is not None:
             self._session.flushed()
 
-    def congest(self) -> None:
+    def pause_delivery(self) -> None:
         """See Session."""
         if self._session is not None:
-            self._session.congest()
+            self._session.pause_delivery()
 
-    def relieve(self) -> None:
+    def resume_delivery(self) -> None:
         """See Session."""
         if self._session is not None:
-            self._session.relieve()
+            self._session.resume_delivery()
 
     def closed(self) -> None:
         """See Session."""
@@ -136,21 +136,21 @@ class AutoSession:
         if self._session is not None:
             self._session.shutdown()
         else:
-            self._link.close()
+            self._transport.close()
 
-    def dismiss(self, reason: str) -> None:
+    def disconnect(self, reason: str) -> None:
         """See Session."""
         self._forget()
         if self._session is not None:
-            self._session.dismiss(reason)
+            self._session.disconnect(reason)
         else:
-            self._link.close(reason)
+            self._transport.close(reason)
 
-    def portrait(self) -> Portrait:
+    def session_info(self) -> SessionInfo:
         """See Session."""
         if self._session is None:
-            return Portrait("auto", state="connecting")
-        return self._session.portrait()
+            return SessionInfo("auto", state="connecting")
+        return self._session.session_info()
 
     def consumers(self) -> Iterable[Consumer]:
         """See Session."""

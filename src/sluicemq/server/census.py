@@ -32,10 +32,10 @@ class Census:
             for connection in list(listener.connections):
                 found = connection.consumers()
                 if found:
-                    portrait = connection.portrait()
+                    session_info = connection.session_info()
                     for consumer in found:
                         yield Attached(
-                            connection.number, portrait.protocol, portrait.user, consumer
+                            connection.number, session_info.protocol, session_info.user, consumer
                         )
 
     def by_protocol(self) -> dict[str, int]:
@@ -43,7 +43,7 @@ class Census:
         counts: dict[str, int] = {}
         for listener in self._listeners:
             for connection in listener.connections:
-                protocol = connection.portrait().protocol
+                protocol = connection.session_info().protocol
                 counts[protocol] = counts.get(protocol, 0) + 1
         return counts
 
@@ -80,7 +80,7 @@ class Census:
         found = self._find(number)
         if found is None:
             return False
-        found[1].dismiss(reason)
+        found[1].disconnect(reason)
         return True
 
     def _find(self, number: int) -> tuple[OpenListener, Connection] | None:
@@ -92,13 +92,13 @@ class Census:
 
 
 def _view(listener: OpenListener, connection: Connection) -> ConnectionView:
-    portrait = connection.portrait()
+    session_info = connection.session_info()
     return ConnectionView(
         id=connection.number,
-        protocol=portrait.protocol,
+        protocol=session_info.protocol,
         peer=connection.peer,
-        user=portrait.user,
-        client_id=portrait.client_id,
+        user=session_info.user,
+        client_id=session_info.client_id,
         listener=str(listener.url),
         since=connection.since,
         state=connection.state,

@@ -19,7 +19,7 @@ from typing import TYPE_CHECKING, Final, cast
 import structlog
 
 from sluicemq.model.errors import JournalError, TooManyConnections
-from sluicemq.protocols.link import Login, Portrait, Session
+from sluicemq.protocols.transport import Login, Session, SessionInfo
 from sluicemq.server.peers import name_of, peer_user
 
 if TYPE_CHECKING:
@@ -39,7 +39,7 @@ log = structlog.get_logger("sluicemq.connection")
 
 
 class Connection(asyncio.Protocol):
-    """See the module, and `sluicemq.protocols.link.Link`."""
+    """See the module, and `sluicemq.protocols.transport.Transport`."""
 
     __slots__ = (
         "_blocked",
@@ -244,7 +244,7 @@ class Connection(asyncio.Protocol):
             if reason:
                 log.info("closing", peer=self.peer, reason=reason)
 
-    def hasten(self) -> None:
+    def quick_ack(self) -> None:
         if self._hastens and not self._ended:
             if self._quick is None:
                 # The event loop's socket object makes a new one for every call: keep our own. It
@@ -395,7 +395,7 @@ class Connection(asyncio.Protocol):
             try:
                 if self._congested:
                     self._congested = False
-                    session.relieve()
+                    session.resume_delivery()
                 session.flushed()
                 if self.held:
                     self._report_input(session, session.buffered)
@@ -440,7 +440,7 @@ class Connection(asyncio.Protocol):
         waiting = self._transport.get_write_buffer_size() + sum(map(len, self._out))
         if waiting > self._listener.options.output_high_water:
             self._congested = True
-            self._session.congest()
+            self._session.pause_delivery()
 
     def _cut_off(self) -> None:
         """The peer has taken nothing for too long."""
@@ -487,9 +487,9 @@ class Connection(asyncio.Protocol):
         """Close because of a limit or deadline: count it as `code`, and let the session say why."""
         self._listener.closed[code] += 1
         log.info("closing", peer=self.peer, reason=reason)
-        self.dismiss(reason)
+        self.disconnect(reason)
 
-    def dismiss(self, reason: str) -> None:
+    def disconnect(self, reason: str) -> None:
         """Somebody wants it closed: let the session say why, but not for long."""
         if self._ended:
             return
@@ -497,7 +497,7 @@ class Connection(asyncio.Protocol):
         turns.begin()
         if self._session is not None and not self._closing:
             try:
-                self._session.dismiss(reason)
+                self._session.disconnect(reason)
             except Exception as error:
                 self._fault(error)
                 return
@@ -519,13 +519,13 @@ class Connection(asyncio.Protocol):
             return "blocked"
         if self._congested:
             return "slow"
-        return self._session.portrait().state
+        return self._session.session_info().state
 
-    def portrait(self) -> Portrait:
+    def session_info(self) -> SessionInfo:
         """What its session knows."""
         if self._session is None:
-            return Portrait(self._listener.url.protocol, self.peer_user)
-        return self._session.portrait()
+            return SessionInfo(self._listener.url.protocol, self.peer_user)
+        return self._session.session_info()
 
     def consumers(self) -> Iterable[Consumer]:
         """What its session receives by."""

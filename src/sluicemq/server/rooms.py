@@ -14,7 +14,6 @@ from sluicemq.protocols.jmq.coordinator import Coordinator
 from sluicemq.protocols.jmq.options import Options as JmqOptions
 from sluicemq.protocols.jmq.portmapper import PortMapperSession, answer
 from sluicemq.protocols.jmq.session import JmqSession
-from sluicemq.protocols.link import Background, Link, Login, Session
 from sluicemq.protocols.msglite.gateway import GatewaySession
 from sluicemq.protocols.msglite.http import HttpLimits
 from sluicemq.protocols.msglite.session import MsgliteSession, ReplyAddresses
@@ -22,6 +21,7 @@ from sluicemq.protocols.msglite.wire import Limits as MsgliteLimits
 from sluicemq.protocols.phpmq.maintenance import MaintenanceSession, Vitals
 from sluicemq.protocols.phpmq.session import PhpmqSession
 from sluicemq.protocols.phpmq.wire import Limits as PhpmqLimits
+from sluicemq.protocols.transport import Background, Login, Session, Transport
 from sluicemq.protocols.vibemq.compression import SUPPORTED
 from sluicemq.protocols.vibemq.creation import ListenerDefaults
 from sluicemq.protocols.vibemq.offload import Offload
@@ -44,7 +44,7 @@ if TYPE_CHECKING:
 _MODES: Final = {spelled(mode): mode for mode in Mode}
 _STRATEGIES: Final = {spelled(strategy): strategy for strategy in Strategy}
 
-Room = Callable[[Link, Listener], Session]
+Room = Callable[[Transport, Listener], Session]
 """Makes the session of a new connection."""
 
 
@@ -128,49 +128,49 @@ class Rooms:
         assert self._context is not None
         return HttpRoom(self._context, self._gate, options, self._http_settings, local=local)
 
-    def _guest_access(self, link: Link, options: Listener) -> Access:
+    def _guest_access(self, transport: Transport, options: Listener) -> Access:
         """The access of a connection whose protocol has no logins. Raises TooManyConnections."""
-        access = self._gate.open(link, options, logs_in=False)
+        access = self._gate.open(transport, options, logs_in=False)
         if access.guest is not None:
-            link.claim_user(access.guest.name)
+            transport.claim_user(access.guest.name)
         return access
 
-    def _phpmq(self, link: Link, options: Listener) -> Session:
+    def _phpmq(self, transport: Transport, options: Listener) -> Session:
         return PhpmqSession(
-            link,
+            transport,
             self._broker,
-            access=self._guest_access(link, options),
+            access=self._guest_access(transport, options),
             generation=options.generation,
             durability=_durability(options, Durability.SYNC),
             limits=PhpmqLimits(queue=options.max_name_bytes, body=options.max_frame_bytes),
         )
 
-    def _maintenance(self, link: Link, options: Listener) -> Session:
-        access = self._guest_access(link, options)
-        return MaintenanceSession(link, self._broker, self._vitals, access=access)
+    def _maintenance(self, transport: Transport, options: Listener) -> Session:
+        access = self._guest_access(transport, options)
+        return MaintenanceSession(transport, self._broker, self._vitals, access=access)
 
-    def _msglite(self, link: Link, options: Listener) -> Session:
+    def _msglite(self, transport: Transport, options: Listener) -> Session:
         return MsgliteSession(
-            link,
+            transport,
             self._broker,
             self._replies,
-            access=self._guest_access(link, options),
+            access=self._guest_access(transport, options),
             durability=_durability(options, Durability.NONE),
             limits=MsgliteLimits(line=options.max_header_bytes, body=options.max_frame_bytes),
         )
 
-    def _gateway(self, link: Link, options: Listener) -> Session:
+    def _gateway(self, transport: Transport, options: Listener) -> Session:
         limits = HttpLimits(body=options.max_frame_bytes)
         return GatewaySession(
-            link,
+            transport,
             self._broker,
             self._replies,
-            access=self._guest_access(link, options),
+            access=self._guest_access(transport, options),
             address=options.request_address,
             limits=limits,
         )
 
-    def _vibemq(self, link: Link, options: Listener, *, refused: bool = False) -> Session:
+    def _vibemq(self, transport: Transport, options: Listener, *, refused: bool = False) -> Session:
         terms = Terms(
             window=options.window,
             window_bytes=options.window_bytes,
@@ -179,9 +179,9 @@ class Rooms:
             detect_json=options.json == "auto",
         )
         return VibemqSession(
-            link,
+            transport,
             self._broker,
-            self._gate.open(link, options, logs_in=True),
+            self._gate.open(transport, options, logs_in=True),
             VibemqOptions(
                 durability=_durability(options, Durability.SYNC),
                 frame=options.max_frame_bytes
@@ -203,32 +203,32 @@ class Rooms:
             self._large,
         )
 
-    def _jmq(self, link: Link, options: Listener, *, refused: bool = False) -> Session:
+    def _jmq(self, transport: Transport, options: Listener, *, refused: bool = False) -> Session:
         """Return the session of a JMQ listener. The client says with its first byte, or by sending
         nothing, whether it wants the port mapper. `refused`: it is beyond the limit."""
         if options.serves == "jms":
-            return self._jms(link, options, refused=refused)
+            return self._jms(transport, options, refused=refused)
         if options.serves == "portmapper":
-            return self._portmapper(link, options)
+            return self._portmapper(transport, options)
         return AutoSession(
-            link,
-            lambda protocol: self._recognised(protocol, link, options, refused=refused),
+            transport,
+            lambda protocol: self._recognised(protocol, transport, options, refused=refused),
             recognise_jmq,
             silent=PORT_MAPPER,
             patience=options.portmapper_timeout,
             login=Login.DUE,
         )
 
-    def _jms(self, link: Link, options: Listener, *, refused: bool = False) -> Session:
+    def _jms(self, transport: Transport, options: Listener, *, refused: bool = False) -> Session:
         settings = self._jmq_settings
-        access = self._gate.open(link, options, logs_in=True)
+        access = self._gate.open(transport, options, logs_in=True)
         authentication = options.authentication
         if authentication == "auto":
             # where nothing is checked, what all clients can do: see docs/protocols/jmq.md
             by_digest = access.guest is not None or self._gate.all_by_digest
             authentication = "digest" if by_digest else "basic"
         return JmqSession(
-            link,
+            transport,
             self._broker,
             self._coordinator,
             access,
@@ -251,9 +251,9 @@ class Rooms:
             ),
         )
 
-    def _portmapper(self, link: Link, options: Listener) -> Session:
+    def _portmapper(self, transport: Transport, options: Listener) -> Session:
         return PortMapperSession(
-            link,
+            transport,
             lambda: answer(self._jmq_settings.instance, services(self._opened, options)),
             options.portmapper_timeout,
         )
@@ -266,30 +266,30 @@ class Rooms:
         """
         web = None if self._context is None or refused else self.http(options)
 
-        def open_session(link: Link, options: Listener) -> Session:
+        def open_session(transport: Transport, options: Listener) -> Session:
             def open_as(protocol: str) -> Session:
                 if protocol == "http" and web is not None:
-                    return web(link, options)
-                return self._recognised(protocol, link, options, refused=refused)
+                    return web(transport, options)
+                return self._recognised(protocol, transport, options, refused=refused)
 
-            return AutoSession(link, open_as, login=Login.DUE if refused else Login.NONE)
+            return AutoSession(transport, open_as, login=Login.DUE if refused else Login.NONE)
 
         return open_session
 
     def _recognised(
-        self, protocol: str, link: Link, options: Listener, *, refused: bool = False
+        self, protocol: str, transport: Transport, options: Listener, *, refused: bool = False
     ) -> Session:
         """Return the session of a protocol that was recognised. Raises ConfigurationError if it is
         not served, or the client is `refused` and the protocol cannot say so."""
         if protocol == "jmq":
-            return self._jms(link, options, refused=refused)
+            return self._jms(transport, options, refused=refused)
         if protocol == PORT_MAPPER:
-            return self._portmapper(link, options)
+            return self._portmapper(transport, options)
         if protocol == "vibemq":
-            return self._vibemq(link, options, refused=refused)
+            return self._vibemq(transport, options, refused=refused)
         if refused:
             raise ConfigurationError("too many connections")
-        return self._of(protocol)(link, options)
+        return self._of(protocol)(transport, options)
 
 
 def _queue_defaults(options: Listener) -> ListenerDefaults:

@@ -10,7 +10,7 @@ from dataclasses import replace
 from sluicemq.admin.app import Application
 from sluicemq.admin.context import BESIDES_BYTES, Context, Limits
 from sluicemq.admin.session import Http, HttpSession
-from sluicemq.protocols.link import Link, Session
+from sluicemq.protocols.transport import Session, Transport
 from sluicemq.server.config import HttpSettings
 from sluicemq.server.identity.gate import Gate
 from sluicemq.server.listening import Listener
@@ -46,14 +46,14 @@ class HttpRoom:
         )
         self._http = Http(Application(replace(context, limits=limits)), options.max_header_bytes)
 
-    def __call__(self, link: Link, options: Listener) -> Session:
+    def __call__(self, transport: Transport, options: Listener) -> Session:
         """See `rooms.Room`."""
         if self._local:
-            access = self._gate.open_local(link)
+            access = self._gate.open_local(transport)
         else:
-            access = self._gate.open(link, options, logs_in=True)
+            access = self._gate.open(transport, options, logs_in=True)
         url = options.url
         # behind TLS a page's own name has no certificate here; who listens publicly has accepted
         # that whoever reaches the port may use it, by whatever name
         name = "" if url.public or url.tls else url.host
-        return HttpSession(link, self._http, access, host=name, tls=url.tls)
+        return HttpSession(transport, self._http, access, host=name, tls=url.tls)

@@ -135,7 +135,7 @@ def test_temporary_destinations_never_have_figures_of_their_own() -> None:
     assert scrape.names(PUBLISHED) == {"~temporary"}
     assert of(scrape, "published_messages_total", "~temporary") == 3
     assert scrape.value("sluicemq_destinations", kind="queue", temporary="true") == 3
-    rig.broker.disown(owner)
+    rig.broker.delete_temporary(owner)
     rig.broker.flush()
     scrape = figures.scrape()
     assert of(scrape, "published_messages_total", "~temporary") == 3

@@ -22,9 +22,9 @@ from sluicemq.protocols.jmq.options import Options
 from sluicemq.protocols.jmq.packets import A, AckMode, DestType, P, PacketType, Q, Status
 from sluicemq.protocols.jmq.session import JmqSession
 from sluicemq.protocols.jmq.wire import Decoder, Packet, encode_packet
-from sluicemq.protocols.link import Link
+from sluicemq.protocols.transport import Transport
 from tests.journal.support import crash
-from tests.protocols.harness import RecordedLink, RoomHarness, RoomPeer
+from tests.protocols.harness import RecordedTransport, RoomHarness, RoomPeer
 
 Properties = Mapping[str, object]
 
@@ -57,16 +57,18 @@ class Harness(RoomHarness):
         self.coordinator = Coordinator(self.broker)
         self.sent = 0
 
-    def open(self, link: Link) -> JmqSession:
-        return JmqSession(link, self.broker, self.coordinator, self.access)
+    def open(self, transport: Transport) -> JmqSession:
+        return JmqSession(transport, self.broker, self.coordinator, self.access)
 
     def arrive(self, options: Options | None = None, access: Access | None = None) -> Peer:
         """A client that has not said HELLO, and will be asked for its password if it does."""
         if options is None:
             options = Options(authentication="basic")
-        link = RecordedLink(self)
-        session = JmqSession(link, self.broker, self.coordinator, access or self.access, options)
-        return Peer(self, link, session)
+        transport = RecordedTransport(self)
+        session = JmqSession(
+            transport, self.broker, self.coordinator, access or self.access, options
+        )
+        return Peer(self, transport, session)
 
     def connect(
         self,
@@ -147,8 +149,8 @@ class Peer(RoomPeer):
 
     harness: Harness
 
-    def __init__(self, harness: Harness, link: RecordedLink, session: JmqSession) -> None:
-        super().__init__(harness, link, session)
+    def __init__(self, harness: Harness, transport: RecordedTransport, session: JmqSession) -> None:
+        super().__init__(harness, transport, session)
         self.decoder = Decoder()
         self.numbers = 0
         self.inbox: list[Packet] = []
@@ -158,7 +160,7 @@ class Peer(RoomPeer):
 
     def receive(self) -> list[Packet]:
         """What has come since the last call."""
-        for packet in self.decoder.feed(self.link.taken()):
+        for packet in self.decoder.feed(self.transport.taken()):
             assert isinstance(packet, Packet)
             self.inbox.append(packet)
         assert self.decoder.error is None

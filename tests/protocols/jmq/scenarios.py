@@ -406,7 +406,7 @@ def _() -> Packet:
     peer = Harness().arrive(Options(refusal="the limit of 5 connections is reached"))
     answer = peer.hello()
     assert peer.challenge == []
-    assert not peer.link.open
+    assert not peer.transport.open
     return answer
 
 

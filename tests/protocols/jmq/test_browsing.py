@@ -244,16 +244,16 @@ def test_who_does_not_read_is_not_sent_more(
     monkeypatch.setattr(browsing, "SLICE_BYTES", 100)
     peer.send("q", *["x" * 60] * 10)
     number, ids = browse(peer)
-    peer.session.congest()
+    peer.session.pause_delivery()
     peer.put(peer.request(H.DELIVER, {"JMQConsumerID": Long(number)}, b"".join(ids))[1])
     assert peer.receive() == []
-    peer.session.relieve()
+    peer.session.resume_delivery()
     harness.broker.flush()
     assert 0 < len(peer.receive()) < 11
-    peer.session.congest()
+    peer.session.pause_delivery()
     harness.turn()
     assert peer.receive() == []
-    peer.session.relieve()
+    peer.session.resume_delivery()
     for _ in range(10):
         harness.turn()
     assert peer.receive()[-1].flags & L

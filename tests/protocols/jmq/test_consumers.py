@@ -146,10 +146,10 @@ def test_stop_and_start_of_a_session(peer: Peer) -> None:
 
 def test_a_client_that_does_not_read_is_sent_nothing(peer: Peer) -> None:
     peer.consume("q", peer.session_of())
-    peer.session.congest()
+    peer.session.pause_delivery()
     peer.send("q", "a")
     assert peer.texts() == []
-    peer.session.relieve()
+    peer.session.resume_delivery()
     peer.harness.turn()
     assert peer.texts() == ["a"]
 
@@ -278,7 +278,7 @@ def test_a_session_that_does_not_acknowledge(harness: Harness, peer: Peer) -> No
 def test_without_acknowledgements_a_message_is_gone_when_it_has_left(harness: Harness) -> None:
     peer = harness.connect()
     peer.consume("q", peer.session_of(AckMode.NO_ACK))
-    peer.link.stalled = True
+    peer.transport.stalled = True
     other = harness.connect()
     other.send("q", "a")
     assert harness.queue("q").unacked == 1

@@ -248,8 +248,8 @@ def test_every_consumer_has_its_turn_when_a_client_reads_slowly(harness: Harness
         sender.send("q", "x")
         [message] = peer.delivered()
         received[message.consumer_id] += 1
-        peer.session.congest()
-        peer.session.relieve()
+        peer.session.pause_delivery()
+        peer.session.resume_delivery()
     assert set(received.values()) == {1}
 
 
@@ -385,6 +385,6 @@ def test_a_limit_of_bytes_that_is_no_number_is_refused(harness: Harness) -> None
     peer = harness.connect()
     where = {**peer.place("q"), "JMQSize": 10}
     assert peer.refusal(H.ADD_CONSUMER, {**where, "JMQBytes": "many"}) == Status.BAD_REQUEST
-    assert harness.connect().link.open
+    assert harness.connect().transport.open
     arriving = harness.arrive()
     assert status(arriving.hello(JMQMaxMsgBytes="all")) == Status.BAD_REQUEST

@@ -10,8 +10,8 @@ from sluicemq.protocols.jmq.portmapper import (
     Service,
     answer,
 )
-from sluicemq.protocols.link import Link, Session
-from tests.protocols.harness import RecordedLink, RoomHarness, RoomPeer
+from sluicemq.protocols.transport import Session, Transport
+from tests.protocols.harness import RecordedTransport, RoomHarness, RoomPeer
 
 ROWS = b"101 refbroker 301\njms tcp NORMAL 43973\n.\n"
 
@@ -21,16 +21,16 @@ class PortMapperHarness(RoomHarness):
 
     patience = 0.5
 
-    def open(self, link: Link) -> Session:
+    def open(self, transport: Transport) -> Session:
         return PortMapperSession(
-            link,
+            transport,
             lambda: answer("refbroker", [Service("jms", "tcp", "NORMAL", 43973)]),
             self.patience,
         )
 
     def connect(self) -> RoomPeer:
-        link = RecordedLink(self)
-        return RoomPeer(self, link, self.open(link))
+        transport = RecordedTransport(self)
+        return RoomPeer(self, transport, self.open(transport))
 
 
 @pytest.fixture
@@ -65,8 +65,8 @@ def test_whatever_the_line_says_it_is_answered_and_the_end_follows(
 ) -> None:
     peer = harness.connect()
     peer.put(line)
-    assert peer.link.taken() == ROWS
-    assert peer.link.closed_because == ""
+    assert peer.transport.taken() == ROWS
+    assert peer.transport.closed_because == ""
 
 
 def test_half_a_line_is_waited_for_but_not_for_ever(harness: PortMapperHarness) -> None:
@@ -74,37 +74,37 @@ def test_half_a_line_is_waited_for_but_not_for_ever(harness: PortMapperHarness) 
     peer.put(b"10")
     peer.put(b"1" * (MAX_LINE - 3))
     harness.turn(499)
-    assert peer.link.taken() == b""
+    assert peer.transport.taken() == b""
     harness.turn(1)
-    assert peer.link.taken() == ROWS
-    assert not peer.link.open
+    assert peer.transport.taken() == ROWS
+    assert not peer.transport.open
 
 
 def test_a_line_that_comes_in_pieces_is_answered_once(harness: PortMapperHarness) -> None:
     peer = harness.connect()
     for byte in b"101":
         peer.put(bytes([byte]))
-    assert peer.link.open
+    assert peer.transport.open
     peer.put(b"\n")
-    assert peer.link.taken() == ROWS
+    assert peer.transport.taken() == ROWS
     harness.turn(1000)
-    assert peer.link.taken() == b""
+    assert peer.transport.taken() == b""
 
 
 def test_the_end_of_input_is_the_end_of_the_line(harness: PortMapperHarness) -> None:
     peer = harness.connect()
     peer.session.end_of_input()
-    assert peer.link.taken() == ROWS
-    assert not peer.link.open
+    assert peer.transport.taken() == ROWS
+    assert not peer.transport.open
 
 
 def test_patience_of_0_waits_for_ever(harness: PortMapperHarness) -> None:
     harness.patience = 0.0
     peer = harness.connect()
     harness.turn(3_600_000)
-    assert peer.link.open
+    assert peer.transport.open
     peer.put(b"\n")
-    assert peer.link.taken() == ROWS
+    assert peer.transport.taken() == ROWS
 
 
 def test_a_client_that_has_gone_is_not_answered(harness: PortMapperHarness) -> None:
@@ -117,5 +117,5 @@ def test_a_stop_closes_without_an_answer(harness: PortMapperHarness) -> None:
     peer = harness.connect()
     peer.session.shutdown()
     harness.turn(1000)
-    assert peer.link.taken() == b""
-    assert not peer.link.open
+    assert peer.transport.taken() == b""
+    assert not peer.transport.open

@@ -103,9 +103,9 @@ def test_a_slow_disk_is_not_overrun(harness: Harness, peer: Peer) -> None:
     body = b"x" * (1 << 20)
     for number in range(17):
         peer.session.receive(peer.message("q", body, flags=P | A, consumer_id=number))
-    assert peer.link.paused
+    assert peer.transport.paused
     harness.turn()
-    assert not peer.link.paused
+    assert not peer.transport.paused
 
 
 # --- refusals ------------------------------------------------------------------------------------

@@ -101,11 +101,11 @@ def test_packets_behind_a_long_selector_wait_for_it(harness: ThreadHarness, kind
     data = request(peer, kind, JMQSelector=long_selector())
     more = request(peer, H.CREATE_DESTINATION)
     peer.put(data + more + more[:20])
-    assert peer.link.paused
+    assert peer.transport.paused
     peer.put(more[20:])
     assert peer.receive() == []
     harness.finish()
-    assert not peer.link.paused
+    assert not peer.transport.paused
     answers = peer.receive()
     assert [packet.type for packet in answers] == [kind + 1, *[H.CREATE_DESTINATION_REPLY] * 2]
     assert {status(packet) for packet in answers} == {200}
@@ -168,10 +168,10 @@ def test_the_end_of_input_does_not_drop_what_waits(harness: ThreadHarness) -> No
         + request(peer, H.BROWSE) * 2
     )
     peer.session.end_of_input()
-    assert peer.link.open
+    assert peer.transport.open
     harness.finish()
     assert [status(packet) for packet in peer.receive()] == [200] * 3
-    assert not peer.link.open
+    assert not peer.transport.open
 
 
 def test_a_connection_that_goes_takes_its_job_along(harness: ThreadHarness) -> None:

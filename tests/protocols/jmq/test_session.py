@@ -19,7 +19,7 @@ from sluicemq.protocols.java import Long, loads_map
 from sluicemq.protocols.jmq.options import Options
 from sluicemq.protocols.jmq.packets import A, GoodbyeReason, P, PacketType, Status
 from sluicemq.protocols.jmq.wire import encode_packet
-from sluicemq.protocols.link import Login, Portrait
+from sluicemq.protocols.transport import Login, SessionInfo
 from tests.protocols.jmq.harness import Harness, login, status, string
 
 H = PacketType
@@ -49,7 +49,7 @@ def test_what_is_no_level_ends_the_connection(level: object) -> None:
     assert status(answer) == Status.BAD_VERSION
     assert answer.properties["JMQProtocolLevel"] == 100
     assert peer.challenge == []
-    assert not peer.link.open
+    assert not peer.transport.open
 
 
 def test_hello_tells_about_the_broker() -> None:
@@ -71,7 +71,7 @@ def test_hello_with_a_cluster_id_is_refused() -> None:
     answer = peer.hello(JMQClusterID="x")
     assert status(answer) == Status.BAD_REQUEST
     assert answer.properties["JMQReason"] == "this broker is not in a cluster"
-    assert not peer.link.open
+    assert not peer.transport.open
 
 
 def test_hello_reply_names_no_cluster() -> None:
@@ -89,7 +89,7 @@ def test_a_store_that_is_not_here_is_no_reason_to_go() -> None:
 def test_hello_is_said_once() -> None:
     peer = Harness().connect()
     assert peer.refusal(H.HELLO, {"JMQProtocolLevel": 500}) == Status.ERROR
-    assert peer.link.open
+    assert peer.transport.open
 
 
 # --- before the login ----------------------------------------------------------------------------
@@ -113,7 +113,7 @@ def test_nothing_works_before_the_login() -> None:
 def test_goodbye_before_the_login() -> None:
     peer = Harness().arrive()
     peer.say(H.GOODBYE)
-    assert not peer.link.open
+    assert not peer.transport.open
 
 
 # --- logins --------------------------------------------------------------------------------------
@@ -160,9 +160,9 @@ def test_a_wrong_password_is_413_and_the_end() -> None:
     assert answer.properties["JMQReason"] == "wrong"
     peer.put(encode_packet(H.CREATE_SESSION, A, 5))
     assert peer.receive() == []
-    assert peer.link.open
+    assert peer.transport.open
     harness.turn(1000)
-    assert not peer.link.open
+    assert not peer.transport.open
 
 
 def test_logins_may_be_spelled_as_the_protocol_page_does() -> None:
@@ -293,13 +293,13 @@ def test_packets_behind_a_login_wait_for_its_outcome() -> None:
     late = peer.request(H.PING)
     peer.put(late[1])
     assert peer.receive() == []
-    assert peer.link.paused
+    assert peer.transport.paused
     users.answer()
     harness.turn()
     answers = peer.receive()
     assert [p.consumer_id for p in answers] == [requests[0][0], requests[1][0], late[0]]
     assert [status(p) for p in answers] == [200, 200, 200]
-    assert not peer.link.paused
+    assert not peer.transport.paused
 
 
 def test_an_outcome_comes_too_late() -> None:
@@ -324,7 +324,7 @@ def test_who_comes_back_ends_the_connection_that_lingers() -> None:
     [held] = old.delivered()
     [number] = harness.coordinator.connections
     new = harness.connect(JMQConnectionID=Long(number), JMQReconnectable=True, client_id="me")
-    assert not old.link.open
+    assert not old.transport.open
     new.consume("q", new.session_of())
     assert new.delivered() == []  # it may not be able to acknowledge yet
     harness.turn(100)
@@ -355,8 +355,8 @@ def test_others_are_not_ended() -> None:
     second = harness.connect(JMQReconnectable=True, access=anna)
     for number in list(harness.coordinator.connections):
         harness.connect(JMQConnectionID=Long(number))
-    assert first.link.open
-    assert second.link.open
+    assert first.transport.open
+    assert second.transport.open
 
 
 # --- packets -------------------------------------------------------------------------------------
@@ -372,7 +372,7 @@ def test_what_has_no_meaning_is_501_if_an_answer_is_wanted() -> None:
         assert status(answer) == Status.NOT_IMPLEMENTED
         peer.put(encode_packet(kind))
         assert peer.receive() == []
-    assert peer.link.open
+    assert peer.transport.open
 
 
 def test_what_has_no_answer_is_not_answered() -> None:
@@ -388,7 +388,7 @@ def test_what_is_no_packet_ends_the_connection_after_what_came_before() -> None:
     peer.put(data + b"GET / HTTP/1.1\r\n\r\n" + data)
     [answer] = peer.receive()
     assert answer.consumer_id == number
-    assert not peer.link.open
+    assert not peer.transport.open
 
 
 def test_a_packet_that_is_too_large_is_423() -> None:
@@ -433,7 +433,7 @@ def test_a_broken_property_block_is_400() -> None:
     peer.put(good.replace(b"\0\x0aJMQAckMode\0\x04", b"\0\x0aJMQAckMode\0\x44"))
     [answer] = peer.receive()
     assert (answer.consumer_id, status(answer)) == (77, Status.BAD_REQUEST)
-    assert peer.link.open
+    assert peer.transport.open
 
 
 def test_generate_uid() -> None:
@@ -486,7 +486,7 @@ def test_an_idle_client_is_pinged_and_given_up() -> None:
         [ping] = peer.receive()
         assert (ping.type, ping.flags & A) == (H.PING, A)
     harness.turn(10_000)
-    assert not peer.link.open
+    assert not peer.transport.open
 
 
 def test_whoever_says_anything_is_alive() -> None:
@@ -498,9 +498,9 @@ def test_whoever_says_anything_is_alive() -> None:
         peer.say(H.PING_REPLY, {"JMQStatus": 200})
     for _ in range(7):
         harness.turn(10_000)
-    assert peer.link.open  # all begins anew with each sign of life
+    assert peer.transport.open  # all begins anew with each sign of life
     harness.turn(10_000)
-    assert not peer.link.open
+    assert not peer.transport.open
 
 
 def test_old_clients_are_pinged_without_a_wish_for_an_answer() -> None:
@@ -512,7 +512,7 @@ def test_old_clients_are_pinged_without_a_wish_for_an_answer() -> None:
         harness.turn(10_000)
         [ping] = peer.receive()
         assert (ping.type, ping.flags & A) == (H.PING, 0)
-    assert peer.link.open  # they never answer, so their silence means nothing
+    assert peer.transport.open  # they never answer, so their silence means nothing
 
 
 def test_an_old_client_that_does_not_log_in_is_given_up() -> None:
@@ -521,7 +521,7 @@ def test_an_old_client_that_does_not_log_in_is_given_up() -> None:
     peer.hello(JMQProtocolLevel=360)
     for _ in range(8):
         harness.turn(10_000)
-    assert not peer.link.open
+    assert not peer.transport.open
 
 
 def test_a_ping_without_the_a_bit_is_not_answered() -> None:
@@ -539,7 +539,7 @@ def test_goodbye_is_answered_when_everything_is_released() -> None:
     peer.consume("q", peer.session_of())
     other = harness.connect()
     peer.ask(H.GOODBYE, {"JMQBlock": True}, expect=Status.OK)
-    assert not peer.link.open
+    assert not peer.transport.open
     assert harness.queue("q").consumers == 0
     assert other.refusal(H.SET_CLIENTID, {"JMQClientID": "me"}) == Status.OK
     assert len(harness.coordinator.connections) == 1
@@ -549,7 +549,7 @@ def test_goodbye_without_a_wish_for_an_answer() -> None:
     peer = Harness().connect()
     peer.say(H.GOODBYE)
     assert peer.receive() == []
-    assert not peer.link.open
+    assert not peer.transport.open
 
 
 def test_what_was_sent_before_the_end_of_input_is_answered() -> None:
@@ -557,11 +557,11 @@ def test_what_was_sent_before_the_end_of_input_is_answered() -> None:
     peer = harness.connect()
     peer.session.receive(peer.message("q", b"x", flags=P | A, consumer_id=5))
     peer.session.end_of_input()
-    assert peer.link.open  # it is not on disk
+    assert peer.transport.open  # it is not on disk
     harness.turn()
     [answer] = peer.receive()
     assert (answer.type, status(answer)) == (H.SEND_REPLY, Status.OK)
-    assert not peer.link.open
+    assert not peer.transport.open
 
 
 def test_the_broker_says_goodbye() -> None:
@@ -572,33 +572,33 @@ def test_the_broker_says_goodbye() -> None:
     assert goodbye.type == H.GOODBYE
     assert goodbye.properties["JMQGoodbyeReason"] == 1
     assert goodbye.properties["JMQExit"] is False
-    assert not peer.link.open
+    assert not peer.transport.open
     stranger = harness.arrive()
     stranger.session.shutdown()
     assert stranger.receive() == []
-    assert not stranger.link.open
+    assert not stranger.transport.open
 
 
 def test_who_is_told_to_go_is_told_by_whom_and_may_come_back() -> None:
     harness = Harness()
     peer = harness.connect(client_id="me")
     peer.consume("q", peer.session_of())
-    assert peer.session.portrait() == Portrait("jmq", "", "me", "open")
+    assert peer.session.session_info() == SessionInfo("jmq", "", "me", "open")
     assert [consumer.number for consumer in peer.session.consumers()]
-    peer.session.dismiss("too loud")
+    peer.session.disconnect("too loud")
     [goodbye] = peer.receive()
     assert goodbye.type == H.GOODBYE
     assert goodbye.properties["JMQGoodbyeReason"] == GoodbyeReason.ADMIN_KILLED
     assert goodbye.properties["JMQGoodbyeReasonString"] == "too loud"
     assert goodbye.properties["JMQExit"] is False
-    assert peer.link.closed_because == "too loud"
+    assert peer.transport.closed_because == "too loud"
     assert not list(peer.session.consumers())
-    peer.session.dismiss("again")
+    peer.session.disconnect("again")
     stranger = harness.arrive()
-    assert stranger.session.portrait().state == "connecting"
-    stranger.session.dismiss("too loud")
+    assert stranger.session.session_info().state == "connecting"
+    stranger.session.disconnect("too loud")
     assert stranger.receive() == []
-    assert not stranger.link.open
+    assert not stranger.transport.open
 
 
 def test_a_connection_that_breaks_leaves_nothing_behind() -> None:
@@ -622,13 +622,13 @@ def test_a_connection_that_breaks_leaves_nothing_behind() -> None:
 def test_who_does_not_read_is_not_read() -> None:
     harness = Harness()
     peer = harness.connect()
-    peer.session.congest()
+    peer.session.pause_delivery()
     ask = encode_packet(H.GENERATE_UID, A, 1, {"JMQQuantity": 10_000})
     for _ in range(20):
         peer.session.receive(ask)
-    assert peer.link.paused
-    peer.session.relieve()
-    assert not peer.link.paused
+    assert peer.transport.paused
+    peer.session.resume_delivery()
+    assert not peer.transport.paused
 
 
 # --- memory of unfinished input ------------------------------------------------------------------
@@ -653,10 +653,10 @@ def test_little_is_kept_before_the_login() -> None:
 def test_a_user_with_too_many_connections_may_not_log_in() -> None:
     peer = Harness().arrive()
     peer.hello()
-    peer.link.user_limit_reached = True
+    peer.transport.user_limit_reached = True
     assert peer.refusal(H.AUTHENTICATE, {}, login("a", "b")) == Status.UNAVAILABLE
     peer.harness.turn(1000)
-    assert not peer.link.open
+    assert not peer.transport.open
 
 
 def test_what_waits_behind_a_login_counts_until_it_is_answered() -> None:

@@ -477,7 +477,7 @@ def test_a_client_that_says_anything(
                 properties[name] = Long(given_numbers[known])
         header = encode_header("q", transaction_id=given_numbers[known]) if flags & 1 else b""
         peer.put(encode_packet(kind, flags, number, properties, header, body))
-        assert peer.link.open
+        assert peer.transport.open
         for packet in peer.receive():
             if packet.is_message or packet.type in (H.RESUME_FLOW, H.PING):
                 continue

@@ -100,5 +100,5 @@ def test_nothing_is_refused_without_a_status() -> None:
                     continue
                 [answer] = [p for p in peer.receive() if p.consumer_id == number]
                 assert isinstance(status(answer), int)
-                assert peer.link.open
+                assert peer.transport.open
                 peer.drop()

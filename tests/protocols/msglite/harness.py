@@ -5,11 +5,11 @@ from __future__ import annotations
 from sluicemq.broker import BrokerSettings
 from sluicemq.model.message import Durability
 from sluicemq.protocols.access import OPEN, Access
-from sluicemq.protocols.link import Link
 from sluicemq.protocols.msglite import wire
 from sluicemq.protocols.msglite.gateway import GatewaySession
 from sluicemq.protocols.msglite.session import MsgliteSession, ReplyAddresses
-from tests.protocols.harness import RecordedLink, RoomHarness, RoomPeer
+from sluicemq.protocols.transport import Transport
+from tests.protocols.harness import RecordedTransport, RoomHarness, RoomPeer
 
 
 class Harness(RoomHarness):
@@ -17,8 +17,8 @@ class Harness(RoomHarness):
         super().__init__(settings)
         self.replies = ReplyAddresses(self.clock.wall)
 
-    def open(self, link: Link) -> MsgliteSession:
-        return MsgliteSession(link, self.broker, self.replies)
+    def open(self, transport: Transport) -> MsgliteSession:
+        return MsgliteSession(transport, self.broker, self.replies)
 
     def connect(
         self,
@@ -26,21 +26,23 @@ class Harness(RoomHarness):
         limits: wire.Limits | None = None,
         access: Access = OPEN,
     ) -> Peer:
-        link = RecordedLink(self)
+        transport = RecordedTransport(self)
         session = MsgliteSession(
-            link,
+            transport,
             self.broker,
             self.replies,
             access=access,
             durability=durability,
             limits=limits,
         )
-        return Peer(self, link, session)
+        return Peer(self, transport, session)
 
     def request(self, access: Access = OPEN) -> Peer:
         """A connection to the gateway."""
-        link = RecordedLink(self)
-        return Peer(self, link, GatewaySession(link, self.broker, self.replies, access=access))
+        transport = RecordedTransport(self)
+        return Peer(
+            self, transport, GatewaySession(transport, self.broker, self.replies, access=access)
+        )
 
     def temporary(self) -> list[str]:
         """Names of the reply addresses that exist."""
@@ -53,15 +55,15 @@ class Peer(RoomPeer):
     def __init__(
         self,
         harness: Harness,
-        link: RecordedLink,
+        transport: RecordedTransport,
         session: MsgliteSession | GatewaySession,
     ) -> None:
-        super().__init__(harness, link, session)
+        super().__init__(harness, transport, session)
         self.decoder = wire.Decoder(kinds=wire.FROM_SERVER)
 
     @property
     def open(self) -> bool:
-        return self.link.open
+        return self.transport.open
 
     def ask(self, data: bytes) -> bytes:
         """Send, and return what comes back at once."""
@@ -70,7 +72,7 @@ class Peer(RoomPeer):
 
     def got(self) -> bytes:
         """What was written since the last call."""
-        return self.link.taken()
+        return self.transport.taken()
 
     def end(self) -> None:
         """Half-close."""

@@ -80,7 +80,7 @@ def test_a_request_and_its_response(harness: Harness, client: Peer, worker: Work
     assert client.got() == b"pizza"
     assert client.open
     worker.answer(b"")
-    assert (client.got(), client.link.closed_because) == (b"", "")
+    assert (client.got(), client.transport.closed_because) == (b"", "")
     client.drop()
     assert harness.temporary() == []
 
@@ -218,7 +218,7 @@ def test_half_a_request_is_answered_with_500(client: Peer, data: bytes) -> None:
 
 def test_a_connection_that_says_nothing_is_closed_without_a_word(client: Peer) -> None:
     client.end()
-    assert (client.got(), client.link.closed_because) == (b"", "")
+    assert (client.got(), client.transport.closed_because) == (b"", "")
 
 
 def test_a_request_that_does_not_arrive_in_time(harness: Harness, client: Peer) -> None:
@@ -326,10 +326,10 @@ def test_a_client_that_does_not_read_holds_the_pieces_in_their_queue(
 ) -> None:
     client.put(GET)
     worker.take()
-    client.link.stalled = True
+    client.transport.stalled = True
     worker.answer(OK, *[b"x" * 1000] * 50, b"")
     assert len(client.got()) < 20_000
-    client.link.stalled = False
+    client.transport.stalled = False
     harness.turn()
     assert len(client.got()) > 30_000
     assert not client.open

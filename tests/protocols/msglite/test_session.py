@@ -210,22 +210,22 @@ def test_what_was_held_up_by_output_reaches_others_at_once(
     harness: Harness, client: Peer, worker: Peer
 ) -> None:
     harness.connect().put(wire.encode_message(9, b"a", bytes(300_000)))
-    client.link.stalled = True
+    client.transport.stalled = True
     client.put(b"< 60 a\r\n> 1 9 b\r\nx\r\n")
     worker.put(b"< 60 b\r\n")
-    client.link.stalled = False
+    client.transport.stalled = False
     harness.turn()
     assert worker.got() == b"> 1 9 b\r\nx\r\n"
 
 
 def test_too_much_behind_a_waiting_command_stops_reading(harness: Harness, client: Peer) -> None:
     client.put(b"< 5 a\r\n" + b"> 1000 9 b\r\n" + bytes(1000) + b"\r\n")
-    assert not client.link.paused
+    assert not client.transport.paused
     for _ in range(300):
         client.put(b"> 1000 9 b\r\n" + bytes(1000) + b"\r\n")
-    assert client.link.paused
+    assert client.transport.paused
     harness.turn(5000)
-    assert not client.link.paused
+    assert not client.transport.paused
     assert len(harness.bodies("b")) == 301
     assert client.ask(b"< 0 b\r\n")[:12] == b"*\r\n> 1000 9 "
 
@@ -233,14 +233,14 @@ def test_too_much_behind_a_waiting_command_stops_reading(harness: Harness, clien
 def test_a_client_that_does_not_read_is_not_served_more(harness: Harness, client: Peer) -> None:
     for _ in range(20):
         harness.connect().put(wire.encode_message(9, b"a", bytes(100_000)))
-    client.link.stalled = True
+    client.transport.stalled = True
     client.put(b"< 9 a\r\n" * 20)
-    client.session.congest()
+    client.session.pause_delivery()
     assert len(client.got()) < 400_000
     other = harness.connect()
     assert other.ask(b"< 0 a\r\n")
-    client.link.stalled = False
-    client.session.relieve()
+    client.transport.stalled = False
+    client.session.resume_delivery()
     harness.turn()
     assert len(client.got()) > 1_000_000
     assert harness.bodies("a") == []
@@ -250,7 +250,7 @@ def test_long_reply_addresses_count_as_output_too(harness: Harness, client: Peer
     sender = harness.connect()
     for _ in range(20):
         sender.put(wire.encode_message(9, b"a", b"", b"r" * 60_000))
-    client.link.stalled = True
+    client.transport.stalled = True
     client.put(b"< 9 a\r\n" * 20)
     assert len(client.got()) < 400_000
 
@@ -327,7 +327,7 @@ def test_pipelined_queries_are_answered_in_order(harness: Harness, client: Peer)
     for number in (b"1", b"2"):
         request = worker.ask(b"< 0 a\r\n")
         worker.put(b"> 1 9 %b\r\n%b\r\n" % (reply_address(request), request[-3:-2]))
-        assert number in client.link.written
+        assert number in client.transport.written
     assert [line[-1:] for line in client.got().split(b"\r\n")[1::2]] == [b"1", b"2", b""]
 
 
@@ -358,10 +358,10 @@ def test_a_query_of_a_client_that_has_gone_leaves_nothing_behind(
 
 def test_a_message_is_settled_when_it_has_left(harness: Harness, client: Peer) -> None:
     harness.connect().put(b"> 1 9 a\r\nx\r\n")
-    client.link.stalled = True
+    client.transport.stalled = True
     client.put(b"< 0 a\r\n")
     assert harness.bodies("a") == [b"x"]
-    client.link.stalled = False
+    client.transport.stalled = False
     harness.turn()
     assert harness.bodies("a") == []
     client.drop()
@@ -371,7 +371,7 @@ def test_a_message_is_settled_when_it_has_left(harness: Harness, client: Peer) -
 def test_what_could_not_be_sent_goes_back_to_the_head(harness: Harness, client: Peer) -> None:
     sender = harness.connect()
     sender.put(b"> 1 9 a\r\n1\r\n> 1 9 a\r\n2\r\n> 1 9 b\r\n3\r\n")
-    client.link.stalled = True
+    client.transport.stalled = True
     client.put(b"< 0 a\r\n< 0 b\r\n")
     assert harness.bodies("b") == [b"3"]
     client.drop()
@@ -406,7 +406,7 @@ def test_half_close_answers_what_can_be_answered_at_once(harness: Harness, clien
     client.put(b"> 5 1 a\r\nhello\r\n< 1 a\r\n")
     client.end()
     assert client.got() == b"> 5 1 a\r\nhello\r\n"
-    assert client.link.closed_because == ""
+    assert client.transport.closed_because == ""
     other = harness.connect()
     other.put(b"< 9 a\r\n> 0 9 b\r\n? 0 9 b\r\n< 9 b\r\n")
     other.end()
@@ -434,7 +434,7 @@ def test_messages_received_from_a_client_that_broke_off_are_kept(
 
 def test_quit_is_not_answered_and_nothing_behind_it_is_done(harness: Harness, client: Peer) -> None:
     assert client.ask(b"< 0 a\r\n. bye\r\n> 1 9 a\r\nx\r\n") == b"*\r\n"
-    assert client.link.closed_because == ""
+    assert client.transport.closed_because == ""
     assert harness.find("a") is None or harness.bodies("a") == []
     client.drop()
 
@@ -501,10 +501,10 @@ def test_an_error_waits_for_its_turn(harness: Harness, client: Peer) -> None:
 
 def test_an_error_after_much_output_is_not_forgotten(harness: Harness, client: Peer) -> None:
     harness.connect().put(wire.encode_message(9, b"a", bytes(300_000)))
-    client.link.stalled = True
+    client.transport.stalled = True
     client.put(b"< 0 a\r\nbad\r\n")
     assert client.open
-    client.link.stalled = False
+    client.transport.stalled = False
     harness.turn()
     assert client.got().endswith(b"- unknown command 'bad'\r\n")
 
@@ -710,13 +710,13 @@ def test_segments_are_confirmed_at_once_unless_an_answer_does_it(harness: Harnes
     command waits or is answered, confirming by itself would only cost."""
     worker, sender = harness.connect(), harness.connect()
     sender.put(b"> 1 60 a\r\nx\r\n")
-    assert sender.link.hastened == 1
+    assert sender.transport.hastened == 1
     worker.put(b"< 60 a\r\n")
     assert worker.got() == b"> 1 60 a\r\nx\r\n"
     worker.put(b"< 60 a\r\n")
-    assert worker.link.hastened == 0
+    assert worker.transport.hastened == 0
     sender.put(b"> 5 60 b\r\n")  # the body comes in the next segment
-    assert sender.link.hastened == 2
+    assert sender.transport.hastened == 2
 
 
 @pytest.mark.parametrize("command", [b"> 1 9 a\r\nx\r\n", b"< 9 a\r\n", b"? 1 9 a\r\nx\r\n"])

@@ -4,15 +4,15 @@ from __future__ import annotations
 
 from sluicemq.model.message import Durability
 from sluicemq.protocols.access import OPEN, Access
-from sluicemq.protocols.link import Link
 from sluicemq.protocols.phpmq import wire
 from sluicemq.protocols.phpmq.session import PhpmqSession
-from tests.protocols.harness import RecordedLink, RoomHarness, RoomPeer
+from sluicemq.protocols.transport import Transport
+from tests.protocols.harness import RecordedTransport, RoomHarness, RoomPeer
 
 
 class Harness(RoomHarness):
-    def open(self, link: Link) -> PhpmqSession:
-        return PhpmqSession(link, self.broker)
+    def open(self, transport: Transport) -> PhpmqSession:
+        return PhpmqSession(transport, self.broker)
 
     def connect(
         self,
@@ -21,23 +21,25 @@ class Harness(RoomHarness):
         limits: wire.Limits | None = None,
         access: Access = OPEN,
     ) -> Peer:
-        link = RecordedLink(self)
+        transport = RecordedTransport(self)
         session = PhpmqSession(
-            link,
+            transport,
             self.broker,
             access=access,
             generation=generation,
             durability=durability,
             limits=limits,
         )
-        return Peer(self, link, session)
+        return Peer(self, transport, session)
 
 
 class Peer(RoomPeer):
     """A client's end of a connection, frame by frame."""
 
-    def __init__(self, harness: Harness, link: RecordedLink, session: PhpmqSession) -> None:
-        super().__init__(harness, link, session)
+    def __init__(
+        self, harness: Harness, transport: RecordedTransport, session: PhpmqSession
+    ) -> None:
+        super().__init__(harness, transport, session)
         self.decoder = wire.Decoder(kinds=wire.FROM_SERVER)
 
     def send(self, queue: bytes, *bodies: bytes, ttl: int = 0) -> None:
@@ -51,7 +53,7 @@ class Peer(RoomPeer):
 
     def frames(self) -> list[wire.Frame]:
         """Dispatches since the last call."""
-        frames = self.decoder.feed(self.link.taken())
+        frames = self.decoder.feed(self.transport.taken())
         assert self.decoder.error is None
         assert not self.decoder.incomplete
         return frames

@@ -34,7 +34,7 @@ def send(peer: Peer, body: bytes, generation: int, ttl: int = 0) -> None:
 
 def dispatched(peer: Peer) -> list[tuple[bytes, bytes]]:
     """Message header and body of each dispatch since the last call."""
-    written = peer.link.written
+    written = peer.transport.written
     found = []
     for frame in peer.frames():
         for header, generation in ((THREE, 1), (FOUR, 2)):

@@ -37,8 +37,8 @@ def test_acknowledgements_behind_a_waiting_send_are_carried_out(harness: Harness
     assert peer.bodies() == [b"two"]
     assert harness.bodies("jobs") == [b"two"]
     assert harness.bodies("done") == []
-    assert peer.link.open
-    assert not peer.link.paused
+    assert peer.transport.open
+    assert not peer.transport.paused
     set_level(harness, SpaceLevel.ENOUGH)
     assert harness.bodies("done") == [b"first", b"second"]
     peer.send(b"done", b"third")
@@ -65,7 +65,7 @@ def test_sends_without_content_count_while_they_wait(harness: Harness) -> None:
     peer = harness.connect()
     set_level(harness, SpaceLevel.LOW)
     peer.put(wire.encode_send(b"jobs", b"") * (phpmq_session.MOST_WAITING // 512 + 1))
-    assert peer.link.paused
+    assert peer.transport.paused
 
 
 def test_reading_is_paused_when_too_much_waits(harness: Harness) -> None:
@@ -73,11 +73,11 @@ def test_reading_is_paused_when_too_much_waits(harness: Harness) -> None:
     peer = harness.connect()
     set_level(harness, SpaceLevel.LOW)
     peer.send(b"queue", content)
-    assert not peer.link.paused
+    assert not peer.transport.paused
     peer.send(b"queue", content)
-    assert peer.link.paused
+    assert peer.transport.paused
     set_level(harness, SpaceLevel.ENOUGH)
-    assert not peer.link.paused
+    assert not peer.transport.paused
     assert len(harness.bodies("queue")) == 2
 
 
@@ -100,11 +100,11 @@ def test_the_end_of_input_is_answered_only_when_the_sends_are_stored(harness: Ha
     peer.send(b"queue", b"one")
     peer.session.end_of_input()
     harness.turn()
-    assert peer.link.open
+    assert peer.transport.open
     set_level(harness, SpaceLevel.ENOUGH)
     assert harness.bodies("queue") == [b"one"]
-    assert not peer.link.open
-    assert not peer.link.aborted
+    assert not peer.transport.open
+    assert not peer.transport.aborted
 
 
 def test_a_stop_resets_a_connection_with_waiting_sends(harness: Harness) -> None:
@@ -112,8 +112,8 @@ def test_a_stop_resets_a_connection_with_waiting_sends(harness: Harness) -> None
     set_level(harness, SpaceLevel.LOW)
     peer.send(b"queue", b"one")
     peer.session.shutdown()
-    assert peer.link.aborted
-    harness.links.remove(peer.link)
+    assert peer.transport.aborted
+    harness.links.remove(peer.transport)
     set_level(harness, SpaceLevel.ENOUGH)
     assert harness.bodies("queue") == []
 
@@ -144,7 +144,7 @@ def test_sends_that_waited_for_space_may_have_to_wait_for_their_queue(harness: H
         seen.append(frame[2])
         reader.acknowledge(frame)
     assert seen == [b"one", b"two", b"three", b"four"]
-    assert peer.link.open
+    assert peer.transport.open
 
 
 def test_messages_that_are_not_journaled_pass(harness: Harness) -> None:

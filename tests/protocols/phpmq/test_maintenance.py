@@ -12,7 +12,7 @@ from sluicemq.model.destination import Address, Kind
 from sluicemq.model.message import BodyKind, Durability, Message, Origin
 from sluicemq.protocols.phpmq import screen
 from sluicemq.protocols.phpmq.maintenance import MaintenanceSession
-from tests.protocols.harness import RecordedLink
+from tests.protocols.harness import RecordedTransport
 from tests.protocols.phpmq.harness import Harness
 
 
@@ -34,26 +34,26 @@ class Terminal:
 
     def __init__(self, harness: Harness) -> None:
         self.harness = harness
-        self.link = RecordedLink(harness)
-        self.session = self.link.session = MaintenanceSession(
-            self.link, harness.broker, FixedVitals()
+        self.transport = RecordedTransport(harness)
+        self.session = self.transport.session = MaintenanceSession(
+            self.transport, harness.broker, FixedVitals()
         )
-        harness.links.append(self.link)
+        harness.links.append(self.transport)
         harness.turn()
-        self.greeting = self.link.taken().decode()
+        self.greeting = self.transport.taken().decode()
 
     def enter(self, line: bytes, end: bytes = b"\n") -> str:
         self.session.receive(line + end)
         self.harness.turn()
-        return self.link.taken().decode()
+        return self.transport.taken().decode()
 
     def refresh(self) -> str:
         """Half a second passes."""
         assert self.refreshing
         self.harness.turn(499)
-        assert not self.link.written
+        assert not self.transport.written
         self.harness.turn(1)
-        return self.link.taken().decode()
+        return self.transport.taken().decode()
 
     @property
     def refreshing(self) -> bool:
@@ -257,7 +257,7 @@ def test_an_empty_line_does_not_disturb_a_refresh(terminal: Terminal) -> None:
 def test_quit_closes(terminal: Terminal, word: bytes) -> None:
     terminal.enter(b"monitor")
     terminal.enter(word + b"\nflushall")
-    assert not terminal.link.open
+    assert not terminal.transport.open
     assert not terminal.refreshing
     terminal.session.closed()
 
@@ -282,10 +282,10 @@ def test_lines_in_any_segmentation_with_either_ending(harness: Harness, terminal
 @pytest.mark.parametrize("tail", [b"", b"\n"])
 def test_a_line_without_end_closes(terminal: Terminal, tail: bytes) -> None:
     terminal.session.receive(b"x" * 4096)
-    assert terminal.link.open
+    assert terminal.transport.open
     terminal.session.receive(b"x" + tail)
-    assert not terminal.link.open
-    assert "at most 4096 bytes" in terminal.link.taken().decode()
+    assert not terminal.transport.open
+    assert "at most 4096 bytes" in terminal.transport.taken().decode()
 
 
 def test_names_cannot_steer_the_terminal(harness: Harness, terminal: Terminal) -> None:
@@ -303,9 +303,9 @@ def test_names_cannot_steer_the_terminal(harness: Harness, terminal: Terminal) -
 
 def test_a_slow_terminal_is_drawn_less_often(terminal: Terminal) -> None:
     terminal.enter(b"monitor")
-    terminal.session.congest()
+    terminal.session.pause_delivery()
     assert terminal.refresh() == ""
-    terminal.session.relieve()
+    terminal.session.resume_delivery()
     terminal.session.flushed()
     assert "Uptime" in terminal.refresh()
 
@@ -313,14 +313,14 @@ def test_a_slow_terminal_is_drawn_less_often(terminal: Terminal) -> None:
 def test_a_command_waits_until_the_answer_before_has_been_sent(
     harness: Harness, terminal: Terminal
 ) -> None:
-    terminal.link.stalled = True
+    terminal.transport.stalled = True
     terminal.enter(b"q\n" + b"help\n" * 499)
-    assert terminal.link.paused
+    assert terminal.transport.paused
     assert terminal.enter(b"help") == ""
-    terminal.link.stalled = False
+    terminal.transport.stalled = False
     harness.turn()
-    assert terminal.link.taken().decode().count("Available commands") == 500
-    assert not terminal.link.paused
+    assert terminal.transport.taken().decode().count("Available commands") == 500
+    assert not terminal.transport.paused
 
 
 def test_commands_that_wait_are_carried_out_before_the_end(
@@ -329,8 +329,8 @@ def test_commands_that_wait_are_carried_out_before_the_end(
     terminal.session.receive(b"q\n" * 3 + b"help\n")
     terminal.session.end_of_input()
     harness.turn()
-    assert "Available commands" in terminal.link.taken().decode()
-    assert not terminal.link.open
+    assert "Available commands" in terminal.transport.taken().decode()
+    assert not terminal.transport.open
 
 
 @pytest.mark.parametrize("line", [b"x" * 5000, b"x" * 5000 + b"\n"])
@@ -339,8 +339,8 @@ def test_a_line_too_long_is_noticed_behind_commands_that_wait(
 ) -> None:
     terminal.session.receive(b"q\nq\n" + line)
     harness.turn()
-    assert "at most 4096 bytes" in terminal.link.taken().decode()
-    assert not terminal.link.open
+    assert "at most 4096 bytes" in terminal.transport.taken().decode()
+    assert not terminal.transport.open
 
 
 def test_the_end_of_the_connection_ends_the_refresh(harness: Harness) -> None:
@@ -349,7 +349,7 @@ def test_the_end_of_the_connection_ends_the_refresh(harness: Harness) -> None:
         terminal.enter(b"monitor")
         getattr(terminal.session, end)()
         assert not terminal.refreshing
-        assert terminal.link.open == (end == "closed")
+        assert terminal.transport.open == (end == "closed")
         terminal.session.closed()
         terminal.session.shutdown()
         terminal.session.end_of_input()
@@ -419,5 +419,5 @@ def test_no_name_and_no_input_kill_it(name: bytes, lines: list[bytes]) -> None:
         answer = terminal.enter(command)
         assert not re.search(r"[\x00-\x09\x0b-\x1a\x1c-\x1f\x7f-\x9f]", answer)
         assert not re.search(r"\x1b(?!\[(2J|0;0H|[0-9;]+m))", answer)
-        if not terminal.link.open:
+        if not terminal.transport.open:
             return

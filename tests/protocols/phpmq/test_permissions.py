@@ -7,7 +7,7 @@ import pytest
 from sluicemq.model.access import Operation
 from sluicemq.protocols.phpmq import wire
 from sluicemq.protocols.phpmq.maintenance import MaintenanceSession
-from tests.protocols.harness import RecordedAccess, RecordedLink, RoomPeer
+from tests.protocols.harness import RecordedAccess, RecordedTransport, RoomPeer
 from tests.protocols.phpmq.harness import Harness
 
 
@@ -61,10 +61,10 @@ def test_the_matrix(harness: Harness, operation: str, needs: Operation, has: Ope
     peer = harness.connect(access=access)
     peer.put(frame_for(operation, held[3]))
     if has is needs:
-        assert peer.link.open
+        assert peer.transport.open
         assert access.refusals == []
     else:
-        assert peer.link.closed_because == f"anna may not {needs} 'q'"
+        assert peer.transport.closed_because == f"anna may not {needs} 'q'"
         assert access.refusals == [f"test anna {needs} q"]
         assert harness.bodies("q") == [b"1"]
         assert not holder.bodies()
@@ -78,14 +78,14 @@ def test_a_permitted_queue_comes_into_being_and_works(harness: Harness) -> None:
     (first,) = peer.frames()
     peer.acknowledge(first)
     assert peer.bodies() == [b"2"]
-    assert peer.link.open
+    assert peer.transport.open
 
 
 def test_who_may_consume_a_queue_may_not_send_to_it_for_that(harness: Harness) -> None:
     peer = harness.connect(access=RecordedAccess("q: consume"))
     peer.consume(b"q", 1)
     peer.send(b"q", b"1")
-    assert not peer.link.open
+    assert not peer.transport.open
     assert harness.bodies("q") == []
 
 
@@ -93,7 +93,7 @@ def test_what_was_sent_before_a_refused_send_is_kept(harness: Harness) -> None:
     peer = harness.connect(access=RecordedAccess("a: produce"))
     sends = [(b"a", b"1"), (b"b", b"2"), (b"a", b"3")]
     peer.put(b"".join(wire.encode_send(queue, body) for queue, body in sends))
-    assert not peer.link.open
+    assert not peer.transport.open
     assert harness.bodies("a") == [b"1"]
     assert harness.find("b") is None
 
@@ -113,16 +113,16 @@ def test_permission_is_asked_once_for_many_sends(harness: Harness) -> None:
 
 
 def terminal(harness: Harness, access: RecordedAccess) -> RoomPeer:
-    link = RecordedLink(harness)
-    session = MaintenanceSession(link, harness.broker, Vitals(), access=access)
-    peer = RoomPeer(harness, link, session)
-    link.taken()
+    transport = RecordedTransport(harness)
+    session = MaintenanceSession(transport, harness.broker, Vitals(), access=access)
+    peer = RoomPeer(harness, transport, session)
+    transport.taken()
     return peer
 
 
 def ask(peer: RoomPeer, command: str) -> str:
     peer.put(command.encode() + b"\n")
-    return peer.link.taken().decode()
+    return peer.transport.taken().decode()
 
 
 @pytest.mark.parametrize("has", Operation)
@@ -135,7 +135,7 @@ def test_the_matrix_of_the_maintenance_port(harness: Harness, has: Operation) ->
     flushed = ask(peer, "flush mine")
     assert ("Not permitted: anna may not manage 'mine'" in flushed) is (has is not Operation.MANAGE)
     assert bool(harness.bodies("mine")) is (has is not Operation.MANAGE)
-    assert peer.link.open
+    assert peer.transport.open
     assert len(access.refusals) == 2 - (has in (Operation.BROWSE, Operation.MANAGE))
 
 

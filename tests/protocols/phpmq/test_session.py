@@ -23,10 +23,10 @@ def harness() -> Harness:
 def test_a_message_goes_through_and_is_gone_after_the_acknowledgement(harness: Harness) -> None:
     producer, consumer = harness.connect(), harness.connect()
     producer.send(b"Foo", b"Hello World", ttl=3600)
-    assert producer.link.taken() == b""
+    assert producer.transport.taken() == b""
     harness.turn(300_000)
     consumer.consume(b"Foo", 5)
-    written = consumer.link.written
+    written = consumer.transport.written
     [frame] = consumer.frames()
     assert frame[:3] == (wire.DISPATCH, b"Foo", b"Hello World")
     assert frame[4] == 3300
@@ -97,7 +97,7 @@ def test_the_line_form_is_answered_in_the_line_form(harness: Harness, newline: b
     peer = harness.connect()
     peer.put(wire.encode_send(b"q", b"body", newline=newline))
     peer.put(wire.encode_consume(b"q", 1, newline=newline))
-    assert newline in peer.link.written
+    assert newline in peer.transport.written
     assert peer.bodies() == [b"body"]
 
 
@@ -128,7 +128,7 @@ def test_a_probe_comes_back_once_everything_before_it_is_durable(harness: Harnes
     (frame,) = peer.frames()
     assert frame[1] == b"sluicemq.probe.1"
     peer.acknowledge(frame)
-    assert peer.link.open
+    assert peer.transport.open
     assert [address.name for address in harness.broker.destinations] == ["q"]
 
 
@@ -139,7 +139,7 @@ def test_a_probe_after_a_refused_message_does_not_come_back(harness: Harness) ->
     peer.consume(b"sluicemq.probe.1", 1)
     peer.send(b"sluicemq.probe.1", b"confirm")
     assert peer.frames() == []
-    assert not peer.link.open
+    assert not peer.transport.open
 
 
 # --- generations -------------------------------------------------------------------------------
@@ -149,8 +149,8 @@ def test_generation_1_dispatches_three_packets_and_keeps_the_time_to_live(harnes
     peer = harness.connect(generation=1)
     peer.send(b"q", b"body", ttl=5)
     peer.consume(b"q", 1)
-    assert peer.link.written.startswith(b"H0100303")
-    assert b"P05" not in peer.link.written
+    assert peer.transport.written.startswith(b"H0100303")
+    assert b"P05" not in peer.transport.written
     assert peer.bodies() == [b"body"]
     harness.turn(5000)
     peer.consume(b"q", 1)
@@ -216,7 +216,7 @@ def test_count_zero_stops_and_gives_back(harness: Harness) -> None:
 def test_a_request_for_a_queue_that_does_not_exist_yet(harness: Harness) -> None:
     peer = harness.connect()
     peer.consume(b"new", 1)
-    assert peer.link.open
+    assert peer.transport.open
     peer.send(b"new", b"1")
     assert peer.bodies() == [b"1"]
 
@@ -270,7 +270,7 @@ def test_unknown_ids_and_wrong_queues_are_ignored(harness: Harness, settle) -> N
         (b"nowhere", frame[3]),
     ):
         peer.put(settle(queue, message_id))
-    assert peer.link.open
+    assert peer.transport.open
     assert peer.frames() == []
     assert harness.bodies("q") == [b"1", b"2"]
     assert harness.bodies("other") == [b"3"]
@@ -349,7 +349,7 @@ def test_unsettled_messages_go_back_to_their_place_with_the_same_ids(
         holder.session.receive(b"GET / HTTP/1.0\r\n")
     elif how == "shutdown":
         holder.session.shutdown()
-    assert holder.link.open == (how == "reset")
+    assert holder.transport.open == (how == "reset")
     holder.drop()
     next_one.consume(b"q", 5)
     after = next_one.frames()
@@ -373,9 +373,9 @@ def test_the_end_of_input_is_answered_when_everything_sent_is_on_disk(harness: H
         peer = harness.connect(durability=durability)
         peer.session.receive(wire.encode_send(b"q", b"body"))
         peer.session.end_of_input()
-        assert peer.link.open == (durability is Durability.SYNC)
+        assert peer.transport.open == (durability is Durability.SYNC)
         harness.turn()
-        assert not peer.link.open
+        assert not peer.transport.open
         peer.drop()
 
 
@@ -384,7 +384,7 @@ def test_a_connection_may_break_before_its_messages_are_on_disk(harness: Harness
     peer.session.receive(wire.encode_send(b"q", b"body"))
     peer.session.end_of_input()
     peer.drop()
-    assert peer.link.open
+    assert peer.transport.open
     assert harness.bodies("q") == [b"body"]
 
 
@@ -394,10 +394,10 @@ def test_the_end_of_input_behind_a_blocked_send(harness: Harness) -> None:
     producer.send(b"q", b"1", b"2", b"3")
     producer.session.end_of_input()
     harness.turn()
-    assert producer.link.open
+    assert producer.transport.open
     consumer.consume(b"q", 5)
     assert consumer.bodies() == [b"1", b"2", b"3"]
-    assert not producer.link.open
+    assert not producer.transport.open
 
 
 def test_an_incomplete_message_is_dropped_with_its_connection(harness: Harness) -> None:
@@ -416,7 +416,7 @@ def test_a_pause_inside_a_message_is_waited_out(harness: Harness) -> None:
         harness.turn(60_000)
         assert harness.bodies("q") == []
         peer.put(message[cut:])
-        assert peer.link.open
+        assert peer.transport.open
         assert harness.bodies("q") == [b"body"]
         destination = harness.find("q")
         assert destination is not None
@@ -450,7 +450,7 @@ def test_expiry_while_dispatched(harness: Harness) -> None:
     first, _ = holder.frames()
     harness.turn(5000)
     holder.acknowledge(first)
-    assert holder.link.open
+    assert holder.transport.open
     holder.drop()
     other.consume(b"q", 5)
     assert other.frames() == []
@@ -477,8 +477,8 @@ def test_malformed_input_closes_that_connection_only(harness: Harness, name: str
     lines = MALFORMED[name][8:9] in b"\r\n"
     before = b"" if lines else wire.encode_send(b"q", b"before")
     bad.put(before + MALFORMED[name] + b"\n" * 64)
-    assert bad.link.closed_because
-    assert bad.link.taken() == b""
+    assert bad.transport.closed_because
+    assert bad.transport.taken() == b""
     assert good.bodies() == ([] if lines else [b"before"])
     good.send(b"q", b"after")
     assert good.bodies() == [b"after"]
@@ -487,16 +487,16 @@ def test_malformed_input_closes_that_connection_only(harness: Harness, name: str
 def test_limits_of_a_listener(harness: Harness) -> None:
     peer = harness.connect(limits=wire.Limits(body=10))
     peer.send(b"q", b"x" * 10)
-    assert peer.link.open
+    assert peer.transport.open
     peer.send(b"q", b"x" * 11)
-    assert not peer.link.open
+    assert not peer.transport.open
 
 
 def test_a_full_queue_that_rejects_closes_the_producers_connection(harness: Harness) -> None:
     harness.limit("q", DestinationSettings(max_messages=1))
     producer, other = harness.connect(), harness.connect()
     producer.send(b"q", b"1", b"2", b"3")
-    assert "full" in (producer.link.closed_because or "")
+    assert "full" in (producer.transport.closed_because or "")
     assert harness.bodies("q") == [b"1"]
     other.consume(b"q", 1)
     assert other.bodies() == [b"1"]
@@ -506,7 +506,7 @@ def test_a_body_over_the_queues_limit_closes(harness: Harness) -> None:
     harness.limit("q", DestinationSettings(max_message_bytes=3))
     peer = harness.connect()
     peer.send(b"q", b"1234")
-    assert not peer.link.open
+    assert not peer.transport.open
 
 
 def test_a_consumer_too_many_closes(harness: Harness) -> None:
@@ -514,8 +514,8 @@ def test_a_consumer_too_many_closes(harness: Harness) -> None:
     one, two = harness.connect(), harness.connect()
     one.consume(b"q", 1)
     two.consume(b"q", 1)
-    assert one.link.open
-    assert not two.link.open
+    assert one.transport.open
+    assert not two.transport.open
 
 
 def test_queues_that_may_not_be_created() -> None:
@@ -523,17 +523,17 @@ def test_queues_that_may_not_be_created() -> None:
     for request in (wire.encode_send(b"q", b""), wire.encode_consume(b"q", 1)):
         peer = harness.connect()
         peer.put(request)
-        assert not peer.link.open
+        assert not peer.transport.open
     polite = harness.connect()
     polite.put(wire.encode_consume(b"q", 0) + wire.encode_acknowledge(b"q", UNKNOWN_ID))
-    assert polite.link.open
+    assert polite.transport.open
 
 
 def test_a_broker_that_stops_takes_no_more(harness: Harness) -> None:
     peer = harness.connect()
     harness.broker.stopping = True
     peer.send(b"q", b"1")
-    assert not peer.link.open
+    assert not peer.transport.open
 
 
 # --- back-pressure -----------------------------------------------------------------------------
@@ -543,7 +543,7 @@ def test_a_queue_that_blocks_producers_pauses_reading_and_keeps_the_order(harnes
     harness.limit("q", DestinationSettings(max_messages=1, overflow=Overflow.BLOCK))
     producer, consumer = harness.connect(), harness.connect()
     producer.send(b"q", b"1", b"2", b"3", b"4")
-    assert producer.link.paused
+    assert producer.transport.paused
     consumer.consume(b"q", 1)
     received = []
     for _ in range(4):
@@ -551,8 +551,8 @@ def test_a_queue_that_blocks_producers_pauses_reading_and_keeps_the_order(harnes
         received.append(frame[2])
         consumer.acknowledge(frame)
     assert received == [b"1", b"2", b"3", b"4"]
-    assert not producer.link.paused
-    assert producer.link.open
+    assert not producer.transport.paused
+    assert producer.transport.open
 
 
 def test_bytes_that_were_on_their_way_when_reading_was_paused(harness: Harness) -> None:
@@ -584,22 +584,22 @@ def test_an_error_behind_a_blocked_send_closes_after_it(harness: Harness) -> Non
     harness.limit("q", DestinationSettings(max_messages=1, overflow=Overflow.BLOCK))
     producer, consumer = harness.connect(), harness.connect()
     producer.put(wire.encode_send(b"q", b"1") + wire.encode_send(b"q", b"2") + b"nonsense!!")
-    assert producer.link.open
+    assert producer.transport.open
     consumer.consume(b"q", 10)
     assert consumer.bodies() == [b"1", b"2"]
-    assert not producer.link.open
+    assert not producer.transport.open
 
 
 def test_nothing_is_dispatched_to_a_peer_that_does_not_read(harness: Harness) -> None:
     slow, other = harness.connect(), harness.connect()
     slow.consume(b"q", 2)
-    slow.session.congest()
+    slow.session.pause_delivery()
     other.send(b"q", b"1")
-    assert slow.link.taken() == b""
+    assert slow.transport.taken() == b""
     slow.consume(b"q", 3)
     other.send(b"q", b"2")
-    assert slow.link.taken() == b""
-    slow.session.relieve()
+    assert slow.transport.taken() == b""
+    slow.session.resume_delivery()
     harness.turn()
     assert slow.bodies() == [b"1", b"2"]
     slow.session.flushed()
@@ -608,7 +608,7 @@ def test_nothing_is_dispatched_to_a_peer_that_does_not_read(harness: Harness) ->
 def test_what_a_slow_peer_leaves_goes_to_another(harness: Harness) -> None:
     slow, other = harness.connect(), harness.connect()
     slow.consume(b"q", 5)
-    slow.session.congest()
+    slow.session.pause_delivery()
     other.consume(b"q", 5)
     other.send(b"q", b"1", b"2")
     assert other.bodies() == [b"1", b"2"]
@@ -670,13 +670,13 @@ def test_a_subscription_stands_when_its_queue_is_removed(harness: Harness) -> No
 def test_the_subscription_of_a_stalled_consumer_waits_on_the_new_queue(harness: Harness) -> None:
     producer, consumer = harness.connect(), harness.connect()
     consumer.consume(b"q", 2)
-    consumer.session.congest()
+    consumer.session.pause_delivery()
     destination = harness.find("q")
     assert destination is not None
     harness.broker.remove(destination, force=True)
     producer.send(b"q", b"1")
     assert consumer.bodies() == []
-    consumer.session.relieve()
+    consumer.session.resume_delivery()
     harness.turn()
     assert consumer.bodies() == [b"1"]
 
@@ -691,8 +691,8 @@ def test_a_removed_queue_that_may_not_be_created_again_closes_its_consumers() ->
     destination = harness.find("q")
     assert destination is not None
     harness.broker.remove(destination, force=True)
-    assert not consumer.link.open
-    assert left.link.open
+    assert not consumer.transport.open
+    assert left.transport.open
 
 
 def test_a_connection_remembers_a_bounded_number_of_queues(harness: Harness) -> None:
@@ -708,10 +708,10 @@ def test_a_connection_remembers_a_bounded_number_of_queues(harness: Harness) -> 
 def test_many_requests_in_one_read_are_not_all_answered(harness: Harness) -> None:
     producer, consumer = harness.connect(), harness.connect()
     producer.send(b"q", *(b"%d" % number for number in range(10)))
-    consumer.link.stalled = True
+    consumer.transport.stalled = True
     consumer.put(wire.encode_consume(b"q", 4) * 100)
     assert consumer.bodies() == [b"0", b"1", b"2", b"3"]
-    consumer.link.stalled = False
+    consumer.transport.stalled = False
     harness.turn()
     frames = consumer.frames()
     assert [frame[2] for frame in frames] == [b"0", b"1", b"2", b"3"]
@@ -722,14 +722,14 @@ def test_many_requests_in_one_read_are_not_all_answered(harness: Harness) -> Non
 def test_a_request_put_off_is_not_served_while_congested(harness: Harness) -> None:
     harness.connect().send(b"q", b"1", b"2")
     consumer = harness.connect()
-    consumer.link.stalled = True
+    consumer.transport.stalled = True
     consumer.put(wire.encode_consume(b"q", 1) * 2)
     assert consumer.bodies() == [b"1"]
-    consumer.session.congest()
-    consumer.link.stalled = False
+    consumer.session.pause_delivery()
+    consumer.transport.stalled = False
     harness.turn()
     assert consumer.bodies() == []
-    consumer.session.relieve()
+    consumer.session.resume_delivery()
     harness.turn()
     assert consumer.bodies() == [b"1"]
 
@@ -738,9 +738,9 @@ def test_user_at_the_quota_is_disconnected() -> None:
     harness = Harness(BrokerSettings(max_user_destinations=1))
     one = harness.connect()
     one.put(wire.encode_send(b"first", b""))
-    assert one.link.open
+    assert one.transport.open
     for request in (wire.encode_send(b"q", b""), wire.encode_consume(b"q", 1)):
         peer = harness.connect()
         peer.put(request)
-        assert not peer.link.open
+        assert not peer.transport.open
     assert len(harness.broker.destinations) == 1

@@ -88,9 +88,9 @@ class Model(RuleBasedStateMachine):
 
     @rule(peer=peers)
     def stall_and_go_on(self, peer: int) -> None:
-        self.peers[peer].session.congest()
+        self.peers[peer].session.pause_delivery()
         self.harness.turn(1000)
-        self.peers[peer].session.relieve()
+        self.peers[peer].session.resume_delivery()
         self.harness.turn()
         self.collect()
 

@@ -9,13 +9,13 @@ from typing import Any
 from sluicemq.broker import BrokerSettings, Destination
 from sluicemq.model.access import EVERYBODY
 from sluicemq.protocols.access import Access, Open
-from sluicemq.protocols.link import Link
+from sluicemq.protocols.transport import Transport
 from sluicemq.protocols.vibemq import queues, wire
 from sluicemq.protocols.vibemq.offload import Offload
 from sluicemq.protocols.vibemq.outgoing import LargeDeliveries
 from sluicemq.protocols.vibemq.session import Options, VibemqSession
 from sluicemq.protocols.vibemq.wire import Frame
-from tests.protocols.harness import RecordedLink, RoomHarness, RoomPeer
+from tests.protocols.harness import RecordedTransport, RoomHarness, RoomPeer
 
 
 class ManualBackground:
@@ -62,14 +62,14 @@ class Harness(RoomHarness):
         self.memory = Budget()
         self.large = LargeDeliveries(Offload(self.background, self.memory))
 
-    def open(self, link: Link) -> VibemqSession:
-        return VibemqSession(link, self.broker, self.access)
+    def open(self, transport: Transport) -> VibemqSession:
+        return VibemqSession(transport, self.broker, self.access)
 
     def arrive(self, options: Options | None = None) -> Peer:
         """A client that has not said Connect."""
-        link = RecordedLink(self)
-        session = VibemqSession(link, self.broker, self.access, options, self.large)
-        return Peer(self, link, session)
+        transport = RecordedTransport(self)
+        session = VibemqSession(transport, self.broker, self.access, options, self.large)
+        return Peer(self, transport, session)
 
     def settle(self) -> None:
         """Do all that is due now, in the other threads too."""
@@ -93,8 +93,10 @@ class Harness(RoomHarness):
 class Peer(RoomPeer):
     """A client's end of a connection, frame by frame."""
 
-    def __init__(self, harness: Harness, link: RecordedLink, session: VibemqSession) -> None:
-        super().__init__(harness, link, session)
+    def __init__(
+        self, harness: Harness, transport: RecordedTransport, session: VibemqSession
+    ) -> None:
+        super().__init__(harness, transport, session)
         self.decoder = wire.Decoder()
         self.numbers = 0
 
@@ -108,7 +110,7 @@ class Peer(RoomPeer):
         return self.frames()
 
     def frames(self) -> list[Frame]:
-        frames = self.decoder.feed(self.link.taken())
+        frames = self.decoder.feed(self.transport.taken())
         assert self.decoder.error is None
         assert not self.decoder.incomplete
         return frames

@@ -316,7 +316,7 @@ def test_an_answer_may_come_later_or_never(
     root.drop()
     tell, error = database.waiting.pop()
     tell(error)
-    assert root.link.written == b""
+    assert root.transport.written == b""
 
 
 def test_without_a_user_database_there_are_no_such_commands() -> None:

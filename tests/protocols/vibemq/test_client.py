@@ -142,8 +142,8 @@ def test_compression_both_ways(how: Compression) -> None:
     async def scenario(harness: Harness, port: int) -> None:
         text = "the same " * 2000
         async with await VibeMQClient.connect(port=port, compression=[how]) as client:
-            assert client._link is not None
-            assert client._link.compression is how
+            assert client._connection is not None
+            assert client._connection.compression is how
             await client.publish("q", text)
             await client.publish("q", "small")
             subscription = await client.subscribe("q")
@@ -429,8 +429,8 @@ def test_an_answer_that_does_not_come() -> None:
             with pytest.raises(RequestTimeout, match="no answer"):
                 await call
         await client.create_queue("q")  # the connection goes on
-        assert client._link is not None
-        assert not client._link._waiting
+        assert client._connection is not None
+        assert not client._connection._waiting
         await client.close()
 
     def answer(frame: Frame) -> list[Frame]:
@@ -561,13 +561,13 @@ def test_one_that_takes_nothing_is_sent_nothing() -> None:
     async def scenario(broker: Script, port: int) -> None:
         async with await VibeMQClient.connect(port=port, prefetch=3, keep_alive=0) as client:
             subscription = await client.subscribe("q")
-            link = client._link
-            assert link is not None
-            assert link._transport is not None
+            transport = client._connection
+            assert transport is not None
+            assert transport._transport is not None
             payload = b"1" * 100_000
             for number in range(200):  # far more than the kernel keeps
                 broker.say(Frame(wire.DELIVER, f"m{number}", "q", payload))
-            while link._transport.is_reading():
+            while transport._transport.is_reading():
                 await asyncio.sleep(0.001)
             held = len(subscription._messages)
             assert 3 <= held < 50

@@ -212,7 +212,7 @@ def test_what_went_another_way_makes_room_too(harness: Harness) -> None:
 def test_a_congested_connection_is_given_nothing_and_others_are_served(harness: Harness) -> None:
     slow, quick = harness.connect(), harness.connect()
     slow.subscribe("q")
-    slow.session.congest()
+    slow.session.pause_delivery()
     slow.subscribe("late")
     quick.subscribe("q")
     quick.publish("q", "1", "2")
@@ -221,7 +221,7 @@ def test_a_congested_connection_is_given_nothing_and_others_are_served(harness: 
     assert slow.ids() == []
     quick.acknowledge("1", "2")
     quick.drop()
-    slow.session.relieve()
+    slow.session.resume_delivery()
     harness.turn()
     assert slow.ids() == ["3"]
 
@@ -230,14 +230,14 @@ def test_relief_does_not_overrule_the_window_in_bytes(harness: Harness) -> None:
     peer = harness.connect(Options(terms=Terms(window_bytes=10)))
     peer.publish("q", "0123456789", "1")
     assert peer.subscribe("q") == ["0123456789", "1"]
-    peer.session.congest()
-    peer.session.relieve()
+    peer.session.pause_delivery()
+    peer.session.resume_delivery()
     harness.connect().publish("q", "2")
     assert peer.ids() == []
-    peer.session.congest()
+    peer.session.pause_delivery()
     assert peer.acknowledge("0123456789") == []
     assert peer.acknowledge("1") == []
-    peer.session.relieve()
+    peer.session.resume_delivery()
     harness.turn()
     assert peer.ids() == ["2"]
 
@@ -456,10 +456,10 @@ def test_fan_out_without_acknowledgement_ends_with_the_sending(harness: Harness)
     publisher.publish("f", "1")
     assert peer.ids() == ["1"]
     assert harness.destination("f").unacked == 0
-    peer.link.stalled = True
+    peer.transport.stalled = True
     publisher.publish("f", "2")
     assert harness.destination("f").unacked == 1
-    peer.link.stalled = False
+    peer.transport.stalled = False
     harness.turn()
     assert harness.destination("f").unacked == 0
     harness.turn(100 * SECONDS)
@@ -471,11 +471,11 @@ def test_without_acknowledgement_a_reader_that_stops_is_bounded(harness: Harness
     publisher, peer = harness.connect(), harness.connect()
     publisher.create("f", mode=2)
     peer.subscribe("f")
-    peer.link.stalled = True
+    peer.transport.stalled = True
     for n in range(3):
         publisher.publish("f", *(f"{n}-{each}" for each in range(1000)))
     assert len(peer.deliveries()) == 1024
-    peer.link.stalled = False
+    peer.transport.stalled = False
     harness.turn()
     assert len(peer.deliveries()) == 3000 - 1024
 

@@ -91,7 +91,7 @@ def test_without_acknowledgements_nothing_is_kept(harness: Harness) -> None:
     publisher, peer = harness.connect(), harness.connect()
     publisher.create("f", mode=2)
     peer.subscribe("f")
-    peer.link.stalled = True
+    peer.transport.stalled = True
     publisher.publish("f", "1", "2")
     peer.drop()
     assert harness.destination("f").waiting == 0

@@ -38,7 +38,7 @@ def packed(payload: bytes, identity: str = "m", how: Compression = Compression.B
 def read(peer: Peer) -> list[Frame]:
     """What a client reads that, as the .NET client, takes frames of one MiB and unpacks them."""
     decoder = Decoder(Limits(frame=wire.MAX_BODY, unpacked=wire.MAX_UNPACKED))
-    frames = decoder.feed(peer.link.taken())
+    frames = decoder.feed(peer.transport.taken())
     assert decoder.error is None
     assert not decoder.incomplete
     return frames
@@ -65,12 +65,12 @@ def test_large_list_is_published_compressed(harness: Harness, how: Compression) 
     assert len(ORDERS) > 1_400_000
     peer = compressing(harness)
     peer.session.receive(packed(ORDERS, how=how))
-    assert peer.link.paused
+    assert peer.transport.paused
     harness.settle()
     [answer] = read(peer)
     assert (answer.type, answer.id) == (wire.PUBLISH_ACK, "m")
     assert harness.bodies("q") == [ORDERS]
-    assert not peer.link.paused
+    assert not peer.transport.paused
     assert peer.session.buffered == 0
     assert harness.memory.reserved == 0
 
@@ -81,7 +81,7 @@ def test_frames_around_a_large_one_keep_their_order(harness: Harness) -> None:
     peer.session.receive(small[0] + packed(ORDERS) + small[1] + packed(ORDERS, "m2") + small[2])
     harness.turn()
     assert harness.bodies("q") == [b"0"]
-    assert peer.link.paused
+    assert peer.transport.paused
     peer.session.receive(small[3])
     harness.settle()
     assert [frame.id for frame in read(peer)] == ["0", "m", "1", "m2", "2", "3"]
@@ -110,7 +110,7 @@ def test_large_request_other_than_publish_is_refused(harness: Harness) -> None:
     [error] = read(peer)
     assert (error.id, error.error_code) == ("c", "INVALID_MESSAGE")
     assert harness.find("q") is None
-    assert peer.link.open
+    assert peer.transport.open
 
 
 def test_plain_frame_above_the_limit_is_skipped(harness: Harness) -> None:
@@ -141,7 +141,7 @@ def test_compressed_frame_above_the_unpacked_limit_ends_the_connection(harness: 
     assert error.error_code == "INVALID_MESSAGE"
     assert error.id
     assert "1000000" in error.error_message
-    assert not peer.link.open
+    assert not peer.transport.open
     assert harness.find("q") is None
     assert harness.memory.reserved == 0
 
@@ -150,7 +150,7 @@ def test_compressed_frame_above_the_frame_limit_ends_the_connection(harness: Har
     peer = harness.connect()
     peer.put((wire.MAX_BODY + 1).to_bytes(4, "big") + b"\2")
     assert peer.frames()[0].error_code == "INVALID_MESSAGE"
-    assert not peer.link.open
+    assert not peer.transport.open
 
 
 def test_compressed_frame_before_the_login_is_refused(harness: Harness) -> None:
@@ -159,7 +159,7 @@ def test_compressed_frame_before_the_login_is_refused(harness: Harness) -> None:
     peer.put(wire.compressed(wire.encode(frame), Compression.BROTLI))
     [error] = peer.frames()
     assert "before the login" in error.error_message
-    assert not peer.link.open
+    assert not peer.transport.open
 
 
 def test_bombs_are_unpacked_a_few_at_a_time_and_only_with_memory(harness: Harness) -> None:
@@ -180,7 +180,7 @@ def test_bombs_are_unpacked_a_few_at_a_time_and_only_with_memory(harness: Harnes
     assert harness.memory.reserved == 0
     for peer in peers:
         assert read(peer)[0].error_code == "INVALID_MESSAGE"  # control characters
-        assert peer.link.open
+        assert peer.transport.open
 
 
 def test_moderate_frame_reserves_little_memory(harness: Harness) -> None:
@@ -210,7 +210,7 @@ def test_end_of_input_waits_for_a_large_frame(harness: Harness) -> None:
     peer.session.end_of_input()
     harness.settle()
     assert [frame.id for frame in read(peer)] == ["m", "last"]
-    assert peer.link.closed_because == ""
+    assert peer.transport.closed_because == ""
 
 
 def test_shutdown_does_not_wait_for_a_large_frame(harness: Harness) -> None:
@@ -282,12 +282,12 @@ def test_message_waits_for_a_consumer_that_can_take_it(harness: Harness) -> None
     plain.subscribe("q")
     able = compressing(harness)
     able.subscribe("q")
-    able.session.congest()
+    able.session.pause_delivery()
     publish(harness, ORDERS)
     publish(harness, b"1")
     assert [frame.payload for frame in read(plain)] == [b"1"]
     assert harness.bodies("q") == [ORDERS, b"1"]
-    able.session.relieve()
+    able.session.resume_delivery()
     harness.settle()
     [frame] = read(able)
     assert frame.payload == ORDERS
@@ -300,7 +300,7 @@ def test_skipped_message_is_given_to_a_consumer_that_comes(harness: Harness) -> 
     plain.subscribe("q")
     gone = compressing(harness)
     gone.subscribe("q")
-    gone.session.congest()
+    gone.session.pause_delivery()
     publish(harness, ORDERS)
     gone.drop()
     harness.settle()
@@ -318,7 +318,7 @@ def test_skipping_does_not_spin(harness: Harness) -> None:
         peer.subscribe("q")
     able = compressing(harness)
     able.subscribe("q")
-    able.session.congest()
+    able.session.pause_delivery()
     for _ in range(5):
         publish(harness, ORDERS)
     destination = harness.find("q")

@@ -209,8 +209,8 @@ def test_no_more_are_outstanding_than_may_be() -> None:
             publishing.cancel()
             one.cancel()
             await asyncio.wait([publishing, one])
-            assert client._link is not None
-            assert not client._link._waiting
+            assert client._connection is not None
+            assert not client._connection._waiting
 
     script(scenario, saying(wire.PUBLISH))
 

@@ -26,7 +26,7 @@ from sluicemq.model.errors import (
 )
 from sluicemq.model.message import Durability
 from sluicemq.protocols.access import Access, Admitted, Credentials, Users
-from sluicemq.protocols.link import Login
+from sluicemq.protocols.transport import Login
 from sluicemq.protocols.vibemq import wire
 from sluicemq.protocols.vibemq.compression import Compression
 from sluicemq.protocols.vibemq.session import MOST_UNPACKED, Options
@@ -98,7 +98,7 @@ def test_before_connect_there_is_only_ping(harness: Harness, kind: int) -> None:
     assert peer.error(kind, "q") == "NOT_AUTHENTICATED"
     assert peer.ask(wire.PING).type == wire.PONG
     assert harness.find("q") is None
-    assert peer.link.open
+    assert peer.transport.open
     assert peer.ask(wire.CONNECT).type == wire.CONNECT_ACK
 
 
@@ -125,7 +125,7 @@ def test_compression_is_agreed_upon_and_used_from_the_threshold_on(
         payload = b'"%b"' % (b"x" * size)
         peer.session.receive(wire.encode(Frame(wire.PUBLISH, "m", "q", payload)))
         harness.turn()
-        written = peer.link.written
+        written = peer.transport.written
         ack = wire.encode_publish_ack(b"m", b"q")
         assert written.startswith(ack)
         assert written[len(ack) + 4] == expected
@@ -171,7 +171,7 @@ def test_what_follows_connect_waits_for_the_login(
     peer = harness.arrive()
     early = [Frame(wire.CONNECT, "c", headers=headers), Frame(wire.PUBLISH, "1", "q", b"1")]
     assert peer.say(*early) == []
-    assert peer.link.paused
+    assert peer.transport.paused
     assert peer.say(Frame(wire.PUBLISH, "2", "q", b"2")) == []
     [(shown, admitted)] = gate.asked
     assert shown == credentials
@@ -182,7 +182,7 @@ def test_what_follows_connect_waits_for_the_login(
         (wire.PUBLISH_ACK, "1"),
         (wire.PUBLISH_ACK, "2"),
     ]
-    assert not peer.link.paused
+    assert not peer.transport.paused
 
 
 @pytest.mark.parametrize(
@@ -228,13 +228,13 @@ def test_the_last_login_that_may_fail_ends_the_connection(allowed: int) -> None:
     connects = [Frame(wire.CONNECT, str(n)) for n in range(allowed + 1)]
     assert peer.say(*connects, Frame(wire.PUBLISH, "p", "q", b"1")) == []
     for n in range(allowed):
-        assert peer.link.open
+        assert peer.transport.open
         gate.asked[n][1](AuthenticationFailed("wrong"))
     harness.turn()
     assert [each.id for each in peer.frames()] == [str(n) for n in range(allowed)]
     assert peer.say(Frame(wire.CONNECT, "more"), Frame(wire.PING, "p")) == []
     harness.turn(1000)
-    assert not peer.link.open
+    assert not peer.transport.open
     assert len(gate.asked) == allowed
     assert harness.find("q") is None
 
@@ -248,7 +248,7 @@ def test_a_success_does_not_forgive_the_failures_of_its_connection() -> None:
         peer.say(Frame(wire.CONNECT, "c"))
         gate.asked[-1][1](outcome)
     harness.turn(1000)
-    assert not peer.link.open
+    assert not peer.transport.open
 
 
 def test_who_has_logged_in_stays_so_when_another_login_is_refused() -> None:
@@ -274,7 +274,7 @@ def test_the_end_of_input_during_a_login_that_is_refused_ends_the_connection() -
     gate.asked[0][1](AuthenticationFailed("wrong"))
     harness.turn()
     assert [each.error_code for each in peer.frames()] == ["AUTH_REQUIRED"]
-    assert not peer.link.open
+    assert not peer.transport.open
 
 
 def test_a_connection_beyond_the_limit_is_told_so_when_it_says_connect() -> None:
@@ -285,7 +285,7 @@ def test_a_connection_beyond_the_limit_is_told_so_when_it_says_connect() -> None
     [error] = peer.say(Frame(wire.CONNECT, "c", headers=login), Frame(wire.PUBLISH, "1", "q"))
     assert (error.id, error.error_code) == ("c", "CONNECTION_LIMIT")
     harness.turn(1000)
-    assert not peer.link.open
+    assert not peer.transport.open
     assert gate.asked == []
 
 
@@ -309,8 +309,8 @@ def test_a_login_that_comes_after_the_connection_has_gone_is_ignored() -> None:
         peer.drop()
         gate.asked[0][1](outcome)
         harness.turn(1000)
-        assert peer.link.written == b""
-        assert peer.link.open
+        assert peer.transport.written == b""
+        assert peer.transport.open
         assert harness.find("q") is None
 
 
@@ -322,7 +322,7 @@ def test_a_refused_client_that_leaves_is_not_closed_again() -> None:
     gate.asked[0][1](AuthenticationFailed("wrong"))
     peer.drop()
     harness.turn(1000)
-    assert peer.link.open  # never closed by us
+    assert peer.transport.open  # never closed by us
 
 
 def test_the_end_of_input_during_a_login_comes_after_it() -> None:
@@ -331,11 +331,11 @@ def test_the_end_of_input_during_a_login_comes_after_it() -> None:
     peer = harness.arrive()
     peer.say(Frame(wire.CONNECT, "c"), Frame(wire.PUBLISH, "1", "q", b"1"), Frame(wire.PING, "p"))
     peer.session.end_of_input()
-    assert peer.link.open
+    assert peer.transport.open
     gate.asked[0][1](EVERYBODY)
     harness.turn()
     assert [frame.id for frame in peer.frames()] == ["c", "p", "1"]
-    assert not peer.link.open
+    assert not peer.transport.open
 
 
 def test_a_guest_may_still_log_in_and_is_then_somebody_else() -> None:
@@ -430,7 +430,7 @@ def test_it_is_answered_only_when_it_is_durable_and_in_order(harness: Harness) -
     data = b"".join(wire.encode(Frame(wire.PUBLISH, str(n), f"q{n % 3}", b"0")) for n in range(9))
     peer.session.receive(data[:100])
     peer.session.receive(data[100:])
-    assert peer.link.written == b""
+    assert peer.transport.written == b""
     harness.turn()
     assert [frame.id for frame in peer.frames()] == [str(n) for n in range(9)]
 
@@ -551,7 +551,7 @@ def test_block_publisher_holds_the_answer_until_there_is_room(harness: Harness) 
     assert [frame.id for frame in peer.more] == ["1"]
     peer.publish("q", "2")
     assert peer.say(*(Frame(wire.PUBLISH, n, "q", b"0") for n in ("3", "4"))) == []
-    assert not peer.link.paused
+    assert not peer.transport.paused
     # other queues are not affected
     peer.publish("other", "x")
     # its own acknowledgement makes room
@@ -655,7 +655,7 @@ def test_what_is_no_frame_is_answered_and_ends_the_connection(
     assert (error.type, error.error_code) == (wire.ERROR, "INVALID_MESSAGE")
     assert error.error_message
     assert error.id == identity or (identity is None and error.id)
-    assert not peer.link.open
+    assert not peer.transport.open
     peer.session.receive(wire.encode(Frame(wire.PUBLISH, "late", "q", b"0")))
     assert len(harness.bodies("q")) == 1
 
@@ -684,7 +684,7 @@ def test_disconnect_has_no_answer_but_those_before_it_have(harness: Harness) -> 
         )
     )
     assert [frame.id for frame in peer.frames()] == ["1"]
-    assert peer.link.closed_because == ""
+    assert peer.transport.closed_because == ""
     assert len(harness.bodies("q")) == 1
 
 
@@ -693,10 +693,10 @@ def test_the_end_of_input_waits_for_the_answers(harness: Harness) -> None:
     peer.subscribe("q")
     peer.session.receive(wire.encode(Frame(wire.PUBLISH, "1", "q", b"0")))
     peer.session.end_of_input()
-    assert peer.link.open
+    assert peer.transport.open
     harness.turn()
     assert [(frame.type, frame.id) for frame in peer.frames()] == [(wire.PUBLISH_ACK, "1")]
-    assert not peer.link.open
+    assert not peer.transport.open
     peer.drop()
     assert harness.connect().subscribe("q") == ["1"]
 
@@ -707,7 +707,7 @@ def test_shutdown_says_goodbye(harness: Harness) -> None:
     [goodbye] = peer.frames()
     assert goodbye.type == wire.DISCONNECT
     assert goodbye.headers == {"reason": "server_shutdown"}
-    assert not peer.link.open
+    assert not peer.transport.open
 
 
 def test_a_rate_limit_spares_pings_and_acknowledgements(harness: Harness) -> None:
@@ -728,16 +728,16 @@ def test_a_rate_limit_spares_pings_and_acknowledgements(harness: Harness) -> Non
 
 def test_a_client_that_reads_no_answers_is_not_read_either(harness: Harness) -> None:
     peer = harness.connect()
-    peer.link.stalled = True
-    peer.session.congest()
+    peer.transport.stalled = True
+    peer.session.pause_delivery()
     pings = wire.encode(Frame(wire.PING, "p" * 1000)) * 1000
     peer.put(pings)
-    assert not peer.link.paused
+    assert not peer.transport.paused
     peer.put(pings)
-    assert peer.link.paused
-    peer.link.stalled = False
-    peer.session.relieve()
-    assert not peer.link.paused
+    assert peer.transport.paused
+    peer.transport.stalled = False
+    peer.session.resume_delivery()
+    assert not peer.transport.paused
     assert len(peer.frames()) == 2000
 
 
@@ -746,9 +746,9 @@ def test_a_client_that_is_faster_than_the_disk_is_not_read(harness: Harness) -> 
     message = wire.encode(Frame(wire.PUBLISH, "m", "q", b'"%b"' % (b"x" * 250_000)))
     for _ in range(68):
         peer.session.receive(message)
-    assert peer.link.paused
+    assert peer.transport.paused
     harness.turn()
-    assert not peer.link.paused
+    assert not peer.transport.paused
     assert len(peer.frames()) == 68
 
 
@@ -775,7 +775,7 @@ def test_a_frame_above_the_limit_before_the_login_is_refused_by_its_header(
     peer.put((1001).to_bytes(4, "big") + b"\0")
     [error] = peer.frames()
     assert (error.type, error.error_code) == (wire.ERROR, "INVALID_MESSAGE")
-    assert not peer.link.open
+    assert not peer.transport.open
     peer = harness.connect(Options(login_bytes=1000))
     peer.publish("q", "x" * 2000)
 
@@ -792,17 +792,17 @@ def test_the_state_of_the_login_is_known() -> None:
     gate.asked[0][1](EVERYBODY)
     assert peer.session.login is Login.DONE
     assert peer.session.buffered == 0
-    assert peer.link.users == [""]
+    assert peer.transport.users == [""]
 
 
 def test_a_user_with_too_many_connections_may_not_log_in(harness: Harness) -> None:
     peer = harness.arrive()
-    peer.link.user_limit_reached = True
+    peer.transport.user_limit_reached = True
     [error] = peer.say(Frame(wire.CONNECT, "c"), Frame(wire.PUBLISH, "1", "q", b"1"))
     assert error.error_code == "CONNECTION_LIMIT"
     assert error.error_message == "Maximum connections reached."
     harness.turn(1000)
-    assert not peer.link.open
+    assert not peer.transport.open
     assert harness.find("q") is None
 
 
@@ -823,14 +823,14 @@ def test_compressed_frames_are_unpacked_when_there_is_room_for_them(harness: Har
     assert len(data) < 10_000
     peer.session.receive(data)
     assert len(harness.bodies("q")) <= MOST_UNPACKED // 250_000 + 1
-    assert peer.link.paused
+    assert peer.transport.paused
     assert peer.session.buffered > 0
     assert not peer.session.incomplete
     for _ in range(30):
         harness.turn(1)
     assert [frame.id for frame in peer.frames()] == [str(n) for n in range(90)]
     assert len(harness.bodies("q")) == 90
-    assert not peer.link.paused
+    assert not peer.transport.paused
     assert peer.session.buffered == 0
 
 
@@ -841,7 +841,7 @@ def test_the_end_of_input_waits_for_what_is_still_packed(harness: Harness) -> No
     for _ in range(12):
         harness.turn(1)
     assert len(peer.frames()) == 40
-    assert peer.link.closed_because == ""
+    assert peer.transport.closed_because == ""
 
 
 def test_messages_that_wait_for_room_count_until_they_have_it(harness: Harness) -> None:

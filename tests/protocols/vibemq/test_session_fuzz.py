@@ -102,9 +102,9 @@ class Model(RuleBasedStateMachine):
                 wire.SUBSCRIBE_ACK, "s", queue, headers={"queueName": queue, "subscriptionId": "s"}
             )
         )
-        link = self.peers[peer].link
-        assert link.written.startswith(head), "something comes before the answer"
-        link.written = link.written[len(head) :]
+        transport = self.peers[peer].transport
+        assert transport.written.startswith(head), "something comes before the answer"
+        transport.written = transport.written[len(head) :]
         self.collect()
 
     @rule(peer=peers, queue=st.sampled_from([*QUEUES, FAN_OUT]))
@@ -155,9 +155,9 @@ class Model(RuleBasedStateMachine):
 
     @rule(peer=peers)
     def stall_and_go_on(self, peer: int) -> None:
-        self.peers[peer].session.congest()
+        self.peers[peer].session.pause_delivery()
         self.harness.turn(1000)
-        self.peers[peer].session.relieve()
+        self.peers[peer].session.resume_delivery()
         self.harness.turn()
         self.collect()
 

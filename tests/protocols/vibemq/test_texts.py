@@ -320,6 +320,6 @@ def test_too_many_requests(harness: Harness) -> None:
 
 def test_too_many_connections(harness: Harness) -> None:
     peer = harness.arrive()
-    peer.link.user_limit_reached = True
+    peer.transport.user_limit_reached = True
     answer = peer.ask(wire.CONNECT, authUsername="root", authPassword="root")
     assert refusal(answer) == ("CONNECTION_LIMIT", "Maximum connections reached.")

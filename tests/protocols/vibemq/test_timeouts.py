@@ -219,10 +219,10 @@ def test_a_suspended_consumer_is_sent_nothing_again(harness: Harness) -> None:
     peer.subscribe("q")
     peer.publish("q", "1")
     peer.frames()
-    peer.session.congest()
+    peer.session.pause_delivery()
     harness.turn(30 * SECOND)
     assert peer.frames() == []
-    peer.session.relieve()
+    peer.session.resume_delivery()
     harness.turn()
     [frame] = peer.deliveries()
     assert frame.headers["deliveryAttempts"] == "2"

@@ -54,7 +54,7 @@ class Line:
         self.calls: list[Callable[[], None]] = []
         self.dismissed = ""
 
-    def dismiss(self, reason: str) -> None:
+    def disconnect(self, reason: str) -> None:
         self.dismissed = reason
 
     def call_later(self, delay: float, callback: Callable[[], None]) -> None:

@@ -265,7 +265,7 @@ class Browsing:
         """Returns its size."""
         connection = self._connection
         if not connection.closed:
-            connection.link.write(
+            connection.transport.write(
                 deliver_chunks(message, consumer_id, flags, 0, self._broker.identity)
             )
         return len(message.body)

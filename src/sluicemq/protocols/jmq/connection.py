@@ -16,7 +16,7 @@ from sluicemq.protocols.jmq.options import Options
 from sluicemq.protocols.jmq.packets import LAST_MESSAGE_TYPE, A, Level, PacketType, Status
 from sluicemq.protocols.jmq.statuses import Refused, shown, status_of
 from sluicemq.protocols.jmq.wire import Oversized, Packet, encode_reply
-from sluicemq.protocols.link import Link
+from sluicemq.protocols.transport import Transport
 
 if TYPE_CHECKING:
     from sluicemq.protocols.jmq.consumers import JmsConsumer
@@ -119,7 +119,6 @@ class Connection:
         "coordinator",
         "identity",
         "level",
-        "link",
         "number",
         "options",
         "outlet",
@@ -129,20 +128,21 @@ class Connection:
         "sender",
         "sessions",
         "traffic",
+        "transport",
         "unread",
         "unsent",
     )
 
     def __init__(
         self,
-        link: Link,
+        transport: Transport,
         broker: Broker,
         coordinator: Coordinator,
         access: Access,
         options: Options,
         pressed: Callable[[], None],
     ) -> None:
-        self.link = link
+        self.transport = transport
         self.broker = broker
         self.coordinator = coordinator
         self.access = access
@@ -170,7 +170,7 @@ class Connection:
 
     def demand(self, operation: Operation, name: str) -> None:
         """AccessDenied unless the user may do that."""
-        demand(self.access, self.link.peer, self.identity, operation, name)
+        demand(self.access, self.transport.peer, self.identity, operation, name)
 
     def release(self) -> None:
         """Let go of the session, after its end."""
@@ -178,7 +178,7 @@ class Connection:
 
     def deny(self, what: str, why: str) -> NoReturn:
         """Raise AccessDenied, and write a line to the audit log; `what` is like "produce x"."""
-        self.access.denied(self.link.peer, self.identity, what)
+        self.access.denied(self.transport.peer, self.identity, what)
         raise AccessDenied(why)
 
     def selector(self, packet: Packet) -> CompiledSelector | None:
@@ -239,7 +239,7 @@ class Connection:
         """Bytes that are no delivery."""
         if self.closed:
             return
-        self.link.write((data,))
+        self.transport.write((data,))
         if self.outlet.congested:
             self.unread += len(data)
             self.pressed()

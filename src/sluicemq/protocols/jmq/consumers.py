@@ -298,9 +298,9 @@ class JmsConsumer:
         self.credit = credit
         count, self._written = written - self._written, written
         self._connection.traffic.delivered += count
-        self._connection.link.write(chunks)
+        self._connection.transport.write(chunks)
         if unspeakable:
-            self._connection.link.call_later(0, lambda: self._bury(unspeakable))
+            self._connection.transport.call_later(0, lambda: self._bury(unspeakable))
         if len(held) > self._trim_at:
             self._trim()
         if len(held) >= self._most_held:
@@ -316,7 +316,7 @@ class JmsConsumer:
         message goes to another consumer soon."""
         size = sum(map(len, parts))
         if size > self._outlet.max_packet:
-            self._connection.link.call_later(0, partial(self._pass_on, delivery))
+            self._connection.transport.call_later(0, partial(self._pass_on, delivery))
             return 0
         return size
 

@@ -11,7 +11,7 @@ from sluicemq.protocols.jmq.clientids import ClientIds
 from sluicemq.protocols.jmq.deadletter import JmqBurial
 from sluicemq.protocols.jmq.destinations import create_dead_messages
 from sluicemq.protocols.jmq.interests import Durables
-from sluicemq.protocols.link import Background
+from sluicemq.protocols.transport import Background
 
 if TYPE_CHECKING:
     from sluicemq.protocols.jmq.session import JmqSession

@@ -15,7 +15,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable
 from typing import Final, NamedTuple
 
-from sluicemq.protocols.link import Link, Login, Portrait, Timer
+from sluicemq.protocols.transport import Login, SessionInfo, Timer, Transport
 
 VERSION: Final = 101
 """Of the port mapper's protocol: the clients refuse any other."""
@@ -49,14 +49,16 @@ class PortMapperSession:
     """One client that asks. `rows` makes the answer when it is needed; `patience` in seconds is the
     time for the client's line, 0 = for ever."""
 
-    __slots__ = ("_answered", "_heard", "_link", "_rows", "_timer")
+    __slots__ = ("_answered", "_heard", "_rows", "_timer", "_transport")
 
-    def __init__(self, link: Link, rows: Callable[[], bytes], patience: float) -> None:
-        self._link = link
+    def __init__(self, transport: Transport, rows: Callable[[], bytes], patience: float) -> None:
+        self._transport = transport
         self._rows = rows
         self._heard = 0
         self._answered = False
-        self._timer: Timer | None = link.call_later(patience, self._answer) if patience else None
+        self._timer: Timer | None = (
+            transport.call_later(patience, self._answer) if patience else None
+        )
 
     def receive(self, data: bytes) -> None:
         """Anything up to the end of a line, be it CR or LF."""
@@ -90,8 +92,8 @@ class PortMapperSession:
         if not self._answered:
             self._answered = True
             self._cancel()
-            self._link.write((self._rows(),))
-            self._link.close()
+            self._transport.write((self._rows(),))
+            self._transport.close()
 
     def _cancel(self) -> None:
         if self._timer is not None:
@@ -101,10 +103,10 @@ class PortMapperSession:
     def flushed(self) -> None:
         """See Session."""
 
-    def congest(self) -> None:
+    def pause_delivery(self) -> None:
         """See Session."""
 
-    def relieve(self) -> None:
+    def resume_delivery(self) -> None:
         """See Session."""
 
     def closed(self) -> None:
@@ -114,18 +116,18 @@ class PortMapperSession:
 
     def shutdown(self) -> None:
         """Nothing that it could say would be of use any more."""
-        self.dismiss("")
+        self.disconnect("")
 
-    def dismiss(self, reason: str) -> None:
+    def disconnect(self, reason: str) -> None:
         """The same."""
         if not self._answered:
             self._answered = True
             self._cancel()
-            self._link.close(reason)
+            self._transport.close(reason)
 
-    def portrait(self) -> Portrait:
+    def session_info(self) -> SessionInfo:
         """Who only asks where to go."""
-        return Portrait("jmq", state="closing" if self._answered else "connecting")
+        return SessionInfo("jmq", state="closing" if self._answered else "connecting")
 
     def consumers(self) -> tuple[()]:
         """See Session."""

@@ -63,7 +63,7 @@ from sluicemq.protocols.jmq.wire import (
     Packet,
     encode_packet,
 )
-from sluicemq.protocols.link import Job, Link, Login, Portrait, State, Timer
+from sluicemq.protocols.transport import Job, Login, SessionInfo, State, Timer, Transport
 
 REFUSED_SECONDS: Final = 0.25
 """From a refused login to the end of the connection."""
@@ -78,7 +78,7 @@ Packets = Sequence[Packet | Oversized]
 
 
 class JmqSession:
-    """See the module, and `sluicemq.protocols.link.Session` for the contract."""
+    """See the module, and `sluicemq.protocols.transport.Session` for the contract."""
 
     __slots__ = (
         "_acknowledging",
@@ -95,7 +95,6 @@ class JmqSession:
         "_held_back",
         "_held_bytes",
         "_late",
-        "_link",
         "_logged_in",
         "_login",
         "_missed",
@@ -104,23 +103,24 @@ class JmqSession:
         "_refused",
         "_sessions",
         "_timer",
+        "_transport",
         "reconnectable",
     )
 
     def __init__(
         self,
-        link: Link,
+        transport: Transport,
         broker: Broker,
         coordinator: Coordinator,
         access: Access = OPEN,
         options: Options | None = None,
     ) -> None:
         options = options or Options()
-        self._link = link
+        self._transport = transport
         self._coordinator = coordinator
         few = min(options.packet, options.login_bytes)
         self._decoder = Decoder(Limits(few, min(few, MAX_HEADER), min(few, MAX_PROPERTIES)))
-        connection = Connection(link, broker, coordinator, access, options, self._read_or_not)
+        connection = Connection(transport, broker, coordinator, access, options, self._read_or_not)
         self._connection = connection
         self._sessions = Sessions(connection)
         self._producers = Producers(connection)
@@ -251,13 +251,13 @@ class JmqSession:
             # this turn's flush is over
             connection.broker.wake()
 
-    def congest(self) -> None:
+    def pause_delivery(self) -> None:
         """The client reads too slowly: nothing is delivered, but replies still are sent."""
         outlet = self._connection.outlet
         outlet.congested = True
         outlet.measure()
 
-    def relieve(self) -> None:
+    def resume_delivery(self) -> None:
         """Go on delivering."""
         connection = self._connection
         connection.unread = 0
@@ -279,7 +279,7 @@ class JmqSession:
         """Say goodbye: clients that can will look for the broker again."""
         self._take_leave(GoodbyeReason.SHUTDOWN, "the broker stops")
 
-    def dismiss(self, reason: str) -> None:
+    def disconnect(self, reason: str) -> None:
         """The same; nobody says that the client may not come back."""
         self._take_leave(GoodbyeReason.ADMIN_KILLED, reason)
 
@@ -295,13 +295,13 @@ class JmqSession:
             self._connection.write(encode_packet(PacketType.GOODBYE, properties=properties))
         self._close(reason)
 
-    def portrait(self) -> Portrait:
+    def session_info(self) -> SessionInfo:
         """See Session."""
         connection = self._connection
         state: State = "open" if self._logged_in else "connecting"
         if self._ended or self._at_end:
             state = "closing"
-        return Portrait("jmq", connection.identity.name, connection.client_id, state)
+        return SessionInfo("jmq", connection.identity.name, connection.client_id, state)
 
     def consumers(self) -> list[Consumer]:
         """Of one that is attached to many topics by a wildcard, one for each."""
@@ -425,7 +425,7 @@ class JmqSession:
         connection.write(self._challenge.request(packet))
         interval = connection.options.ping_interval
         if interval:
-            self._timer = self._link.call_later(interval, self._ring)
+            self._timer = self._transport.call_later(interval, self._ring)
 
     def _authenticate(self, packet: Packet) -> None:
         """Find out who it is; what follows waits in `_held_back` if that takes a while."""
@@ -443,7 +443,7 @@ class JmqSession:
                 self._admitted(error)
                 return
             credentials = challenge.nothing()
-        self._connection.access.login(self._link.peer, credentials, self._admitted)
+        self._connection.access.login(self._transport.peer, credentials, self._admitted)
 
     def _admitted(self, identity: Identity | AccessError | Refused) -> None:
         """Who it is, or that it is nobody."""
@@ -455,14 +455,14 @@ class JmqSession:
             return
         if isinstance(identity, Identity):
             try:
-                self._link.claim_user(identity.name)
+                self._transport.claim_user(identity.name)
             except TooManyConnections as error:
                 identity = error
         if not isinstance(identity, Identity):
             connection.reply(packet, login_status(identity), {"JMQReason": str(identity)})
             self._stop()
-            close = partial(self._link.close, str(identity))
-            self._refused = self._link.call_later(REFUSED_SECONDS, close)
+            close = partial(self._transport.close, str(identity))
+            self._refused = self._transport.call_later(REFUSED_SECONDS, close)
             return
         connection.identity = identity
         self._logged_in = True
@@ -500,7 +500,7 @@ class JmqSession:
             durables = self._coordinator.durables
             client_id = expanded(text(packet, "JMQClientID"), identity.name)
             if not durables.may_have(client_id, identity):
-                connection.access.denied(self._link.peer, identity, f"client id {client_id}")
+                connection.access.denied(self._transport.peer, identity, f"client id {client_id}")
                 raise in_use(client_id)
             client_ids.take(
                 connection.number,
@@ -543,7 +543,7 @@ class JmqSession:
             self._missed += 1
             if self._logged_in:
                 connection.write(encode_packet(PacketType.PING, A))
-        self._timer = self._link.call_later(connection.options.ping_interval, self._ring)
+        self._timer = self._transport.call_later(connection.options.ping_interval, self._ring)
 
     # --- the end -----------------------------------------------------------------------------
 
@@ -565,9 +565,9 @@ class JmqSession:
         if wait != self._paused and not connection.closed:
             self._paused = wait
             if wait:
-                self._link.pause_reading()
+                self._transport.pause_reading()
             else:
-                self._link.resume_reading()
+                self._transport.resume_reading()
 
     def _leave(self, reason: str = "") -> None:
         """Take nothing more, and close when all that was sent is answered."""
@@ -591,7 +591,7 @@ class JmqSession:
         self._producers.end()
         self._browsing.end()
         if connection.owns:
-            connection.broker.disown(connection)
+            connection.broker.delete_temporary(connection)
         self._coordinator.client_ids.release(connection.number)
         self._coordinator.connections.pop(connection.number, None)
 
@@ -612,7 +612,7 @@ class JmqSession:
     def _close(self, reason: str) -> None:
         if not self._connection.closed:
             self._stop()
-            self._link.close(reason)
+            self._transport.close(reason)
 
 
 def _ignore(packet: Packet) -> None:

@@ -11,7 +11,7 @@ from sluicemq.protocols.jmq.consumers import JmsConsumer
 from sluicemq.protocols.jmq.packets import AckMode, Status
 from sluicemq.protocols.jmq.statuses import Refused
 from sluicemq.protocols.jmq.wire import Packet
-from sluicemq.protocols.link import Timer
+from sluicemq.protocols.transport import Timer
 
 RECOVERY_SECONDS: Final = 0.1
 """From the first START of a client that has reconnected to the first delivery."""
@@ -122,7 +122,7 @@ class Sessions:
             # a Java client says START before it has ended its own recovery, and until then it
             # cannot acknowledge: what came at once would stay with it for ever
             self._connection.reconnected = False
-            self._delay = self._connection.link.call_later(RECOVERY_SECONDS, self._begin)
+            self._delay = self._connection.transport.call_later(RECOVERY_SECONDS, self._begin)
         elif self._delay is None:
             self._begin()
 

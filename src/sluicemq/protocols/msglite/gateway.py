@@ -28,7 +28,6 @@ from sluicemq.model.destination import CreatedBy, encode_name
 from sluicemq.model.errors import AccessDenied, BrokerError, ProtocolError
 from sluicemq.model.message import BodyKind, Durability, Message
 from sluicemq.protocols.access import OPEN, Access, demand
-from sluicemq.protocols.link import Link, Login, Portrait, State, Timer
 from sluicemq.protocols.msglite.http import (
     HttpLimits,
     Request,
@@ -38,6 +37,7 @@ from sluicemq.protocols.msglite.http import (
 )
 from sluicemq.protocols.msglite.mapping import shown_body, to_message
 from sluicemq.protocols.msglite.replies import ReplyAddresses
+from sluicemq.protocols.transport import Login, SessionInfo, State, Timer, Transport
 
 ADDRESS: Final = "msglite.httpRequests"
 TIMEOUT: Final = 180
@@ -55,7 +55,7 @@ class _State(Enum):
 
 
 class GatewaySession:
-    """See the module, and `sluicemq.protocols.link.Session` for the contract."""
+    """See the module, and `sluicemq.protocols.transport.Session` for the contract."""
 
     __slots__ = (
         "_access",
@@ -63,18 +63,18 @@ class GatewaySession:
         "_alarm",
         "_broker",
         "_deadline",
-        "_link",
         "_owned",
         "_reader",
         "_replies",
         "_state",
         "_traffic",
+        "_transport",
         "_unsettled",
     )
 
     def __init__(
         self,
-        link: Link,
+        transport: Transport,
         broker: Broker,
         replies: ReplyAddresses,
         *,
@@ -83,7 +83,7 @@ class GatewaySession:
         limits: HttpLimits | None = None,
     ) -> None:
         """Requests go to `address`. `replies` is shared by all sessions of the broker."""
-        self._link = link
+        self._transport = transport
         self._broker = broker
         self._access = access
         self._traffic = broker.traffic_of("msglite-http")
@@ -146,10 +146,10 @@ class GatewaySession:
             # this turn's flush is over, and there may be more to deliver
             self._broker.wake()
 
-    def congest(self) -> None:
+    def pause_delivery(self) -> None:
         """Nothing to do: the window bounds what is unsent."""
 
-    def relieve(self) -> None:
+    def resume_delivery(self) -> None:
         """Nothing to do; `flushed` follows."""
 
     def closed(self) -> None:
@@ -164,21 +164,21 @@ class GatewaySession:
 
     def shutdown(self) -> None:
         """Say so to whoever has asked something, unless the response has begun."""
-        self.dismiss("the broker stops")
+        self.disconnect("the broker stops")
 
-    def dismiss(self, reason: str) -> None:
+    def disconnect(self, reason: str) -> None:
         """The same."""
         if self._state is _State.READING and not self._reader.begun:
             self._close(reason)
         else:
             self._fail(reason)
 
-    def portrait(self) -> Portrait:
+    def session_info(self) -> SessionInfo:
         """See Session."""
         guest = self._access.guest
         assert guest is not None
         state: State = "closing" if self._state is _State.CLOSED else "open"
-        return Portrait("msglite-http", guest.name, state=state)
+        return SessionInfo("msglite-http", guest.name, state=state)
 
     def consumers(self) -> list[Consumer]:
         """It receives the response."""
@@ -205,7 +205,7 @@ class GatewaySession:
         broker = self._broker
         guest = self._access.guest
         assert guest is not None  # who cannot log in is somebody from the start
-        demand(self._access, self._link.peer, guest, Operation.PRODUCE, self._address)
+        demand(self._access, self._transport.peer, guest, Operation.PRODUCE, self._address)
         target = broker.queue(self._address, guest.creator, CreatedBy.MSGLITE)
         reply = self._create(self, guest.creator)
         content = self._create(self._replies, guest.creator)
@@ -249,7 +249,7 @@ class GatewaySession:
             if self._state is _State.WAITING:
                 self._begin(body)
             elif body:
-                self._link.write((body,))
+                self._transport.write((body,))
             else:
                 self._close("")
 
@@ -262,7 +262,7 @@ class GatewaySession:
         except (msgspec.DecodeError, UnicodeDecodeError):
             self._fail("bad reply: it is not a JSON array of a status and a list of headers")
         else:
-            self._link.write((head,))
+            self._transport.write((head,))
             self._state = _State.STREAMING
 
     def detached(self, consumer: Consumer) -> None:
@@ -276,7 +276,7 @@ class GatewaySession:
 
     def _set_alarm(self) -> None:
         left = self._deadline - self._broker.clock.steady
-        self._alarm = self._link.call_later(left / 1000, self._ring)
+        self._alarm = self._transport.call_later(left / 1000, self._ring)
 
     def _ring(self) -> None:
         if self._state is _State.CLOSED:
@@ -292,13 +292,13 @@ class GatewaySession:
         if self._state is _State.CLOSED:
             return
         if self._state is not _State.STREAMING:
-            self._link.write((encode_failure(reason, status),))
+            self._transport.write((encode_failure(reason, status),))
         self._close(reason)
 
     def _close(self, reason: str) -> None:
         self._state = _State.CLOSED
         self._alarm.cancel()
-        self._link.close(reason)
+        self._transport.close(reason)
 
 
 def _nothing() -> None:

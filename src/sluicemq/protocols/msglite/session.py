@@ -40,7 +40,6 @@ from sluicemq.model.destination import (
 from sluicemq.model.errors import AccessDenied, BrokerError
 from sluicemq.model.message import Durability, Message
 from sluicemq.protocols.access import OPEN, Access, demand
-from sluicemq.protocols.link import Link, Login, Portrait, State, Timer
 from sluicemq.protocols.msglite.mapping import (
     ANSWER,
     read_address,
@@ -62,6 +61,7 @@ from sluicemq.protocols.msglite.wire import (
     encode_message,
     message_head,
 )
+from sluicemq.protocols.transport import Login, SessionInfo, State, Timer, Transport
 
 __all__ = ["MsgliteSession", "ReplyAddresses"]
 
@@ -83,7 +83,7 @@ _SMALL_BODY: Final = 4096
 
 
 class MsgliteSession:
-    """See the module, and `sluicemq.protocols.link.Session` for the contract."""
+    """See the module, and `sluicemq.protocols.transport.Session` for the contract."""
 
     __slots__ = (
         "_access",
@@ -101,7 +101,6 @@ class MsgliteSession:
         "_holds",
         "_identity",
         "_last",
-        "_link",
         "_paused",
         "_pending",
         "_query",
@@ -110,6 +109,7 @@ class MsgliteSession:
         "_running",
         "_spent",
         "_traffic",
+        "_transport",
         "_unsent",
         "_unsettled",
         "_window",
@@ -117,7 +117,7 @@ class MsgliteSession:
 
     def __init__(
         self,
-        link: Link,
+        transport: Transport,
         broker: Broker,
         replies: ReplyAddresses,
         *,
@@ -128,7 +128,7 @@ class MsgliteSession:
         """`replies` is shared by all sessions of the broker. `durability` is that of the messages
         sent here, which the protocol leaves open; the original keeps them in memory."""
         assert access.guest is not None  # who cannot log in is somebody from the start
-        self._link = link
+        self._transport = transport
         self._broker = broker
         self._access = access
         self._identity = access.guest
@@ -176,12 +176,12 @@ class MsgliteSession:
             if not self._unsent:
                 # no answer is about to confirm what has been read, and a client with Nagle's
                 # algorithm on keeps the next command, or the rest of this one, until then
-                self._link.hasten()
+                self._transport.quick_ack()
         elif self._pending or not decoder.idle:
             self._held_bytes += len(data)
             if self._held_bytes > _MOST_HELD_BACK and not self._paused:
                 self._paused = True
-                self._link.pause_reading()
+                self._transport.pause_reading()
 
     @property
     def buffered(self) -> int:
@@ -227,10 +227,10 @@ class MsgliteSession:
             self._broker.wake()
             self._run()
 
-    def congest(self) -> None:
+    def pause_delivery(self) -> None:
         """Nothing to do: while more than a little is unsent no command is carried out."""
 
-    def relieve(self) -> None:
+    def resume_delivery(self) -> None:
         """Nothing to do; `flushed` follows."""
 
     def closed(self) -> None:
@@ -253,15 +253,15 @@ class MsgliteSession:
         if not self._holds & CLOSED:
             self._close("the broker stops")
 
-    def dismiss(self, reason: str) -> None:
+    def disconnect(self, reason: str) -> None:
         """As every error."""
         if not self._holds & CLOSED:
             self._refuse(reason)
 
-    def portrait(self) -> Portrait:
+    def session_info(self) -> SessionInfo:
         """See Session. Clients have no names here."""
         state: State = "closing" if self._holds & CLOSED or self._ended else "open"
-        return Portrait("msglite", self._identity.name, state=state)
+        return SessionInfo("msglite", self._identity.name, state=state)
 
     def consumers(self) -> list[Consumer]:
         """See Session."""
@@ -312,7 +312,7 @@ class MsgliteSession:
                 self._close("")
         elif self._paused:
             self._paused = False
-            self._link.resume_reading()
+            self._transport.resume_reading()
 
     def _send(self, timeout: int, body: bytes, to: bytes, reply: bytes = b"") -> None:
         """`>`: to whoever waits the longest, else to the end of the queue."""
@@ -395,7 +395,7 @@ class MsgliteSession:
         self._unsent += len(TIMEOUT_LINE)
         if self._unsent > _MOST_UNSENT:
             self._holds |= FULL
-        self._link.write((TIMEOUT_LINE,))
+        self._transport.write((TIMEOUT_LINE,))
 
     def _leave_lines(self) -> None:
         self._broker.revoke(self._window)
@@ -465,7 +465,7 @@ class MsgliteSession:
         """AccessDenied. Who has been told of a reply address may use it."""
         if not self._replies.issued(address):
             name = decode_name(address)
-            demand(self._access, self._link.peer, self._identity, operation, name)
+            demand(self._access, self._transport.peer, self._identity, operation, name)
 
     # --- from the broker ---------------------------------------------------------------------
 
@@ -483,10 +483,10 @@ class MsgliteSession:
             body = shown_body(message)
             length = len(body)
             if length <= _SMALL_BODY:
-                self._link.write((encode_message(shown_timeout(message), to, body, reply),))
+                self._transport.write((encode_message(shown_timeout(message), to, body, reply),))
             else:
                 head = message_head(length, shown_timeout(message), to, reply)
-                self._link.write((head, body, b"\r\n"))
+                self._transport.write((head, body, b"\r\n"))
             self._unsettled.append((consumer, delivery))
             self._unsent += len(to) + len(reply) + length
         self._traffic.delivered += len(deliveries)
@@ -561,7 +561,7 @@ class MsgliteSession:
             self._alarm.cancel()
         delay = min((self._deadline - self._broker.clock.steady) / 1000, _LONGEST_ALARM)
         self._alarm_at = self._deadline
-        self._alarm = self._link.call_later(delay, self._ring)
+        self._alarm = self._transport.call_later(delay, self._ring)
 
     def _set_no_alarm(self) -> None:
         if self._alarm is not None:
@@ -583,7 +583,7 @@ class MsgliteSession:
     def _refuse(self, text: str) -> None:
         """Every error closes, and nothing behind it is carried out."""
         if not self._gone and not self._holds & CLOSED:
-            self._link.write((encode_error(text),))
+            self._transport.write((encode_error(text),))
         self._close(text)
 
     def _close(self, reason: str) -> None:
@@ -594,4 +594,4 @@ class MsgliteSession:
         self._set_no_alarm()
         self._leave_lines()
         if not self._gone:
-            self._link.close(reason)
+            self._transport.close(reason)

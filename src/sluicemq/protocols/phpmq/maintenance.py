@@ -25,9 +25,9 @@ from sluicemq.model.access import Operation
 from sluicemq.model.destination import Address, Kind, decode_name
 from sluicemq.model.errors import AccessDenied
 from sluicemq.protocols.access import OPEN, Access, demand
-from sluicemq.protocols.link import Link, Login, Portrait, State, Timer
 from sluicemq.protocols.phpmq import screen
 from sluicemq.protocols.phpmq.mapping import MessageIds
+from sluicemq.protocols.transport import Login, SessionInfo, State, Timer, Transport
 
 REFRESH_SECONDS: Final = 0.5
 LINE_LIMIT: Final = 4096
@@ -50,7 +50,7 @@ class Vitals(Protocol):
 
 
 class MaintenanceSession:
-    """See the module, and `sluicemq.protocols.link.Session` for the contract."""
+    """See the module, and `sluicemq.protocols.transport.Session` for the contract."""
 
     __slots__ = (
         "_access",
@@ -63,18 +63,18 @@ class MaintenanceSession:
         "_ids",
         "_line",
         "_lines",
-        "_link",
         "_page",
         "_timer",
+        "_transport",
         "_unsent",
         "_vitals",
     )
 
     def __init__(
-        self, link: Link, broker: Broker, vitals: Vitals, *, access: Access = OPEN
+        self, transport: Transport, broker: Broker, vitals: Vitals, *, access: Access = OPEN
     ) -> None:
         assert access.guest is not None  # who cannot log in is somebody from the start
-        self._link = link
+        self._transport = transport
         self._broker = broker
         self._access = access
         self._identity = access.guest
@@ -105,7 +105,7 @@ class MaintenanceSession:
         if self._lines:
             self._held_bytes += len(data)
             if not waiting:
-                self._link.pause_reading()
+                self._transport.pause_reading()
 
     @property
     def buffered(self) -> int:
@@ -141,13 +141,13 @@ class MaintenanceSession:
                 if self._ended:
                     self._close("")
                 else:
-                    self._link.resume_reading()
+                    self._transport.resume_reading()
 
-    def congest(self) -> None:
+    def pause_delivery(self) -> None:
         """Draw no more pages until the terminal has taken the last ones."""
         self._congested = True
 
-    def relieve(self) -> None:
+    def resume_delivery(self) -> None:
         """Draw again at the next refresh."""
         self._congested = False
 
@@ -160,19 +160,19 @@ class MaintenanceSession:
 
     def shutdown(self) -> None:
         """Say why the session ends."""
-        self.dismiss("the broker stops")
+        self.disconnect("the broker stops")
 
-    def dismiss(self, reason: str) -> None:
+    def disconnect(self, reason: str) -> None:
         """The same."""
         if not self._closing:
             said = screen.printable(reason[:1].upper() + reason[1:])
             self._write(f"\n{said.rstrip('.')}.\n")
             self._close(reason)
 
-    def portrait(self) -> Portrait:
+    def session_info(self) -> SessionInfo:
         """See Session."""
         state: State = "closing" if self._closing else "open"
-        return Portrait("phpmq-maintenance", self._identity.name, state=state)
+        return SessionInfo("phpmq-maintenance", self._identity.name, state=state)
 
     def consumers(self) -> list[Consumer]:
         """Who only looks receives nothing."""
@@ -253,7 +253,7 @@ class MaintenanceSession:
         """Of the queue that the argument means, if there is one."""
         destination = self._find(argument)
         name = argument if destination is None else destination.name
-        demand(self._access, self._link.peer, self._identity, operation, name)
+        demand(self._access, self._transport.peer, self._identity, operation, name)
 
     def _search(self, pattern: str) -> list[screen.QueueFigures]:
         # Not a regular expression: with many asterisks one takes time without bound. The parts
@@ -283,7 +283,7 @@ class MaintenanceSession:
         if page is not None:
             if not self._congested:
                 self._write(page())
-            self._timer = self._link.call_later(REFRESH_SECONDS, self._draw)
+            self._timer = self._transport.call_later(REFRESH_SECONDS, self._draw)
 
     def _stop(self) -> None:
         self._page = None
@@ -346,14 +346,14 @@ class MaintenanceSession:
 
     def _write(self, text: str) -> None:
         self._unsent = True
-        self._link.write((text.encode(),))
+        self._transport.write((text.encode(),))
 
     def _close(self, reason: str) -> None:
         if not self._closing:
             self._closing = True
             self._lines.clear()
             self._stop()
-            self._link.close(reason)
+            self._transport.close(reason)
 
 
 def _figures(destination: Destination) -> screen.QueueFigures:

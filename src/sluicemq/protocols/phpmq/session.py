@@ -46,7 +46,6 @@ from sluicemq.model.errors import AccessDenied, BrokerError, LowDiskSpace
 from sluicemq.model.message import Durability, Message
 from sluicemq.protocols.access import OPEN, Access, demand
 from sluicemq.protocols.crossing import answer_correlation
-from sluicemq.protocols.link import Link, Login, Portrait, State
 from sluicemq.protocols.phpmq.mapping import (
     ANSWER,
     PROBE,
@@ -69,6 +68,7 @@ from sluicemq.protocols.phpmq.wire import (
     Generation,
     Limits,
 )
+from sluicemq.protocols.transport import Login, SessionInfo, State, Transport
 
 MOST_WAITING: Final = 1024 * 1024
 """Bytes of sends that wait for disk space, at which nothing more is read from a connection."""
@@ -79,7 +79,7 @@ _MOST_DESTINATIONS: Final = 1024
 
 
 class PhpmqSession:
-    """See the module, and `sluicemq.protocols.link.Session` for the contract."""
+    """See the module, and `sluicemq.protocols.transport.Session` for the contract."""
 
     __slots__ = (
         "_access",
@@ -99,11 +99,11 @@ class PhpmqSession:
         "_identity",
         "_ids",
         "_last_sync",
-        "_link",
         "_parked",
         "_put_off",
         "_queue",
         "_traffic",
+        "_transport",
         "_unsent",
         "_waiting",
         "_waiting_bytes",
@@ -112,7 +112,7 @@ class PhpmqSession:
 
     def __init__(
         self,
-        link: Link,
+        transport: Transport,
         broker: Broker,
         *,
         access: Access = OPEN,
@@ -125,7 +125,7 @@ class PhpmqSession:
         `durability` is that of the messages sent here: the protocol leaves it open.
         """
         assert access.guest is not None  # who cannot log in is somebody from the start
-        self._link = link
+        self._transport = transport
         self._broker = broker
         self._access = access
         self._identity = access.guest
@@ -216,13 +216,13 @@ class PhpmqSession:
                 # this turn's flush is over
                 self._broker.wake()
 
-    def congest(self) -> None:
+    def pause_delivery(self) -> None:
         """Stop dispatching rather than cut a message short."""
         self._congested = True
         if self._consumer is not None:
             self._broker.suspend(self._consumer)
 
-    def relieve(self) -> None:
+    def resume_delivery(self) -> None:
         """Go on dispatching."""
         self._congested = False
         if self._consumer is not None:
@@ -240,14 +240,14 @@ class PhpmqSession:
         """The protocol has no goodbye."""
         self._close("the broker stops")
 
-    def dismiss(self, reason: str) -> None:
+    def disconnect(self, reason: str) -> None:
         """It has no word for that either."""
         self._close(reason)
 
-    def portrait(self) -> Portrait:
+    def session_info(self) -> SessionInfo:
         """See Session. Clients have no names here."""
         state: State = "closing" if self._closing or self._gone else "open"
-        return Portrait("phpmq", self._identity.name, state=state)
+        return SessionInfo("phpmq", self._identity.name, state=state)
 
     def consumers(self) -> list[Consumer]:
         """See Session."""
@@ -424,7 +424,7 @@ class PhpmqSession:
             # the send of the probe has decided the form
             encoder = _encoders(queue, self._decoder.newline)[self._form - 1]
             encoder.add(chunks, b"", b"%b%016x" % (self._ids.prefix, 0), 0)
-            self._link.write(chunks)
+            self._transport.write(chunks)
 
     def _held(self, sequence: int) -> Message | None:
         """The message, if it has been dispatched to this connection and is not settled yet."""
@@ -432,7 +432,7 @@ class PhpmqSession:
         return None if delivery is None else delivery.message
 
     def _demand(self, operation: Operation, name: str) -> None:
-        demand(self._access, self._link.peer, self._identity, operation, name)
+        demand(self._access, self._transport.peer, self._identity, operation, name)
 
     # --- back-pressure -----------------------------------------------------------------------
 
@@ -442,7 +442,7 @@ class PhpmqSession:
         self._held_back = frames
         self._held_bytes = _size(frames)
         if not self._gone:
-            self._link.pause_reading()
+            self._transport.pause_reading()
 
     def _unblocked(self) -> None:
         """The send that waited has been accepted."""
@@ -468,7 +468,7 @@ class PhpmqSession:
         if self._gone:
             self._close_when_durable()
         else:
-            self._link.resume_reading()
+            self._transport.resume_reading()
 
     def _wait_for_space(self, destination: Destination, message: Message) -> None:
         """The journal's disk is nearly full: the send waits, and so do those behind it."""
@@ -479,7 +479,7 @@ class PhpmqSession:
         self._waiting.append((destination, message))
         self._waiting_bytes += len(message.body) + WAITING_OVERHEAD
         if self._waiting_bytes > MOST_WAITING and not self._gone:
-            self._link.pause_reading()
+            self._transport.pause_reading()
 
     def _space_returned(self) -> None:
         """The journal has space again."""
@@ -526,9 +526,9 @@ class PhpmqSession:
             if self._waiting:
                 # an end of the output would say that everything is stored
                 self._forget_waiting()
-                self._link.abort(reason or "sends that wait for disk space are not stored")
+                self._transport.abort(reason or "sends that wait for disk space are not stored")
             else:
-                self._link.close(reason)
+                self._transport.close(reason)
 
     # --- from the broker ---------------------------------------------------------------------
 
@@ -554,7 +554,7 @@ class PhpmqSession:
                 seconds_left(expires, now) if expires else 0,
             )
         self._traffic.delivered += len(deliveries)
-        self._link.write(chunks)
+        self._transport.write(chunks)
 
     def detached(self, consumer: Consumer) -> None:
         """Somebody has removed the queue: the subscription stands on the one that takes its place.

@@ -33,7 +33,7 @@ from typing import TYPE_CHECKING, Final
 
 if TYPE_CHECKING:
     from sluicemq.broker import Broker, Delivery
-    from sluicemq.protocols.link import Link, Timer
+    from sluicemq.protocols.transport import Timer, Transport
     from sluicemq.protocols.vibemq.held import Held
     from sluicemq.protocols.vibemq.subscriber import Subscriber
 
@@ -89,15 +89,15 @@ class AckWatch:
         "_broker",
         "_due",
         "_held",
-        "_link",
+        "_transport",
         "copies",
         "heard",
         "passed",
         "silent",
     )
 
-    def __init__(self, link: Link, broker: Broker, held: Held) -> None:
-        self._link = link
+    def __init__(self, transport: Transport, broker: Broker, held: Held) -> None:
+        self._transport = transport
         self._broker = broker
         self._held = held
         self._alarm: Timer | None = None
@@ -118,7 +118,7 @@ class AckWatch:
             self._alarm.cancel()
         self._due = due
         delay = max(1, due - self._broker.clock.steady)
-        self._alarm = self._link.call_later(delay / 1000, self._ring)
+        self._alarm = self._transport.call_later(delay / 1000, self._ring)
 
     def stop(self) -> None:
         """End: the connection is over."""

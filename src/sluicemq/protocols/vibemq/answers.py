@@ -77,7 +77,7 @@ class Answers:
         """Frames as they are."""
         if self.closed:
             return
-        self._shared.link.write(answers)
+        self._shared.transport.write(answers)
         if self._shared.congested:
             self.unread += sum(map(len, answers))
             self.pressed()

@@ -56,7 +56,7 @@ from sluicemq.protocols.vibemq.commands import (
     User,
 )
 from sluicemq.protocols.vibemq.compression import SUPPORTED, THRESHOLD, Compression
-from sluicemq.protocols.vibemq.connection import Link
+from sluicemq.protocols.vibemq.connection import ClientConnection
 from sluicemq.protocols.vibemq.queues import Mode, Options, Strategy
 from sluicemq.protocols.vibemq.subscription import Handler, Subscription, VibeMQMessage
 from sluicemq.protocols.vibemq.target import DEFAULT_PORT, Target, tls_context
@@ -109,7 +109,7 @@ class VibeMQClient(AsyncClient):
         self._prefetch = prefetch
         self._limits = limits
         self._ids = Ids()
-        self._link: Link | None = None
+        self._connection: ClientConnection | None = None
         self._up = asyncio.Event()
         self._end: ClientError | None = None
         self._subscriptions: dict[str, Subscription] = {}
@@ -211,9 +211,9 @@ class VibeMQClient(AsyncClient):
         """
         identity = id or self._ids.new()
         data = commands.encode_publish(identity, queue, payload, headers)
-        link = await self._ready()
-        await link.room(self._outstanding)
-        await link.request(identity, data)
+        connection = await self._ready()
+        await connection.room(self._outstanding)
+        await connection.request(identity, data)
         return identity
 
     async def publish_all(
@@ -224,25 +224,25 @@ class VibeMQClient(AsyncClient):
 
         Raises as `publish` for the first that fails: those after it may have been published.
         """
-        link = await self._ready()
+        connection = await self._ready()
         begun: deque[tuple[str, asyncio.Future[Frame]]] = deque()
         number = 0
         try:
             for payload in payloads:
                 identity = self._ids.new()
                 data = commands.encode_publish(identity, queue, payload, headers)
-                await link.room(self._outstanding)
-                begun.append((identity, link.begin(identity)))
-                await link.send(await link.packed(data))
+                await connection.room(self._outstanding)
+                begun.append((identity, connection.begin(identity)))
+                await connection.send(await connection.packed(data))
                 number += 1
                 while begun and begun[0][1].done():
                     begun.popleft()[1].result()
             while begun:
-                await link.answer(begun[0][1])
+                await connection.answer(begun[0][1])
                 begun.popleft()
         finally:
             for identity, future in begun:
-                link.forget(identity, future)
+                connection.forget(identity, future)
         return number
 
     async def subscribe(self, queue: str, handler: Handler | None = None) -> Subscription:
@@ -259,9 +259,9 @@ class VibeMQClient(AsyncClient):
             raise ValueError(f"{queue} is subscribed already")
         subscription = self._beginning[queue] = Subscription(self, queue)
         try:
-            link = await self._ready()
-            await self._ask(wire.SUBSCRIBE, queue, link=link)
-            link.check()  # from now on a new connection subscribes to it too
+            connection = await self._ready()
+            await self._ask(wire.SUBSCRIBE, queue, connection=connection)
+            connection.check()  # from now on a new connection subscribes to it too
             self._subscriptions[queue] = subscription
         except BaseException:
             subscription.forget()
@@ -304,9 +304,9 @@ class VibeMQClient(AsyncClient):
         Raises ClientError for one that is not as declared; CommandRefused, ConnectionLost,
         RequestTimeout.
         """
-        link = await self._ready()
+        connection = await self._ready()
         for declaration in declarations:
-            await self._declare(link, declaration, declaration.conflict)
+            await self._declare(connection, declaration, declaration.conflict)
 
     # --- users; all raise CommandRefused, ConnectionLost, RequestTimeout
 
@@ -348,12 +348,12 @@ class VibeMQClient(AsyncClient):
 
         Handlers that are working are cancelled. Raises RequestTimeout.
         """
-        link = self._link
-        if link is not None and link.lost is None:
-            await link.quiet()
+        connection = self._connection
+        if connection is not None and connection.lost is None:
+            await connection.quiet()
         self._finish(ConnectionLost("the client is closed"))
-        if link is not None:
-            await link.close()
+        if connection is not None:
+            await connection.close()
 
     def _finish(self, reason: ClientError) -> None:
         self._end = self._end or reason
@@ -364,17 +364,17 @@ class VibeMQClient(AsyncClient):
         self._up.set()
 
     async def _start(self) -> None:
-        link = await self._open(None)
+        connection = await self._open(None)
         if self._target.keep_alive:
             self._run(self._keep_alive())
-        self._adopt(link)
+        self._adopt(connection)
 
     def _run(self, coroutine: Coroutine[None, None, None]) -> None:
         task = asyncio.create_task(coroutine)
         self._tasks.add(task)
         task.add_done_callback(self._tasks.discard)
 
-    async def _ready(self) -> Link:
+    async def _ready(self) -> ClientConnection:
         """The connection; waits for a new one. Raises ConnectionLost, RequestTimeout."""
         try:
             async with asyncio.timeout(self._target.timeout):
@@ -383,17 +383,19 @@ class VibeMQClient(AsyncClient):
             raise RequestTimeout(f"no connection in {self._target.timeout} s") from None
         if self._end is not None:
             raise type(self._end)(str(self._end))
-        assert self._link is not None
-        return self._link
+        assert self._connection is not None
+        return self._connection
 
-    async def _open(self, conflict: Conflict | None) -> Link:
+    async def _open(self, conflict: Conflict | None) -> ClientConnection:
         """Connect to a host that answers, and do there what belongs to a connection."""
         target = self._target
         failure: ClientError = ConnectionLost("there is no host to connect to")
         for host, port in target.hosts if not target.path else (("", 0),):
-            link = Link(self._limits, target.timeout, self._prefetch, self._arrived, self._lost)
+            connection = ClientConnection(
+                self._limits, target.timeout, self._prefetch, self._arrived, self._lost
+            )
             try:
-                await link.dial(host, port, target.path or None, self._ssl)
+                await connection.dial(host, port, target.path or None, self._ssl)
                 hello = commands.connect(
                     self._ids.new(),
                     target.username,
@@ -401,34 +403,34 @@ class VibeMQClient(AsyncClient):
                     target.token,
                     target.compression,
                 )
-                await link.greet(hello, target.compression)
-                link.threshold = target.threshold
+                await connection.greet(hello, target.compression)
+                connection.threshold = target.threshold
                 for declaration in self._queues:
-                    await self._declare(link, declaration, conflict or declaration.conflict)
+                    await self._declare(connection, declaration, conflict or declaration.conflict)
                 for queue in [*self._subscriptions]:
-                    await self._ask(wire.SUBSCRIBE, queue, link=link)
-                return link
+                    await self._ask(wire.SUBSCRIBE, queue, connection=connection)
+                return connection
             except ClientError as error:
                 failure = error
-                link.abort()
+                connection.abort()
                 for subscription in self._subscriptions.values():
                     subscription.forget()
             except BaseException:
-                link.abort()
+                connection.abort()
                 raise
         raise failure
 
-    def _adopt(self, link: Link) -> None:
-        self._link = link
-        if link.lost is not None:  # meanwhile
-            self._lost(link, link.lost)
+    def _adopt(self, connection: ClientConnection) -> None:
+        self._connection = connection
+        if connection.lost is not None:  # meanwhile
+            self._lost(connection, connection.lost)
         else:
             self._up.set()
 
-    def _lost(self, link: Link, reason: ClientError) -> None:
-        if link is not self._link or self._end is not None:
+    def _lost(self, connection: ClientConnection, reason: ClientError) -> None:
+        if connection is not self._connection or self._end is not None:
             return
-        self._link = None
+        self._connection = None
         for subscription in self._subscriptions.values():
             subscription.forget()
         if self._backoff is None:
@@ -439,52 +441,56 @@ class VibeMQClient(AsyncClient):
 
     async def _reconnect(self, backoff: Backoff, reason: ClientError) -> None:
         try:
-            link = await backoff.persist(lambda: self._open(Conflict.IGNORE), reason)
+            connection = await backoff.persist(lambda: self._open(Conflict.IGNORE), reason)
         except ConnectionLost as given_up:
             self._finish(given_up)
         else:
-            self._adopt(link)
+            self._adopt(connection)
 
     async def _keep_alive(self) -> None:
         while True:
             await asyncio.sleep(self._target.keep_alive)
-            link = self._link
-            if link is None:
+            connection = self._connection
+            if connection is None:
                 continue
             try:
-                await self._ask(wire.PING, link=link)
+                await self._ask(wire.PING, connection=connection)
             except RequestTimeout as error:
-                link.lose(ConnectionLost(f"the broker does not answer: {error}"))
-                link.abort()
+                connection.lose(ConnectionLost(f"the broker does not answer: {error}"))
+                connection.abort()
             except ClientError:
                 continue
 
-    def _arrived(self, link: Link, frame: Frame) -> None:
+    def _arrived(self, connection: ClientConnection, frame: Frame) -> None:
         queue = frame.queue
         subscription = self._subscriptions.get(queue) or self._beginning.get(queue)
         if subscription is not None:
-            subscription.put(link, frame)
+            subscription.put(connection, frame)
 
-    async def _ask(self, kind: int, queue: str = "", *, link: Link | None = None) -> Frame:
-        link = link or await self._ready()
-        return await self._request(link, Frame(kind, self._ids.new(), queue))
+    async def _ask(
+        self, kind: int, queue: str = "", *, connection: ClientConnection | None = None
+    ) -> Frame:
+        connection = connection or await self._ready()
+        return await self._request(connection, Frame(kind, self._ids.new(), queue))
 
     async def _admin(self, kind: int, **fields: str | list[str]) -> Frame:
         return await self._request(
             await self._ready(), commands.administer(kind, self._ids.new(), **fields)
         )
 
-    async def _request(self, link: Link, frame: Frame) -> Frame:
-        return await link.request(frame.id, commands.encode(frame))
+    async def _request(self, connection: ClientConnection, frame: Frame) -> Frame:
+        return await connection.request(frame.id, commands.encode(frame))
 
-    async def _create(self, link: Link, queue: str, options: Options) -> None:
-        await self._request(link, commands.create_queue(self._ids.new(), queue, options))
+    async def _create(self, connection: ClientConnection, queue: str, options: Options) -> None:
+        await self._request(connection, commands.create_queue(self._ids.new(), queue, options))
 
-    async def _declare(self, link: Link, declared: Declaration, conflict: Conflict) -> None:
+    async def _declare(
+        self, connection: ClientConnection, declared: Declaration, conflict: Conflict
+    ) -> None:
         queue, options, _ = declared
-        found = commands.read_info(await self._ask(wire.QUEUE_INFO, queue, link=link))
+        found = commands.read_info(await self._ask(wire.QUEUE_INFO, queue, connection=connection))
         if found is not None:
             if not commands.must_replace(declared._replace(conflict=conflict), found):
                 return
-            await self._ask(wire.DELETE_QUEUE, queue, link=link)
-        await self._create(link, queue, options)
+            await self._ask(wire.DELETE_QUEUE, queue, connection=connection)
+        await self._create(connection, queue, options)

@@ -13,7 +13,7 @@ from sluicemq.protocols.vibemq.offload import LARGE
 from sluicemq.protocols.vibemq.wire import Decoder, Frame, Limits
 
 
-class Link(Connection[Frame]):
+class ClientConnection(Connection[Frame]):
     """One connection: knows who waits for which answer."""
 
     def __init__(
@@ -21,8 +21,8 @@ class Link(Connection[Frame]):
         limits: Limits,
         timeout: float,
         prefetch: int,
-        deliver: Callable[[Link, Frame], None],
-        lost: Callable[[Link, ClientError], None],
+        deliver: Callable[[ClientConnection, Frame], None],
+        lost: Callable[[ClientConnection, ClientError], None],
     ) -> None:
         super().__init__(Decoder(limits), timeout)
         self.compression = Compression.NONE

@@ -14,7 +14,7 @@ from sluicemq.protocols.vibemq.ackwatch import AckWatch
 
 if TYPE_CHECKING:
     from sluicemq.broker import Broker, Consumer, Delivery
-    from sluicemq.protocols.link import Link
+    from sluicemq.protocols.transport import Transport
     from sluicemq.protocols.vibemq.subscriber import Subscriber
 
 _LIMIT: Final = 1024
@@ -32,8 +32,8 @@ class Held:
 
     __slots__ = ("_limit", "_others", "first", "mine", "watch")
 
-    def __init__(self, link: Link, broker: Broker) -> None:
-        self.watch = AckWatch(link, broker, self)
+    def __init__(self, transport: Transport, broker: Broker) -> None:
+        self.watch = AckWatch(transport, broker, self)
         self.first: dict[str, Delivery] = {}
         self._others: dict[str, list[Delivery]] = {}
         """Younger ones of the same id."""

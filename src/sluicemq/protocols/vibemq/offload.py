@@ -13,7 +13,7 @@ from functools import partial
 from typing import Final, Protocol, TypeVar
 
 from sluicemq.model.errors import without_traceback
-from sluicemq.protocols.link import Background
+from sluicemq.protocols.transport import Background
 
 LARGE: Final = 256 * 1024
 """Bytes of a body above which it is unpacked, checked and compressed in another thread."""

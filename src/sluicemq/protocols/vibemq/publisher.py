@@ -20,7 +20,7 @@ from sluicemq.model.access import Operation
 from sluicemq.model.destination import Overflow, is_temporary
 from sluicemq.model.errors import BrokerError, LimitExceeded, MessageTooLarge, ProtocolError
 from sluicemq.model.message import Durability, Message
-from sluicemq.protocols.link import Timer
+from sluicemq.protocols.transport import Timer
 from sluicemq.protocols.vibemq.answers import Answers, error_code
 from sluicemq.protocols.vibemq.creation import QueueCreation
 from sluicemq.protocols.vibemq.mapping import (
@@ -71,13 +71,13 @@ class Publisher:
         "_confirmed",
         "_creation",
         "_durability",
-        "_link",
         "_may",
         "_parked",
         "_pending",
         "_shared",
         "_targets",
         "_traffic",
+        "_transport",
         "last_sync",
         "parked_bytes",
         "unconfirmed",
@@ -97,7 +97,7 @@ class Publisher:
         there; it has been refused if not. `confirmed`: `unconfirmed` has become less.
         `block_timeout`: ms for which a message waits for room, 0 = not at all."""
         self._shared = shared
-        self._link = shared.link
+        self._transport = shared.transport
         self._traffic = shared.traffic
         self._broker = shared.broker
         self._answers = answers
@@ -208,7 +208,7 @@ class Publisher:
         self._parked[message] = _Parked(deadline, destination, identity, answer)
         self.parked_bytes += len(message.body)
         if self._alarm is None:
-            self._alarm = self._link.call_later(self._block_timeout / 1000, self._give_up)
+            self._alarm = self._transport.call_later(self._block_timeout / 1000, self._give_up)
         return False
 
     def _unblocked(self, message: Message) -> None:
@@ -233,7 +233,7 @@ class Publisher:
         for message, parked in list(self._parked.items()):
             if parked.deadline > now:
                 delay = (parked.deadline - now) / 1000
-                self._alarm = self._link.call_later(delay, self._give_up)
+                self._alarm = self._transport.call_later(delay, self._give_up)
                 return
             del self._parked[message]
             self.parked_bytes -= len(message.body)

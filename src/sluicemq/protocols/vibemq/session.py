@@ -37,7 +37,7 @@ from sluicemq.model.errors import (
 )
 from sluicemq.model.message import Durability
 from sluicemq.protocols.access import Access, Credentials
-from sluicemq.protocols.link import Link, Login, Portrait, State, Timer
+from sluicemq.protocols.transport import Login, SessionInfo, State, Timer, Transport
 from sluicemq.protocols.vibemq import queues, texts
 from sluicemq.protocols.vibemq.admin import administer
 from sluicemq.protocols.vibemq.answers import MOST_UNREAD, Answers, error_code
@@ -125,7 +125,7 @@ class Options(NamedTuple):
 
 
 class VibemqSession:
-    """See the module, and `sluicemq.protocols.link.Session` for the contract."""
+    """See the module, and `sluicemq.protocols.transport.Session` for the contract."""
 
     __slots__ = (
         "_access",
@@ -142,7 +142,6 @@ class VibemqSession:
         "_input_ended",
         "_large",
         "_late",
-        "_link",
         "_login",
         "_offload",
         "_options",
@@ -153,12 +152,13 @@ class VibemqSession:
         "_second",
         "_shared",
         "_subscribers",
+        "_transport",
         "_unpacking",
     )
 
     def __init__(
         self,
-        link: Link,
+        transport: Transport,
         broker: Broker,
         access: Access,
         options: Options | None = None,
@@ -168,14 +168,14 @@ class VibemqSession:
         the event loop."""
         large = large or LargeDeliveries(Offload())
         options = options or Options()
-        self._link = link
+        self._transport = transport
         self._broker = broker
         self._access = access
         self._options = options
         self._offload = large.offload
         strange = min(options.frame, options.login_bytes)
         self._decoder = Decoder(Limits(frame=strange, compressed=False))
-        self._shared = Shared(link, broker, options.terms, secrets.token_hex(8), large)
+        self._shared = Shared(transport, broker, options.terms, secrets.token_hex(8), large)
         self._answers = Answers(self._shared, self._read_or_not)
         self._creation = QueueCreation(broker, options.defaults)
         self._publisher = Publisher(
@@ -259,7 +259,7 @@ class VibemqSession:
             self._submit_large(large, 0, 2 * self._options.unpacked)
         else:
             # as everything that happens to a connection, so that an error ends no other
-            self._unpacking = self._link.call_later(0, partial(self._carry_out_large, result))
+            self._unpacking = self._transport.call_later(0, partial(self._carry_out_large, result))
 
     def _carry_out_large(self, result: _Read | Exception) -> None:
         self._unpacking = None
@@ -322,13 +322,13 @@ class VibemqSession:
             # this turn's flush is over
             self._broker.wake()
 
-    def congest(self) -> None:
+    def pause_delivery(self) -> None:
         """The client reads too slowly: nothing is delivered, but answers still are."""
         self._shared.congested = True
         for subscriber in self._subscribers.values():
             subscriber.suspend()
 
-    def relieve(self) -> None:
+    def resume_delivery(self) -> None:
         """Go on delivering."""
         self._shared.congested = False
         self._answers.unread = 0
@@ -350,7 +350,7 @@ class VibemqSession:
         """Say goodbye: a .NET client begins to look for the broker then."""
         self._take_leave("server_shutdown", "the broker stops")
 
-    def dismiss(self, reason: str) -> None:
+    def disconnect(self, reason: str) -> None:
         """The same, in other words."""
         self._take_leave(reason, reason)
 
@@ -360,12 +360,12 @@ class VibemqSession:
             self._answers.say(Frame(DISCONNECT, secrets.token_hex(16), headers=headers))
             self._close(reason)
 
-    def portrait(self) -> Portrait:
+    def session_info(self) -> SessionInfo:
         """See Session. The name is that of the CONNECT_ACK, and of its subscriptions to topics."""
         if self._identity is None:
-            return Portrait("vibemq", state="closing" if self._ended else "connecting")
+            return SessionInfo("vibemq", state="closing" if self._ended else "connecting")
         state: State = "closing" if self._ended else "open"
-        return Portrait("vibemq", self._identity.name, self._shared.name, state)
+        return SessionInfo("vibemq", self._identity.name, self._shared.name, state)
 
     def consumers(self) -> list[Consumer]:
         """See Session."""
@@ -486,7 +486,7 @@ class VibemqSession:
         if guest is not None and not any(credentials):
             self._admitted(guest)
         else:
-            self._access.login(self._link.peer, credentials, self._admitted)
+            self._access.login(self._transport.peer, credentials, self._admitted)
 
     def _admitted(self, identity: Identity | AccessError) -> None:
         """Who it is, or that it is nobody."""
@@ -497,7 +497,7 @@ class VibemqSession:
             return
         if isinstance(identity, Identity):
             try:
-                self._link.claim_user(identity.name)
+                self._transport.claim_user(identity.name)
             except TooManyConnections as error:
                 self._refuse_login(frame, error)
             else:
@@ -541,8 +541,8 @@ class VibemqSession:
         if again and not isinstance(error, TooManyConnections):
             return
         self._stop()
-        close = partial(self._link.close, str(error))
-        self._refused = self._link.call_later(REFUSED_SECONDS, close)
+        close = partial(self._transport.close, str(error))
+        self._refused = self._transport.call_later(REFUSED_SECONDS, close)
 
     # --- subscriptions -----------------------------------------------------------------------
 
@@ -601,8 +601,8 @@ class VibemqSession:
             self._creation.declare(name, written, self._shared.creator, created)
         elif ignored := queues.ignored(existing, written):
             self._options.notify(
-                f"CreateQueue of {name} by {self._link.peer} changed nothing, because the queue "
-                f"exists with other options: {ignored}"
+                f"CreateQueue of {name} by {self._transport.peer} changed nothing, because the "
+                f"queue exists with other options: {ignored}"
             )
         self._answers.say(Frame(CREATE_QUEUE, frame.id, name))
 
@@ -657,7 +657,7 @@ class VibemqSession:
         if identity.may(operation, name):
             return True
         what = f"{operation.value} {name}"
-        self._access.denied(self._link.peer, identity, what)
+        self._access.denied(self._transport.peer, identity, what)
         self._answers.refuse(frame.id, "NOT_AUTHORIZED", texts.ACCESS_DENIED)
         return False
 
@@ -686,7 +686,7 @@ class VibemqSession:
 
         def refuse(code: str, why: str) -> None:
             if code == "NOT_AUTHORIZED":
-                self._access.denied(self._link.peer, identity, f"command {frame.type}")
+                self._access.denied(self._transport.peer, identity, f"command {frame.type}")
             self._answers.refuse(frame.id, code, why)
 
         administer(frame, users, identity, answer, refuse)
@@ -705,14 +705,14 @@ class VibemqSession:
         if (decoder.backlog or decoder.large is not None) and not self._answers.closed:
             if not wait and self._unpacking is None and self._large is None:
                 more = self._unpack_more if decoder.large is None else self._read_large
-                self._unpacking = self._link.call_later(0, more)
+                self._unpacking = self._transport.call_later(0, more)
             wait = True
         if wait != self._paused and not self._answers.closed:
             self._paused = wait
             if wait:
-                self._link.pause_reading()
+                self._transport.pause_reading()
             else:
-                self._link.resume_reading()
+                self._transport.resume_reading()
 
     def _leave(self, reason: str = "") -> None:
         """Take nothing more, and close when all that was published is answered."""
@@ -746,7 +746,7 @@ class VibemqSession:
     def _close(self, reason: str) -> None:
         if not self._answers.closed:
             self._stop()
-            self._link.close(reason)
+            self._transport.close(reason)
 
 
 _Read = tuple[Frame, str]

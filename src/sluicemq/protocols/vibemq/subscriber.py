@@ -27,7 +27,7 @@ from typing import Final, NamedTuple
 from sluicemq.broker import Broker, Consumer, Delivery, Destination, Window
 from sluicemq.model.errors import BrokerError
 from sluicemq.model.message import BodyKind, Origin
-from sluicemq.protocols.link import Link, Timer
+from sluicemq.protocols.transport import Timer, Transport
 from sluicemq.protocols.vibemq.ackwatch import Copy
 from sluicemq.protocols.vibemq.compression import THRESHOLD, Compression
 from sluicemq.protocols.vibemq.held import Held
@@ -84,23 +84,23 @@ class Shared:
         "creator",
         "held",
         "large",
-        "link",
         "name",
         "terms",
         "traffic",
+        "transport",
         "unsent",
     )
 
     def __init__(
-        self, link: Link, broker: Broker, terms: Terms, name: str, large: LargeDeliveries
+        self, transport: Transport, broker: Broker, terms: Terms, name: str, large: LargeDeliveries
     ) -> None:
-        self.link = link
+        self.transport = transport
         self.large = large
         self.broker = broker
         self.terms = terms
         self.name = name
         self.traffic = broker.traffic_of("vibemq")
-        self.held = Held(link, broker)
+        self.held = Held(transport, broker)
         self.compression = Compression.NONE
         self.creator: str | None = ""
         self.congested = False
@@ -321,12 +321,12 @@ class Subscriber:
                 held.add_again(identity, delivery)
             if copies is not None:
                 copies.append(Copy(identity, delivery, self))
-        shared.link.write(chunks)
+        shared.transport.write(chunks)
         shared.traffic.delivered += len(chunks)
         held.trim()
         if too_long:
             decline = partial(self._decline, consumer, how, too_long)
-            shared.link.call_later(0, decline)
+            shared.transport.call_later(0, decline)
 
     def _compressed(self, frame: bytes, delivery: Delivery) -> bytes:
         """As `wire.compressed`; once for all subscribers of a topic."""
@@ -374,7 +374,7 @@ class Subscriber:
                 return b""
             return self._template.fill(message, identity, delivery.attempts)
         wanted = LargeDelivery(key, message, identity, shared.terms.threshold)
-        self._request = shared.link.call_later(0, partial(self._ask, wanted))
+        self._request = shared.transport.call_later(0, partial(self._ask, wanted))
         return None
 
     def _ask(self, wanted: LargeDelivery) -> None:
@@ -385,7 +385,7 @@ class Subscriber:
 
     def _has_made(self, key: LargeKey, frame: bytes | Exception) -> None:
         # as everything that happens to a connection, so that an error ends no other
-        self._request = self._shared.link.call_later(0, partial(self._go_on, key, frame))
+        self._request = self._shared.transport.call_later(0, partial(self._go_on, key, frame))
 
     def _go_on(self, key: LargeKey, frame: bytes | Exception) -> None:
         """Send the large frame, and what has waited behind it."""

@@ -12,7 +12,7 @@ from typing import Protocol, Self
 from sluicemq.model.errors import ClientError, ConnectionLost, RequestTimeout
 from sluicemq.protocols.vibemq import wire
 from sluicemq.protocols.vibemq.commands import Received
-from sluicemq.protocols.vibemq.connection import Link
+from sluicemq.protocols.vibemq.connection import ClientConnection
 from sluicemq.protocols.vibemq.wire import Frame
 
 
@@ -26,11 +26,11 @@ class Subscriber(Protocol):
 class VibeMQMessage(Received):
     """A message received by a VibeMQClient."""
 
-    __slots__ = ("_link", "acknowledged")
+    __slots__ = ("_connection", "acknowledged")
 
-    def __init__(self, link: Link, frame: Frame) -> None:
+    def __init__(self, connection: ClientConnection, frame: Frame) -> None:
         super().__init__(frame)
-        self._link = link
+        self._connection = connection
         self.acknowledged = False
 
     async def ack(self) -> None:
@@ -40,7 +40,7 @@ class VibeMQMessage(Received):
         comes again.
         """
         if not self.acknowledged:
-            await self._link.send(wire.encode_ack(self.id.encode()))
+            await self._connection.send(wire.encode_ack(self.id.encode()))
             self.acknowledged = True
 
 
@@ -76,7 +76,7 @@ class Subscription:
         except TimeoutError:
             raise RequestTimeout(f"no message in {timeout} s") from None
         message = self._messages.popleft()
-        message._link.held(-1)
+        message._connection.held(-1)
         return message
 
     def __aiter__(self) -> AsyncIterator[VibeMQMessage]:
@@ -104,15 +104,15 @@ class Subscription:
         with suppress(ConnectionLost):  # then there is nothing left to end
             await self.unsubscribe()
 
-    def put(self, link: Link, frame: Frame) -> None:
-        self._messages.append(VibeMQMessage(link, frame))
-        link.held(1)
+    def put(self, connection: ClientConnection, frame: Frame) -> None:
+        self._messages.append(VibeMQMessage(connection, frame))
+        connection.held(1)
         self._wake()
 
     def forget(self) -> None:
         """What is here will come again."""
         for message in self._messages:
-            message._link.held(-1)
+            message._connection.held(-1)
         self._messages.clear()
 
     def finish(self, reason: ClientError) -> None:

@@ -158,7 +158,7 @@ class FailureTable:
 
 
 def address_of(peer: str) -> str:
-    """Return the address that stands for the client at `Link.peer`; "" for a Unix socket.
+    """Return the address that stands for the client at `Transport.peer`; "" for a Unix socket.
 
     An IPv6 address stands for its /64, of which one client has as many addresses as it likes.
     """

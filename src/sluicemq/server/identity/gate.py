@@ -38,7 +38,7 @@ from sluicemq.protocols.access import (
     Done,
     Users,
 )
-from sluicemq.protocols.link import Link
+from sluicemq.protocols.transport import Transport
 from sluicemq.server.config import Config
 from sluicemq.server.identity import changes
 from sluicemq.server.identity.audit import Audit
@@ -128,13 +128,15 @@ class Gate:
         """Whether clients of protocols with logins have to log in."""
         self._decide()
 
-    def open(self, link: Link, listener: Listener, *, logs_in: bool) -> ConnectionAccess:
+    def open(self, transport: Transport, listener: Listener, *, logs_in: bool) -> ConnectionAccess:
         """The access of a new connection. `logs_in`: its protocol has logins."""
-        return ConnectionAccess(self, link, lambda: self._guest(listener, link.peer_user, logs_in))
+        return ConnectionAccess(
+            self, transport, lambda: self._guest(listener, transport.peer_user, logs_in)
+        )
 
-    def open_local(self, link: Link) -> ConnectionAccess:
+    def open_local(self, transport: Transport) -> ConnectionAccess:
         """The access of a new connection to the admin socket."""
-        return ConnectionAccess(self, link, lambda: LOCAL)
+        return ConnectionAccess(self, transport, lambda: LOCAL)
 
     def refresh(self) -> None:
         """Take notice of a changed database. One system call if it has not."""
@@ -303,12 +305,14 @@ class ConnectionAccess:
     Answers come in a turn of the broker, and a fault in what they set off costs this connection.
     """
 
-    __slots__ = ("__weakref__", "_check", "_gate", "_guest", "_link", "guest", "users", "who")
+    __slots__ = ("__weakref__", "_check", "_gate", "_guest", "_transport", "guest", "users", "who")
 
-    def __init__(self, gate: Gate, link: Link, guest: Callable[[], Identity | None]) -> None:
+    def __init__(
+        self, gate: Gate, transport: Transport, guest: Callable[[], Identity | None]
+    ) -> None:
         """`guest` says whom it acts as without a login."""
         self._gate = gate
-        self._link = link
+        self._transport = transport
         self._guest = guest
         self._check: LoginCheck | None = None
         """The login that waits for its turn."""
@@ -346,7 +350,7 @@ class ConnectionAccess:
         """Close the connection if its client has to log in by now. Return whether it has."""
         if self._guest() is EVERYBODY:
             return False
-        self._link.dismiss("users have been added, and this protocol requires a login now")
+        self._transport.disconnect("users have been added, and this protocol requires a login now")
         return True
 
     def denied(self, peer: str, identity: Identity, what: str) -> None:
@@ -355,12 +359,12 @@ class ConnectionAccess:
 
     def answer(self, callback: Callable[[], None]) -> None:
         """Call back in a later turn."""
-        self._link.call_later(0, callback)
+        self._transport.call_later(0, callback)
 
     def by(self) -> str:
         """Who changes something, for the audit log."""
         name = self.who.name if self.who is not None else ""
-        return f"{name or 'everybody'} at {self._link.peer}"
+        return f"{name or 'everybody'} at {self._transport.peer}"
 
     def _answer(self, admitted: Admitted, verdict: Identity | AccessError) -> None:
         def call() -> None:

@@ -1,7 +1,7 @@
 """The contract between a protocol session and the connection that carries it.
 
 A session never touches a socket. The server gives it bytes and tells it what became of the
-connection; the session answers through its `Link`. All calls happen on one thread, and none of
+connection; the session answers through its `Transport`. All calls happen on one thread, and none of
 them may block. What a session writes leaves in one system call at the end of the turn, so
 that neither a frame nor its header is ever split by the broker.
 """
@@ -39,7 +39,7 @@ class Background(Protocol):
         """Call `work`, which does not raise, there, and then `done` on the event loop."""
 
 
-class Link(Protocol):
+class Transport(Protocol):
     """What a session may do with its connection."""
 
     peer: str
@@ -58,7 +58,7 @@ class Link(Protocol):
         """Close without sending what is queued, so that the peer sees a reset and no end of the
         output. `reason` is logged. `Session.closed` follows."""
 
-    def hasten(self) -> None:
+    def quick_ack(self) -> None:
         """Confirm to the peer's kernel what has been read, now and not in 40 ms.
 
         For clients that write in small pieces and leave Nagle's algorithm on: until the first
@@ -73,7 +73,7 @@ class Link(Protocol):
     def call_later(self, delay: float, callback: Callable[[], None]) -> Timer:
         """Call back in `delay` seconds (>= 0)."""
 
-    def dismiss(self, reason: str) -> None:
+    def disconnect(self, reason: str) -> None:
         """Have the session say `reason` in the protocol's terms (`Session.dismiss`), and close."""
 
     def claim_user(self, user: str) -> None:
@@ -103,7 +103,7 @@ class Login(Enum):
 State = Literal["connecting", "open", "closing"]
 
 
-class Portrait(NamedTuple):
+class SessionInfo(NamedTuple):
     """What a session knows of who is at the other end.
 
     protocol   as listeners call it; `auto` until it is recognised
@@ -136,22 +136,22 @@ class Session(Protocol):
         """How far the client is with its login."""
 
     def discard_input(self) -> None:
-        """Drop the unfinished frame: `Link.close` has been called or the connection is gone.
+        """Drop the unfinished frame: `Transport.close` has been called or the connection is gone.
         Complete requests that are still to be carried out stay."""
 
     def receive(self, data: bytes) -> None:
         """Bytes from the peer. Bad ones are answered in the protocol's terms, never raised."""
 
     def end_of_input(self) -> None:
-        """The peer will send no more (EOF); it may still read. Must end in `Link.close`."""
+        """The peer will send no more (EOF); it may still read. Must end in `Transport.close`."""
 
     def flushed(self) -> None:
         """Everything written so far has left for the operating system."""
 
-    def congest(self) -> None:
-        """The peer reads too slowly: no more deliveries until `relieve`."""
+    def pause_delivery(self) -> None:
+        """The peer reads too slowly: no more deliveries until `resume_delivery`."""
 
-    def relieve(self) -> None:
+    def resume_delivery(self) -> None:
         """The peer has caught up."""
 
     def closed(self) -> None:
@@ -159,13 +159,14 @@ class Session(Protocol):
         must be free afterwards without a run of the garbage collector: no reference cycles."""
 
     def shutdown(self) -> None:
-        """The broker stops: say goodbye if the protocol can, then `Link.close`."""
+        """The broker stops: say goodbye if the protocol can, then `Transport.close`."""
 
-    def dismiss(self, reason: str) -> None:
-        """Somebody wants this connection closed: say why if the protocol can, then `Link.close`.
+    def disconnect(self, reason: str) -> None:
+        """Close the connection for an administrator: send the reason if the protocol can, then call
+        `Transport.close`.
         `reason` is a sentence for people, in one line."""
 
-    def portrait(self) -> Portrait:
+    def session_info(self) -> SessionInfo:
         """Who it serves."""
 
     def consumers(self) -> Iterable[Consumer]:
