@@ -26,7 +26,7 @@ from sluicemq.admin.errors import Problem
 from sluicemq.admin.sessions import COOKIE, Session, Sessions
 from sluicemq.model.access import Identity
 from sluicemq.model.errors import AccessError, AuthenticationMissing
-from sluicemq.protocols.access import Access, Bond, Credentials
+from sluicemq.protocols.access import Access, Credentials, LoginHandle
 from sluicemq.protocols.transport import Transport
 
 CSRF_HEADER: Final = "X-CSRF-Token"
@@ -54,7 +54,7 @@ class Caller:
     """
 
     __slots__ = (
-        "_bond",
+        "_login_handle",
         "_shown",
         "_transport",
         "access",
@@ -69,7 +69,7 @@ class Caller:
         """`host`: see HttpSession."""
         self._transport = transport
         self._shown = ""
-        self._bond: Bond | None = None
+        self._login_handle: LoginHandle | None = None
         self.access = access
         self.host = host
         self.tls = tls
@@ -97,17 +97,17 @@ class Caller:
         raise AuthenticationMissing("log in with a user name and a password, or with a token")
 
     async def _by_header(self, authorization: str) -> Who:
-        bond = self._bond
-        if bond is not None and authorization == self._shown:
-            identity = bond()
+        login_handle = self._login_handle
+        if login_handle is not None and authorization == self._shown:
+            identity = login_handle()
             if identity is not None:
-                return Who(identity, bond)
-        self._bond = None
+                return Who(identity, login_handle)
+        self._login_handle = None
         credentials = read_authorization(authorization)
         identity = await self.login(credentials)
-        self._bond = bond = self.access.bond(credentials)
+        self._login_handle = login_handle = self.access.login_handle(credentials)
         self._shown = authorization
-        return Who(identity, bond)
+        return Who(identity, login_handle)
 
     def _current_guest(self) -> Identity | None:
         self.access.renew()

@@ -93,7 +93,7 @@ class LoginPages:
         return self._begin(call, call.identity, Credentials(name, wanted.new))
 
     def _begin(self, call: Call, identity: Identity, credentials: Credentials) -> Response:
-        secret, session = self._sessions.begin(call.caller.access.bond(credentials))
+        secret, session = self._sessions.begin(call.caller.access.login_handle(credentials))
         response = answer(self._view(identity, session))
         response.headers["Set-Cookie"] = cookie(secret, secure=self._secure(call))
         return response

@@ -17,7 +17,7 @@ from collections import OrderedDict
 from typing import TYPE_CHECKING, Final
 
 from sluicemq.model.access import Identity
-from sluicemq.protocols.access import Bond
+from sluicemq.protocols.access import LoginHandle
 
 if TYPE_CHECKING:
     from sluicemq.broker.clock import Clock
@@ -32,11 +32,11 @@ _RANDOM_BYTES: Final = 32
 class Session:
     """One session; `csrf` is what its page shows. Times are steady ms."""
 
-    __slots__ = ("began", "bond", "csrf", "key", "used")
+    __slots__ = ("began", "csrf", "key", "login_handle", "used")
 
-    def __init__(self, key: bytes, bond: Bond, now: int) -> None:
+    def __init__(self, key: bytes, login_handle: LoginHandle, now: int) -> None:
         self.key = key
-        self.bond = bond
+        self.login_handle = login_handle
         self.csrf = secrets.token_urlsafe(_RANDOM_BYTES)
         self.began = now
         self.used = now
@@ -70,10 +70,10 @@ class Sessions:
     def __len__(self) -> int:
         return len(self._found)
 
-    def begin(self, bond: Bond) -> tuple[str, Session]:
+    def begin(self, login_handle: LoginHandle) -> tuple[str, Session]:
         """A new one, and its secret. The one unused the longest goes if there are too many."""
         secret = secrets.token_urlsafe(_RANDOM_BYTES)
-        session = Session(_key(secret), bond, self._clock.steady)
+        session = Session(_key(secret), login_handle, self._clock.steady)
         self._found[session.key] = session
         while len(self._found) > self._most or self._over(next(iter(self._found.values()))):
             self._found.popitem(last=False)
@@ -92,7 +92,7 @@ class Sessions:
         """Whom it acts as now; None when it is over. Does not count as use."""
         identity = None
         if session.key in self._found and not self._over(session):
-            identity = session.bond()
+            identity = session.login_handle()
         if identity is None:
             self.end(session)
         return identity

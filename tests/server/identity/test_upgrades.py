@@ -85,10 +85,10 @@ def test_the_first_login_replaces_the_hash(users: MigratedUsers, log: list[dict[
 
 def test_sessions_from_before_the_replacement_goes_on(users: MigratedUsers) -> None:
     users.move_in("anna", "right")
-    bond = users.gate.bond(Credentials("anna", "right"))
+    login_handle = users.gate.login_handle(Credentials("anna", "right"))
     assert users.login("anna", "right").name == "anna"
     users.until_replaced("anna")
-    session = bond()
+    session = login_handle()
     assert session is not None
     assert session.name == "anna"
     compared = len(users.compared)
@@ -99,7 +99,7 @@ def test_sessions_from_before_the_replacement_goes_on(users: MigratedUsers) -> N
     # and a new password ends it all, as for everybody
     new = hash_password("new")
     users.store.change(lambda db: changes.set_password(db, "anna", new, "", 5), "")
-    assert bond() is None
+    assert login_handle() is None
     assert isinstance(users.login("anna", "right"), AuthenticationFailed)
     assert users.login("anna", "new").name == "anna"
 

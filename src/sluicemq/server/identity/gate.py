@@ -33,9 +33,9 @@ from sluicemq.protocols.access import (
     TOKEN_PREFIX,
     Account,
     Admitted,
-    Bond,
     Credentials,
     Done,
+    LoginHandle,
     Users,
 )
 from sluicemq.protocols.transport import Transport
@@ -232,7 +232,7 @@ class Gate:
         """Take a login out of the queue because its connection has closed."""
         self._logins.cancel(check)
 
-    def bond(self, credentials: Credentials) -> Bond:
+    def login_handle(self, credentials: Credentials) -> LoginHandle:
         """See Access."""
         user, password, token = credentials[:3]
         if not token and password.startswith(TOKEN_PREFIX):
@@ -329,10 +329,10 @@ class ConnectionAccess:
         self.guest = self._guest()
         self.users: Users | None = ConnectionUsers(gate, self) if gate.required else None
 
-    def bond(self, credentials: Credentials) -> Bond:
+    def login_handle(self, credentials: Credentials) -> LoginHandle:
         """See Access. Of a guest, it is the guest."""
         guest = self.guest
-        return self._gate.bond(credentials) if guest is None else lambda: guest
+        return self._gate.login_handle(credentials) if guest is None else lambda: guest
 
     def login(self, peer: str, credentials: Credentials, admitted: Admitted) -> None:
         """See Access. Where no login is needed, whatever the client shows is ignored."""
