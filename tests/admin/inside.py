@@ -22,8 +22,8 @@ from sluicemq.server.address import Url
 from sluicemq.server.backups import Backups
 from sluicemq.server.config import BrokerSettings, Config, IdentitySettings
 from sluicemq.server.identity import changes
-from sluicemq.server.identity.book import Book
-from sluicemq.server.identity.gate import Gate
+from sluicemq.server.identity.authenticator import Authenticator
+from sluicemq.server.identity.management import UserManagement
 from sluicemq.server.identity.passwords import hash_password
 from sluicemq.server.identity.records import UserRecord
 from sluicemq.server.identity.store import UserStore
@@ -82,14 +82,14 @@ class Inside:
             broker=BrokerSettings(data_dir=directory, backup_dir=backup_dir),
             identity=IdentitySettings(**settings),
         )
-        self.gate = Gate(
+        self.authenticator = Authenticator(
             config, loop.call_soon_threadsafe, clock=lambda: self.now, wall=lambda: self.now
         )
         self.context = context(
             self.broker,
-            users=Book(self.gate),
+            users=UserManagement(self.authenticator),
             sessions=Sessions(self.clock),
-            audit=self.gate.audit,
+            audit=self.authenticator.audit,
             backups=None if backup_dir is None else Backups(config),
         )
         self.application = Application(self.context)
@@ -123,15 +123,15 @@ class Inside:
         """A new connection; `local`: to the admin socket."""
         transport: Any = Line(peer)
         access = (
-            self.gate.open_local(transport)
+            self.authenticator.open_local(transport)
             if local
-            else self.gate.open(transport, LISTENER, logs_in=True)
+            else self.authenticator.open(transport, LISTENER, logs_in=True)
         )
         return Visitor(self, Caller(transport, access, ""))
 
     def said(self) -> list[str]:
         """Events of the audit log, in their order, with whose and what."""
-        lines = reversed(self.gate.audit.recent(1000))
+        lines = reversed(self.authenticator.audit.recent(1000))
         return [f"{each.event}: {each.user} {each.what} {each.result}".strip() for each in lines]
 
 
@@ -225,7 +225,7 @@ def looped(scenario: Scenario) -> Callable[..., None]:
             try:
                 await scenario(inside, **arguments)
             finally:
-                inside.gate.close()
+                inside.authenticator.close()
                 with suppress(asyncio.CancelledError):
                     await asyncio.sleep(0)
 

@@ -449,6 +449,6 @@ def test_cookies_that_are_none(tmp_path: Path) -> None:
             "\xff\xfe",
         ):
             assert (await visitor.ask("GET", "/status", Cookie=value)).status == 401, value
-        inside.gate.close()
+        inside.authenticator.close()
 
     asyncio.run(scenario())

@@ -163,7 +163,7 @@ class Reader:
         self.pages = EventPages(inside.context, tick=0.001)
         [endpoint] = [each for each in inside.endpoints if each.path == "/events"]
         assert endpoint.query is not None
-        self.identity: Any = inside.gate.roster.identity("anna")
+        self.identity: Any = inside.authenticator.user_snapshot.identity("anna")
         call: Any = Call.__new__(Call)
         call.query = endpoint.query(**query)
         call.caller = visitor.caller

@@ -209,7 +209,7 @@ def test_every_endpoint_is_in_the_document(tmp_path: Path) -> None:
                 operation = paths[each.path][each.method.lower()]
                 assert operation["summary"] == each.summary
                 ids.append(operation["operationId"])
-        inside.gate.close()
+        inside.authenticator.close()
 
     ids: list[str] = []
     asyncio.run(scenario())

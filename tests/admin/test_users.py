@@ -246,7 +246,7 @@ def test_changes_of_users_do_not_stop_the_loop(tmp_path: Path) -> None:
             turned += 1
             await asyncio.sleep(0)
         assert request.result().status == 201
-        inside.gate.close()
+        inside.authenticator.close()
         assert turned > 50
 
     asyncio.run(scenario())
@@ -277,6 +277,6 @@ def test_minimum_length_holds_for_every_new_password(tmp_path: Path) -> None:
             body = {"password": "123456789012"}
             assert (await admin.ask("PUT", "/users/anna", body)).status == 201
         finally:
-            inside.gate.close()
+            inside.authenticator.close()
 
     asyncio.run(within())

@@ -117,7 +117,7 @@ class HttpFixture:
 
     def close(self) -> None:
         """Stop the threads, the journal and the event loop."""
-        self.inside.gate.close()
+        self.inside.authenticator.close()
         self.journal.close()
         self.loop.close()
 

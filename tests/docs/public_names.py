@@ -101,7 +101,7 @@ def _endpoints() -> list[Endpoint]:
     async def collect() -> list[Endpoint]:
         with tempfile.TemporaryDirectory() as directory:
             inside = Inside(Path(directory))
-            inside.gate.close()
+            inside.authenticator.close()
             return inside.endpoints
 
     return asyncio.run(collect())

@@ -14,7 +14,7 @@ from sluicemq.protocols.phpmq import wire as phpmq_wire
 from sluicemq.protocols.transport import Session, Transport
 from sluicemq.server.address import Url
 from sluicemq.server.config import Config
-from sluicemq.server.identity.gate import Gate
+from sluicemq.server.identity.authenticator import Authenticator
 from sluicemq.server.listening import Listener
 from sluicemq.server.rooms import Rooms
 from tests.fuzz import corpus
@@ -40,7 +40,7 @@ class FixedVitals:
         return 1
 
 
-GATE = Gate(Config(), lambda call: call())
+AUTHENTICATOR = Authenticator(Config(), lambda call: call())
 """There are no users."""
 
 
@@ -49,7 +49,7 @@ class House(RoomHarness):
 
     def __init__(self) -> None:
         super().__init__()
-        self.rooms = Rooms(self.broker, FixedVitals(), GATE)
+        self.rooms = Rooms(self.broker, FixedVitals(), AUTHENTICATOR)
 
     def open(self, transport: Transport) -> Session:
         return self.open_as("auto", transport)

@@ -8,7 +8,14 @@ from typing import TYPE_CHECKING, Final, NamedTuple
 if TYPE_CHECKING:
     from sluicemq.admin.history import History
     from sluicemq.admin.metrics.figures import Figures
-    from sluicemq.admin.ports import AuditLog, Backups, Configuration, Connections, UserBook, Vitals
+    from sluicemq.admin.ports import (
+        AuditLog,
+        Backups,
+        Configuration,
+        Connections,
+        UserDirectory,
+        Vitals,
+    )
     from sluicemq.admin.sessions import Sessions
     from sluicemq.broker import Broker
     from sluicemq.broker.clock import Clock
@@ -55,7 +62,7 @@ class Context:
     connections: Connections
     configuration: Configuration
     vitals: Vitals
-    users: UserBook
+    users: UserDirectory
     sessions: Sessions
     audit: AuditLog
     history: History

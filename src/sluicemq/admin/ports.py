@@ -210,7 +210,7 @@ class UserChange(NamedTuple):
     allow_digest: bool | None = None
 
 
-class UserBook(Protocol):
+class UserDirectory(Protocol):
     """The user database. Changes are on disk when they return; `by` says who makes them, for the
     audit log. UserNotFound, UserExists, AccessDenied (the last superuser), AccessError."""
 

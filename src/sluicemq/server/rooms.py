@@ -33,7 +33,7 @@ from sluicemq.protocols.vibemq.subscriber import Terms
 from sluicemq.protocols.vibemq.wire import MAX_BODY
 from sluicemq.server.auto import AutoSession
 from sluicemq.server.config import HttpSettings, JmqSettings
-from sluicemq.server.identity.gate import Gate
+from sluicemq.server.identity.authenticator import Authenticator
 from sluicemq.server.listening import Listener
 from sluicemq.server.recognise import PORT_MAPPER, recognise_jmq
 from sluicemq.server.services import Opened, services
@@ -59,7 +59,7 @@ class Rooms:
         self,
         broker: Broker,
         vitals: Vitals,
-        gate: Gate,
+        authenticator: Authenticator,
         opened: Sequence[Opened] = (),
         jmq: JmqSettings | None = None,
         context: Context | None = None,
@@ -76,7 +76,7 @@ class Rooms:
         self._jmq_settings = jmq or JmqSettings()
         self._large = LargeDeliveries(large or Offload())
         self._coordinator = Coordinator(broker, background)
-        self._gate = gate
+        self._authenticator = authenticator
         self._context = context
         self._http_settings = http or HttpSettings()
         self._vitals = vitals
@@ -126,11 +126,13 @@ class Rooms:
         from sluicemq.server.web import HttpRoom
 
         assert self._context is not None
-        return HttpRoom(self._context, self._gate, options, self._http_settings, local=local)
+        return HttpRoom(
+            self._context, self._authenticator, options, self._http_settings, local=local
+        )
 
     def _guest_access(self, transport: Transport, options: Listener) -> Access:
         """The access of a connection whose protocol has no logins. Raises TooManyConnections."""
-        access = self._gate.open(transport, options, logs_in=False)
+        access = self._authenticator.open(transport, options, logs_in=False)
         if access.guest is not None:
             transport.claim_user(access.guest.name)
         return access
@@ -181,7 +183,7 @@ class Rooms:
         return VibemqSession(
             transport,
             self._broker,
-            self._gate.open(transport, options, logs_in=True),
+            self._authenticator.open(transport, options, logs_in=True),
             VibemqOptions(
                 durability=_durability(options, Durability.SYNC),
                 frame=options.max_frame_bytes
@@ -221,11 +223,11 @@ class Rooms:
 
     def _jms(self, transport: Transport, options: Listener, *, refused: bool = False) -> Session:
         settings = self._jmq_settings
-        access = self._gate.open(transport, options, logs_in=True)
+        access = self._authenticator.open(transport, options, logs_in=True)
         authentication = options.authentication
         if authentication == "auto":
             # where nothing is checked, what all clients can do: see docs/protocols/jmq.md
-            by_digest = access.guest is not None or self._gate.all_by_digest
+            by_digest = access.guest is not None or self._authenticator.all_by_digest
             authentication = "digest" if by_digest else "basic"
         return JmqSession(
             transport,

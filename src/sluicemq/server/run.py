@@ -41,8 +41,8 @@ from sluicemq.server.backups import Backups
 from sluicemq.server.census import Census
 from sluicemq.server.clock import SystemClock, time_budget
 from sluicemq.server.config import Config
-from sluicemq.server.identity.book import Book
-from sluicemq.server.identity.gate import Gate
+from sluicemq.server.identity.authenticator import Authenticator
+from sluicemq.server.identity.management import UserManagement
 from sluicemq.server.inforce import InForce
 from sluicemq.server.input import InputBudget
 from sluicemq.server.lag import LoopLag
@@ -246,7 +246,7 @@ class Server:
         self._turns = turns = Turns(loop, broker, self._fail)
         turns.begin()
         budget = InputBudget(config.broker.input_memory_limit, config.broker.input_stall_timeout)
-        gate = Gate(config, loop.call_soon_threadsafe)
+        authenticator = Authenticator(config, loop.call_soon_threadsafe)
         lateness = LoopLag(loop)
         self.lag = lateness.histogram
         context = Context(
@@ -254,7 +254,7 @@ class Server:
             connections=Census(self.listeners, budget),
             configuration=InForce(config, self._origins),
             vitals=self,
-            users=Book(gate),
+            users=UserManagement(authenticator),
             sessions=Sessions(
                 broker.clock,
                 idle=config.http.session_idle,
@@ -262,7 +262,7 @@ class Server:
                 most=config.http.max_sessions,
                 secure=config.http.secure_cookies,
             ),
-            audit=gate.audit,
+            audit=authenticator.audit,
             history=History(broker, self.lag),
             figures=Figures(
                 broker,
@@ -277,7 +277,7 @@ class Server:
         rooms = Rooms(
             broker,
             self,
-            gate,
+            authenticator,
             self.listeners,
             config.jmq,
             context,
@@ -306,14 +306,16 @@ class Server:
             admin = admin_listener(config.admin_socket)
             self.admin = OpenListener(admin, rooms.http(admin, local=True), turns, budget)
             await self.admin.open()
-            self._warn_open(gate)
+            self._warn_open(authenticator)
             self._state = "serving"
             lateness.start()
             log.info("serving", data_dir=str(config.broker.data_dir), version=__version__)
             for address in console_addresses(self.listeners):
                 log.info("open the console in a browser", url=address)
             self._notifier.ready(f"serving, {len(self.listeners)} listeners")
-            chores.append(loop.create_task(self._keep_house(context, turns, gate, metrics, budget)))
+            chores.append(
+                loop.create_task(self._keep_house(context, turns, authenticator, metrics, budget))
+            )
             chores.append(loop.create_task(self._keep_space(journal, turns)))
             chores.append(loop.create_task(self._keep_certificates()))
             await self._stop.wait()
@@ -326,18 +328,18 @@ class Server:
                 await listener.stop_accepting()
             if self.admin is not None:
                 await self.admin.stop_accepting()
-            gate.close()
+            authenticator.close()
             background.close()
             unpacking.close()
 
     def _all_listeners(self) -> list[OpenListener]:
         return [*self.listeners, *([self.admin] if self.admin is not None else [])]
 
-    def _warn_open(self, gate: Gate) -> None:
+    def _warn_open(self, authenticator: Authenticator) -> None:
         """Public listeners that ask nobody who they are: say how they might."""
         config = self.config
         for listener in self.listeners:
-            asks = gate.required and listener.url.protocol in WITH_LOGINS
+            asks = authenticator.required and listener.url.protocol in WITH_LOGINS
             if (
                 config.insecure_public
                 and listener.url.public
@@ -372,7 +374,7 @@ class Server:
         self,
         context: Context,
         turns: Turns,
-        gate: Gate,
+        authenticator: Authenticator,
         metrics: Metrics,
         budget: InputBudget,
     ) -> None:
@@ -387,7 +389,7 @@ class Server:
                 turns.begin()
             before = now
             metrics.publish()
-            gate.refresh()
+            authenticator.refresh()
             self._notifier.alive()
             for listener in self._all_listeners():
                 listener.sweep(broker.clock.steady)

@@ -12,7 +12,7 @@ from sluicemq.admin.context import BESIDES_BYTES, Context, Limits
 from sluicemq.admin.session import Http, HttpSession
 from sluicemq.protocols.transport import Session, Transport
 from sluicemq.server.config import HttpSettings
-from sluicemq.server.identity.gate import Gate
+from sluicemq.server.identity.authenticator import Authenticator
 from sluicemq.server.listening import Listener
 
 
@@ -22,7 +22,7 @@ class HttpRoom:
     def __init__(
         self,
         context: Context,
-        gate: Gate,
+        authenticator: Authenticator,
         options: Listener,
         settings: HttpSettings,
         *,
@@ -30,7 +30,7 @@ class HttpRoom:
     ) -> None:
         """`local`: whoever can connect is the owner of the data. To make the application takes
         some time, which the first to connect need not wait for."""
-        self._gate = gate
+        self._authenticator = authenticator
         self._local = local
         body = options.max_frame_bytes
         limits = Limits(
@@ -49,9 +49,9 @@ class HttpRoom:
     def __call__(self, transport: Transport, options: Listener) -> Session:
         """See `rooms.Room`."""
         if self._local:
-            access = self._gate.open_local(transport)
+            access = self._authenticator.open_local(transport)
         else:
-            access = self._gate.open(transport, options, logs_in=True)
+            access = self._authenticator.open(transport, options, logs_in=True)
         url = options.url
         # behind TLS a page's own name has no certificate here; who listens publicly has accepted
         # that whoever reaches the port may use it, by whatever name

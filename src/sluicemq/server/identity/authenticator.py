@@ -52,10 +52,10 @@ from sluicemq.server.identity.passwords import (
     verify,
 )
 from sluicemq.server.identity.records import UserRecord
-from sluicemq.server.identity.roster import Roster
 from sluicemq.server.identity.store import UserStore
 from sluicemq.server.identity.tokens import fingerprint
 from sluicemq.server.identity.upgrades import PasswordUpgrades
+from sluicemq.server.identity.user_snapshot import UserSnapshot
 from sluicemq.server.listening import Listener, is_open
 
 LOCAL: Final = Identity("(local)", superuser=True)
@@ -66,7 +66,7 @@ MOST_CHANGES: Final = 64
 log = structlog.get_logger("sluicemq.identity")
 
 
-class Gate:
+class Authenticator:
     """See the module. All calls on the loop's thread."""
 
     __slots__ = (
@@ -77,10 +77,10 @@ class Gate:
         "_damage",
         "_has_admin_token",
         "_logins",
-        "_roster",
         "_store",
         "_under_way",
         "_upgrades",
+        "_user_snapshot",
         "_wall",
         "audit",
         "required",
@@ -111,13 +111,13 @@ class Gate:
         self._has_admin_token = bool(admin)
         self._damage = ""
         self._store = UserStore(config.users_file)
-        self._roster = Roster(self._store.read())
+        self._user_snapshot = UserSnapshot(self._store.read())
         self._upgrades = PasswordUpgrades(self._store, self._changes, call_soon, self.refresh)
         self._logins = Logins(
             settings,
             call_soon,
             self.audit,
-            lambda: self._roster,
+            lambda: self._user_snapshot,
             self._upgrades,
             admin=admin,
             clock=clock,
@@ -145,7 +145,7 @@ class Gate:
         except ConfigurationError as error:
             self._stay(str(error))
             return
-        before = self._roster.database
+        before = self._user_snapshot.database
         if database is before:
             self._damage = ""
             return
@@ -153,20 +153,20 @@ class Gate:
             self._stay(f"{self._config.users_file} is gone")
             return
         self._damage = ""
-        self._roster = Roster(database)
+        self._user_snapshot = UserSnapshot(database)
         self._upgrades.resume()
         self.audit.changed(before, database)
         self._decide()
 
     @property
-    def roster(self) -> Roster:
+    def user_snapshot(self) -> UserSnapshot:
         """The users of this moment."""
-        return self._roster
+        return self._user_snapshot
 
     @property
     def all_by_digest(self) -> bool:
         """Whether clients that can be asked for one thing only are best asked for a digest."""
-        return not self._has_admin_token and self._roster.all_by_digest
+        return not self._has_admin_token and self._user_snapshot.all_by_digest
 
     def close(self) -> None:
         """No more checks and changes; those under way are finished."""
@@ -184,7 +184,7 @@ class Gate:
         required = self._config.identity.required
         self.required = required == "always" or (
             required == "auto"
-            and (before or self._has_admin_token or bool(self._roster.database.users))
+            and (before or self._has_admin_token or bool(self._user_snapshot.database.users))
         )
         if self.required and not before and self._anonymous:
             # not at once: one of these connections may be the one that is being served
@@ -209,11 +209,11 @@ class Gate:
         if certified:
             if not self.required:
                 return EVERYBODY
-            identity = self._roster.identity(certified)
+            identity = self._user_snapshot.identity(certified)
             return None if logs_in and identity is NOBODY else identity
         if not logs_in:
             if listener.user:
-                return self._roster.identity(listener.user)
+                return self._user_snapshot.identity(listener.user)
             insecure = self._config.insecure_public
             required = self._config.identity.required
             return EVERYBODY if is_open(listener.url, "", required, insecure) else NOBODY
@@ -243,19 +243,19 @@ class Gate:
 
         def held() -> Identity | None:
             self.refresh()
-            name = self._roster.holder(shown, self._wall())
-            return self._roster.identity(name) if name else None
+            name = self._user_snapshot.holder(shown, self._wall())
+            return self._user_snapshot.identity(name) if name else None
 
         def known() -> Identity | None:
             self.refresh()
-            identity = self._roster.identity(user)
+            identity = self._user_snapshot.identity(user)
             same = self._password_mark(user) == password_mark
             return identity if same and identity is not NOBODY else None
 
         return held if token else known
 
     def _password_mark(self, user: str) -> str:
-        return self._upgrades.mark(self._roster.hash_of(user))
+        return self._upgrades.mark(self._user_snapshot.hash_of(user))
 
     # --- changes -----------------------------------------------------------------------------
 
@@ -305,46 +305,62 @@ class ConnectionAccess:
     Answers come in a turn of the broker, and a fault in what they set off costs this connection.
     """
 
-    __slots__ = ("__weakref__", "_check", "_gate", "_guest", "_transport", "guest", "users", "who")
+    __slots__ = (
+        "__weakref__",
+        "_authenticator",
+        "_check",
+        "_guest",
+        "_transport",
+        "guest",
+        "users",
+        "who",
+    )
 
     def __init__(
-        self, gate: Gate, transport: Transport, guest: Callable[[], Identity | None]
+        self,
+        authenticator: Authenticator,
+        transport: Transport,
+        guest: Callable[[], Identity | None],
     ) -> None:
         """`guest` says whom it acts as without a login."""
-        self._gate = gate
+        self._authenticator = authenticator
         self._transport = transport
         self._guest = guest
         self._check: LoginCheck | None = None
         """The login that waits for its turn."""
         self.renew()
         if self.guest is EVERYBODY:
-            gate.note_anonymous(self)
+            authenticator.note_anonymous(self)
         self.who = self.guest
         """The last identity this connection was given."""
 
     def renew(self) -> None:
         """See Access."""
-        gate = self._gate
-        gate.refresh()
+        authenticator = self._authenticator
+        authenticator.refresh()
         self.guest = self._guest()
-        self.users: Users | None = ConnectionUsers(gate, self) if gate.required else None
+        self.users: Users | None = (
+            ConnectionUsers(authenticator, self) if authenticator.required else None
+        )
 
     def login_handle(self, credentials: Credentials) -> LoginHandle:
         """See Access. Of a guest, it is the guest."""
         guest = self.guest
-        return self._gate.login_handle(credentials) if guest is None else lambda: guest
+        return self._authenticator.login_handle(credentials) if guest is None else lambda: guest
 
     def login(self, peer: str, credentials: Credentials, admitted: Admitted) -> None:
         """See Access. Where no login is needed, whatever the client shows is ignored."""
         if self.guest is not None:
             self.answer(partial(admitted, self.guest))
         else:
-            self._check = self._gate.login(peer, credentials, partial(self._answer, admitted))
+            self._check = self._authenticator.login(
+                peer, credentials, partial(self._answer, admitted)
+            )
 
     def cancel_login(self) -> None:
         """See Access."""
         if self._check is not None:
-            self._gate.cancel(self._check)
+            self._authenticator.cancel(self._check)
 
     def disconnect_anonymous(self) -> bool:
         """Close the connection if its client has to log in by now. Return whether it has."""
@@ -355,7 +371,7 @@ class ConnectionAccess:
 
     def denied(self, peer: str, identity: Identity, what: str) -> None:
         """See Access."""
-        self._gate.audit.denied(peer, identity.name, what)
+        self._authenticator.audit.denied(peer, identity.name, what)
 
     def answer(self, callback: Callable[[], None]) -> None:
         """Call back in a later turn."""
@@ -380,19 +396,22 @@ class ConnectionUsers:
     """The user database as one connection may change it; see `Users`. What the caller may do is the
     session's to ask."""
 
-    __slots__ = ("_access", "_gate")
+    __slots__ = ("_access", "_authenticator")
 
-    def __init__(self, gate: Gate, access: ConnectionAccess) -> None:
-        self._gate = gate
+    def __init__(self, authenticator: Authenticator, access: ConnectionAccess) -> None:
+        self._authenticator = authenticator
         self._access = access
 
     def create(self, name: str, password: str, superuser: bool, done: Done) -> None:
         """See Users."""
-        now = self._gate.now()
+        now = self._authenticator.now()
 
         def prepare() -> Change:
             user = UserRecord(
-                password=self._gate.hash(password), superuser=superuser, created=now, updated=now
+                password=self._authenticator.hash(password),
+                superuser=superuser,
+                created=now,
+                updated=now,
             )
             return partial(changes.add_user, name=name, user=user)
 
@@ -404,10 +423,10 @@ class ConnectionUsers:
 
     def set_password(self, name: str, password: str, done: Done) -> None:
         """See Users. A user who has a digest form gets a new one."""
-        now = self._gate.now()
+        now = self._authenticator.now()
 
         def prepare() -> Change:
-            hashed = self._gate.hash(password)
+            hashed = self._authenticator.hash(password)
             digest = digest_form(name, password)
             return lambda database: changes.set_password(database, name, hashed, digest, now)
 
@@ -415,29 +434,29 @@ class ConnectionUsers:
 
     def grant(self, name: str, permission: Permission, done: Done) -> None:
         """See Users."""
-        now = self._gate.now()
+        now = self._authenticator.now()
         self._change(
             lambda: partial(changes.grant, name=name, permission=permission, now=now), done
         )
 
     def revoke(self, name: str, pattern: str, done: Done) -> None:
         """See Users."""
-        now = self._gate.now()
+        now = self._authenticator.now()
         self._change(lambda: partial(changes.revoke, name=name, pattern=pattern, now=now), done)
 
     def accounts(self) -> list[Account]:
         """See Users."""
-        self._gate.refresh()
-        return self._gate.roster.accounts()
+        self._authenticator.refresh()
+        return self._authenticator.user_snapshot.accounts()
 
     def permissions(self, name: str) -> list[Permission]:
         """See Users. Those of its roles included."""
-        self._gate.refresh()
-        database = self._gate.roster.database
+        self._authenticator.refresh()
+        database = self._authenticator.user_snapshot.database
         return list(database.rights(name)) if name in database.users else []
 
     def _change(self, prepare: Callable[[], Change], done: Done) -> None:
         access = self._access
-        self._gate.change(
+        self._authenticator.change(
             prepare, access.by(), lambda outcome: access.answer(partial(done, outcome))
         )

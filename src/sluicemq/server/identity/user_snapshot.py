@@ -1,4 +1,4 @@
-"""The users of one moment, ready to be asked: made anew when the database has changed."""
+"""The users at one moment, indexed for logins; replaced when the user database has changed."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from sluicemq.server.identity.passwords import UNKNOWN
 from sluicemq.server.identity.records import Database, TokenRecord
 
 
-class Roster:
+class UserSnapshot:
     """See the module. Identities are made when first asked for, and shared by connections."""
 
     __slots__ = ("_identities", "_tokens", "all_by_digest", "database", "highest_cost")

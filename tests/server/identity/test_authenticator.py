@@ -27,7 +27,7 @@ from sluicemq.protocols.access import Credentials
 from sluicemq.server.address import Url
 from sluicemq.server.config import BrokerSettings, Config, IdentitySettings
 from sluicemq.server.identity import changes
-from sluicemq.server.identity.gate import ADMIN, ConnectionAccess, Gate
+from sluicemq.server.identity.authenticator import ADMIN, Authenticator, ConnectionAccess
 from sluicemq.server.identity.passwords import (
     NO_DIGEST,
     UNKNOWN,
@@ -46,7 +46,7 @@ CONSUME = Permission("orders.*", frozenset({Operation.CONSUME}))
 
 
 class Line:
-    """As much of a link as the gate uses."""
+    """As much of a transport as the authenticator uses."""
 
     def __init__(self, peer: str, peer_user: str = "") -> None:
         self.peer = peer
@@ -63,7 +63,7 @@ class Line:
 
 
 class House:
-    """A gate with its user database, a clock and a loop; `verify` is fast."""
+    """An authenticator with its user database, a clock and a loop; `verify` is fast."""
 
     def __init__(self, directory: Path, **settings: Any) -> None:
         self.now = 1_000_000.0
@@ -72,7 +72,7 @@ class House:
         self.directory = directory
         self.store = UserStore(directory / "users.json")
         self.settings = IdentitySettings(**settings)
-        self._gates: list[Gate] = []
+        self._authenticators: list[Authenticator] = []
 
     def config(self, **more: Any) -> Config:
         return Config(
@@ -80,23 +80,23 @@ class House:
         )
 
     @functools.cached_property
-    def gate(self) -> Gate:
-        return self.make_gate()
+    def authenticator(self) -> Authenticator:
+        return self.make_authenticator()
 
-    def make_gate(self, **more: Any) -> Gate:
-        gate = Gate(
+    def make_authenticator(self, **more: Any) -> Authenticator:
+        authenticator = Authenticator(
             self.config(**more),
             self.loop.call_soon,
             clock=lambda: self.now,
             wall=lambda: self.now,
             verify=self._verify,
         )
-        self._gates.append(gate)
-        return gate
+        self._authenticators.append(authenticator)
+        return authenticator
 
     def close(self) -> None:
-        for gate in self._gates:
-            gate.close()
+        for authenticator in self._authenticators:
+            authenticator.close()
 
     def _verify(self, stored: str, password: str, highest: int) -> bool:
         self.compared.append((stored, password))
@@ -112,7 +112,7 @@ class House:
         self, peer: str = "10.0.0.1:5", url: str = "vibemq://", peer_user: str = ""
     ) -> tuple[ConnectionAccess, Line]:
         line = Line(peer, peer_user)
-        return self.gate.open(line, Listener(url=Url.parse(url)), logs_in=True), line  # type: ignore[arg-type]
+        return self.authenticator.open(line, Listener(url=Url.parse(url)), logs_in=True), line  # type: ignore[arg-type]
 
     def begin(self, access: ConnectionAccess, peer: str, shown: Credentials) -> list[Any]:
         """Start to log in; the answer will be in the list."""
@@ -205,7 +205,7 @@ def test_whom_a_connection_acts_as(
     url = Url.parse(listen)
     listener = Listener(url=url._replace(options=()), **dict(url.options))
     line: Any = Line("10.0.0.1:5", certificate)
-    access = house.gate.open(line, listener, logs_in=logs_in)
+    access = house.authenticator.open(line, listener, logs_in=logs_in)
     if isinstance(guest, str):
         assert access.guest is not None
         assert access.guest.name == guest
@@ -213,16 +213,16 @@ def test_whom_a_connection_acts_as(
         assert not access.guest.may(Operation.PRODUCE, "orders.new")
     else:
         assert access.guest is guest
-    assert (access.users is not None) == house.gate.required
+    assert (access.users is not None) == house.authenticator.required
     house.close()
 
 
 def test_who_accepts_the_risk_has_open_public_listeners(house: House) -> None:
-    gate = house.make_gate(insecure_public=True)
+    authenticator = house.make_authenticator(insecure_public=True)
     for listen, logs_in in (("phpmq://0.0.0.0", False), ("vibemq://0.0.0.0", True)):
         line: Any = Line("10.0.0.1:5")
         listener = Listener(url=Url.parse(listen))
-        assert gate.open(line, listener, logs_in=logs_in).guest is EVERYBODY
+        assert authenticator.open(line, listener, logs_in=logs_in).guest is EVERYBODY
 
 
 def test_where_no_login_is_needed_whatever_is_shown_is_ignored(house: House) -> None:
@@ -313,7 +313,7 @@ def test_a_password_changed_while_it_is_checked_does_not_admit(house: House) -> 
     access, line = house.open()
     answers = house.begin(access, line.peer, Credentials("anna", "right"))
     house.store.change(lambda db: changes.set_password(db, "anna", hashed("new"), "", 5), "")
-    house.gate.refresh()
+    house.authenticator.refresh()
     house.loop.run_one()
     line.calls.pop()()
     assert isinstance(answers[0], AuthenticationFailed)
@@ -615,7 +615,7 @@ def test_first_user_disconnects_anonymous_clients(house: House) -> None:
     def opened(url: str, logs_in: bool, peer_user: str = "") -> tuple[ConnectionAccess, Line]:
         line = Line("10.0.0.1:5", peer_user)
         listener = Listener(url=Url.parse(url))
-        return house.gate.open(line, listener, logs_in=logs_in), line  # type: ignore[arg-type]
+        return house.authenticator.open(line, listener, logs_in=logs_in), line  # type: ignore[arg-type]
 
     kept = [
         opened("phpmq://", False),
@@ -624,11 +624,11 @@ def test_first_user_disconnects_anonymous_clients(house: House) -> None:
     closed = [opened("vibemq://", True), opened("jmq://", True, "anna")]
     certified = opened("phpmq://", False, "anna")
     local = Line("unix")
-    admin = house.gate.open_local(local)  # type: ignore[arg-type]
+    admin = house.authenticator.open_local(local)  # type: ignore[arg-type]
     gone, _ = opened("vibemq://", True)
     del gone
     house.add("anna", "right")
-    house.gate.refresh()
+    house.authenticator.refresh()
     assert not any(line.dismissed for _, line in closed), "not within the call that notices"
     house.loop.run_one()
     assert all("requires a login" in line.dismissed for _, line in [*closed, certified])
@@ -636,7 +636,7 @@ def test_first_user_disconnects_anonymous_clients(house: House) -> None:
     assert not local.dismissed
     assert admin.guest is not None
     house.add("bert", "right")
-    house.gate.refresh()
+    house.authenticator.refresh()
     assert house.loop.idle
 
 
@@ -647,7 +647,7 @@ def test_users_change_nothing_where_required_does_not_depend_on_them(
     house = House(tmp_path, required=required)
     access, line = house.open()
     house.add("anna", "right")
-    house.gate.refresh()
+    house.authenticator.refresh()
     assert house.loop.idle
     assert line.dismissed == ""
     assert (access.guest is None) == (required == "always")
@@ -685,7 +685,7 @@ def test_a_lost_or_damaged_database_changes_nothing(
 def test_a_damaged_database_is_a_mistake_at_the_start(house: House) -> None:
     house.store.path.write_text("{")
     with pytest.raises(ConfigurationError, match=r"users\.json"):
-        house.make_gate()
+        house.make_authenticator()
 
 
 def test_rights_are_those_of_the_login(house: House) -> None:
@@ -804,7 +804,7 @@ def test_refusals_are_written_down_and_can_be_left_out(
     assert entry["what"].startswith("produce a\\x1b[31mxxx")
     assert len(entry["what"]) < 400
     house.settings = replace(house.settings, audit=False)
-    silent = house.make_gate()
+    silent = house.make_authenticator()
     line: Any = Line("10.0.0.1:5")
     silent.open(line, Listener(url=Url.parse("vibemq://")), logs_in=True).denied(
         "x", Identity("anna"), "y"

@@ -10,37 +10,40 @@ from sluicemq.admin.ports import PermissionView, RoleView, TokenView, UserChange
 from sluicemq.model.access import Operation, Permission
 from sluicemq.model.errors import AccessDenied, AccessError
 from sluicemq.server.identity import changes
+from sluicemq.server.identity.authenticator import Authenticator
 from sluicemq.server.identity.changes import Change
-from sluicemq.server.identity.gate import Gate
 from sluicemq.server.identity.passwords import digest_form, password_warnings, scheme_of
 from sluicemq.server.identity.records import Database, UserRecord
 from sluicemq.server.identity.tokens import make_token
 
 
-class Book:
-    """See `sluicemq.admin.ports.UserBook`. Called on the loop's thread; nothing here takes long:
-    hashing and writing are done by the gate, in a thread of its own."""
+class UserManagement:
+    """Manage users for the administration, as `sluicemq.admin.ports.UserDirectory` describes.
 
-    def __init__(self, gate: Gate) -> None:
-        self._gate = gate
+    Called on the loop's thread. Nothing here takes long: the authenticator hashes and writes in a
+    thread of its own.
+    """
+
+    def __init__(self, authenticator: Authenticator) -> None:
+        self._authenticator = authenticator
 
     # --- what there is -----------------------------------------------------------------------
 
     def names(self) -> list[str]:
-        """See UserBook."""
+        """See UserDirectory."""
         return sorted(self._database.users)
 
     def user(self, name: str) -> UserView | None:
-        """See UserBook."""
+        """See UserDirectory."""
         found = self._database.users.get(name)
         return None if found is None else _user(name, found)
 
     def role_names(self) -> list[str]:
-        """See UserBook."""
+        """See UserDirectory."""
         return sorted(self._database.roles)
 
     def roles(self, names: Collection[str]) -> list[RoleView]:
-        """See UserBook."""
+        """See UserDirectory."""
         database = self._database
         holders: dict[str, list[str]] = {name: [] for name in names}
         for user, record in database.users.items():
@@ -58,25 +61,25 @@ class Book:
         ]
 
     def rights(self, name: str) -> list[PermissionView]:
-        """See UserBook."""
+        """See UserDirectory."""
         database = self._database
         return _permissions(database.rights(name)) if name in database.users else []
 
     @property
     def _database(self) -> Database:
-        self._gate.refresh()
-        return self._gate.roster.database
+        self._authenticator.refresh()
+        return self._authenticator.user_snapshot.database
 
     # --- changes -----------------------------------------------------------------------------
 
     async def add(self, by: str, name: str, wanted: UserChange) -> list[str]:
-        """See UserBook."""
-        now = self._gate.now()
+        """See UserDirectory."""
+        now = self._authenticator.now()
         password = wanted.password
 
         def prepare() -> Change:
             user = UserRecord(
-                password=self._gate.hash(password) if password else "",
+                password=self._authenticator.hash(password) if password else "",
                 digest=digest_form(name, password) if password and wanted.allow_digest else "",
                 superuser=bool(wanted.superuser),
                 roles=wanted.roles or (),
@@ -89,12 +92,12 @@ class Book:
         return password_warnings(password) if password else []
 
     async def alter(self, by: str, name: str, wanted: UserChange) -> list[str]:
-        """See UserBook."""
-        now = self._gate.now()
+        """See UserDirectory."""
+        now = self._authenticator.now()
         password = wanted.password
 
         def prepare() -> Change:
-            hashed = self._gate.hash(password) if password else ""
+            hashed = self._authenticator.hash(password) if password else ""
             digest = digest_form(name, password) if password else ""
 
             def change(database: Database) -> Database:
@@ -116,11 +119,11 @@ class Book:
         return password_warnings(password) if password else []
 
     async def set_password(self, by: str, name: str, password: str) -> None:
-        """See UserBook."""
+        """See UserDirectory."""
         await self.alter(by, name, UserChange(password=password))
 
     async def remove(self, by: str, name: str, force: bool) -> None:
-        """See UserBook."""
+        """See UserDirectory."""
 
         def remove(database: Database) -> Database:
             if force:
@@ -135,29 +138,29 @@ class Book:
         await self._change(by, lambda: remove)
 
     async def grant(self, by: str, name: str, permission: Permission) -> None:
-        """See UserBook."""
-        now = self._gate.now()
+        """See UserDirectory."""
+        now = self._authenticator.now()
         grant = partial(changes.grant, name=name, permission=permission, now=now)
         await self._change(by, lambda: grant)
 
     async def revoke(self, by: str, name: str, pattern: str) -> None:
-        """See UserBook."""
-        revoke = partial(changes.revoke, name=name, pattern=pattern, now=self._gate.now())
+        """See UserDirectory."""
+        revoke = partial(changes.revoke, name=name, pattern=pattern, now=self._authenticator.now())
         await self._change(by, lambda: revoke)
 
     async def assign(self, by: str, role: str, name: str) -> None:
-        """See UserBook."""
-        assign = partial(changes.assign, role=role, name=name, now=self._gate.now())
+        """See UserDirectory."""
+        assign = partial(changes.assign, role=role, name=name, now=self._authenticator.now())
         await self._change(by, lambda: assign)
 
     async def withdraw(self, by: str, role: str, name: str) -> None:
-        """See UserBook."""
-        withdraw = partial(changes.withdraw, role=role, name=name, now=self._gate.now())
+        """See UserDirectory."""
+        withdraw = partial(changes.withdraw, role=role, name=name, now=self._authenticator.now())
         await self._change(by, lambda: withdraw)
 
     async def add_token(self, by: str, name: str, label: str, expires: int) -> tuple[str, str]:
-        """See UserBook."""
-        now = self._gate.now()
+        """See UserDirectory."""
+        now = self._authenticator.now()
         if expires and expires <= now:
             raise AccessError("the token would have expired already")
         token, record = make_token(label, now, expires)
@@ -166,25 +169,27 @@ class Book:
         return record.id, token
 
     async def remove_token(self, by: str, name: str, token: str) -> None:
-        """See UserBook."""
-        remove = partial(changes.remove_token, name=name, token_id=token, now=self._gate.now())
+        """See UserDirectory."""
+        remove = partial(
+            changes.remove_token, name=name, token_id=token, now=self._authenticator.now()
+        )
         await self._change(by, lambda: remove)
 
     async def add_role(self, by: str, role: str) -> None:
-        """See UserBook."""
+        """See UserDirectory."""
         await self._change(by, lambda: partial(changes.add_role, role=role))
 
     async def remove_role(self, by: str, role: str) -> None:
-        """See UserBook."""
+        """See UserDirectory."""
         await self._change(by, lambda: partial(changes.remove_role, role=role))
 
     async def grant_role(self, by: str, role: str, permission: Permission) -> None:
-        """See UserBook."""
+        """See UserDirectory."""
         grant = partial(changes.grant_role, role=role, permission=permission)
         await self._change(by, lambda: grant)
 
     async def revoke_role(self, by: str, role: str, pattern: str) -> None:
-        """See UserBook."""
+        """See UserDirectory."""
         revoke = partial(changes.revoke_role, role=role, pattern=pattern)
         await self._change(by, lambda: revoke)
 
@@ -195,7 +200,7 @@ class Book:
             if not future.done():
                 future.set_result(outcome)
 
-        self._gate.change(prepare, by, done)
+        self._authenticator.change(prepare, by, done)
         outcome = await future
         if outcome is not None:
             raise outcome
