@@ -28,7 +28,7 @@ from sluicemq.server.identity.passwords import hash_password
 from sluicemq.server.identity.records import UserRecord
 from sluicemq.server.identity.store import UserStore
 from sluicemq.server.identity.tokens import make_token
-from sluicemq.server.listening import Listener
+from sluicemq.server.listener_settings import Listener
 from sluicemq.server.turns import Turns
 from tests.admin.client import Answer
 from tests.admin.world import context

@@ -8,8 +8,8 @@ from pathlib import Path
 from sluicemq.model.destination import Address, DestinationSettings, Kind
 from sluicemq.server.address import Url
 from sluicemq.server.config import BrokerSettings, Config, IdentitySettings
-from sluicemq.server.inforce import InForce
-from sluicemq.server.listening import Listener
+from sluicemq.server.effective_configuration import EffectiveConfiguration
+from sluicemq.server.listener_settings import Listener
 from tests.admin.inside import PASSWORD, Inside, Visitor, looped
 
 
@@ -217,7 +217,7 @@ def test_settings_in_force(tmp_path: Path) -> None:
         listeners=(Listener(url=Url.parse("jmq+unix:///run/x.sock"), mode=0o600),),
         destinations={Address(Kind.QUEUE, "orders"): DestinationSettings()},
     )
-    in_force = InForce(config, {"identity.login_block": "/etc/sluicemq.toml"})
+    in_force = EffectiveConfiguration(config, {"identity.login_block": "/etc/sluicemq.toml"})
     assert in_force.declares(Address(Kind.QUEUE, "orders"))
     assert not in_force.declares(Address(Kind.TOPIC, "orders"))
     views = in_force.settings()

@@ -23,7 +23,7 @@ from sluicemq.protocols.jmq.coordinator import Coordinator
 from sluicemq.protocols.msglite.session import MsgliteSession, ReplyAddresses
 from sluicemq.server.address import Url
 from sluicemq.server.identity.authenticator import ConnectionAccess
-from sluicemq.server.listening import Listener
+from sluicemq.server.listener_settings import Listener
 from tests.admin.inside import Inside
 from tests.authorization.matrix import SECRET, Actor
 from tests.protocols.harness import RecordedTransport, RoomPeer

@@ -32,7 +32,7 @@ from sluicemq.pipeline.sink.columns import COLUMNS
 from sluicemq.pipeline.source import options as source
 from sluicemq.pipeline.tables import datasource
 from sluicemq.server.identity import audit
-from sluicemq.server.listening import Limits, Listener
+from sluicemq.server.listener_settings import Listener, ListenerLimits
 from sluicemq.server.loading import SECTIONS
 from sluicemq.server.settings import choices, settings_of
 from sluicemq.server.tracing import spans
@@ -81,7 +81,11 @@ def settings() -> Uses:
         if struct is not DestinationSettings:
             keys = [key for key in settings_of(struct) if (*path, key) not in SECTIONS]
             names += [".".join((*path, key)) for key in keys]
-    names += [f"listeners.{key}" for key in settings_of(Listener) if key not in settings_of(Limits)]
+    names += [
+        f"listeners.{key}"
+        for key in settings_of(Listener)
+        if key not in settings_of(ListenerLimits)
+    ]
     names += [f"broker.default_destination.{key}" for key in settings_of(DestinationSettings)]
     return _plain(names)
 

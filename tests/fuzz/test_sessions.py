@@ -15,7 +15,7 @@ from sluicemq.protocols.transport import Session, Transport
 from sluicemq.server.address import Url
 from sluicemq.server.config import Config
 from sluicemq.server.identity.authenticator import Authenticator
-from sluicemq.server.listening import Listener
+from sluicemq.server.listener_settings import Listener
 from sluicemq.server.rooms import Rooms
 from tests.fuzz import corpus
 from tests.fuzz import jmq as jmq_corpus

@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Final
 
 from sluicemq.server.config import Config
-from sluicemq.server.reference import render
+from sluicemq.server.configuration_reference import render
 
 USERS_NAME: Final = "users.json"
 CONFIGURATION_NAME: Final = "configuration.toml"

@@ -20,7 +20,7 @@ import structlog
 
 from sluicemq.model.errors import JournalError, TooManyConnections
 from sluicemq.protocols.transport import Login, Session, SessionInfo
-from sluicemq.server.peers import name_of, peer_user
+from sluicemq.server.peer_identity import name_of, peer_user
 
 if TYPE_CHECKING:
     from sluicemq.broker import Consumer

@@ -15,10 +15,10 @@ import structlog
 from sluicemq.model.errors import ConfigurationError, TooManyConnections
 from sluicemq.server.address import Url
 from sluicemq.server.connection import Connection
-from sluicemq.server.doorkeeper import Doorkeeper
 from sluicemq.server.identity.failures import address_of
 from sluicemq.server.input import InputBudget
-from sluicemq.server.listening import Listener
+from sluicemq.server.listener_settings import Listener
+from sluicemq.server.tls_acceptor import TlsAcceptor
 from sluicemq.server.turns import Turns
 
 if TYPE_CHECKING:
@@ -68,7 +68,7 @@ class OpenListener:
         """Of connections that have gone."""
         self.bytes_out = 0
         self._servers: list[asyncio.Server] = []
-        self._doorkeeper: Doorkeeper | None = None
+        self._tls_acceptor: TlsAcceptor | None = None
         self.tls: Tls | None = None
         """None without TLS, and before `open`."""
 
@@ -84,7 +84,7 @@ class OpenListener:
         if not self.options.url.path:
             self.url = self.options.url._replace(port=sockets[0].getsockname()[1])
         if self.tls is not None:
-            self._doorkeeper = Doorkeeper(self, self.tls, sockets)
+            self._tls_acceptor = TlsAcceptor(self, self.tls, sockets)
         elif self.url.path:
             self._servers.append(await loop.create_unix_server(self._connect, sock=sockets[0]))
         else:
@@ -202,16 +202,16 @@ class OpenListener:
 
     async def stop_accepting(self) -> None:
         """Close the listening sockets; connections stay."""
-        if not self._servers and self._doorkeeper is None:
+        if not self._servers and self._tls_acceptor is None:
             return
         for connection in list(self.refusals):
             connection.abort("the broker stops")
         servers, self._servers = self._servers, []
         for server in servers:
             server.close()
-        doorkeeper, self._doorkeeper = self._doorkeeper, None
-        if doorkeeper is not None:
-            await doorkeeper.close()
+        tls_acceptor, self._tls_acceptor = self._tls_acceptor, None
+        if tls_acceptor is not None:
+            await tls_acceptor.close()
         if self.url.path:
             with contextlib.suppress(FileNotFoundError):
                 os.unlink(self.url.path)

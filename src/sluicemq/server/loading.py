@@ -32,13 +32,13 @@ from sluicemq.server.config import (
     MetricsSettings,
     TracingSettings,
 )
-from sluicemq.server.listening import (
+from sluicemq.server.listener_settings import (
     JMQ_SETTINGS,
     TOLD_OF_REFUSALS,
     VIBEMQ_SETTINGS,
     WITH_LOGINS,
-    Limits,
     Listener,
+    ListenerLimits,
     default_listeners,
     listener_of,
 )
@@ -58,7 +58,7 @@ SECTIONS: Final[dict[tuple[str, ...], type[msgspec.Struct]]] = {
     ("broker", "default_destination"): DestinationSettings,
     ("journal",): JournalOptions,
     ("identity",): IdentitySettings,
-    ("limits",): Limits,
+    ("limits",): ListenerLimits,
     ("jmq",): JmqSettings,
     ("http",): HttpSettings,
     ("metrics",): MetricsSettings,
@@ -318,7 +318,7 @@ class _Collector:
         return values
 
     def finish(self) -> Loaded:
-        limits = Limits(**self._section(("limits",)))
+        limits = ListenerLimits(**self._section(("limits",)))
         of_all = self._section(("broker", "default_destination"))
         default = DestinationSettings(**of_all)
         if self.listeners is None:

@@ -34,8 +34,8 @@ from sluicemq.protocols.vibemq.wire import MAX_BODY
 from sluicemq.server.auto import AutoSession
 from sluicemq.server.config import HttpSettings, JmqSettings
 from sluicemq.server.identity.authenticator import Authenticator
-from sluicemq.server.listening import Listener
-from sluicemq.server.recognise import PORT_MAPPER, recognise_jmq
+from sluicemq.server.listener_settings import Listener
+from sluicemq.server.protocol_detection import PORT_MAPPER, detect_jmq_protocol
 from sluicemq.server.services import Opened, services
 
 if TYPE_CHECKING:
@@ -215,7 +215,7 @@ class Rooms:
         return AutoSession(
             transport,
             lambda protocol: self._recognised(protocol, transport, options, refused=refused),
-            recognise_jmq,
+            detect_jmq_protocol,
             silent=PORT_MAPPER,
             patience=options.portmapper_timeout,
             login=Login.DUE,

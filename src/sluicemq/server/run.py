@@ -38,21 +38,21 @@ from sluicemq.protocols.jmq.metrics import Metrics
 from sluicemq.protocols.vibemq.offload import PARALLEL, Offload
 from sluicemq.server.background import BackgroundThread
 from sluicemq.server.backups import Backups
-from sluicemq.server.census import Census
 from sluicemq.server.clock import SystemClock, time_budget
 from sluicemq.server.config import Config
+from sluicemq.server.connection_registry import ConnectionRegistry
+from sluicemq.server.effective_configuration import EffectiveConfiguration
 from sluicemq.server.identity.authenticator import Authenticator
 from sluicemq.server.identity.management import UserManagement
-from sluicemq.server.inforce import InForce
 from sluicemq.server.input import InputBudget
-from sluicemq.server.lag import LoopLag
 from sluicemq.server.listener import OpenListener
-from sluicemq.server.listening import WITH_LOGINS, admin_listener
+from sluicemq.server.listener_settings import WITH_LOGINS, admin_listener
 from sluicemq.server.logs import configure
+from sluicemq.server.loop_lag import LoopLag
 from sluicemq.server.notices import Notices
-from sluicemq.server.notify import Notifier
 from sluicemq.server.rooms import Rooms
 from sluicemq.server.services import console_addresses, jms_address
+from sluicemq.server.systemd_notify import Notifier
 from sluicemq.server.tracing import setup as tracing
 from sluicemq.server.turns import Turns
 
@@ -251,8 +251,8 @@ class Server:
         self.lag = lateness.histogram
         context = Context(
             broker=broker,
-            connections=Census(self.listeners, budget),
-            configuration=InForce(config, self._origins),
+            connections=ConnectionRegistry(self.listeners, budget),
+            configuration=EffectiveConfiguration(config, self._origins),
             vitals=self,
             users=UserManagement(authenticator),
             sessions=Sessions(

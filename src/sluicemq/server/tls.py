@@ -19,7 +19,7 @@ import structlog
 from sluicemq.model.errors import ConfigurationError
 from sluicemq.server.certificates import KeyedChain, now, read_authorities, read_chain
 from sluicemq.server.handshake import HandshakeContext
-from sluicemq.server.listening import Listener
+from sluicemq.server.listener_settings import Listener
 
 REMIND_SECONDS: Final = 86_400.0
 """Between two warnings about the same certificate."""

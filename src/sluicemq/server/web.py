@@ -13,7 +13,7 @@ from sluicemq.admin.session import Http, HttpSession
 from sluicemq.protocols.transport import Session, Transport
 from sluicemq.server.config import HttpSettings
 from sluicemq.server.identity.authenticator import Authenticator
-from sluicemq.server.listening import Listener
+from sluicemq.server.listener_settings import Listener
 
 
 class HttpRoom:

@@ -38,7 +38,7 @@ from sluicemq.server.identity.passwords import (
 from sluicemq.server.identity.records import UserRecord
 from sluicemq.server.identity.store import UserStore
 from sluicemq.server.identity.tokens import make_token
-from sluicemq.server.listening import Listener
+from sluicemq.server.listener_settings import Listener
 from tests.server.identity.test_login_queue import Loop
 
 ADMIN_TOKEN = "a-token-that-was-made-up"

@@ -12,7 +12,7 @@ knows a user (required = auto), and from then on until it stops: a database that
 damaged meanwhile opens nothing.
 
 When logins become required, connections that act as everybody and would not do so any more are
-disconnected. Listeners of protocols without logins stay open, see `listening.is_open`.
+disconnected. Listeners of protocols without logins stay open, see `listener_settings.is_open`.
 """
 
 from __future__ import annotations
@@ -56,7 +56,7 @@ from sluicemq.server.identity.store import UserStore
 from sluicemq.server.identity.tokens import fingerprint
 from sluicemq.server.identity.upgrades import PasswordUpgrades
 from sluicemq.server.identity.user_snapshot import UserSnapshot
-from sluicemq.server.listening import Listener, is_open
+from sluicemq.server.listener_settings import Listener, is_open
 
 LOCAL: Final = Identity("(local)", superuser=True)
 """Who may open the admin socket: the owner of the data, who could change all of it anyway."""

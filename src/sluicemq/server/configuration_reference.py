@@ -15,14 +15,14 @@ import msgspec
 
 from sluicemq.model.destination import DestinationSettings, differing
 from sluicemq.server.config import Config
-from sluicemq.server.listening import (
+from sluicemq.server.listener_settings import (
     DEFAULT_LISTENERS,
     JMQ_SETTINGS,
     TLS_SETTINGS,
     TOLD_OF_REFUSALS,
     VIBEMQ_SETTINGS,
-    Limits,
     Listener,
+    ListenerLimits,
 )
 from sluicemq.server.loading import (
     CONFIG_VARIABLE,
@@ -202,7 +202,7 @@ def _top_level() -> list[Setting]:
 
 
 def _listener_only() -> list[Setting]:
-    limits = settings_of(Limits)
+    limits = settings_of(ListenerLimits)
     return [s for s in settings_of(Listener).values() if s.name != "url" and s.name not in limits]
 
 

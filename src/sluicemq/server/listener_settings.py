@@ -48,7 +48,7 @@ def is_open(url: Url, user: str, required: str, insecure_public: bool) -> bool:
     return not user and required != "always" and (insecure_public or not url.public)
 
 
-class Limits(msgspec.Struct, frozen=True, kw_only=True):
+class ListenerLimits(msgspec.Struct, frozen=True, kw_only=True):
     """What one connection may cost the broker. Each listener may say otherwise."""
 
     max_connections: Annotated[
@@ -140,7 +140,7 @@ class Limits(msgspec.Struct, frozen=True, kw_only=True):
     ] = 60.0
 
 
-class Listener(Limits, frozen=True, kw_only=True):
+class Listener(ListenerLimits, frozen=True, kw_only=True):
     """One address that clients connect to, with its own limits."""
 
     url: Url
@@ -451,10 +451,12 @@ _UNSAID: Final = {
 
 def default_listeners() -> tuple[Listener, ...]:
     """Every served protocol on its traditional loopback port."""
-    return tuple(listener_of({"url": Url.parse(url)}, Limits()) for url in DEFAULT_LISTENERS)
+    return tuple(
+        listener_of({"url": Url.parse(url)}, ListenerLimits()) for url in DEFAULT_LISTENERS
+    )
 
 
-def listener_of(values: Mapping[str, Any], limits: Limits) -> Listener:
+def listener_of(values: Mapping[str, Any], limits: ListenerLimits) -> Listener:
     """Return a listener with its own settings, `url` among them, and else those of `limits`.
 
     One of VibeMQ has not more than VIBEMQ_FRAME_BYTES from there: its clients cannot read more.

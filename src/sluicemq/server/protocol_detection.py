@@ -35,7 +35,7 @@ HTTP_METHODS: Final = (
 _TEXT: Final = frozenset(range(0x20, 0x7F)) | frozenset(b"\t\r\n")
 
 
-def recognise(first: bytes) -> str | None:
+def detect_protocol(first: bytes) -> str | None:
     """Return the protocol's name; "" if it is none of ours; None if more bytes are needed."""
     if not first:
         return None
@@ -62,7 +62,7 @@ def recognise(first: bytes) -> str | None:
     return "msglite" if first[1] in _TEXT else ""
 
 
-def recognise_jmq(first: bytes) -> str | None:
+def detect_jmq_protocol(first: bytes) -> str | None:
     """Only what a listener for JMS clients serves: packets, and questions to the port mapper, which
     may be an empty line."""
     if not first:

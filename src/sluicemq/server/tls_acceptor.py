@@ -20,7 +20,7 @@ import structlog
 
 from sluicemq.server.connection import Connection
 from sluicemq.server.handshake import ARRIVING
-from sluicemq.server.peers import name_of
+from sluicemq.server.peer_identity import name_of
 
 if TYPE_CHECKING:
     from sluicemq.server.listener import OpenListener
@@ -56,7 +56,7 @@ class Arrival:
         self.timer: asyncio.TimerHandle | None = None
 
 
-class Doorkeeper:
+class TlsAcceptor:
     """Accepts on the sockets of one TLS listener."""
 
     def __init__(self, listener: OpenListener, tls: Tls, sockets: list[socket.socket]) -> None:

@@ -10,14 +10,14 @@ import msgspec
 from sluicemq.admin.ports import SettingView
 from sluicemq.model.destination import Address
 from sluicemq.server.config import Config
-from sluicemq.server.listening import Listener
+from sluicemq.server.configuration_reference import applies, plain
+from sluicemq.server.listener_settings import Listener
 from sluicemq.server.loading import setting_paths
-from sluicemq.server.reference import applies, plain
 from sluicemq.server.settings import Setting, settings_of
 from sluicemq.server.units import Unit, format_quantity
 
 
-class InForce:
+class EffectiveConfiguration:
     """See `sluicemq.admin.ports.Configuration`."""
 
     def __init__(self, config: Config, origins: Mapping[str, str]) -> None:

@@ -10,7 +10,7 @@ from sluicemq.server.input import InputBudget
 from sluicemq.server.listener import OpenListener
 
 
-class Census:
+class ConnectionRegistry:
     """See `sluicemq.admin.ports.Connections`."""
 
     def __init__(self, listeners: Sequence[OpenListener], budget: InputBudget) -> None:
