@@ -21,6 +21,7 @@ from sluicemq.model.access import Operation, Permission
 from sluicemq.server.address import Url
 from sluicemq.server.backups import Backups
 from sluicemq.server.config import BrokerSettings, Config, IdentitySettings
+from sluicemq.server.event_loop_batch import EventLoopBatch
 from sluicemq.server.identity import changes
 from sluicemq.server.identity.authenticator import Authenticator
 from sluicemq.server.identity.management import UserManagement
@@ -29,7 +30,6 @@ from sluicemq.server.identity.records import UserRecord
 from sluicemq.server.identity.store import UserStore
 from sluicemq.server.identity.tokens import make_token
 from sluicemq.server.listener_settings import Listener
-from sluicemq.server.turns import Turns
 from tests.admin.client import Answer
 from tests.admin.world import context
 from tests.broker.deadlines import ScanTime
@@ -75,7 +75,7 @@ class Inside:
         self.broker = Broker(
             journal or MemoryJournal(), self.clock, start_deadline=self.scan_time.start
         )
-        self.turns = Turns(loop, self.broker, self._failed)
+        self.batch = EventLoopBatch(loop, self.broker, self._failed)
         self.directory = directory
         self.store = UserStore(directory / "users.json")
         config = Config(

@@ -43,7 +43,7 @@ def looped(scenario: Scenario) -> Callable[[], None]:
 
 
 class House(RoomHarness):
-    """Connections to the HTTP room of a broker in memory."""
+    """Connections to the HTTP listener of a broker in memory."""
 
     def __init__(self) -> None:
         super().__init__()

@@ -35,7 +35,7 @@ from sluicemq.server.identity import audit
 from sluicemq.server.listener_settings import Listener, ListenerLimits
 from sluicemq.server.loading import SECTIONS
 from sluicemq.server.settings import choices, settings_of
-from sluicemq.server.tracing import spans
+from sluicemq.server.tracing import otel_spans
 from tests.admin.inside import Inside
 
 Uses = dict[str, list[str]]
@@ -252,8 +252,8 @@ def options() -> Uses:
 
 def span_attributes() -> Uses:
     """Return the operations of spans, and their attributes that OpenTelemetry does not define."""
-    text = (ROOT / "server" / "tracing" / "spans.py").read_text("utf-8")
-    return _plain([*spans._KINDS, *re.findall(r'"(sluicemq\.[a-z.]+)"', text)])
+    text = (ROOT / "server" / "tracing" / "otel_spans.py").read_text("utf-8")
+    return _plain([*otel_spans._KINDS, *re.findall(r'"(sluicemq\.[a-z.]+)"', text)])
 
 
 def audit_events() -> Uses:

@@ -36,7 +36,7 @@ from sluicemq.server.auto import AutoSession
 from sluicemq.server.connection import Connection
 from sluicemq.server.input import InputBudget
 from tests.protocols.jmq.raw import basic
-from tests.server.test_connection import SocketTransport, Turns
+from tests.server.test_connection import EventLoopBatch, SocketTransport
 
 ACCESS: Final = Open(EVERYBODY)
 REPLIES: Final = ReplyAddresses(1)
@@ -101,11 +101,11 @@ class Server:
     """A broker, and one connection at a time to it."""
 
     def __init__(self, make: Callable[[Transport, Server], Session]) -> None:
-        self.turns = Turns()
+        self.batch = EventLoopBatch()
         broker = Broker(MemoryJournal(), ManualClock())
-        turns: Any = self.turns
-        turns.broker = broker
-        turns.loop = Loop()
+        batch: Any = self.batch
+        batch.broker = broker
+        batch.loop = Loop()
         self.broker = broker
         self.coordinator = Coordinator(broker)
         self.budget = InputBudget(1 << 30, 30.0)
@@ -113,7 +113,7 @@ class Server:
             budget=self.budget,
             closed=Counter(),
             logging_in=set(),
-            turns=self.turns,
+            batch=self.batch,
             admit=lambda _: lambda transport, _: make(transport, self),
             leave=lambda connection: self.listener.logging_in.discard(connection),
             claim_user=lambda *_: None,
@@ -146,10 +146,10 @@ class Server:
 
     def turn(self) -> None:
         self.broker.flush()
-        self.turns.end()
-        self.turns.loop.ring()
+        self.batch.end()
+        self.batch.loop.ring()
         self.broker.flush()
-        self.turns.end()
+        self.batch.end()
 
 
 def _http(transport: Transport, server: Server) -> Session:

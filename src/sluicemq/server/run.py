@@ -42,6 +42,7 @@ from sluicemq.server.clock import SystemClock, time_budget
 from sluicemq.server.config import Config
 from sluicemq.server.connection_registry import ConnectionRegistry
 from sluicemq.server.effective_configuration import EffectiveConfiguration
+from sluicemq.server.event_loop_batch import EventLoopBatch
 from sluicemq.server.identity.authenticator import Authenticator
 from sluicemq.server.identity.management import UserManagement
 from sluicemq.server.input import InputBudget
@@ -50,11 +51,10 @@ from sluicemq.server.listener_settings import WITH_LOGINS, admin_listener
 from sluicemq.server.logs import configure
 from sluicemq.server.loop_lag import LoopLag
 from sluicemq.server.notices import Notices
-from sluicemq.server.rooms import Rooms
 from sluicemq.server.services import console_addresses, jms_address
+from sluicemq.server.session_factories import SessionFactories
 from sluicemq.server.systemd_notify import Notifier
 from sluicemq.server.tracing import setup as tracing
-from sluicemq.server.turns import Turns
 
 EXIT_FAILED: Final = 1
 EXIT_JOURNAL: Final = 74
@@ -106,7 +106,7 @@ class Server:
         self.admin: OpenListener | None = None
         """The admin socket, which is asked to the end, and is in no list of listeners."""
         self.exit_code = 0
-        self._turns: Turns | None = None
+        self._batch: EventLoopBatch | None = None
         self._stop = asyncio.Event()
         self._stop_requested = False
         self._loop: asyncio.AbstractEventLoop | None = None
@@ -192,9 +192,9 @@ class Server:
         if self._tracing is None:
             broker = Broker(journal, clock, engine_settings, start_deadline=start_deadline)
         else:
-            ways = self._tracing.ways
+            span_recorder = self._tracing.span_recorder
             broker = TracedBroker(
-                journal, clock, ways, engine_settings, start_deadline=start_deadline
+                journal, clock, span_recorder, engine_settings, start_deadline=start_deadline
             )
         journal.snapshot_source = lambda: snapshot(broker)
         if isinstance(journal, FileJournal):
@@ -243,8 +243,8 @@ class Server:
     async def _serve(self, loop: asyncio.AbstractEventLoop, journal: Journal) -> None:
         config = self.config
         broker = self._build(journal)
-        self._turns = turns = Turns(loop, broker, self._fail)
-        turns.begin()
+        self._batch = batch = EventLoopBatch(loop, broker, self._fail)
+        batch.begin()
         budget = InputBudget(config.broker.input_memory_limit, config.broker.input_stall_timeout)
         authenticator = Authenticator(config, loop.call_soon_threadsafe)
         lateness = LoopLag(loop)
@@ -274,7 +274,7 @@ class Server:
         )
         background = BackgroundThread(loop.call_soon_threadsafe)
         unpacking = BackgroundThread(loop.call_soon_threadsafe, PARALLEL)
-        rooms = Rooms(
+        session_factories = SessionFactories(
             broker,
             self,
             authenticator,
@@ -299,12 +299,17 @@ class Server:
         chores: list[asyncio.Task[None]] = []
         try:
             for options in config.listeners:
-                room, refusing = rooms.of(options), rooms.refusing(options)
-                listener = OpenListener(options, room, turns, budget, refusing)
+                session_factory, refusing = (
+                    session_factories.of(options),
+                    session_factories.refusing(options),
+                )
+                listener = OpenListener(options, session_factory, batch, budget, refusing)
                 await listener.open()
                 self.listeners.append(listener)
             admin = admin_listener(config.admin_socket)
-            self.admin = OpenListener(admin, rooms.http(admin, local=True), turns, budget)
+            self.admin = OpenListener(
+                admin, session_factories.http(admin, local=True), batch, budget
+            )
             await self.admin.open()
             self._warn_open(authenticator)
             self._state = "serving"
@@ -314,12 +319,12 @@ class Server:
                 log.info("open the console in a browser", url=address)
             self._notifier.ready(f"serving, {len(self.listeners)} listeners")
             chores.append(
-                loop.create_task(self._keep_house(context, turns, authenticator, metrics, budget))
+                loop.create_task(self._keep_house(context, batch, authenticator, metrics, budget))
             )
-            chores.append(loop.create_task(self._keep_space(journal, turns)))
+            chores.append(loop.create_task(self._keep_space(journal, batch)))
             chores.append(loop.create_task(self._keep_certificates()))
             await self._stop.wait()
-            await self._drain(broker, turns)
+            await self._drain(broker, batch)
         finally:
             for chore in chores:
                 chore.cancel()
@@ -373,7 +378,7 @@ class Server:
     async def _keep_house(
         self,
         context: Context,
-        turns: Turns,
+        batch: EventLoopBatch,
         authenticator: Authenticator,
         metrics: Metrics,
         budget: InputBudget,
@@ -382,11 +387,11 @@ class Server:
         before = time.monotonic()
         while True:
             await asyncio.sleep(HOUSEKEEPING_SECONDS)
-            turns.begin()
+            batch.begin()
             now = time.monotonic()
             for _ in context.history.round(now - before):
                 await asyncio.sleep(0)
-                turns.begin()
+                batch.begin()
             before = now
             metrics.publish()
             authenticator.refresh()
@@ -395,12 +400,12 @@ class Server:
                 listener.sweep(broker.clock.steady)
             budget.review(broker.clock.steady)
 
-    async def _keep_space(self, journal: Journal, turns: Turns) -> None:
+    async def _keep_space(self, journal: Journal, batch: EventLoopBatch) -> None:
         while True:
             await asyncio.sleep(HOUSEKEEPING_SECONDS)
             # a file system may hang, which must not hold up the event loop
             await asyncio.to_thread(journal.measure_space)
-            turns.begin()
+            batch.begin()
             self._check_space(journal)
 
     async def _keep_certificates(self) -> None:
@@ -419,7 +424,7 @@ class Server:
 
     def _fail(self, error: Exception) -> None:
         """What cannot be survived: say so and go, without another word to any client."""
-        if self._turns is None:
+        if self._batch is None:
             return  # the journal could not even be opened, and that is what ends the start
         self._state = "failed"
         if self.exit_code == 0:
@@ -428,13 +433,13 @@ class Server:
                 log.error("the broker stops", error=str(error))
             else:
                 log.error("the broker stops: internal error", exc_info=error)
-            self._turns.halt()
+            self._batch.halt()
             for listener in self._all_listeners():
                 for connection in list(listener.connections):
                     connection.abort("the broker has failed")
             self._stop.set()
 
-    async def _drain(self, broker: Broker, turns: Turns) -> None:
+    async def _drain(self, broker: Broker, batch: EventLoopBatch) -> None:
         """Stop accepting, let everyone finish within the deadline, write everything down."""
         if self.exit_code:
             return
@@ -444,7 +449,7 @@ class Server:
         for listener in self.listeners:
             await listener.stop_accepting()
         broker.stopping = True
-        turns.begin()
+        batch.begin()
         for listener in self.listeners:
             for connection in list(listener.connections):
                 connection.shutdown()

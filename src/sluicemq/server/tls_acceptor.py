@@ -62,7 +62,7 @@ class TlsAcceptor:
     def __init__(self, listener: OpenListener, tls: Tls, sockets: list[socket.socket]) -> None:
         self._listener = listener
         self._tls = tls
-        self._loop = listener.turns.loop
+        self._loop = listener.batch.loop
         self._sockets = sockets
         self._silent: set[Arrival] = set()
         self._waiting: deque[Arrival] = deque()

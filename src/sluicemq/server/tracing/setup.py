@@ -9,7 +9,7 @@ from sluicemq.model.errors import ConfigurationError
 from sluicemq.model.message import Origin
 from sluicemq.protocols.jmq.mapping import with_properties
 from sluicemq.protocols.vibemq.mapping import with_headers
-from sluicemq.server.tracing.ways import Ways
+from sluicemq.server.tracing.span_recorder import SpanRecorder
 
 if TYPE_CHECKING:
     from opentelemetry.sdk.trace.export import SpanExporter
@@ -44,7 +44,7 @@ class Wanted(Protocol):
 class Tracing(NamedTuple):
     """What observes the engine, and what sends what it sees."""
 
-    ways: Ways
+    span_recorder: SpanRecorder
     export: Export
 
     def close(self) -> None:
@@ -61,7 +61,7 @@ def begin(wanted: Wanted, identity: bytes, exporter: SpanExporter | None = None)
         from opentelemetry.exporter.otlp.proto.http.trace_exporter import OTLPSpanExporter
 
         from sluicemq.server.tracing.export import Export
-        from sluicemq.server.tracing.spans import maker
+        from sluicemq.server.tracing.otel_spans import maker
     except ImportError as error:
         raise ConfigurationError(
             "tracing.endpoint is set, but OpenTelemetry is not installed "
@@ -70,4 +70,4 @@ def begin(wanted: Wanted, identity: bytes, exporter: SpanExporter | None = None)
     if exporter is None:
         exporter = OTLPSpanExporter(wanted.endpoint)
     export = Export(exporter, maker(wanted.service, identity.hex()))
-    return Tracing(Ways(export.put, wanted.ratio, wanted.limit, NATIVES), export)
+    return Tracing(SpanRecorder(export.put, wanted.ratio, wanted.limit, NATIVES), export)

@@ -15,12 +15,12 @@ from sluicemq.model.message import Durability, Origin
 from sluicemq.protocols.phpmq.mapping import came_with_ttl, to_message
 from sluicemq.server.config import TracingSettings
 from sluicemq.server.tracing import export as exporting
-from sluicemq.server.tracing import ways as noting
+from sluicemq.server.tracing import span_recorder
 from sluicemq.server.tracing.context import read
 from sluicemq.server.tracing.export import Export
+from sluicemq.server.tracing.otel_spans import maker
 from sluicemq.server.tracing.setup import NATIVES, begin
-from sluicemq.server.tracing.spans import maker
-from sluicemq.server.tracing.ways import Way, Ways
+from sluicemq.server.tracing.span_recorder import SpanRecord, SpanRecorder
 from tests.broker.support import Rig
 
 TRACE, SPAN = "0af7651916cd43dd8448eb211c80319c", "b7ad6b7169203331"
@@ -31,13 +31,13 @@ MAKE = maker("shop", "instance")
 class TracedRig(Rig):
     def __init__(self, ratio: float = 1.0, limit: int = 0) -> None:
         super().__init__()
-        self.noted: list[Way] = []
-        self.ways = Ways(self.noted.append, ratio, limit)
-        self.broker = TracedBroker(self.journal, self.clock, self.ways)
+        self.noted: list[SpanRecord] = []
+        self.span_recorder = SpanRecorder(self.noted.append, ratio, limit)
+        self.broker = TracedBroker(self.journal, self.clock, self.span_recorder)
 
     def spans(self) -> dict[str, ReadableSpan]:
         """What has been noted since the last call, by name."""
-        noted = [MAKE(way) for way in self.noted]
+        noted = [MAKE(span_record) for span_record in self.noted]
         self.noted.clear()
         assert len({span.name for span in noted}) == len(noted), [span.name for span in noted]
         return {span.name: span for span in noted}
@@ -141,8 +141,8 @@ def test_a_message_without_a_trace_begins_one_and_carries_it_on() -> None:
 
 def test_the_framing_of_a_phpmq_message_does_not_keep_it_from_carrying_a_trace() -> None:
     rig = TracedRig(ratio=1.0)
-    rig.ways = Ways(rig.noted.append, 1.0, 0, NATIVES)
-    rig.broker = TracedBroker(rig.journal, rig.clock, rig.ways)
+    rig.span_recorder = SpanRecorder(rig.noted.append, 1.0, 0, NATIVES)
+    rig.broker = TracedBroker(rig.journal, rig.clock, rig.span_recorder)
     queue = rig.queue("q")
     message = to_message(queue.address, b"a", -1, Durability.SYNC, rig.clock.wall)
     rig.broker.publish(queue, message)
@@ -154,7 +154,7 @@ def test_the_ratio_is_of_those_that_belong_to_no_trace(monkeypatch: pytest.Monke
     rig = TracedRig(ratio=0.25)
     queue = rig.queue("q")
     for drawn, traced in ((0.24, True), (0.25, False), (0.9, False)):
-        monkeypatch.setattr(noting, "random", lambda drawn=drawn: drawn)
+        monkeypatch.setattr(span_recorder, "random", lambda drawn=drawn: drawn)
         rig.send(queue, "a")
         assert bool(rig.spans()) is traced
 
@@ -224,7 +224,9 @@ def test_each_subscription_of_a_topic_has_its_own_delivery() -> None:
     for name in ("one", "two"):
         rig.read(rig.broker.subscribe(topic, name))
     rig.send(topic, "a")
-    delivered = [MAKE(way) for way in rig.noted if way.operation == "deliver"]
+    delivered = [
+        MAKE(span_record) for span_record in rig.noted if span_record.operation == "deliver"
+    ]
     names = {
         (span.attributes or {})["messaging.destination.subscription.name"] for span in delivered
     }
@@ -256,7 +258,7 @@ def test_a_name_that_is_no_text_can_be_sent() -> None:
 def test_there_is_a_limit_to_a_second(monkeypatch: pytest.MonkeyPatch) -> None:
     rig = TracedRig(limit=3)
     now = 1_000_000_000
-    monkeypatch.setattr(noting, "time_ns", lambda: now)
+    monkeypatch.setattr(span_recorder, "time_ns", lambda: now)
     queue = rig.queue("q")
     for _ in range(5):
         rig.send(queue, "a", durability=Durability.NONE)
@@ -267,17 +269,17 @@ def test_there_is_a_limit_to_a_second(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def test_what_is_remembered_is_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(noting, "MOST_REMEMBERED", 2)
+    monkeypatch.setattr(span_recorder, "MOST_REMEMBERED", 2)
     rig = TracedRig()
     queue = rig.queue("q")
     reader = rig.read(queue)
     rig.send(queue, "a", "b", "c", durability=Durability.NONE)
-    assert [way.operation for way in rig.noted].count("deliver") == 3
+    assert [span_record.operation for span_record in rig.noted].count("deliver") == 3
     reader.settle()
-    assert [way.operation for way in rig.noted].count("ack") == 2
+    assert [span_record.operation for span_record in rig.noted].count("ack") == 2
     rig.send(queue, "d", durability=Durability.NONE)
     reader.settle()
-    assert [way.operation for way in rig.noted].count("ack") == 3
+    assert [span_record.operation for span_record in rig.noted].count("ack") == 3
 
 
 class Collector(SpanExporter):
@@ -295,7 +297,7 @@ class Collector(SpanExporter):
         return SpanExportResult.SUCCESS
 
 
-def a_way() -> Way:
+def a_way() -> SpanRecord:
     rig = TracedRig()
     rig.send(rig.queue("q"), "a", durability=Durability.NONE)
     return rig.noted[0]
@@ -347,7 +349,7 @@ def test_what_is_set_up_sends_what_it_sees() -> None:
     tracing = begin(TracingSettings(endpoint="http://x", ratio=1.0), b"\1\2", memory)
     assert tracing is not None
     rig = Rig()
-    rig.broker = TracedBroker(rig.journal, rig.clock, tracing.ways)
+    rig.broker = TracedBroker(rig.journal, rig.clock, tracing.span_recorder)
     rig.send(rig.queue("q"), "a")
     tracing.close()
     finished = memory.get_finished_spans()

@@ -14,7 +14,7 @@ from opentelemetry.util.types import AttributeValue
 
 from sluicemq import __version__
 from sluicemq.model.message import Durability, Origin
-from sluicemq.server.tracing.ways import Way
+from sluicemq.server.tracing.span_recorder import SpanRecord
 
 SYSTEM: Final = "sluicemq"
 TEMPORARY: Final = "(temporary)"
@@ -38,7 +38,7 @@ _TYPES: Final = {
 _SAMPLED: Final = TraceFlags(TraceFlags.SAMPLED)
 
 
-def maker(service: str, instance: str) -> Callable[[Way], ReadableSpan]:
+def maker(service: str, instance: str) -> Callable[[SpanRecord], ReadableSpan]:
     """What makes the spans of one broker. `instance` is the identity of its data."""
     resource = Resource.create(
         {
@@ -49,33 +49,35 @@ def maker(service: str, instance: str) -> Callable[[Way], ReadableSpan]:
     )
     scope = InstrumentationScope("sluicemq", __version__)
 
-    def make(way: Way) -> ReadableSpan:
-        state = TraceState.from_header([way.state]) if way.state else None
-        facts = way.facts
+    def make(span_record: SpanRecord) -> ReadableSpan:
+        state = TraceState.from_header([span_record.state]) if span_record.state else None
+        facts = span_record.facts
         name = TEMPORARY if facts.temporary else _shown(facts.destination)
         return ReadableSpan(
-            name=f"{way.operation} {name}",
-            context=SpanContext(way.trace, way.span, False, _SAMPLED, state),
-            parent=SpanContext(way.trace, way.parent, way.remote, _SAMPLED, state)
-            if way.parent
+            name=f"{span_record.operation} {name}",
+            context=SpanContext(span_record.trace, span_record.span, False, _SAMPLED, state),
+            parent=SpanContext(
+                span_record.trace, span_record.parent, span_record.remote, _SAMPLED, state
+            )
+            if span_record.parent
             else None,
             resource=resource,
-            attributes=attributes(way),
-            kind=_KINDS[way.operation],
+            attributes=attributes(span_record),
+            kind=_KINDS[span_record.operation],
             instrumentation_scope=scope,
-            start_time=way.begun,
-            end_time=max(way.begun, way.ended),
+            start_time=span_record.begun,
+            end_time=max(span_record.begun, span_record.ended),
         )
 
     return make
 
 
-def attributes(way: Way) -> dict[str, AttributeValue]:
+def attributes(span_record: SpanRecord) -> dict[str, AttributeValue]:
     """What is said of a span."""
-    facts = way.facts
+    facts = span_record.facts
     said: dict[str, AttributeValue] = {
         "messaging.system": SYSTEM,
-        "messaging.operation.name": way.operation,
+        "messaging.operation.name": span_record.operation,
         "messaging.destination.name": _shown(facts.destination),
         "messaging.message.body.size": facts.size,
         "sluicemq.destination.kind": "topic" if facts.topic else "queue",
@@ -83,20 +85,20 @@ def attributes(way: Way) -> dict[str, AttributeValue]:
         "sluicemq.origin": Origin(facts.origin).name.lower(),
         "sluicemq.durability": Durability(facts.durability).name.lower(),
     }
-    if way.operation in _TYPES:
-        said["messaging.operation.type"] = _TYPES[way.operation]
+    if span_record.operation in _TYPES:
+        said["messaging.operation.type"] = _TYPES[span_record.operation]
     if facts.temporary:
         said["messaging.destination.temporary"] = True
     if facts.message_id:
         said["messaging.message.id"] = _shown(facts.message_id)
     if facts.correlation_id:
         said["messaging.message.conversation_id"] = _shown(facts.correlation_id)
-    if way.subscription:
-        said["messaging.destination.subscription.name"] = _shown(way.subscription)
-    if way.attempts:
-        said["sluicemq.delivery.attempt"] = way.attempts
-    if way.outcome:
-        said["sluicemq.outcome"] = way.outcome
+    if span_record.subscription:
+        said["messaging.destination.subscription.name"] = _shown(span_record.subscription)
+    if span_record.attempts:
+        said["sluicemq.delivery.attempt"] = span_record.attempts
+    if span_record.outcome:
+        said["sluicemq.outcome"] = span_record.outcome
     return said
 
 

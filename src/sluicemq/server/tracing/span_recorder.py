@@ -1,4 +1,4 @@
-"""The ways of messages, noted as spans: what the engine tells (`sluicemq.broker.traced`).
+"""Recording the path of messages as spans, from what the engine reports (`sluicemq.broker.traced`).
 
     publish orders   taken in ──────────────> shown to consumers; of SYNC messages, on disk
       journal orders   given to the journal ─> on disk
@@ -11,8 +11,8 @@ sender has written it, so that the consumer's own spans find the sender's. A mes
 begin a trace (`ratio`): then the broker's `publish` is its first span, and what the message carries
 on. So the broker need not remember anything about a message, and after a restart its trace goes on.
 
-All of this is on the way of each message. So a span is a tuple here; others make of it what is sent
-(`spans`, on a thread of its own).
+All of this runs for each message. So a span is a tuple here; `otel_spans` makes the OpenTelemetry
+span of it, on the exporter's thread.
 """
 
 from __future__ import annotations
@@ -39,8 +39,8 @@ Native = Callable[[Message, Mapping[str, str]], bytes]
 """`Message.native` with more properties."""
 
 
-class Way(NamedTuple):
-    """A span: part of the way of a message.
+class SpanRecord(NamedTuple):
+    """A span: part of the path of a message.
 
     operation  publish, journal, deliver, ack, release, discard
     parent     a span of the trace, or 0
@@ -110,18 +110,18 @@ class _Handling(NamedTuple):
     subscription: str
 
 
-class Ways:
+class SpanRecorder:
     """See the module, and `sluicemq.broker.traced.Observer`."""
 
     def __init__(
         self,
-        done: Callable[[Way], None],
+        done: Callable[[SpanRecord], None],
         ratio: float,
         limit: int,
         natives: Mapping[Origin, Native] | None = None,
     ) -> None:
         """`done` gets all spans. `ratio` of the messages that belong to no trace begin one; `limit`
-        is how many times in a second a way is followed, 0 = always. `natives` know how to add
+        is how many traces begin in a second at most, 0 = no limit. `natives` know how to add
         properties to what goes out as it came in."""
         self._done = done
         self._ratio = ratio
@@ -203,7 +203,7 @@ class Ways:
             _, taken, facts, shown = written.popleft()
             context = taken.context
             self._done(
-                Way(
+                SpanRecord(
                     "journal",
                     context.trace,
                     getrandbits(64) or 1,
@@ -236,7 +236,7 @@ class Ways:
         state = _state_of(message)
         span = getrandbits(64) or 1
         self._done(
-            Way(
+            SpanRecord(
                 "deliver",
                 found.trace,
                 span,
@@ -268,7 +268,7 @@ class Ways:
         elif how != ACKNOWLEDGED:
             operation = "discard"
         self._done(
-            Way(
+            SpanRecord(
                 operation,
                 handling.trace,
                 getrandbits(64) or 1,
@@ -288,7 +288,7 @@ class Ways:
         self._remember(facts.sequence, now)
         context = taken.context
         self._done(
-            Way(
+            SpanRecord(
                 "publish",
                 context.trace,
                 context.span,

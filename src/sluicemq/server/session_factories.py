@@ -44,7 +44,7 @@ if TYPE_CHECKING:
 _MODES: Final = {spelled(mode): mode for mode in Mode}
 _STRATEGIES: Final = {spelled(strategy): strategy for strategy in Strategy}
 
-Room = Callable[[Transport, Listener], Session]
+SessionFactory = Callable[[Transport, Listener], Session]
 """Makes the session of a new connection."""
 
 
@@ -52,7 +52,7 @@ def _ignore(_: str) -> None:
     return None
 
 
-class Rooms:
+class SessionFactories:
     """The protocols that this version serves, on one broker."""
 
     def __init__(
@@ -81,7 +81,7 @@ class Rooms:
         self._http_settings = http or HttpSettings()
         self._vitals = vitals
         self._replies = ReplyAddresses(broker.clock.wall)
-        self._rooms: dict[str, Room] = {
+        self._factories: dict[str, SessionFactory] = {
             "phpmq": self._phpmq,
             "phpmq-maintenance": self._maintenance,
             "msglite": self._msglite,
@@ -90,8 +90,8 @@ class Rooms:
             "jmq": self._jmq,
         }
 
-    def of(self, options: Listener) -> Room:
-        """The room of a listener; one of its own for each that may speak HTTP.
+    def of(self, options: Listener) -> SessionFactory:
+        """Return the session factory of a listener; each listener that may speak HTTP has its own.
 
         Raises ConfigurationError if this version has none for its protocol.
         """
@@ -101,7 +101,7 @@ class Rooms:
             return self._auto(options)
         return self._of(options.url.protocol)
 
-    def refusing(self, options: Listener) -> Room | None:
+    def refusing(self, options: Listener) -> SessionFactory | None:
         """Return what serves clients beyond the limit of connections of a listener: those of JMQ
         and VibeMQ can be told that there are too many. None for the other protocols."""
         if options.max_refusals and options.url.protocol == "jmq":
@@ -112,21 +112,21 @@ class Rooms:
             return self._auto(options, refused=True)
         return None
 
-    def _of(self, protocol: str) -> Room:
-        room = self._rooms.get(protocol)
-        if room is None:
+    def _of(self, protocol: str) -> SessionFactory:
+        session_factory = self._factories.get(protocol)
+        if session_factory is None:
             raise ConfigurationError(
                 f"this version does not serve {protocol}; it serves "
-                f"{', '.join((*self._rooms, 'http', 'auto'))}"
+                f"{', '.join((*self._factories, 'http', 'auto'))}"
             )
-        return room
+        return session_factory
 
-    def http(self, options: Listener, *, local: bool = False) -> Room:
-        """The room of an HTTP listener; `local` is the one of the admin socket."""
-        from sluicemq.server.web import HttpRoom
+    def http(self, options: Listener, *, local: bool = False) -> SessionFactory:
+        """Return the session factory of an HTTP listener; `local`: of the admin socket."""
+        from sluicemq.server.http_session_factory import HttpSessionFactory
 
         assert self._context is not None
-        return HttpRoom(
+        return HttpSessionFactory(
             self._context, self._authenticator, options, self._http_settings, local=local
         )
 
@@ -260,8 +260,8 @@ class Rooms:
             options.portmapper_timeout,
         )
 
-    def _auto(self, options: Listener, *, refused: bool = False) -> Room:
-        """Return the room of an `auto` listener.
+    def _auto(self, options: Listener, *, refused: bool = False) -> SessionFactory:
+        """Return the session factory of an `auto` listener.
 
         HTTP is the management API and the console, as on an HTTP listener with the same address:
         its clients log in by the same rules. There is none without a context.

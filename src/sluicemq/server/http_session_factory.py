@@ -1,4 +1,4 @@
-"""The HTTP room: what connections of one HTTP listener share, and their sessions.
+"""Sessions of one HTTP listener, and what its connections share.
 
 Only imported by a broker that has such a listener: the libraries behind it take time to load.
 """
@@ -16,7 +16,7 @@ from sluicemq.server.identity.authenticator import Authenticator
 from sluicemq.server.listener_settings import Listener
 
 
-class HttpRoom:
+class HttpSessionFactory:
     """Makes the session of a new connection of one listener."""
 
     def __init__(
@@ -47,7 +47,7 @@ class HttpRoom:
         self._http = Http(Application(replace(context, limits=limits)), options.max_header_bytes)
 
     def __call__(self, transport: Transport, options: Listener) -> Session:
-        """See `rooms.Room`."""
+        """See `session_factories.SessionFactory`."""
         if self._local:
             access = self._authenticator.open_local(transport)
         else:

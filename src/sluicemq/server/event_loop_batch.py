@@ -1,5 +1,5 @@
-"""The rhythm of the server: everything that arrives within one turn of the event loop is handled,
-then the engine is flushed once, then each connection is written to once."""
+"""The batch of one iteration of the event loop: everything that arrives within the iteration is
+handled, then the engine is flushed once, then each connection is written to once."""
 
 from __future__ import annotations
 
@@ -14,8 +14,8 @@ if TYPE_CHECKING:
     from sluicemq.server.connection import Connection
 
 
-class Turns:
-    """Begins and ends turns, and wakes the engine when time demands.
+class EventLoopBatch:
+    """Begins and ends batches, and wakes the engine when its deadline is due.
 
     `failed` is called with whatever the engine could not survive; then `dead` is set, and nothing
     is sent, acknowledged or given back any more.
@@ -38,14 +38,14 @@ class Turns:
         broker.wake = self.begin
 
     def begin(self) -> None:
-        """Something happens: there will be an end of the turn. Refreshes the clock once."""
+        """Begin a batch, unless one is open, and schedule its end. Refreshes the clock once."""
         if not self._open:
             self._open = True
             self.broker.refresh()
             self.loop.call_soon(self._end)
 
     def outgoing(self, connection: Connection) -> None:
-        """The connection has bytes to send at the end of the turn."""
+        """The connection has bytes to send at the end of the batch."""
         self._outgoing[connection] = None
         if not self._open:
             self.begin()
@@ -70,7 +70,7 @@ class Turns:
         except Exception as error:
             self.fail(error)
             return
-        # Writing may settle deliveries, which makes work for the next turn.
+        # Writing may settle deliveries, which makes work for the next batch.
         outgoing, self._outgoing = self._outgoing, {}
         for connection in outgoing:
             connection.flush()
