@@ -12,8 +12,8 @@ from typing import Any
 from urllib.parse import unquote
 
 from sluicemq.admin.app import Application
-from sluicemq.admin.identity import Caller
-from sluicemq.admin.sessions import COOKIE, Sessions
+from sluicemq.admin.caller import Caller
+from sluicemq.admin.browser_sessions import COOKIE, Sessions
 from sluicemq.broker import Broker, ManualClock
 from sluicemq.journal import MemoryJournal
 from sluicemq.journal.port import Journal

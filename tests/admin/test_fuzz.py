@@ -11,9 +11,9 @@ from hypothesis import strategies as st
 
 from sluicemq.admin.batches import Query
 from sluicemq.admin.errors import Problem
-from sluicemq.admin.identity import is_ours, read_authorization
+from sluicemq.admin.caller import is_ours, read_authorization
 from sluicemq.admin.journal import Extent, read_range
-from sluicemq.admin.parts import PartReader
+from sluicemq.admin.batch_part_reader import PartReader
 from sluicemq.admin.routing import Call, Endpoint, parameters
 from sluicemq.model.access import EVERYBODY, NOBODY
 from sluicemq.model.destination import Kind

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from sluicemq.admin.sessions import Sessions, cookie
+from sluicemq.admin.browser_sessions import Sessions, cookie
 from sluicemq.broker import ManualClock
 from sluicemq.model.access import EVERYBODY
 from sluicemq.server.identity import changes

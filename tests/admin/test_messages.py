@@ -8,7 +8,7 @@ from urllib.parse import quote
 
 import pytest
 
-from sluicemq.admin.context import Limits
+from sluicemq.admin.api_context import Limits
 from sluicemq.admin.message_view import view_of_body
 from sluicemq.model.destination import Address, Kind
 from sluicemq.model.message import BodyKind, Durability, Message, Origin

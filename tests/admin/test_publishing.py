@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from sluicemq.admin.context import Limits
+from sluicemq.admin.api_context import Limits
 from sluicemq.broker.settings import BrokerSettings
 from sluicemq.journal.space import SpaceLevel, SpaceReport
 from sluicemq.model.destination import Address, Kind

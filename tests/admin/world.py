@@ -6,10 +6,10 @@ from collections import Counter
 from collections.abc import Iterator
 from typing import Any
 
-from sluicemq.admin.context import Context, Limits
+from sluicemq.admin.api_context import Context, Limits
 from sluicemq.admin.history import History
-from sluicemq.admin.metrics.figures import Figures
-from sluicemq.admin.ports import (
+from sluicemq.admin.metrics.scrape_state import Figures
+from sluicemq.admin.server_interface import (
     Attached,
     AuditLine,
     ConnectionView,
@@ -20,7 +20,7 @@ from sluicemq.admin.ports import (
     State,
     UserView,
 )
-from sluicemq.admin.sessions import Sessions
+from sluicemq.admin.browser_sessions import Sessions
 from sluicemq.broker import Broker
 from sluicemq.model.destination import Address
 from sluicemq.model.histogram import Histogram

@@ -12,8 +12,8 @@ from typing import Any, Final
 import pytest
 
 from sluicemq.admin.app import Application
-from sluicemq.admin.pages import shelf
-from sluicemq.admin.ports import Attached, ConnectionView
+from sluicemq.admin.static_files import shelf
+from sluicemq.admin.server_interface import Attached, ConnectionView
 from sluicemq.admin.transactions import id_of
 from sluicemq.broker import BatchPart, Broker, ManualClock
 from sluicemq.broker.restore import snapshot

@@ -11,7 +11,7 @@ from typing import Any, Final
 
 import pytest
 
-from sluicemq.admin.session import Http, HttpSession
+from sluicemq.admin.http_session import Http, HttpSession
 from sluicemq.broker import Broker, ManualClock
 from sluicemq.journal.memory import MemoryJournal
 from sluicemq.model.access import EVERYBODY

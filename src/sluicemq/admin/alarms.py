@@ -20,8 +20,8 @@ from typing import Final
 
 import msgspec
 
-from sluicemq.admin.context import Context
-from sluicemq.admin.ports import ListenerView
+from sluicemq.admin.api_context import Context
+from sluicemq.admin.server_interface import ListenerView
 from sluicemq.journal.space import SpaceLevel
 from sluicemq.model.histogram import Distribution
 

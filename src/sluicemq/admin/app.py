@@ -2,7 +2,7 @@
 
     origin ── route ── login ── permission ── parameters ── body ── handler ── answer ── audit
 
-What there is to ask for is the table of all rooms' endpoints; see `routing`.
+What there is to ask for is the table of all endpoints; see `routing`.
 """
 
 from __future__ import annotations
@@ -18,34 +18,34 @@ from starlette.types import Message as Event
 from starlette.types import Receive, Scope, Send
 
 from sluicemq.admin import (
-    actions,
     audit,
     backup,
+    batch_writers,
     batches,
     configuration,
     connections,
     consumers,
     dead_letters,
     destinations,
-    events,
+    event_stream,
     health,
     journal,
     login,
+    message_actions,
     messages,
     openapi,
     overview,
-    pages,
     publishing,
     slots,
+    static_files,
     subscriptions,
     transactions,
     users,
-    writers,
 )
-from sluicemq.admin.bodies import SMALL_BYTES, Budget, announced, may_be_unread, pieces
-from sluicemq.admin.context import Context
+from sluicemq.admin.request_bodies import SMALL_BYTES, Budget, announced, may_be_unread, pieces
+from sluicemq.admin.api_context import Context
 from sluicemq.admin.errors import Problem, answer, refusal
-from sluicemq.admin.identity import (
+from sluicemq.admin.caller import (
     Who,
     caller_of,
     check_origin,
@@ -53,7 +53,7 @@ from sluicemq.admin.identity import (
     identify,
     is_browser,
 )
-from sluicemq.admin.metrics import page
+from sluicemq.admin.metrics import scrape_endpoint
 from sluicemq.admin.routing import (
     Call,
     Endpoint,
@@ -84,8 +84,8 @@ in one, or to be kept."""
 NOT_ASKED: Final = Who(NOBODY, lambda: NOBODY)
 """Who sends what nobody has to log in for."""
 
-ROOMS: Final[tuple[Callable[[Context], list[Endpoint]], ...]] = (
-    actions.endpoints,
+SERVICES: Final[tuple[Callable[[Context], list[Endpoint]], ...]] = (
+    message_actions.endpoints,
     audit.endpoints,
     backup.endpoints,
     batches.endpoints,
@@ -94,20 +94,20 @@ ROOMS: Final[tuple[Callable[[Context], list[Endpoint]], ...]] = (
     consumers.endpoints,
     dead_letters.endpoints,
     destinations.endpoints,
-    events.endpoints,
+    event_stream.endpoints,
     health.endpoints,
     journal.endpoints,
     login.endpoints,
     messages.endpoints,
     overview.endpoints,
-    page.endpoints,
-    pages.endpoints,
+    scrape_endpoint.endpoints,
+    static_files.endpoints,
     publishing.endpoints,
     slots.endpoints,
     subscriptions.endpoints,
     transactions.endpoints,
     users.endpoints,
-    writers.endpoints,
+    batch_writers.endpoints,
 )
 """Whoever has endpoints."""
 
@@ -118,7 +118,7 @@ class Application:
     def __init__(self, context: Context) -> None:
         self.context = context
         described = openapi.endpoints(lambda: self.table.endpoints)
-        self.table = Table([*described, *(each for room in ROOMS for each in room(context))])
+        self.table = Table([*described, *(each for service in SERVICES for each in service(context))])
         self._budget = Budget(TOGETHER_BYTES)
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:

@@ -7,8 +7,8 @@ from typing import Annotated
 import msgspec
 from msgspec import Meta
 
-from sluicemq.admin.context import Context
-from sluicemq.admin.ports import AuditLine, AuditLog
+from sluicemq.admin.api_context import Context
+from sluicemq.admin.server_interface import AuditLine, AuditLog
 from sluicemq.admin.routing import Call, Endpoint, Need
 
 

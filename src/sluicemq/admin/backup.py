@@ -27,10 +27,10 @@ import structlog
 from msgspec import Meta
 from starlette.responses import StreamingResponse
 
-from sluicemq.admin.context import Context
+from sluicemq.admin.api_context import Context
 from sluicemq.admin.errors import Problem
 from sluicemq.admin.journal import kept
-from sluicemq.admin.ports import Backups
+from sluicemq.admin.server_interface import Backups
 from sluicemq.admin.routing import Call, Endpoint, Need
 from sluicemq.journal.backup import create
 from sluicemq.journal.catalogue import BackupView, catalogue

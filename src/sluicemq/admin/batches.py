@@ -17,11 +17,11 @@ import msgspec
 from msgspec import Meta
 from msgspec.structs import replace
 
-from sluicemq.admin.bodies import Budget, announced, pieces
-from sluicemq.admin.context import Context, Limits
+from sluicemq.admin.request_bodies import Budget, announced, pieces
+from sluicemq.admin.api_context import Context, Limits
 from sluicemq.admin.errors import RETRY_SECONDS, Problem
-from sluicemq.admin.naming import shown
-from sluicemq.admin.parts import Addressed, PartReader
+from sluicemq.admin.printable_names import shown
+from sluicemq.admin.batch_part_reader import Addressed, PartReader
 from sluicemq.admin.routing import Call, Endpoint, Raw
 from sluicemq.broker import BatchAnswer, BatchPart, Broker
 from sluicemq.broker.deadletter import dead_letter_of

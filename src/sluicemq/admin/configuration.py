@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import msgspec
 
-from sluicemq.admin.context import Context
-from sluicemq.admin.ports import Configuration, SettingView
+from sluicemq.admin.api_context import Context
+from sluicemq.admin.server_interface import Configuration, SettingView
 from sluicemq.admin.routing import Call, Endpoint, Need
 
 

@@ -11,12 +11,12 @@ from typing import Annotated, Final, Literal
 import msgspec
 from msgspec import Meta
 
-from sluicemq.admin.context import Context
+from sluicemq.admin.api_context import Context
 from sluicemq.admin.errors import Problem
-from sluicemq.admin.naming import shown
-from sluicemq.admin.pace import Pace
-from sluicemq.admin.paging import Page, PageQuery, page_with
-from sluicemq.admin.ports import ConnectionView
+from sluicemq.admin.printable_names import shown
+from sluicemq.admin.time_slices import Pace
+from sluicemq.admin.pagination import Page, PageQuery, page_with
+from sluicemq.admin.server_interface import ConnectionView
 from sluicemq.admin.routing import Call, Endpoint, Need
 from sluicemq.model.access import Identity
 

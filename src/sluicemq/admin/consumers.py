@@ -8,12 +8,12 @@ from typing import Annotated, Literal
 import msgspec
 from msgspec import Meta
 
-from sluicemq.admin.context import Context
+from sluicemq.admin.api_context import Context
 from sluicemq.admin.destinations import sees
-from sluicemq.admin.naming import base64_of, shown
-from sluicemq.admin.pace import Pace
-from sluicemq.admin.paging import Page, PageQuery, page_of
-from sluicemq.admin.ports import Attached
+from sluicemq.admin.printable_names import base64_of, shown
+from sluicemq.admin.time_slices import Pace
+from sluicemq.admin.pagination import Page, PageQuery, page_of
+from sluicemq.admin.server_interface import Attached
 from sluicemq.admin.routing import KINDS, Call, Endpoint, from_base64
 from sluicemq.model.destination import Kind, decode_name
 

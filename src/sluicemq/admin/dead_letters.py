@@ -11,11 +11,11 @@ from typing import Final, Literal, NamedTuple
 
 import msgspec
 
-from sluicemq.admin.context import Context
+from sluicemq.admin.api_context import Context
 from sluicemq.admin.destinations import DestinationPages, sees
-from sluicemq.admin.naming import base64_of, shown
-from sluicemq.admin.pace import Pace
-from sluicemq.admin.paging import Page, PageQuery, page_with
+from sluicemq.admin.printable_names import base64_of, shown
+from sluicemq.admin.time_slices import Pace
+from sluicemq.admin.pagination import Page, PageQuery, page_with
 from sluicemq.admin.routing import Call, Endpoint
 from sluicemq.broker import Delivery, Destination
 from sluicemq.broker.deadletter import REASON

@@ -14,14 +14,14 @@ import msgspec
 from msgspec import UNSET, Meta, UnsetType
 from msgspec.structs import asdict, replace
 
-from sluicemq.admin.context import Context
-from sluicemq.admin.emptying import empty
+from sluicemq.admin.api_context import Context
+from sluicemq.admin.purge import empty
 from sluicemq.admin.errors import Problem
-from sluicemq.admin.naming import base64_of, shown
-from sluicemq.admin.pace import Pace
-from sluicemq.admin.paging import Page, PageQuery, page_with
+from sluicemq.admin.printable_names import base64_of, shown
+from sluicemq.admin.time_slices import Pace
+from sluicemq.admin.pagination import Page, PageQuery, page_with
 from sluicemq.admin.routing import Call, Endpoint
-from sluicemq.admin.waiting import durable
+from sluicemq.admin.durability import durable
 from sluicemq.broker import Destination, Subscription
 from sluicemq.model.access import Identity, Operation, matcher
 from sluicemq.model.destination import (

@@ -9,9 +9,9 @@ from typing import Final
 import msgspec
 
 from sluicemq import __version__
-from sluicemq.admin.context import Context
+from sluicemq.admin.api_context import Context
 from sluicemq.admin.errors import RETRY_SECONDS, Problem
-from sluicemq.admin.ports import State
+from sluicemq.admin.server_interface import State
 from sluicemq.admin.routing import Call, Endpoint, Need
 
 _READY: Final = "serving"

@@ -16,9 +16,9 @@ import msgspec
 from starlette.responses import Response
 from starlette.types import Receive, Scope, Send
 
-from sluicemq.admin.context import Context
+from sluicemq.admin.api_context import Context
 from sluicemq.admin.errors import Problem
-from sluicemq.admin.identity import Caller
+from sluicemq.admin.caller import Caller
 from sluicemq.admin.routing import Call, Endpoint, Need
 from sluicemq.journal import FileJournal
 from sluicemq.journal.format import FORMAT_VERSION

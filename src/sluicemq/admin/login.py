@@ -8,11 +8,11 @@ import msgspec
 from msgspec import Meta
 from starlette.responses import Response
 
-from sluicemq.admin.context import Context
+from sluicemq.admin.api_context import Context
 from sluicemq.admin.errors import Problem, answer
-from sluicemq.admin.ports import PermissionView
+from sluicemq.admin.server_interface import PermissionView
 from sluicemq.admin.routing import Call, Endpoint, Need
-from sluicemq.admin.sessions import Session, cookie
+from sluicemq.admin.browser_sessions import Session, cookie
 from sluicemq.model.access import Identity
 from sluicemq.model.errors import AuthenticationFailed, AuthenticationMissing
 from sluicemq.protocols.access import TOKEN_PREFIX, Credentials

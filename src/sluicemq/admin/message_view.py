@@ -22,7 +22,7 @@ from typing import Any, Final
 
 import msgspec
 
-from sluicemq.admin.naming import base64_of, shown
+from sluicemq.admin.printable_names import base64_of, shown
 from sluicemq.broker.deadletter import ATTEMPTS, REASON, TIME, origin_of
 from sluicemq.model.destination import Address, Kind
 from sluicemq.model.errors import ProtocolError

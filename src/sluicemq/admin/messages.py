@@ -21,7 +21,7 @@ import msgspec
 from msgspec import Meta
 from starlette.responses import Response
 
-from sluicemq.admin.context import Context
+from sluicemq.admin.api_context import Context
 from sluicemq.admin.destinations import MOST, found
 from sluicemq.admin.errors import Problem
 from sluicemq.admin.message_view import (
@@ -37,8 +37,8 @@ from sluicemq.admin.message_view import (
     raw_body,
     view_of_body,
 )
-from sluicemq.admin.naming import shown
-from sluicemq.admin.pace import Pace
+from sluicemq.admin.printable_names import shown
+from sluicemq.admin.time_slices import Pace
 from sluicemq.admin.routing import Call, Endpoint
 from sluicemq.admin.subscriptions import sees_subscription
 from sluicemq.broker import Broker, Delivery, Destination, Selector, Subscription

@@ -15,7 +15,7 @@ from starlette.responses import Response
 from sluicemq import __version__
 from sluicemq.admin.errors import MEDIA_TYPE
 from sluicemq.admin.routing import KINDS, PREFIX, Call, Endpoint, Need, Raw
-from sluicemq.admin.sessions import COOKIE
+from sluicemq.admin.browser_sessions import COOKIE
 from sluicemq.model.access import Operation
 
 PLACE: Final = "#/components/schemas/{name}"

@@ -14,7 +14,7 @@ from msgspec import UNSET, Meta, UnsetType
 from msgspec.structs import replace
 
 from sluicemq.admin.alarms import AlarmView, alarms
-from sluicemq.admin.context import Context
+from sluicemq.admin.api_context import Context
 from sluicemq.admin.destinations import sees
 from sluicemq.admin.errors import Problem
 from sluicemq.admin.history import STEP, TOTAL_STEPS

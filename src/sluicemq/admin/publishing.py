@@ -13,11 +13,11 @@ from typing import Annotated, Any, Final, Literal
 import msgspec
 from msgspec import UNSET, Meta, UnsetType
 
-from sluicemq.admin.context import Context
+from sluicemq.admin.api_context import Context
 from sluicemq.admin.destinations import MOST, not_found
 from sluicemq.admin.errors import Problem
 from sluicemq.admin.routing import KINDS, Call, Endpoint, from_base64
-from sluicemq.admin.waiting import durable
+from sluicemq.admin.durability import durable
 from sluicemq.model.access import Operation
 from sluicemq.model.destination import Address, CreatedBy, decode_name, encode_name
 from sluicemq.model.errors import DestinationNotFound

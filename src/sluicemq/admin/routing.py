@@ -28,9 +28,9 @@ from msgspec.inspect import IntType, Metadata, StructType, type_info
 from msgspec.structs import fields
 from starlette.requests import Request
 
-from sluicemq.admin.bodies import SMALL_BYTES
+from sluicemq.admin.request_bodies import SMALL_BYTES
 from sluicemq.admin.errors import Problem
-from sluicemq.admin.identity import Caller, Who
+from sluicemq.admin.caller import Caller, Who
 from sluicemq.model.access import Identity, Operation
 from sluicemq.model.destination import Address, Kind, decode_name
 from sluicemq.protocols.access import demand

@@ -12,7 +12,7 @@ from typing import Annotated, Any, Final, TypeVar
 import msgspec
 from msgspec import Meta
 
-from sluicemq.admin.context import Context
+from sluicemq.admin.api_context import Context
 from sluicemq.admin.errors import Problem
 from sluicemq.admin.journal import kept
 from sluicemq.admin.routing import Call, Endpoint, Need

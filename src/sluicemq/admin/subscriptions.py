@@ -15,14 +15,14 @@ from urllib.parse import unquote
 import msgspec
 from msgspec import Meta
 
-from sluicemq.admin.context import Context
+from sluicemq.admin.api_context import Context
 from sluicemq.admin.destinations import sees
 from sluicemq.admin.errors import Problem
-from sluicemq.admin.naming import base64_of, shown
-from sluicemq.admin.pace import Pace
-from sluicemq.admin.paging import Page, PageQuery, page_of
+from sluicemq.admin.printable_names import base64_of, shown
+from sluicemq.admin.time_slices import Pace
+from sluicemq.admin.pagination import Page, PageQuery, page_of
 from sluicemq.admin.routing import Call, Endpoint, from_base64
-from sluicemq.admin.waiting import durable
+from sluicemq.admin.durability import durable
 from sluicemq.broker import Destination, Subscription
 from sluicemq.model.access import Identity, Operation
 from sluicemq.model.destination import Address, Kind, decode_name

@@ -21,12 +21,12 @@ from typing import Annotated, Literal
 import msgspec
 from msgspec import Meta
 
-from sluicemq.admin.context import Context
+from sluicemq.admin.api_context import Context
 from sluicemq.admin.errors import Problem
-from sluicemq.admin.pace import Pace
-from sluicemq.admin.paging import Page, PageQuery, page_of
+from sluicemq.admin.time_slices import Pace
+from sluicemq.admin.pagination import Page, PageQuery, page_of
 from sluicemq.admin.routing import Call, Endpoint
-from sluicemq.admin.waiting import completed, durable
+from sluicemq.admin.durability import completed, durable
 from sluicemq.broker import Transaction, TransactionState
 from sluicemq.model.errors import ProtocolError
 from sluicemq.protocols.jmq.ids import decode_xid

@@ -11,10 +11,10 @@ from typing import Annotated, Literal, TypeVar
 import msgspec
 from msgspec import UNSET, Meta, UnsetType
 
-from sluicemq.admin.context import Context
+from sluicemq.admin.api_context import Context
 from sluicemq.admin.errors import Problem
-from sluicemq.admin.paging import Page, PageQuery, page_of, page_with
-from sluicemq.admin.ports import RoleView, UserChange, UserDirectory, UserView
+from sluicemq.admin.pagination import Page, PageQuery, page_of, page_with
+from sluicemq.admin.server_interface import RoleView, UserChange, UserDirectory, UserView
 from sluicemq.admin.routing import Call, Endpoint, Need
 from sluicemq.model.access import MAX_PATTERN, Operation, Permission
 from sluicemq.model.errors import UserExists, UserNotFound

@@ -16,7 +16,7 @@ MIGRATIONS_NAME: Final = "migrations.log"
 
 
 class Backups:
-    """See `sluicemq.admin.ports.Backups`."""
+    """See `sluicemq.admin.server_interface.Backups`."""
 
     def __init__(self, config: Config) -> None:
         self._config = config

@@ -4,14 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 
-from sluicemq.admin.ports import Attached, ConnectionView, InputView, ListenerView
+from sluicemq.admin.server_interface import Attached, ConnectionView, InputView, ListenerView
 from sluicemq.server.connection import Connection
 from sluicemq.server.input import InputBudget
 from sluicemq.server.listener import OpenListener
 
 
 class ConnectionRegistry:
-    """See `sluicemq.admin.ports.Connections`."""
+    """See `sluicemq.admin.server_interface.Connections`."""
 
     def __init__(self, listeners: Sequence[OpenListener], budget: InputBudget) -> None:
         """`listeners` are those in service, now or later; they share `budget`."""

@@ -7,7 +7,7 @@ from typing import Any
 
 import msgspec
 
-from sluicemq.admin.ports import SettingView
+from sluicemq.admin.server_interface import SettingView
 from sluicemq.model.destination import Address
 from sluicemq.server.config import Config
 from sluicemq.server.configuration_reference import applies, plain
@@ -18,7 +18,7 @@ from sluicemq.server.units import Unit, format_quantity
 
 
 class EffectiveConfiguration:
-    """See `sluicemq.admin.ports.Configuration`."""
+    """See `sluicemq.admin.server_interface.Configuration`."""
 
     def __init__(self, config: Config, origins: Mapping[str, str]) -> None:
         """`origins`: see `loading.Loaded`."""

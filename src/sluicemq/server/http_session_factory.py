@@ -8,8 +8,8 @@ from __future__ import annotations
 from dataclasses import replace
 
 from sluicemq.admin.app import Application
-from sluicemq.admin.context import BESIDES_BYTES, Context, Limits
-from sluicemq.admin.session import Http, HttpSession
+from sluicemq.admin.api_context import BESIDES_BYTES, Context, Limits
+from sluicemq.admin.http_session import Http, HttpSession
 from sluicemq.protocols.transport import Session, Transport
 from sluicemq.server.config import HttpSettings
 from sluicemq.server.identity.authenticator import Authenticator

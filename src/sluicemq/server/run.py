@@ -17,11 +17,11 @@ import structlog
 import uvloop
 
 from sluicemq import __version__
-from sluicemq.admin.context import Context
+from sluicemq.admin.api_context import Context
 from sluicemq.admin.history import History
-from sluicemq.admin.metrics.figures import Figures
-from sluicemq.admin.ports import State
-from sluicemq.admin.sessions import Sessions
+from sluicemq.admin.metrics.scrape_state import Figures
+from sluicemq.admin.server_interface import State
+from sluicemq.admin.browser_sessions import Sessions
 from sluicemq.broker import Broker
 from sluicemq.broker import BrokerSettings as EngineSettings
 from sluicemq.broker.build import COMPILED

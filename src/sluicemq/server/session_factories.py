@@ -39,7 +39,7 @@ from sluicemq.server.protocol_detection import PORT_MAPPER, detect_jmq_protocol
 from sluicemq.server.services import Opened, services
 
 if TYPE_CHECKING:
-    from sluicemq.admin.context import Context
+    from sluicemq.admin.api_context import Context
 
 _MODES: Final = {spelled(mode): mode for mode in Mode}
 _STRATEGIES: Final = {spelled(strategy): strategy for strategy in Strategy}

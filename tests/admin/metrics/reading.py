@@ -12,7 +12,7 @@ from prometheus_client.parser import text_string_to_metric_families
 
 from sluicemq.admin.metrics.destinations import DestinationFigures
 from sluicemq.admin.metrics.exposition import Exposition
-from sluicemq.admin.metrics.shown import Shown
+from sluicemq.admin.metrics.exported_destinations import Shown
 from tests.broker.support import Rig
 
 Labels = frozenset[tuple[str, str]]

@@ -11,17 +11,17 @@ from pathlib import Path
 from sluicemq.admin.app import Application
 from sluicemq.admin.metrics.exposition import OPENMETRICS, TEXT, Exposition
 from sluicemq.admin.metrics.families import ALL
-from sluicemq.admin.metrics.figures import FRESH_SECONDS, Figures
+from sluicemq.admin.metrics.scrape_state import FRESH_SECONDS, Figures
 from sluicemq.admin.metrics.process import Pauses, open_files, usage
 from sluicemq.admin.metrics.requests import Requests
-from sluicemq.admin.session import Http
+from sluicemq.admin.http_session import Http
 from sluicemq.cli.local import LocalBroker
 from sluicemq.cli.main import main
 from sluicemq.model.destination import Address, DestinationSettings, Kind
 from sluicemq.model.rows import row
 from tests.admin.client import HTTP, PHPMQ, TIMEOUT, Client
 from tests.admin.metrics.reading import Scrape, parse
-from tests.admin.test_session import HEAD, House, answers, looped
+from tests.admin.test_http_session import HEAD, House, answers, looped
 from tests.admin.world import context
 from tests.server.conftest import Start
 

@@ -21,8 +21,8 @@ from sluicemq.admin.metrics.families import (
     OLDEST,
     SUBSCRIPTION_GAUGES,
 )
-from sluicemq.admin.metrics.shown import LONGEST_NAME, Shown, counters_of
-from sluicemq.admin.pace import Pace
+from sluicemq.admin.metrics.exported_destinations import LONGEST_NAME, Shown, counters_of
+from sluicemq.admin.time_slices import Pace
 from sluicemq.broker import Broker, Delivery, Destination, Subscription
 from sluicemq.model.destination import Address, Kind
 from sluicemq.model.errors import JournalDamaged, RecordNotFound

@@ -25,8 +25,8 @@ from uvicorn.protocols.http.h11_impl import H11Protocol
 from uvicorn.server import ServerState
 
 from sluicemq.admin.errors import MEDIA_TYPE, document
-from sluicemq.admin.identity import Caller
-from sluicemq.admin.strict import StrictReceiveBuffer
+from sluicemq.admin.caller import Caller
+from sluicemq.admin.strict_http import StrictReceiveBuffer
 from sluicemq.protocols.access import Access
 from sluicemq.protocols.transport import Login, SessionInfo, Timer, Transport
 

@@ -7,8 +7,8 @@ from typing import TYPE_CHECKING, Final, NamedTuple
 
 if TYPE_CHECKING:
     from sluicemq.admin.history import History
-    from sluicemq.admin.metrics.figures import Figures
-    from sluicemq.admin.ports import (
+    from sluicemq.admin.metrics.scrape_state import Figures
+    from sluicemq.admin.server_interface import (
         AuditLog,
         Backups,
         Configuration,
@@ -16,7 +16,7 @@ if TYPE_CHECKING:
         UserDirectory,
         Vitals,
     )
-    from sluicemq.admin.sessions import Sessions
+    from sluicemq.admin.browser_sessions import Sessions
     from sluicemq.broker import Broker
     from sluicemq.broker.clock import Clock
 

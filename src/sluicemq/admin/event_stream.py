@@ -21,12 +21,12 @@ from msgspec import Meta
 from starlette.responses import Response
 from starlette.types import Receive, Scope, Send
 
-from sluicemq.admin.context import Context
+from sluicemq.admin.api_context import Context
 from sluicemq.admin.destinations import DestinationPages, DestinationQuery
 from sluicemq.admin.errors import RETRY_SECONDS, Problem
 from sluicemq.admin.overview import Overview
 from sluicemq.admin.routing import Call, Endpoint
-from sluicemq.admin.rows import Rows
+from sluicemq.admin.destination_page_cache import Rows
 
 TICK_SECONDS: Final = 1.0
 ROWS_TICKS: Final = 2

@@ -11,8 +11,8 @@ import h11
 import pytest
 
 from sluicemq.admin.app import Application
-from sluicemq.admin.context import Limits
-from sluicemq.admin.session import PATIENCE_SECONDS, SLOWEST, Http, HttpSession
+from sluicemq.admin.api_context import Limits
+from sluicemq.admin.http_session import PATIENCE_SECONDS, SLOWEST, Http, HttpSession
 from sluicemq.model.errors import AuthenticationFailed
 from sluicemq.model.rows import encode, row
 from sluicemq.protocols.access import OPEN, Admitted, Credentials, Open

@@ -8,9 +8,9 @@ from typing import Any
 
 import pytest
 
-from sluicemq.admin import rows
+from sluicemq.admin import destination_page_cache
 from sluicemq.admin.destinations import DestinationQuery
-from sluicemq.admin.rows import Rows
+from sluicemq.admin.destination_page_cache import Rows
 from sluicemq.model.access import EVERYBODY, Identity
 from tests.admin.inside import Inside, looped
 
@@ -51,7 +51,7 @@ async def test_nothing_old_is_told(inside: Inside) -> None:
     pages: Any = Pages()
     made = Rows(pages)
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(rows, "FRESH_SECONDS", 0.0)
+        patch.setattr(destination_page_cache, "FRESH_SECONDS", 0.0)
         for _ in range(3):
             await made.of(EVERYBODY, DestinationQuery())
     assert len(pages.asked) == 3

@@ -12,7 +12,7 @@ from importlib import resources
 
 import pytest
 
-from sluicemq.admin.pages import INDEX, MEDIA, POLICY, File, Shelf, imported, shelf
+from sluicemq.admin.static_files import INDEX, MEDIA, POLICY, File, Shelf, imported, shelf
 from tests.admin.client import HTTP, Answer
 from tests.server.conftest import Start
 
@@ -224,12 +224,12 @@ def test_no_text_becomes_markup_and_nothing_comes_from_elsewhere() -> None:
 
 
 def test_another_content_has_another_version(monkeypatch: pytest.MonkeyPatch) -> None:
-    from sluicemq.admin import pages
+    from sluicemq.admin import static_files
 
     before = shelf()
     contents = {name: file.content for name, file in before.files.items()}
     contents["app.js"] += b"\n"
-    monkeypatch.setattr(pages, "_read", lambda *_: list(contents.items()))
+    monkeypatch.setattr(static_files, "_read", lambda *_: list(contents.items()))
     after: Shelf = shelf.__wrapped__()
     assert after.version != before.version
     changed: File = after.files["app.js"]

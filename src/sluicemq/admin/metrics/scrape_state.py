@@ -10,7 +10,7 @@ from sluicemq.admin.metrics.destinations import DestinationFigures
 from sluicemq.admin.metrics.exposition import Exposition
 from sluicemq.admin.metrics.process import Pauses
 from sluicemq.admin.metrics.requests import Requests
-from sluicemq.admin.metrics.shown import Shown
+from sluicemq.admin.metrics.exported_destinations import Shown
 from sluicemq.broker import Broker
 
 FRESH_SECONDS: Final = 0.5

@@ -14,7 +14,7 @@ import time
 
 from starlette.responses import Response
 
-from sluicemq.admin.context import Context
+from sluicemq.admin.api_context import Context
 from sluicemq.admin.metrics import families as f
 from sluicemq.admin.metrics.exposition import (
     OPENMETRICS,
@@ -22,9 +22,9 @@ from sluicemq.admin.metrics.exposition import (
     Exposition,
     wants_openmetrics,
 )
-from sluicemq.admin.metrics.figures import FRESH_SECONDS
+from sluicemq.admin.metrics.scrape_state import FRESH_SECONDS
 from sluicemq.admin.metrics.process import add_process
-from sluicemq.admin.metrics.shown import OTHERS
+from sluicemq.admin.metrics.exported_destinations import OTHERS
 from sluicemq.admin.routing import Call, Endpoint, Need
 from sluicemq.journal import FileJournal, Slot
 from sluicemq.journal.liveness import Segment

@@ -23,7 +23,7 @@ from typing import Final, NamedTuple
 from starlette.requests import HTTPConnection
 
 from sluicemq.admin.errors import Problem
-from sluicemq.admin.sessions import COOKIE, Session, Sessions
+from sluicemq.admin.browser_sessions import COOKIE, Session, Sessions
 from sluicemq.model.access import Identity
 from sluicemq.model.errors import AccessError, AuthenticationMissing
 from sluicemq.protocols.access import Access, Credentials, LoginHandle

@@ -16,7 +16,7 @@ from typing import Annotated, Final, Literal
 import msgspec
 from msgspec import Meta
 
-from sluicemq.admin.context import Context
+from sluicemq.admin.api_context import Context
 from sluicemq.admin.destinations import found, not_found
 from sluicemq.admin.errors import Problem
 from sluicemq.admin.messages import (
@@ -28,11 +28,11 @@ from sluicemq.admin.messages import (
     selects,
     subscription_of,
 )
-from sluicemq.admin.naming import shown
-from sluicemq.admin.pace import Pace
+from sluicemq.admin.printable_names import shown
+from sluicemq.admin.time_slices import Pace
 from sluicemq.admin.publishing import Target
 from sluicemq.admin.routing import Call, Endpoint
-from sluicemq.admin.waiting import durable
+from sluicemq.admin.durability import durable
 from sluicemq.broker import Broker, Delivery, Destination, Selector, Subscription
 from sluicemq.broker.deadletter import origin_of
 from sluicemq.broker.delivery import READY

@@ -22,7 +22,7 @@ from typing import Final, NamedTuple
 
 from starlette.responses import Response
 
-from sluicemq.admin.context import Context
+from sluicemq.admin.api_context import Context
 from sluicemq.admin.errors import Problem
 from sluicemq.admin.routing import Call, Endpoint, Need
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Final
 
-from sluicemq.admin.pace import Pace
+from sluicemq.admin.time_slices import Pace
 from sluicemq.broker import Broker, Destination, Subscription
 from sluicemq.broker.delivery import DELAYED, Delivery
 from sluicemq.broker.handling import delete, is_held

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from sluicemq.admin.context import Limits
+from sluicemq.admin.api_context import Limits
 from sluicemq.broker import ManualClock, Window
 from sluicemq.model.destination import Address, Kind
 from sluicemq.model.message import Durability

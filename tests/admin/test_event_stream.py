@@ -12,7 +12,7 @@ from typing import Any
 
 import pytest
 
-from sluicemq.admin.events import EventPages, EventStream
+from sluicemq.admin.event_stream import EventPages, EventStream
 from sluicemq.admin.routing import Call
 from sluicemq.protocols.phpmq.client import BlockingPhpmqClient
 from tests.admin.client import HTTP, PHPMQ, TIMEOUT, Client

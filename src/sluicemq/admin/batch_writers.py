@@ -8,9 +8,9 @@ from typing import Annotated, Literal
 import msgspec
 from msgspec import Meta
 
-from sluicemq.admin.context import Context
-from sluicemq.admin.pace import Pace
-from sluicemq.admin.paging import Page, PageQuery, page_with
+from sluicemq.admin.api_context import Context
+from sluicemq.admin.time_slices import Pace
+from sluicemq.admin.pagination import Page, PageQuery, page_with
 from sluicemq.admin.routing import Call, Endpoint, Need
 
 
