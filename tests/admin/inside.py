@@ -12,8 +12,8 @@ from typing import Any
 from urllib.parse import unquote
 
 from sluicemq.admin.app import Application
+from sluicemq.admin.browser_sessions import COOKIE, BrowserSessions
 from sluicemq.admin.caller import Caller
-from sluicemq.admin.browser_sessions import COOKIE, Sessions
 from sluicemq.broker import Broker, ManualClock
 from sluicemq.journal import MemoryJournal
 from sluicemq.journal.port import Journal
@@ -88,7 +88,7 @@ class Inside:
         self.context = context(
             self.broker,
             users=UserManagement(self.authenticator),
-            sessions=Sessions(self.clock),
+            sessions=BrowserSessions(self.clock),
             audit=self.authenticator.audit,
             backups=None if backup_dir is None else Backups(config),
         )

@@ -9,8 +9,8 @@ from typing import Any
 import pytest
 
 from sluicemq.admin import destination_page_cache
+from sluicemq.admin.destination_page_cache import DestinationPageCache
 from sluicemq.admin.destinations import DestinationQuery
-from sluicemq.admin.destination_page_cache import Rows
 from sluicemq.model.access import EVERYBODY, Identity
 from tests.admin.inside import Inside, looped
 
@@ -33,7 +33,7 @@ class Pages:
 @looped
 async def test_who_asks_the_same_is_told_the_same(inside: Inside) -> None:
     pages: Any = Pages()
-    made = Rows(pages)
+    made = DestinationPageCache(pages)
     query = DestinationQuery()
     told = await asyncio.gather(*(made.of(EVERYBODY, DestinationQuery()) for _ in range(20)))
     assert set(told) == {b'{"page":1}'}
@@ -49,7 +49,7 @@ async def test_who_asks_the_same_is_told_the_same(inside: Inside) -> None:
 @looped
 async def test_nothing_old_is_told(inside: Inside) -> None:
     pages: Any = Pages()
-    made = Rows(pages)
+    made = DestinationPageCache(pages)
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(destination_page_cache, "FRESH_SECONDS", 0.0)
         for _ in range(3):
@@ -60,7 +60,7 @@ async def test_nothing_old_is_told(inside: Inside) -> None:
 @looped
 async def test_whoever_works_long_rests_long(inside: Inside) -> None:
     pages: Any = Pages(0.01)
-    made = Rows(pages)
+    made = DestinationPageCache(pages)
     queries = [DestinationQuery(page=number) for number in range(1, 4)]
     await asyncio.gather(*(made.of(EVERYBODY, query) for query in queries))
     first, second, third = pages.at
@@ -71,7 +71,7 @@ async def test_whoever_works_long_rests_long(inside: Inside) -> None:
 @looped
 async def test_who_leaves_waits_for_nothing(inside: Inside) -> None:
     pages: Any = Pages(60.0)
-    made = Rows(pages)
+    made = DestinationPageCache(pages)
     leaving = asyncio.Event()
     waiting = asyncio.ensure_future(made.unless(leaving, EVERYBODY, DestinationQuery()))
     await asyncio.sleep(0)
@@ -90,4 +90,4 @@ async def test_a_mistake_is_told(inside: Inside) -> None:
 
     pages: Any = Broken()
     with pytest.raises(ValueError, match="a mistake"):
-        await Rows(pages).unless(asyncio.Event(), EVERYBODY, DestinationQuery())
+        await DestinationPageCache(pages).unless(asyncio.Event(), EVERYBODY, DestinationQuery())

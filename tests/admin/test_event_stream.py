@@ -12,7 +12,7 @@ from typing import Any
 
 import pytest
 
-from sluicemq.admin.event_stream import EventPages, EventStream
+from sluicemq.admin.event_stream import EventEndpoints, EventStream
 from sluicemq.admin.routing import Call
 from sluicemq.protocols.phpmq.client import BlockingPhpmqClient
 from tests.admin.client import HTTP, PHPMQ, TIMEOUT, Client
@@ -160,7 +160,7 @@ class Reader:
     """Takes events from the application, one at a time."""
 
     def __init__(self, inside: Inside, visitor: Visitor, **query: bool) -> None:
-        self.pages = EventPages(inside.context, tick=0.001)
+        self.pages = EventEndpoints(inside.context, tick=0.001)
         [endpoint] = [each for each in inside.endpoints if each.path == "/events"]
         assert endpoint.query is not None
         self.identity: Any = inside.authenticator.user_snapshot.identity("anna")

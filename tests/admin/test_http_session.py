@@ -10,9 +10,9 @@ from typing import Any
 import h11
 import pytest
 
+from sluicemq.admin.api_context import ApiLimits
 from sluicemq.admin.app import Application
-from sluicemq.admin.api_context import Limits
-from sluicemq.admin.http_session import PATIENCE_SECONDS, SLOWEST, Http, HttpSession
+from sluicemq.admin.http_session import PATIENCE_SECONDS, SLOWEST, HttpService, HttpSession
 from sluicemq.model.errors import AuthenticationFailed
 from sluicemq.model.rows import encode, row
 from sluicemq.protocols.access import OPEN, Admitted, Credentials, Open
@@ -47,7 +47,7 @@ class House(RoomHarness):
 
     def __init__(self) -> None:
         super().__init__()
-        self.http = Http(Application(context(self.broker)), HEAD)
+        self.http = HttpService(Application(context(self.broker)), HEAD)
 
     def open(self, transport: Transport) -> Session:
         return HttpSession(transport, self.http, OPEN, host="127.0.0.1", tls=False)
@@ -373,7 +373,9 @@ async def test_a_stop() -> None:
 async def test_bodies_wait_for_room() -> None:
     """All together they take no more than the budget."""
     house = House()
-    house.http = Http(Application(context(house.broker, limits=Limits(part=1 << 28))), HEAD)
+    house.http = HttpService(
+        Application(context(house.broker, limits=ApiLimits(part=1 << 28))), HEAD
+    )
     announced = POST.replace(b"%d" % len(BODY), b"%d" % (1 << 28))
     first, second = house.connect(), house.connect()
     first.session.receive(announced)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from sluicemq.admin.browser_sessions import Sessions, cookie
+from sluicemq.admin.browser_sessions import BrowserSessions, cookie
 from sluicemq.broker import ManualClock
 from sluicemq.model.access import EVERYBODY
 from sluicemq.server.identity import changes
@@ -176,7 +176,7 @@ async def test_a_guest_is_none_any_more_when_there_are_users(inside: Inside) -> 
 
 def test_idle_and_absolute_times() -> None:
     clock = ManualClock()
-    sessions = Sessions(clock, idle=60, life=200)
+    sessions = BrowserSessions(clock, idle=60, life=200)
     secret, session = sessions.begin(lambda: EVERYBODY)
     for _ in range(3):
         clock.advance(59_000)
@@ -195,7 +195,7 @@ def test_idle_and_absolute_times() -> None:
 
 
 def test_too_many_sessions_end_the_one_unused_the_longest() -> None:
-    sessions = Sessions(ManualClock(), most=2)
+    sessions = BrowserSessions(ManualClock(), most=2)
     first, second = (sessions.begin(lambda: EVERYBODY)[0] for _ in range(2))
     assert sessions.find(first)
     third, _ = sessions.begin(lambda: EVERYBODY)

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from sluicemq.admin.api_context import Limits
+from sluicemq.admin.api_context import ApiLimits
 from sluicemq.broker import ManualClock, Window
 from sluicemq.model.destination import Address, Kind
 from sluicemq.model.message import Durability
@@ -79,13 +79,13 @@ async def test_all_are_moved_in_order_and_what_comes_meanwhile_is_not(inside: In
     send(jobs, *[str(number) for number in range(500)], broker=broker)
     send(jobs, "urgent", broker=broker, priority=9)
     send(jobs, "delayed", broker=broker, deliver_at=broker.clock.wall + 1000)
-    object.__setattr__(inside.context, "limits", Limits(action_seconds=0.0))
+    object.__setattr__(inside.context, "limits", ApiLimits(action_seconds=0.0))
     visitor = inside.visitor(local=True)
     done = await act(visitor, action="move", all=True, target=TARGET)
     total = done["done"]
     send(jobs, "new", broker=broker)
     rounds = 1
-    object.__setattr__(inside.context, "limits", Limits(action_seconds=0.001))
+    object.__setattr__(inside.context, "limits", ApiLimits(action_seconds=0.001))
     while done["next"] is not None:
         done = await act(visitor, action="move", all=True, target=TARGET, after=done["next"])
         total += done["done"]

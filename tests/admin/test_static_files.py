@@ -12,7 +12,15 @@ from importlib import resources
 
 import pytest
 
-from sluicemq.admin.static_files import INDEX, MEDIA, POLICY, File, Shelf, imported, shelf
+from sluicemq.admin.static_files import (
+    INDEX,
+    MEDIA,
+    POLICY,
+    StaticFile,
+    StaticFiles,
+    imported,
+    static_files,
+)
 from tests.admin.client import HTTP, Answer
 from tests.server.conftest import Start
 
@@ -44,7 +52,7 @@ def port(start: Start) -> int:
 
 
 def modules() -> dict[str, str]:
-    files = shelf().files
+    files = static_files().files
     return {name: file.content.decode() for name, file in files.items() if name.endswith(".js")}
 
 
@@ -95,7 +103,7 @@ def test_the_page_brings_no_script_and_no_style_of_its_own(port: int) -> None:
 
 
 def test_files_may_be_kept_for_ever_as_their_path_says_what_is_in_them(port: int) -> None:
-    here = shelf()
+    here = static_files()
     with asking(port) as connection:
         for name in ("app.js", "pages/overview.js", "tokens.css", "icon.svg"):
             answer = ask(connection, f"/console/{here.version}/{name}")
@@ -120,7 +128,7 @@ def test_who_has_a_file_is_not_sent_it_again(port: int) -> None:
 
 
 def test_small_on_the_way_for_those_who_understand_gzip(port: int) -> None:
-    here = shelf()
+    here = static_files()
     path = f"/console/{here.version}/app.js"
     with asking(port) as connection:
         answer = ask(connection, path, Accept_Encoding="br, gzip")
@@ -132,7 +140,7 @@ def test_small_on_the_way_for_those_who_understand_gzip(port: int) -> None:
 
 
 def test_there_is_nothing_but_the_files(port: int) -> None:
-    here = shelf()
+    here = static_files()
     paths = (
         "/console/app.js",
         f"/console/{here.version}",
@@ -164,7 +172,7 @@ def test_one_needs_no_login_to_see_the_page(start: Start) -> None:
 
 
 def test_every_file_has_a_kind_and_is_used() -> None:
-    files = shelf().files
+    files = static_files().files
     assert {name.rpartition(".")[2] for name in files} <= set(MEDIA)
     everything = {
         str(entry)
@@ -198,10 +206,10 @@ def lazily(name: str, source: str) -> list[str]:
 
 
 def test_what_the_overview_needs_is_asked_for_at_once() -> None:
-    index = shelf().files[INDEX].content.decode()
+    index = static_files().files[INDEX].content.decode()
     sources = modules()
     for name in (*imported("app.js", sources), *imported("pages/overview.js", sources)):
-        assert index.count(f'rel="modulepreload" href="{shelf().version}/{name}"') == 1, name
+        assert index.count(f'rel="modulepreload" href="{static_files().version}/{name}"') == 1, name
 
 
 FORBIDDEN = re.compile(
@@ -217,7 +225,7 @@ def test_no_text_becomes_markup_and_nothing_comes_from_elsewhere() -> None:
         assert set(re.findall(r"https?://[^\"'` )]+", source)) <= {"http://www.w3.org/2000/svg"}, (
             name
         )
-    for name, file in shelf().files.items():
+    for name, file in static_files().files.items():
         if name.endswith(".css"):
             assert b"url(" not in file.content, name
             assert b"@import" not in file.content, name
@@ -226,19 +234,19 @@ def test_no_text_becomes_markup_and_nothing_comes_from_elsewhere() -> None:
 def test_another_content_has_another_version(monkeypatch: pytest.MonkeyPatch) -> None:
     from sluicemq.admin import static_files
 
-    before = shelf()
+    before = static_files()
     contents = {name: file.content for name, file in before.files.items()}
     contents["app.js"] += b"\n"
     monkeypatch.setattr(static_files, "_read", lambda *_: list(contents.items()))
-    after: Shelf = shelf.__wrapped__()
+    after: StaticFiles = static_files.__wrapped__()
     assert after.version != before.version
-    changed: File = after.files["app.js"]
+    changed: StaticFile = after.files["app.js"]
     assert changed.tag != before.files["app.js"].tag
     assert after.files["dom.js"].tag == before.files["dom.js"].tag
 
 
 def test_small_enough_for_a_first_paint_within_a_second() -> None:
-    files = shelf().files
+    files = static_files().files
     sources = modules()
     first = {*imported("app.js", sources), *imported("pages/overview.js", sources)}
     first |= {name for name in files if name.endswith((".css", ".svg"))} | {"theme.js", INDEX}

@@ -12,8 +12,8 @@ from typing import Any, Final
 import pytest
 
 from sluicemq.admin.app import Application
+from sluicemq.admin.server_interface import AttachedConsumer, ConnectionView
 from sluicemq.admin.static_files import shelf
-from sluicemq.admin.server_interface import Attached, ConnectionView
 from sluicemq.admin.transactions import id_of
 from sluicemq.broker import BatchPart, Broker, ManualClock
 from sluicemq.broker.restore import snapshot
@@ -154,7 +154,7 @@ class HttpFixture:
         publish(broker, broker.declare(Address(Kind.QUEUE, DEAD)))
         consumed = broker.declare(Address(Kind.QUEUE, CONSUMED))
         reader = read(broker, consumed)
-        self.connections.attached.append(Attached(1, "jmq", "owner", reader.consumer))
+        self.connections.attached.append(AttachedConsumer(1, "jmq", "owner", reader.consumer))
         topic = broker.declare(Address(Kind.TOPIC, TOPIC))
         broker.subscribe(topic, DURABLE, durable=True, owner="owner")
         publish(broker, topic)

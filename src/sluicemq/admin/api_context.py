@@ -1,4 +1,4 @@
-"""What every room of endpoints is given. One for each HTTP listener; all but `limits` is shared."""
+"""What all endpoints are given. One for each HTTP listener; all but `limits` is shared."""
 
 from __future__ import annotations
 
@@ -6,8 +6,9 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Final, NamedTuple
 
 if TYPE_CHECKING:
+    from sluicemq.admin.browser_sessions import BrowserSessions
     from sluicemq.admin.history import History
-    from sluicemq.admin.metrics.scrape_state import Figures
+    from sluicemq.admin.metrics.scrape_state import ScrapeState
     from sluicemq.admin.server_interface import (
         AuditLog,
         Backups,
@@ -16,7 +17,6 @@ if TYPE_CHECKING:
         UserDirectory,
         Vitals,
     )
-    from sluicemq.admin.browser_sessions import Sessions
     from sluicemq.broker import Broker
     from sluicemq.broker.clock import Clock
 
@@ -25,7 +25,7 @@ BESIDES_BYTES: Final = 16 * 1024 * 1024
 """Of a part of a batch, beside one message of the largest size that its listener accepts."""
 
 
-class Limits(NamedTuple):
+class ApiLimits(NamedTuple):
     """What a listener accepts, in bytes: a part of a batch, a destination's name, a message, and
     one that is published over the API; how many streams of events at a time; how many messages, and
     for how long, one request may look at, and for how long it may act on them; and how many
@@ -43,7 +43,7 @@ class Limits(NamedTuple):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Context:
+class ApiContext:
     """See the module.
 
     broker         the engine; `broker.wake()` before anything that depends on the time
@@ -63,12 +63,12 @@ class Context:
     configuration: Configuration
     vitals: Vitals
     users: UserDirectory
-    sessions: Sessions
+    sessions: BrowserSessions
     audit: AuditLog
     history: History
-    figures: Figures
+    figures: ScrapeState
     backups: Backups | None = None
-    limits: Limits = field(default_factory=Limits)
+    limits: ApiLimits = field(default_factory=ApiLimits)
 
     @property
     def clock(self) -> Clock:

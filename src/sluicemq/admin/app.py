@@ -42,24 +42,24 @@ from sluicemq.admin import (
     transactions,
     users,
 )
-from sluicemq.admin.request_bodies import SMALL_BYTES, Budget, announced, may_be_unread, pieces
-from sluicemq.admin.api_context import Context
-from sluicemq.admin.errors import Problem, answer, refusal
+from sluicemq.admin.api_context import ApiContext
 from sluicemq.admin.caller import (
-    Who,
+    RequestIdentity,
     caller_of,
     check_origin,
     check_page,
     identify,
     is_browser,
 )
+from sluicemq.admin.errors import Problem, answer, refusal
 from sluicemq.admin.metrics import scrape_endpoint
+from sluicemq.admin.request_bodies import SMALL_BYTES, BodyBudget, announced, may_be_unread, pieces
 from sluicemq.admin.routing import (
     Call,
     Endpoint,
     Need,
-    Raw,
-    Table,
+    RawBody,
+    RouteTable,
     address_in,
     parameters,
     read_query,
@@ -81,10 +81,10 @@ HEADERS: Final = {
 """Of all responses that do not say otherwise: nothing of what is told here is a page, to be shown
 in one, or to be kept."""
 
-NOT_ASKED: Final = Who(NOBODY, lambda: NOBODY)
+NOT_ASKED: Final = RequestIdentity(NOBODY, lambda: NOBODY)
 """Who sends what nobody has to log in for."""
 
-SERVICES: Final[tuple[Callable[[Context], list[Endpoint]], ...]] = (
+SERVICES: Final[tuple[Callable[[ApiContext], list[Endpoint]], ...]] = (
     message_actions.endpoints,
     audit.endpoints,
     backup.endpoints,
@@ -115,11 +115,13 @@ SERVICES: Final[tuple[Callable[[Context], list[Endpoint]], ...]] = (
 class Application:
     """An ASGI application. All responses that are not what was asked for are refusals in JSON."""
 
-    def __init__(self, context: Context) -> None:
+    def __init__(self, context: ApiContext) -> None:
         self.context = context
         described = openapi.endpoints(lambda: self.table.endpoints)
-        self.table = Table([*described, *(each for service in SERVICES for each in service(context))])
-        self._budget = Budget(TOGETHER_BYTES)
+        self.table = RouteTable(
+            [*described, *(each for service in SERVICES for each in service(context))]
+        )
+        self._budget = BodyBudget(TOGETHER_BYTES)
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Answer one request."""
@@ -190,7 +192,7 @@ class Application:
 
     async def _handle(self, call: Call) -> Response:
         endpoint = call.endpoint
-        if endpoint.body is None or isinstance(endpoint.body, Raw):
+        if endpoint.body is None or isinstance(endpoint.body, RawBody):
             return _response(call, await endpoint.handler(call))
         size = _size(call.request, endpoint.limit)
         if size <= SMALL_BYTES:

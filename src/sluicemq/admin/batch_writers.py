@@ -8,10 +8,10 @@ from typing import Annotated, Literal
 import msgspec
 from msgspec import Meta
 
-from sluicemq.admin.api_context import Context
-from sluicemq.admin.time_slices import Pace
+from sluicemq.admin.api_context import ApiContext
 from sluicemq.admin.pagination import Page, PageQuery, page_with
 from sluicemq.admin.routing import Call, Endpoint, Need
+from sluicemq.admin.time_slices import TimeSlices
 
 
 class WritersQuery(PageQuery, kw_only=True, frozen=True):
@@ -34,10 +34,10 @@ class WriterView(msgspec.Struct, frozen=True):
     seen: Annotated[int, Meta(description="When its last part was written, ms since the epoch.")]
 
 
-class WriterPages:
+class WriterEndpoints:
     """GET /batches."""
 
-    def __init__(self, context: Context) -> None:
+    def __init__(self, context: ApiContext) -> None:
         self._context = context
 
     async def list(self, call: Call) -> Page[WriterView]:
@@ -46,7 +46,7 @@ class WriterPages:
         writers = self._context.broker.batches.writers
         ordered = writers.items() if query.order == "asc" else reversed(writers.items())
         chosen = list(islice(ordered, query.part.start, query.part.stop))
-        pace = Pace(self._context.broker)
+        slices = TimeSlices(self._context.broker)
         items = []
         for name, writer in chosen:
             parts = [rows for known in writer.partial.values() for _, rows in known]
@@ -60,19 +60,19 @@ class WriterPages:
                 seen=writer.seen,
             )
             items.append(view)
-            if pace.due:
-                await pace.rest()
+            if slices.due:
+                await slices.rest()
         return page_with(items, query, len(writers))
 
 
-def endpoints(context: Context) -> list[Endpoint]:
+def endpoints(context: ApiContext) -> list[Endpoint]:
     """What is told of writers; `batches` has what they send."""
-    pages = WriterPages(context)
+    handlers = WriterEndpoints(context)
     return [
         Endpoint(
             "GET",
             "/batches",
-            pages.list,
+            handlers.list,
             "Writers of batches",
             Need.SUPERUSER,
             query=WritersQuery,

@@ -29,7 +29,7 @@ MOST: Final = 1000
 _RANDOM_BYTES: Final = 32
 
 
-class Session:
+class BrowserSession:
     """One session; `csrf` is what its page shows. Times are steady ms."""
 
     __slots__ = ("began", "csrf", "key", "login_handle", "used")
@@ -46,7 +46,7 @@ class Session:
         return hmac.compare_digest(token.encode("utf-8", "replace"), self.csrf.encode())
 
 
-class Sessions:
+class BrowserSessions:
     """All of them, whichever listener they were begun at."""
 
     def __init__(
@@ -63,23 +63,23 @@ class Sessions:
         self._idle = round(idle * 1000)
         self._life = round(life * 1000)
         self._most = most
-        self._found: OrderedDict[bytes, Session] = OrderedDict()
+        self._found: OrderedDict[bytes, BrowserSession] = OrderedDict()
         """By the hash of the secret; the one that was used last at the end."""
         self.secure = secure
 
     def __len__(self) -> int:
         return len(self._found)
 
-    def begin(self, login_handle: LoginHandle) -> tuple[str, Session]:
+    def begin(self, login_handle: LoginHandle) -> tuple[str, BrowserSession]:
         """A new one, and its secret. The one unused the longest goes if there are too many."""
         secret = secrets.token_urlsafe(_RANDOM_BYTES)
-        session = Session(_key(secret), login_handle, self._clock.steady)
+        session = BrowserSession(_key(secret), login_handle, self._clock.steady)
         self._found[session.key] = session
         while len(self._found) > self._most or self._over(next(iter(self._found.values()))):
             self._found.popitem(last=False)
         return secret, session
 
-    def find(self, secret: str) -> Session | None:
+    def find(self, secret: str) -> BrowserSession | None:
         """The session with that secret, which is used by this."""
         session = self._found.get(_key(secret))
         if session is None or self.current(session) is None:
@@ -88,7 +88,7 @@ class Sessions:
         self._found.move_to_end(session.key)
         return session
 
-    def current(self, session: Session) -> Identity | None:
+    def current(self, session: BrowserSession) -> Identity | None:
         """Whom it acts as now; None when it is over. Does not count as use."""
         identity = None
         if session.key in self._found and not self._over(session):
@@ -97,11 +97,11 @@ class Sessions:
             self.end(session)
         return identity
 
-    def end(self, session: Session) -> None:
+    def end(self, session: BrowserSession) -> None:
         """Nobody is logged in by it any more."""
         self._found.pop(session.key, None)
 
-    def _over(self, session: Session) -> bool:
+    def _over(self, session: BrowserSession) -> bool:
         now = self._clock.steady
         return now - session.used >= self._idle or now - session.began >= self._life
 

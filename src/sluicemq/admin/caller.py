@@ -22,8 +22,8 @@ from typing import Final, NamedTuple
 
 from starlette.requests import HTTPConnection
 
+from sluicemq.admin.browser_sessions import COOKIE, BrowserSession, BrowserSessions
 from sluicemq.admin.errors import Problem
-from sluicemq.admin.browser_sessions import COOKIE, Session, Sessions
 from sluicemq.model.access import Identity
 from sluicemq.model.errors import AccessError, AuthenticationMissing
 from sluicemq.protocols.access import Access, Credentials, LoginHandle
@@ -32,7 +32,7 @@ from sluicemq.protocols.transport import Transport
 CSRF_HEADER: Final = "X-CSRF-Token"
 
 
-class Who(NamedTuple):
+class RequestIdentity(NamedTuple):
     """Who sends a request.
 
     current  whom it acts as at a later time, for answers that go on for long; None when the login
@@ -42,7 +42,7 @@ class Who(NamedTuple):
 
     identity: Identity
     current: Callable[[], Identity | None]
-    session: Session | None = None
+    session: BrowserSession | None = None
 
 
 class Caller:
@@ -82,7 +82,9 @@ class Caller:
         """For logs."""
         return self._transport.peer
 
-    async def identify(self, authorization: str, secret: str, sessions: Sessions) -> Who:
+    async def identify(
+        self, authorization: str, secret: str, sessions: BrowserSessions
+    ) -> RequestIdentity:
         """Who sends a request with that header and that cookie ("" if it has none).
         AuthenticationFailed, AuthenticationMissing; Problem for a header that has no meaning."""
         self.access.renew()
@@ -90,24 +92,24 @@ class Caller:
             return await self._by_header(authorization)
         guest = self.access.guest
         if guest is not None:
-            return Who(guest, self._current_guest)
+            return RequestIdentity(guest, self._current_guest)
         session = sessions.find(secret) if secret else None
         if session is not None and (identity := sessions.current(session)) is not None:
-            return Who(identity, lambda: sessions.current(session), session)
+            return RequestIdentity(identity, lambda: sessions.current(session), session)
         raise AuthenticationMissing("log in with a user name and a password, or with a token")
 
-    async def _by_header(self, authorization: str) -> Who:
+    async def _by_header(self, authorization: str) -> RequestIdentity:
         login_handle = self._login_handle
         if login_handle is not None and authorization == self._shown:
             identity = login_handle()
             if identity is not None:
-                return Who(identity, login_handle)
+                return RequestIdentity(identity, login_handle)
         self._login_handle = None
         credentials = read_authorization(authorization)
         identity = await self.login(credentials)
         self._login_handle = login_handle = self.access.login_handle(credentials)
         self._shown = authorization
-        return Who(identity, login_handle)
+        return RequestIdentity(identity, login_handle)
 
     def _current_guest(self) -> Identity | None:
         self.access.renew()
@@ -143,7 +145,7 @@ def caller_of(connection: HTTPConnection) -> Caller:
     return caller
 
 
-async def identify(connection: HTTPConnection, sessions: Sessions) -> Who:
+async def identify(connection: HTTPConnection, sessions: BrowserSessions) -> RequestIdentity:
     """Who sends a request; see `Caller.identify`."""
     secret = connection.cookies.get(COOKIE, "")
     header = connection.headers.get("authorization", "")
@@ -153,7 +155,7 @@ async def identify(connection: HTTPConnection, sessions: Sessions) -> Who:
     return who
 
 
-def check_page(connection: HTTPConnection, session: Session) -> None:
+def check_page(connection: HTTPConnection, session: BrowserSession) -> None:
     """Problem for what a page may have sent that has not logged in."""
     if not session.shows(connection.headers.get(CSRF_HEADER, "")):
         raise Problem(

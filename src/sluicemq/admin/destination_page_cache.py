@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Final
 import msgspec
 
 if TYPE_CHECKING:
-    from sluicemq.admin.destinations import DestinationPages, DestinationQuery
+    from sluicemq.admin.destinations import DestinationEndpoints, DestinationQuery
     from sluicemq.model.access import Identity
 
 FRESH_SECONDS: Final = 1.5
@@ -22,10 +22,10 @@ REST: Final = 9
 """Times as long as the last page has taken, until the next."""
 
 
-class Rows:
+class DestinationPageCache:
     """See the module."""
 
-    def __init__(self, pages: DestinationPages) -> None:
+    def __init__(self, pages: DestinationEndpoints) -> None:
         self._pages = pages
         self._lock = asyncio.Lock()
         self._free_at = 0.0

@@ -9,12 +9,14 @@ from functools import partial
 from sluicemq.broker import Broker
 
 
-async def durable(broker: Broker, sequence: int) -> None:
+async def wait_until_durable(broker: Broker, sequence: int) -> None:
     """Wait until a crash cannot take back what has that journal number; 0 = nothing."""
-    await completed(broker, partial(broker.when_durable, sequence))
+    await wait_until_called_back(broker, partial(broker.when_durable, sequence))
 
 
-async def completed(broker: Broker, begin: Callable[[Callable[[], None]], None]) -> None:
+async def wait_until_called_back(
+    broker: Broker, begin: Callable[[Callable[[], None]], None]
+) -> None:
     """Begin something, and wait until it calls back. Raises what `begin` raises."""
     broker.wake()
     future: asyncio.Future[None] = asyncio.get_running_loop().create_future()

@@ -21,12 +21,12 @@ from msgspec import Meta
 from starlette.responses import Response
 from starlette.types import Receive, Scope, Send
 
-from sluicemq.admin.api_context import Context
-from sluicemq.admin.destinations import DestinationPages, DestinationQuery
+from sluicemq.admin.api_context import ApiContext
+from sluicemq.admin.destination_page_cache import DestinationPageCache
+from sluicemq.admin.destinations import DestinationEndpoints, DestinationQuery
 from sluicemq.admin.errors import RETRY_SECONDS, Problem
 from sluicemq.admin.overview import Overview
 from sluicemq.admin.routing import Call, Endpoint
-from sluicemq.admin.destination_page_cache import Rows
 
 TICK_SECONDS: Final = 1.0
 ROWS_TICKS: Final = 2
@@ -48,7 +48,7 @@ class EventQuery(DestinationQuery, kw_only=True, frozen=True):
 class EventStream(Response):
     """A response that goes on until its events end, or its reader."""
 
-    def __init__(self, pages: EventPages, call: Call) -> None:
+    def __init__(self, pages: EventEndpoints, call: Call) -> None:
         super().__init__(media_type=MEDIA_TYPE)
         del self.headers["content-length"]
         self._pages = pages
@@ -67,14 +67,14 @@ class EventStream(Response):
             self._pages.open -= 1
 
 
-class EventPages:
+class EventEndpoints:
     """`/events`. `open` is how many streams there are."""
 
-    def __init__(self, context: Context, tick: float = TICK_SECONDS) -> None:
+    def __init__(self, context: ApiContext, tick: float = TICK_SECONDS) -> None:
         """`tick`: seconds between two looks."""
         self._context = context
         self._overview = Overview(context)
-        self._rows = Rows(DestinationPages(context))
+        self._rows = DestinationPageCache(DestinationEndpoints(context))
         self._tick = tick
         self.open = 0
 
@@ -138,14 +138,14 @@ def event(name: str, data: bytes) -> bytes:
     return b"event: %b\ndata: %b\n\n" % (name.encode(), data)
 
 
-def endpoints(context: Context) -> list[Endpoint]:
+def endpoints(context: ApiContext) -> list[Endpoint]:
     """What is at /events."""
-    pages = EventPages(context)
+    handlers = EventEndpoints(context)
     return [
         Endpoint(
             "GET",
             "/events",
-            pages.stream,
+            handlers.stream,
             "What happens, as it happens",
             query=EventQuery,
             media=MEDIA_TYPE,

@@ -24,8 +24,8 @@ from uvicorn.config import Config
 from uvicorn.protocols.http.h11_impl import H11Protocol
 from uvicorn.server import ServerState
 
-from sluicemq.admin.errors import MEDIA_TYPE, document
 from sluicemq.admin.caller import Caller
+from sluicemq.admin.errors import MEDIA_TYPE, document
 from sluicemq.admin.strict_http import StrictReceiveBuffer
 from sluicemq.protocols.access import Access
 from sluicemq.protocols.transport import Login, SessionInfo, Timer, Transport
@@ -58,7 +58,7 @@ class _Forward(logging.Handler):
             log.debug(record.getMessage().strip())
 
 
-class Http:
+class HttpService:
     """What all HTTP connections of a listener share."""
 
     def __init__(
@@ -189,7 +189,7 @@ class HttpSession:
     )
 
     def __init__(
-        self, transport: Transport, http: Http, access: Access, *, host: str, tls: bool
+        self, transport: Transport, http: HttpService, access: Access, *, host: str, tls: bool
     ) -> None:
         """`host` is the only name, beside addresses and `localhost`, by which guests may call the
         broker; "" = they may by any."""

@@ -16,8 +16,9 @@ from typing import Annotated, Final, Literal
 import msgspec
 from msgspec import Meta
 
-from sluicemq.admin.api_context import Context
+from sluicemq.admin.api_context import ApiContext
 from sluicemq.admin.destinations import found, not_found
+from sluicemq.admin.durability import wait_until_durable
 from sluicemq.admin.errors import Problem
 from sluicemq.admin.messages import (
     by_id,
@@ -29,10 +30,9 @@ from sluicemq.admin.messages import (
     subscription_of,
 )
 from sluicemq.admin.printable_names import shown
-from sluicemq.admin.time_slices import Pace
 from sluicemq.admin.publishing import Target
 from sluicemq.admin.routing import Call, Endpoint
-from sluicemq.admin.durability import durable
+from sluicemq.admin.time_slices import TimeSlices
 from sluicemq.broker import Broker, Delivery, Destination, Selector, Subscription
 from sluicemq.broker.deadletter import origin_of
 from sluicemq.broker.delivery import READY
@@ -101,7 +101,7 @@ class Done(msgspec.Struct, kw_only=True, frozen=True):
     next: str | None
 
 
-class Refusal(Exception):
+class MessageSkipped(Exception):
     """A message is left as it is."""
 
     def __init__(self, reason: str) -> None:
@@ -109,15 +109,15 @@ class Refusal(Exception):
         self.reason = reason
 
 
-class Work:
+class MessageActionRun:
     """One request, as far as it has come."""
 
-    def __init__(self, context: Context, call: Call, subscription: Subscription) -> None:
+    def __init__(self, context: ApiContext, call: Call, subscription: Subscription) -> None:
         body: ActionBody = call.body
         self.broker: Broker = context.broker
         self.call = call
         self.subscription = subscription
-        self.pace = Pace(self.broker)
+        self.slices = TimeSlices(self.broker)
         self.done = 0
         self.scanned = 0
         self.failed: list[Failure] = []
@@ -152,8 +152,8 @@ class Work:
 
     async def rest(self) -> None:
         """Let others go first, when it is time."""
-        if self.pace.due:
-            await self.pace.rest()
+        if self.slices.due:
+            await self.slices.rest()
 
     def answer(self, next: str | None) -> Done:
         """As far as it has come."""
@@ -163,10 +163,10 @@ class Work:
 Act = Callable[[Delivery], object]
 
 
-class ActionPages:
+class ActionEndpoints:
     """POST /destinations/{kind}/{name}/messages/actions"""
 
-    def __init__(self, context: Context) -> None:
+    def __init__(self, context: ApiContext) -> None:
         self._context = context
         self._broker = context.broker
 
@@ -182,7 +182,7 @@ class ActionPages:
         subscription = subscription_of(call, found(self._context, call), body.subscription)
         selector = await compiled(self._broker, body.selector)
         act = self._act(call, self._target(call, body))
-        work = Work(self._context, call, subscription)
+        work = MessageActionRun(self._context, call, subscription)
         next = None
         if body.ids is not None:
             await self._by_id(work, body.ids, act)
@@ -190,7 +190,7 @@ class ActionPages:
             next = await self._delayed(work, selector, act)
         else:
             next = await self._waiting(work, selector, act)
-        await durable(self._broker, self._broker.journal.next_sequence())
+        await wait_until_durable(self._broker, self._broker.journal.next_sequence())
         where = f" to {shown(str(body.target.address))}" if body.target is not None else ""
         call.note = f"{body.action}{where}: done {work.done}, failed {len(work.failed)}"
         return work.answer(next)
@@ -248,16 +248,16 @@ class ActionPages:
     def _send_back(self, call: Call, delivery: Delivery) -> None:
         origin = origin_of(self._broker.core.glance(delivery))
         if origin is None:
-            raise Refusal("no-origin")
+            raise MessageSkipped("no-origin")
         name = origin.address.name
         if not call.identity.may(Operation.PRODUCE, name):
             call.denied(f"{Operation.PRODUCE} {name}")
-            raise Refusal("forbidden")
+            raise MessageSkipped("forbidden")
         if is_temporary(name) and self._broker.find(origin.address) is None:
-            raise Refusal("origin-gone")
+            raise MessageSkipped("origin-gone")
         send_back(self._broker, delivery, origin, call.identity.creator)
 
-    async def _by_id(self, work: Work, ids: list[str], act: Act) -> None:
+    async def _by_id(self, work: MessageActionRun, ids: list[str], act: Act) -> None:
         for id in dict.fromkeys(ids):
             if work.over():
                 work.fail(id, "not-tried")
@@ -272,7 +272,9 @@ class ActionPages:
                 _try(work, delivery, act)
             await work.rest()
 
-    async def _waiting(self, work: Work, selector: Selector | None, act: Act) -> str | None:
+    async def _waiting(
+        self, work: MessageActionRun, selector: Selector | None, act: Act
+    ) -> str | None:
         """Along the line, as it was at the first request."""
         body: ActionBody = work.call.body
         line = work.subscription.everything
@@ -291,7 +293,7 @@ class ActionPages:
                         chosen.append(delivery)
                     else:
                         _try_waiting(work, delivery, act)
-                if work.pace.due or work.refused:
+                if work.slices.due or work.refused:
                     walk.back_to(delivery)
                     break
             delete(work.broker, work.subscription, chosen)
@@ -300,7 +302,9 @@ class ActionPages:
         ended = walk.priority < 0 or work.refused or work.subscription.closed
         return None if ended else cursor(walk.priority, walk.last, until)
 
-    async def _delayed(self, work: Work, selector: Selector | None, act: Act) -> str | None:
+    async def _delayed(
+        self, work: MessageActionRun, selector: Selector | None, act: Act
+    ) -> str | None:
         """By number, so that `after` is one."""
         body: ActionBody = work.call.body
         last, until = 0, work.broker.journal.next_sequence()
@@ -321,18 +325,18 @@ class ActionPages:
         return None
 
 
-def _try_waiting(work: Work, delivery: Delivery, act: Act) -> None:
+def _try_waiting(work: MessageActionRun, delivery: Delivery, act: Act) -> None:
     """`delivery` was found with others, and what was done with those may have displaced it."""
     still = work.subscription.everything.find(delivery.priority, delivery.order)
     if still is not None and still.state == READY and still.sequence == delivery.sequence:
         _try(work, still, act)
 
 
-def _try(work: Work, delivery: Delivery, act: Act) -> None:
+def _try(work: MessageActionRun, delivery: Delivery, act: Act) -> None:
     id = id_of(delivery)
     try:
         act(delivery)
-    except (ActionRefused, Refusal) as error:
+    except (ActionRefused, MessageSkipped) as error:
         work.fail(id, error.reason)
     except (DestinationNotFound, LimitExceeded):
         work.fail(id, "target-refused")
@@ -342,14 +346,14 @@ def _try(work: Work, delivery: Delivery, act: Act) -> None:
         work.done += 1
 
 
-def endpoints(context: Context) -> list[Endpoint]:
+def endpoints(context: ApiContext) -> list[Endpoint]:
     """What acts on messages."""
-    pages = ActionPages(context)
+    handlers = ActionEndpoints(context)
     return [
         Endpoint(
             "POST",
             "/destinations/{kind}/{name}/messages/actions",
-            pages.post,
+            handlers.post,
             "Delete, move, copy, redeliver messages, or send dead letters back",
             body=ActionBody,
             answer=Done,

@@ -1,10 +1,10 @@
-"""A destination emptied in slices, so that nobody waits for it however long its lines are."""
+"""Purge a destination in slices, so that no other request waits for a long backlog."""
 
 from __future__ import annotations
 
 from typing import Final
 
-from sluicemq.admin.time_slices import Pace
+from sluicemq.admin.time_slices import TimeSlices
 from sluicemq.broker import Broker, Destination, Subscription
 from sluicemq.broker.delivery import DELAYED, Delivery
 from sluicemq.broker.handling import delete, is_held
@@ -14,21 +14,23 @@ SLICE: Final = 200
 """Messages dropped together, with one record of the journal."""
 
 
-async def empty(broker: Broker, destination: Destination, unacked: bool) -> int:
+async def purge_destination(broker: Broker, destination: Destination, unacked: bool) -> int:
     """Drop what waits there now, and with `unacked` what is in flight; not what comes meanwhile.
     Returns how many."""
     until = broker.journal.next_sequence()
-    pace = Pace(broker)
+    slices = TimeSlices(broker)
     count = 0
     for subscription in (destination.queue, *destination.subscriptions.values()):
-        count += await _drop_waiting(broker, subscription, until, pace)
-        count += await _drop_delayed(broker, subscription, pace)
+        count += await _drop_ready(broker, subscription, until, slices)
+        count += await _drop_delayed(broker, subscription, slices)
         if unacked:
-            count += await _drop_held(broker, subscription, pace)
+            count += await _drop_unacked(broker, subscription, slices)
     return count
 
 
-async def _drop_waiting(broker: Broker, subscription: Subscription, until: int, pace: Pace) -> int:
+async def _drop_ready(
+    broker: Broker, subscription: Subscription, until: int, slices: TimeSlices
+) -> int:
     count = 0
     walk = Walk(subscription.everything, until)
     while walk.priority >= 0 and not subscription.closed:
@@ -36,12 +38,12 @@ async def _drop_waiting(broker: Broker, subscription: Subscription, until: int, 
         if found:
             delete(broker, subscription, found)
             count += len(found)
-        if pace.due:
-            await pace.rest()
+        if slices.due:
+            await slices.rest()
     return count
 
 
-async def _drop_delayed(broker: Broker, subscription: Subscription, pace: Pace) -> int:
+async def _drop_delayed(broker: Broker, subscription: Subscription, slices: TimeSlices) -> int:
     count = 0
     delayed = list(subscription.delayed.values())
     for start in range(0, len(delayed), SLICE):
@@ -49,12 +51,12 @@ async def _drop_delayed(broker: Broker, subscription: Subscription, pace: Pace) 
         if still and not subscription.closed:
             delete(broker, subscription, still)
             count += len(still)
-        if pace.due:
-            await pace.rest()
+        if slices.due:
+            await slices.rest()
     return count
 
 
-async def _drop_held(broker: Broker, subscription: Subscription, pace: Pace) -> int:
+async def _drop_unacked(broker: Broker, subscription: Subscription, slices: TimeSlices) -> int:
     count = 0
     for consumer in subscription.holders:
         held: list[Delivery] = list(consumer.unacked.values())
@@ -67,6 +69,6 @@ async def _drop_held(broker: Broker, subscription: Subscription, pace: Pace) -> 
             if still and not subscription.closed:
                 delete(broker, subscription, still)
                 count += len(still)
-            if pace.due:
-                await pace.rest()
+            if slices.due:
+                await slices.rest()
     return count

@@ -22,7 +22,7 @@ SMALL_BYTES: Final = 64 * 1024
 _MOST_DIGITS: Final = 15
 
 
-class Budget:
+class BodyBudget:
     """Bytes that bodies may take up together. First come, first served."""
 
     def __init__(self, size: int) -> None:

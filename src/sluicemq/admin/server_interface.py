@@ -43,7 +43,7 @@ class ConnectionView(NamedTuple):
     tls: bool
 
 
-class Attached(NamedTuple):
+class AttachedConsumer(NamedTuple):
     """A consumer of the engine, and whose it is: `connection` is the id."""
 
     connection: int
@@ -89,7 +89,7 @@ class Connections(Protocol):
         """All of them as they are now; whoever iterates gives the loop back in between, and may
         see some twice or not that come and go meanwhile."""
 
-    def consumers(self) -> Iterator[Attached]:
+    def consumers(self) -> Iterator[AttachedConsumer]:
         """What all of them receive by; as with `__iter__`."""
 
     def by_protocol(self) -> dict[str, int]:

@@ -22,7 +22,7 @@ from typing import Final, NamedTuple
 
 from starlette.responses import Response
 
-from sluicemq.admin.api_context import Context
+from sluicemq.admin.api_context import ApiContext
 from sluicemq.admin.errors import Problem
 from sluicemq.admin.routing import Call, Endpoint, Need
 
@@ -66,7 +66,7 @@ _IMPORT: Final = re.compile(r"""^(?:import|export)\b[^;"()]*?"(\.{1,2}/[^"]+)";"
 _PRELOAD: Final = '<link rel="modulepreload" href="{version}/%s">'
 
 
-class File(NamedTuple):
+class StaticFile(NamedTuple):
     """As it is sent. `packed` is the content for those who understand gzip."""
 
     media: str
@@ -75,11 +75,11 @@ class File(NamedTuple):
     tag: str
 
 
-class Shelf(NamedTuple):
+class StaticFiles(NamedTuple):
     """All files by their path below `console/`; the index is made for that version."""
 
     version: str
-    files: Mapping[str, File]
+    files: Mapping[str, StaticFile]
 
 
 def imported(name: str, sources: Mapping[str, str]) -> list[str]:
@@ -104,7 +104,7 @@ def imported(name: str, sources: Mapping[str, str]) -> list[str]:
 
 
 @cache
-def shelf() -> Shelf:
+def static_files() -> StaticFiles:
     """The files of this installation."""
     contents = dict(_read(resources.files("sluicemq.admin") / "console", ""))
     digest = hashlib.sha256()
@@ -116,7 +116,7 @@ def shelf() -> Shelf:
     index = contents[INDEX].decode()
     index = index.replace("{preload}", "\n".join(_PRELOAD % module for module in modules))
     contents[INDEX] = index.replace("{version}", version).encode()
-    return Shelf(version, {name: _file(name, content) for name, content in contents.items()})
+    return StaticFiles(version, {name: _file(name, content) for name, content in contents.items()})
 
 
 def _read(directory: Traversable, path: str) -> list[tuple[str, bytes]]:
@@ -129,17 +129,17 @@ def _read(directory: Traversable, path: str) -> list[tuple[str, bytes]]:
     return found
 
 
-def _file(name: str, content: bytes) -> File:
+def _file(name: str, content: bytes) -> StaticFile:
     packed = gzip.compress(content, mtime=0)
     tag = f'"{hashlib.sha256(content).hexdigest()[:24]}"'
-    return File(MEDIA[name.rpartition(".")[2]], content, packed, tag)
+    return StaticFile(MEDIA[name.rpartition(".")[2]], content, packed, tag)
 
 
-class ConsolePages:
+class ConsoleEndpoints:
     """`/` and `/console`."""
 
     def __init__(self) -> None:
-        self._shelf = shelf()
+        self._shelf = static_files()
 
     async def enter(self, call: Call) -> Response:
         """GET / and GET /console: where the console is. Relative, for proxies with a path."""
@@ -157,7 +157,7 @@ class ConsolePages:
         return _send(call, found, FOR_EVER)
 
 
-def _send(call: Call, file: File, keep: str) -> Response:
+def _send(call: Call, file: StaticFile, keep: str) -> Response:
     headers = {**HEADERS, "Cache-Control": keep, "ETag": file.tag, "Vary": "Accept-Encoding"}
     asked = call.request.headers
     if file.tag in asked.get("if-none-match", ""):
@@ -169,14 +169,14 @@ def _send(call: Call, file: File, keep: str) -> Response:
     return Response(content, headers=headers, media_type=file.media)
 
 
-def endpoints(context: Context) -> list[Endpoint]:
+def endpoints(context: ApiContext) -> list[Endpoint]:
     """What is at / and /console."""
-    pages = ConsolePages()
+    handlers = ConsoleEndpoints()
     return [
         Endpoint("GET", path, handler, summary, Need.NOTHING, prefix="", media="text/html")
         for path, handler, summary in (
-            ("/", pages.enter, "To the console"),
-            ("/console", pages.enter, "To the console"),
-            ("/console/{*rest}", pages.serve, "The console's files"),
+            ("/", handlers.enter, "To the console"),
+            ("/console", handlers.enter, "To the console"),
+            ("/console/{*rest}", handlers.serve, "The console's files"),
         )
     ]

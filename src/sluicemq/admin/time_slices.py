@@ -1,4 +1,4 @@
-"""Requests that take long, in slices, so that nobody else waits for them."""
+"""Time slices of long requests, so that other requests need not wait for their end."""
 
 from __future__ import annotations
 
@@ -8,11 +8,11 @@ from functools import partial
 from sluicemq.broker import Broker
 
 
-class Pace:
+class TimeSlices:
     """The share of one request in the time of scans (broker/scans.py).
 
-    `if pace.due: await pace.rest()` after each message or item. What was looked at before may have
-    changed after it.
+    `if slices.due: await slices.rest()` after each message or item. What was looked at before may
+    have changed after it.
     """
 
     __slots__ = ("_broker", "_rested", "_scans")

@@ -11,11 +11,11 @@ from typing import Annotated, Literal, TypeVar
 import msgspec
 from msgspec import UNSET, Meta, UnsetType
 
-from sluicemq.admin.api_context import Context
+from sluicemq.admin.api_context import ApiContext
 from sluicemq.admin.errors import Problem
 from sluicemq.admin.pagination import Page, PageQuery, page_of, page_with
-from sluicemq.admin.server_interface import RoleView, UserChange, UserDirectory, UserView
 from sluicemq.admin.routing import Call, Endpoint, Need
+from sluicemq.admin.server_interface import RoleView, UserChange, UserDirectory, UserView
 from sluicemq.model.access import MAX_PATTERN, Operation, Permission
 from sluicemq.model.errors import UserExists, UserNotFound
 
@@ -104,7 +104,7 @@ class NewToken(msgspec.Struct, frozen=True, kw_only=True):
     expires: int
 
 
-class UserPages:
+class UserEndpoints:
     """`/users`."""
 
     def __init__(self, directory: UserDirectory) -> None:
@@ -265,21 +265,27 @@ def _permission(wanted: WantedPermission) -> Permission:
     return Permission(wanted.pattern, frozenset(wanted.operations), wanted.ignore_case)
 
 
-def endpoints(context: Context) -> list[Endpoint]:
+def endpoints(context: ApiContext) -> list[Endpoint]:
     """What is at /users and /roles."""
-    pages = UserPages(context.users)
+    handlers = UserEndpoints(context.users)
     need = Need.SUPERUSER
     user, role = "/users/{name}", "/roles/{name}"
     permission, tokens, assigned = f"{user}/permissions", f"{user}/tokens", f"{user}/roles/{{role}}"
     return [
         Endpoint(
-            "GET", "/users", pages.list, "All users", need, query=ListQuery, answer=Page[UserView]
+            "GET",
+            "/users",
+            handlers.list,
+            "All users",
+            need,
+            query=ListQuery,
+            answer=Page[UserView],
         ),
-        Endpoint("GET", user, pages.show, "A user", need, answer=UserView),
+        Endpoint("GET", user, handlers.show, "A user", need, answer=UserView),
         Endpoint(
             "PUT",
             user,
-            pages.put,
+            handlers.put,
             "Add or alter a user",
             need,
             query=ExpectQuery,
@@ -287,11 +293,13 @@ def endpoints(context: Context) -> list[Endpoint]:
             answer=ChangedUser,
             created=True,
         ),
-        Endpoint("DELETE", user, pages.delete, "Remove a user", need, query=ForceQuery, status=204),
+        Endpoint(
+            "DELETE", user, handlers.delete, "Remove a user", need, query=ForceQuery, status=204
+        ),
         Endpoint(
             "PUT",
             permission,
-            pages.grant,
+            handlers.grant,
             "Grant a permission",
             need,
             body=WantedPermission,
@@ -300,18 +308,18 @@ def endpoints(context: Context) -> list[Endpoint]:
         Endpoint(
             "DELETE",
             permission,
-            pages.revoke,
+            handlers.revoke,
             "Revoke a permission",
             need,
             query=PatternQuery,
             status=204,
         ),
-        Endpoint("PUT", assigned, pages.assign, "Assign a role", need, answer=UserView),
-        Endpoint("DELETE", assigned, pages.withdraw, "Withdraw a role", need, status=204),
+        Endpoint("PUT", assigned, handlers.assign, "Assign a role", need, answer=UserView),
+        Endpoint("DELETE", assigned, handlers.withdraw, "Withdraw a role", need, status=204),
         Endpoint(
             "POST",
             tokens,
-            pages.add_token,
+            handlers.add_token,
             "Make a token",
             need,
             body=WantedToken,
@@ -319,33 +327,38 @@ def endpoints(context: Context) -> list[Endpoint]:
             status=201,
         ),
         Endpoint(
-            "DELETE", f"{tokens}/{{id}}", pages.remove_token, "Make a token void", need, status=204
+            "DELETE",
+            f"{tokens}/{{id}}",
+            handlers.remove_token,
+            "Make a token void",
+            need,
+            status=204,
         ),
         Endpoint(
             "GET",
             "/roles",
-            pages.list_roles,
+            handlers.list_roles,
             "All roles",
             need,
             query=ListQuery,
             answer=Page[RoleView],
         ),
-        Endpoint("GET", role, pages.show_role, "A role", need, answer=RoleView),
+        Endpoint("GET", role, handlers.show_role, "A role", need, answer=RoleView),
         Endpoint(
             "PUT",
             role,
-            pages.put_role,
+            handlers.put_role,
             "Add a role",
             need,
             query=ExpectQuery,
             answer=RoleView,
             created=True,
         ),
-        Endpoint("DELETE", role, pages.delete_role, "Remove a role", need, status=204),
+        Endpoint("DELETE", role, handlers.delete_role, "Remove a role", need, status=204),
         Endpoint(
             "PUT",
             f"{role}/permissions",
-            pages.grant_role,
+            handlers.grant_role,
             "Grant a role a permission",
             need,
             body=WantedPermission,
@@ -354,7 +367,7 @@ def endpoints(context: Context) -> list[Endpoint]:
         Endpoint(
             "DELETE",
             f"{role}/permissions",
-            pages.revoke_role,
+            handlers.revoke_role,
             "Revoke a role's permission",
             need,
             query=PatternQuery,

@@ -4,7 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 
-from sluicemq.admin.server_interface import Attached, ConnectionView, InputView, ListenerView
+from sluicemq.admin.server_interface import (
+    AttachedConsumer,
+    ConnectionView,
+    InputView,
+    ListenerView,
+)
 from sluicemq.server.connection import Connection
 from sluicemq.server.input import InputBudget
 from sluicemq.server.listener import OpenListener
@@ -26,7 +31,7 @@ class ConnectionRegistry:
             for connection in list(listener.connections):
                 yield _view(listener, connection)
 
-    def consumers(self) -> Iterator[Attached]:
+    def consumers(self) -> Iterator[AttachedConsumer]:
         """See Connections."""
         for listener in list(self._listeners):
             for connection in list(listener.connections):
@@ -34,7 +39,7 @@ class ConnectionRegistry:
                 if found:
                     session_info = connection.session_info()
                     for consumer in found:
-                        yield Attached(
+                        yield AttachedConsumer(
                             connection.number, session_info.protocol, session_info.user, consumer
                         )
 

@@ -7,9 +7,9 @@ from __future__ import annotations
 
 from dataclasses import replace
 
+from sluicemq.admin.api_context import BESIDES_BYTES, ApiContext, ApiLimits
 from sluicemq.admin.app import Application
-from sluicemq.admin.api_context import BESIDES_BYTES, Context, Limits
-from sluicemq.admin.http_session import Http, HttpSession
+from sluicemq.admin.http_session import HttpService, HttpSession
 from sluicemq.protocols.transport import Session, Transport
 from sluicemq.server.config import HttpSettings
 from sluicemq.server.identity.authenticator import Authenticator
@@ -21,7 +21,7 @@ class HttpSessionFactory:
 
     def __init__(
         self,
-        context: Context,
+        context: ApiContext,
         authenticator: Authenticator,
         options: Listener,
         settings: HttpSettings,
@@ -33,7 +33,7 @@ class HttpSessionFactory:
         self._authenticator = authenticator
         self._local = local
         body = options.max_frame_bytes
-        limits = Limits(
+        limits = ApiLimits(
             targets=settings.max_batch_destinations,
             part=body + BESIDES_BYTES,
             name=options.max_name_bytes,
@@ -44,7 +44,9 @@ class HttpSessionFactory:
             scan_seconds=settings.scan_time,
             action_seconds=settings.action_time,
         )
-        self._http = Http(Application(replace(context, limits=limits)), options.max_header_bytes)
+        self._http = HttpService(
+            Application(replace(context, limits=limits)), options.max_header_bytes
+        )
 
     def __call__(self, transport: Transport, options: Listener) -> Session:
         """See `session_factories.SessionFactory`."""

@@ -17,11 +17,11 @@ import structlog
 import uvloop
 
 from sluicemq import __version__
-from sluicemq.admin.api_context import Context
+from sluicemq.admin.api_context import ApiContext
+from sluicemq.admin.browser_sessions import BrowserSessions
 from sluicemq.admin.history import History
-from sluicemq.admin.metrics.scrape_state import Figures
+from sluicemq.admin.metrics.scrape_state import ScrapeState
 from sluicemq.admin.server_interface import State
-from sluicemq.admin.browser_sessions import Sessions
 from sluicemq.broker import Broker
 from sluicemq.broker import BrokerSettings as EngineSettings
 from sluicemq.broker.build import COMPILED
@@ -249,13 +249,13 @@ class Server:
         authenticator = Authenticator(config, loop.call_soon_threadsafe)
         lateness = LoopLag(loop)
         self.lag = lateness.histogram
-        context = Context(
+        context = ApiContext(
             broker=broker,
             connections=ConnectionRegistry(self.listeners, budget),
             configuration=EffectiveConfiguration(config, self._origins),
             vitals=self,
             users=UserManagement(authenticator),
-            sessions=Sessions(
+            sessions=BrowserSessions(
                 broker.clock,
                 idle=config.http.session_idle,
                 life=config.http.session_life,
@@ -264,7 +264,7 @@ class Server:
             ),
             audit=authenticator.audit,
             history=History(broker, self.lag),
-            figures=Figures(
+            figures=ScrapeState(
                 broker,
                 config.metrics.max_destinations,
                 open=config.http.open_metrics,
@@ -377,7 +377,7 @@ class Server:
 
     async def _keep_house(
         self,
-        context: Context,
+        context: ApiContext,
         batch: EventLoopBatch,
         authenticator: Authenticator,
         metrics: Metrics,

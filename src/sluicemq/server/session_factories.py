@@ -39,7 +39,7 @@ from sluicemq.server.protocol_detection import PORT_MAPPER, detect_jmq_protocol
 from sluicemq.server.services import Opened, services
 
 if TYPE_CHECKING:
-    from sluicemq.admin.api_context import Context
+    from sluicemq.admin.api_context import ApiContext
 
 _MODES: Final = {spelled(mode): mode for mode in Mode}
 _STRATEGIES: Final = {spelled(strategy): strategy for strategy in Strategy}
@@ -62,7 +62,7 @@ class SessionFactories:
         authenticator: Authenticator,
         opened: Sequence[Opened] = (),
         jmq: JmqSettings | None = None,
-        context: Context | None = None,
+        context: ApiContext | None = None,
         http: HttpSettings | None = None,
         background: Background | None = None,
         large: Offload | None = None,

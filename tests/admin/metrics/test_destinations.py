@@ -214,8 +214,8 @@ def test_a_destination_that_goes_while_figures_are_read_is_no_trouble(
         if rests == when:
             rig.broker.remove(last)
 
-    monkeypatch.setattr("sluicemq.admin.time_slices.Pace.due", True)
-    monkeypatch.setattr("sluicemq.admin.time_slices.Pace.rest", rest)
+    monkeypatch.setattr("sluicemq.admin.time_slices.TimeSlices.due", True)
+    monkeypatch.setattr("sluicemq.admin.time_slices.TimeSlices.rest", rest)
     for _ in range(3):
         assert of(figures.scrape(), "published_messages_total", "~others") == 5
     assert last.removed
@@ -234,8 +234,8 @@ def test_thousands_of_destinations_are_read_in_slices(monkeypatch: pytest.Monkey
         nonlocal rests
         rests += 1
 
-    monkeypatch.setattr("sluicemq.admin.time_slices.Pace.due", True)
-    monkeypatch.setattr("sluicemq.admin.time_slices.Pace.rest", rest)
+    monkeypatch.setattr("sluicemq.admin.time_slices.TimeSlices.due", True)
+    monkeypatch.setattr("sluicemq.admin.time_slices.TimeSlices.rest", rest)
     assert len(Figures(rig).scrape().names(WAITING)) == 50
     assert rests >= 50
 

@@ -86,7 +86,7 @@ class Sum:
         return self._told
 
 
-class Shown:
+class ExportedDestinations:
     """See the module. One for each broker.
 
     own   the destinations with figures of their own, and their labels as text

@@ -1,8 +1,8 @@
 """`GET /metrics`.
 
 Of several who ask at a time, or shortly one after the other, all get the same answer. What takes
-long is made in slices (`pace`), so that a scrape holds up nobody, however many destinations there
-are.
+long is made in slices (`time_slices`), so that a scrape holds up nobody, however many destinations
+there are.
 """
 
 from __future__ import annotations
@@ -14,17 +14,17 @@ import time
 
 from starlette.responses import Response
 
-from sluicemq.admin.api_context import Context
+from sluicemq.admin.api_context import ApiContext
 from sluicemq.admin.metrics import families as f
+from sluicemq.admin.metrics.exported_destinations import OTHERS
 from sluicemq.admin.metrics.exposition import (
     OPENMETRICS,
     TEXT,
     Exposition,
     wants_openmetrics,
 )
-from sluicemq.admin.metrics.scrape_state import FRESH_SECONDS
 from sluicemq.admin.metrics.process import add_process
-from sluicemq.admin.metrics.exported_destinations import OTHERS
+from sluicemq.admin.metrics.scrape_state import FRESH_SECONDS
 from sluicemq.admin.routing import Call, Endpoint, Need
 from sluicemq.journal import FileJournal, Slot
 from sluicemq.journal.liveness import Segment
@@ -35,7 +35,7 @@ from sluicemq.model.access import Operation
 class MetricsPage:
     """See the module."""
 
-    def __init__(self, context: Context) -> None:
+    def __init__(self, context: ApiContext) -> None:
         self._context = context
         self._figures = context.figures
 
@@ -163,7 +163,7 @@ def _on_disk(
     return os.statvfs(journal.directory), slots, idle
 
 
-def endpoints(context: Context) -> list[Endpoint]:
+def endpoints(context: ApiContext) -> list[Endpoint]:
     """What is at /figures."""
     page = MetricsPage(context)
     return [

@@ -6,18 +6,18 @@ import asyncio
 from collections.abc import Mapping
 from typing import Final
 
-from sluicemq.admin.metrics.destinations import DestinationFigures
+from sluicemq.admin.metrics.destinations import DestinationMetrics
+from sluicemq.admin.metrics.exported_destinations import ExportedDestinations
 from sluicemq.admin.metrics.exposition import Exposition
 from sluicemq.admin.metrics.process import Pauses
-from sluicemq.admin.metrics.requests import Requests
-from sluicemq.admin.metrics.exported_destinations import Shown
+from sluicemq.admin.metrics.requests import RequestCounts
 from sluicemq.broker import Broker
 
 FRESH_SECONDS: Final = 0.5
 """How long an answer is good for others who ask."""
 
 
-class Figures:
+class ScrapeState:
     """One for each broker, whatever the number of its listeners.
 
     open      nobody has to log in to see them
@@ -36,9 +36,9 @@ class Figures:
     ) -> None:
         """`limit`: destinations with figures of their own."""
         self.open = open
-        self.shown = Shown(broker, limit)
-        self.destinations = DestinationFigures(broker, self.shown)
-        self.requests = Requests()
+        self.shown = ExportedDestinations(broker, limit)
+        self.destinations = DestinationMetrics(broker, self.shown)
+        self.requests = RequestCounts()
         self.pauses = Pauses()
         self.spans = spans
         self.making = asyncio.Lock()

@@ -1,4 +1,4 @@
-"""The user database as the administration sees and changes it; see `sluicemq.admin.server_interface`."""
+"""The user database as the administration sees and changes it (`admin/server_interface.py`)."""
 
 from __future__ import annotations
 
@@ -6,7 +6,13 @@ import asyncio
 from collections.abc import Callable, Collection
 from functools import partial
 
-from sluicemq.admin.server_interface import PermissionView, RoleView, TokenView, UserChange, UserView
+from sluicemq.admin.server_interface import (
+    PermissionView,
+    RoleView,
+    TokenView,
+    UserChange,
+    UserView,
+)
 from sluicemq.model.access import Operation, Permission
 from sluicemq.model.errors import AccessDenied, AccessError
 from sluicemq.server.identity import changes
@@ -18,7 +24,7 @@ from sluicemq.server.identity.tokens import make_token
 
 
 class UserManagement:
-    """Manage users for the administration, as `sluicemq.admin.server_interface.UserDirectory` describes.
+    """Manage users for the administration; implements `server_interface.UserDirectory`.
 
     Called on the loop's thread. Nothing here takes long: the authenticator hashes and writes in a
     thread of its own.
