@@ -19,7 +19,7 @@ from sluicemq.admin.static_files import (
     StaticFile,
     StaticFiles,
     imported,
-    static_files,
+    load_static_files,
 )
 from tests.admin.client import HTTP, Answer
 from tests.server.conftest import Start
@@ -52,7 +52,7 @@ def port(start: Start) -> int:
 
 
 def modules() -> dict[str, str]:
-    files = static_files().files
+    files = load_static_files().files
     return {name: file.content.decode() for name, file in files.items() if name.endswith(".js")}
 
 
@@ -103,7 +103,7 @@ def test_the_page_brings_no_script_and_no_style_of_its_own(port: int) -> None:
 
 
 def test_files_may_be_kept_for_ever_as_their_path_says_what_is_in_them(port: int) -> None:
-    here = static_files()
+    here = load_static_files()
     with asking(port) as connection:
         for name in ("app.js", "pages/overview.js", "tokens.css", "icon.svg"):
             answer = ask(connection, f"/console/{here.version}/{name}")
@@ -128,7 +128,7 @@ def test_who_has_a_file_is_not_sent_it_again(port: int) -> None:
 
 
 def test_small_on_the_way_for_those_who_understand_gzip(port: int) -> None:
-    here = static_files()
+    here = load_static_files()
     path = f"/console/{here.version}/app.js"
     with asking(port) as connection:
         answer = ask(connection, path, Accept_Encoding="br, gzip")
@@ -140,7 +140,7 @@ def test_small_on_the_way_for_those_who_understand_gzip(port: int) -> None:
 
 
 def test_there_is_nothing_but_the_files(port: int) -> None:
-    here = static_files()
+    here = load_static_files()
     paths = (
         "/console/app.js",
         f"/console/{here.version}",
@@ -172,7 +172,7 @@ def test_one_needs_no_login_to_see_the_page(start: Start) -> None:
 
 
 def test_every_file_has_a_kind_and_is_used() -> None:
-    files = static_files().files
+    files = load_static_files().files
     assert {name.rpartition(".")[2] for name in files} <= set(MEDIA)
     everything = {
         str(entry)
@@ -206,10 +206,12 @@ def lazily(name: str, source: str) -> list[str]:
 
 
 def test_what_the_overview_needs_is_asked_for_at_once() -> None:
-    index = static_files().files[INDEX].content.decode()
+    index = load_static_files().files[INDEX].content.decode()
     sources = modules()
     for name in (*imported("app.js", sources), *imported("pages/overview.js", sources)):
-        assert index.count(f'rel="modulepreload" href="{static_files().version}/{name}"') == 1, name
+        assert (
+            index.count(f'rel="modulepreload" href="{load_static_files().version}/{name}"') == 1
+        ), name
 
 
 FORBIDDEN = re.compile(
@@ -225,7 +227,7 @@ def test_no_text_becomes_markup_and_nothing_comes_from_elsewhere() -> None:
         assert set(re.findall(r"https?://[^\"'` )]+", source)) <= {"http://www.w3.org/2000/svg"}, (
             name
         )
-    for name, file in static_files().files.items():
+    for name, file in load_static_files().files.items():
         if name.endswith(".css"):
             assert b"url(" not in file.content, name
             assert b"@import" not in file.content, name
@@ -234,11 +236,11 @@ def test_no_text_becomes_markup_and_nothing_comes_from_elsewhere() -> None:
 def test_another_content_has_another_version(monkeypatch: pytest.MonkeyPatch) -> None:
     from sluicemq.admin import static_files
 
-    before = static_files()
+    before = load_static_files()
     contents = {name: file.content for name, file in before.files.items()}
     contents["app.js"] += b"\n"
     monkeypatch.setattr(static_files, "_read", lambda *_: list(contents.items()))
-    after: StaticFiles = static_files.__wrapped__()
+    after: StaticFiles = static_files.load_static_files.__wrapped__()
     assert after.version != before.version
     changed: StaticFile = after.files["app.js"]
     assert changed.tag != before.files["app.js"].tag
@@ -246,7 +248,7 @@ def test_another_content_has_another_version(monkeypatch: pytest.MonkeyPatch) ->
 
 
 def test_small_enough_for_a_first_paint_within_a_second() -> None:
-    files = static_files().files
+    files = load_static_files().files
     sources = modules()
     first = {*imported("app.js", sources), *imported("pages/overview.js", sources)}
     first |= {name for name in files if name.endswith((".css", ".svg"))} | {"theme.js", INDEX}

@@ -13,7 +13,7 @@ import pytest
 
 from sluicemq.admin.app import Application
 from sluicemq.admin.server_interface import AttachedConsumer, ConnectionView
-from sluicemq.admin.static_files import shelf
+from sluicemq.admin.static_files import load_static_files
 from sluicemq.admin.transactions import id_of
 from sluicemq.broker import BatchPart, Broker, ManualClock
 from sluicemq.broker.restore import snapshot
@@ -290,7 +290,7 @@ for _path in (
 
 @row("GET /console/{*rest}", "", EVERYBODY, reveals=NOBODY, marker=QUEUE)
 def _console(cell: HttpCell) -> None:
-    cell.ask("GET", f"/console/{shelf().version}/app.js")
+    cell.ask("GET", f"/console/{load_static_files().version}/app.js")
 
 
 # sessions

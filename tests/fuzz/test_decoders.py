@@ -160,16 +160,16 @@ def test_noise_is_read_the_same_way_however_it_is_cut(name: str, data: bytes, st
     assert decode(pieces) == decode([data])
 
 
-@pytest.mark.parametrize("recognise", [detect_protocol, detect_jmq_protocol])
+@pytest.mark.parametrize("detect", [detect_protocol, detect_jmq_protocol])
 @given(data=st.binary(max_size=6))
 def test_a_protocol_that_is_recognised_stays_so(
-    detect_protocol: Callable[[bytes], str | None], data: bytes
+    detect: Callable[[bytes], str | None], data: bytes
 ) -> None:
-    answers = [detect_protocol(data[:length]) for length in range(len(data) + 1)]
+    answers = [detect(data[:length]) for length in range(len(data) + 1)]
     known = [answer for answer in answers if answer is not None]
     assert len(set(known)) <= 1
     method = any(name.startswith(data[:2]) for name in HTTP_METHODS)
-    assert detect_protocol(data[:2]) is not None or len(data) < 2 or method
+    assert detect(data[:2]) is not None or len(data) < 2 or method
 
 
 @pytest.mark.parametrize(

@@ -11,7 +11,7 @@ from typing import Any, Final
 
 import pytest
 
-from sluicemq.admin.http_session import Http, HttpSession
+from sluicemq.admin.http_session import HttpService, HttpSession
 from sluicemq.broker import Broker, ManualClock
 from sluicemq.journal.memory import MemoryJournal
 from sluicemq.model.access import EVERYBODY
@@ -155,7 +155,7 @@ class Server:
 def _http(transport: Transport, server: Server) -> Session:
     async def application(scope: Any, receive: Any, send: Any) -> None: ...
 
-    return HttpSession(transport, Http(application, 65536), ACCESS, host="", tls=False)  # type: ignore[arg-type]
+    return HttpSession(transport, HttpService(application, 65536), ACCESS, host="", tls=False)  # type: ignore[arg-type]
 
 
 def _vitals() -> Any:

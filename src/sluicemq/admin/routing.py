@@ -2,8 +2,8 @@
 
     Endpoint("GET", "/destinations/{kind}/{name}", self.show, "One destination", …)
 
-Each module with endpoints contributes a list of these (`endpoints(context)`), and the application does
-for all of them what every request has to pass: login, permission, parameters, body, audit.
+Each module with endpoints contributes a list of these (`endpoints(context)`), and the application
+does for all of them what every request has to pass: login, permission, parameters, body, audit.
 
 A path is taken apart as it was sent: `%2F` in a name is part of the name. Where a path has
 `{kind}` and `{name}`, they are a destination (`Call.address`); a name that no URL can carry is

@@ -104,7 +104,7 @@ def imported(name: str, sources: Mapping[str, str]) -> list[str]:
 
 
 @cache
-def static_files() -> StaticFiles:
+def load_static_files() -> StaticFiles:
     """The files of this installation."""
     contents = dict(_read(resources.files("sluicemq.admin") / "console", ""))
     digest = hashlib.sha256()
@@ -139,7 +139,7 @@ class ConsoleEndpoints:
     """`/` and `/console`."""
 
     def __init__(self) -> None:
-        self._shelf = static_files()
+        self._files = load_static_files()
 
     async def enter(self, call: Call) -> Response:
         """GET / and GET /console: where the console is. Relative, for proxies with a path."""
@@ -149,10 +149,10 @@ class ConsoleEndpoints:
         """GET /console/{*rest}"""
         rest = call.names["rest"]
         if not rest:
-            return _send(call, self._shelf.files[INDEX], AGAIN)
+            return _send(call, self._files.files[INDEX], AGAIN)
         version, _, name = rest.partition("/")
-        found = self._shelf.files.get(name)
-        if version != self._shelf.version or found is None or name == INDEX:
+        found = self._files.files.get(name)
+        if version != self._files.version or found is None or name == INDEX:
             raise Problem(404, "not-found", "the console has no such file")
         return _send(call, found, FOR_EVER)
 
