@@ -53,7 +53,13 @@ from sluicemq.admin.caller import (
 )
 from sluicemq.admin.errors import Problem, answer, refusal
 from sluicemq.admin.metrics import scrape_endpoint
-from sluicemq.admin.request_bodies import SMALL_BYTES, BodyBudget, announced, may_be_unread, pieces
+from sluicemq.admin.request_bodies import (
+    SMALL_BYTES,
+    BodyBudget,
+    announced,
+    may_be_unread,
+    read_chunks,
+)
 from sluicemq.admin.routing import (
     Call,
     Endpoint,
@@ -222,7 +228,7 @@ def _size(request: Request, limit: int) -> int:
 
 
 async def _read(request: Request, size: int) -> bytes:
-    return b"".join([piece async for piece in pieces(request)]) if size else b"{}"
+    return b"".join([chunk async for chunk in read_chunks(request)]) if size else b"{}"
 
 
 def _decoded(endpoint: Endpoint, body: bytes) -> Any:

@@ -20,8 +20,8 @@ from msgspec.structs import replace
 from sluicemq.admin.api_context import ApiContext, ApiLimits
 from sluicemq.admin.batch_part_reader import Addressed, PartReader
 from sluicemq.admin.errors import RETRY_SECONDS, Problem
-from sluicemq.admin.printable_names import shown
-from sluicemq.admin.request_bodies import BodyBudget, announced, pieces
+from sluicemq.admin.printable_names import printable
+from sluicemq.admin.request_bodies import BodyBudget, announced, read_chunks
 from sluicemq.admin.routing import Call, Endpoint, RawBody
 from sluicemq.broker import BatchAnswer, BatchPart, Broker
 from sluicemq.broker.deadletter import dead_letter_of
@@ -119,8 +119,8 @@ class BatchEndpoints:
         )
         async with self._budget.room(size):
             body = bytearray()
-            async for piece in pieces(request):
-                body += piece
+            async for chunk in read_chunks(request):
+                body += chunk
             rows = _count(body)
             part = BatchPart(
                 writer=query.writer,
@@ -152,7 +152,7 @@ class BatchEndpoints:
         identity = call.identity
         owner = self._broker.batches.owner_of(writer) or identity.name
         if owner != identity.name and not identity.superuser:
-            call.denied(f"write as {shown(writer)}")
+            call.denied(f"write as {printable(writer)}")
             raise AccessDenied(
                 f"the writer {writer!r} belongs to {owner}; write under another name, or as "
                 "that user or a superuser"

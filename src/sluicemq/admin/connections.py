@@ -14,7 +14,7 @@ from msgspec import Meta
 from sluicemq.admin.api_context import ApiContext
 from sluicemq.admin.errors import Problem
 from sluicemq.admin.pagination import Page, PageQuery, page_with
-from sluicemq.admin.printable_names import shown
+from sluicemq.admin.printable_names import printable
 from sluicemq.admin.routing import Call, Endpoint, Need
 from sluicemq.admin.server_interface import ConnectionView
 from sluicemq.admin.time_slices import TimeSlices
@@ -105,13 +105,13 @@ class ConnectionEndpoints:
 
     async def close(self, call: Call) -> None:
         """DELETE /connections/{id}"""
-        reason = " ".join(shown(call.query.reason).split())
+        reason = " ".join(printable(call.query.reason).split())
         number = _number(call)
         view = self._connections.get(number)
         said = f"{_SAID}: {reason}" if reason else _SAID
         if view is None or not self._connections.close(number, said):
             raise _missing()
-        call.note = f"{view.protocol} of {shown(view.user) or 'nobody'} at {view.peer} {reason}"
+        call.note = f"{view.protocol} of {printable(view.user) or 'nobody'} at {view.peer} {reason}"
 
 
 def may_see(identity: Identity, view: ConnectionView) -> bool:
@@ -130,8 +130,8 @@ def _item(view: ConnectionView) -> ConnectionItem:
     return ConnectionItem(
         **{
             **view._asdict(),
-            "user": shown(view.user),
-            "client_id": shown(view.client_id),
+            "user": printable(view.user),
+            "client_id": printable(view.client_id),
         }
     )
 

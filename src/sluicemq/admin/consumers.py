@@ -11,7 +11,7 @@ from msgspec import Meta
 from sluicemq.admin.api_context import ApiContext
 from sluicemq.admin.destinations import sees
 from sluicemq.admin.pagination import Page, PageQuery, page_of
-from sluicemq.admin.printable_names import base64_of, shown
+from sluicemq.admin.printable_names import base64_of, printable
 from sluicemq.admin.routing import KINDS, Call, Endpoint, from_base64
 from sluicemq.admin.server_interface import AttachedConsumer
 from sluicemq.admin.time_slices import TimeSlices
@@ -89,13 +89,13 @@ def _item(attached: AttachedConsumer) -> ConsumerItem:
     selector = consumer.lane.selector or subscription.selector
     return ConsumerItem(
         id=consumer.number,
-        destination=shown(destination.name),
+        destination=printable(destination.name),
         destination_base64=base64_of(destination.name),
         kind="topic" if destination.address.kind is Kind.TOPIC else "queue",
-        subscription=shown(subscription.name),
+        subscription=printable(subscription.name),
         connection=attached.connection,
         protocol=attached.protocol,
-        selector="" if selector is None else shown(selector.text),
+        selector="" if selector is None else printable(selector.text),
         credit=max(0, consumer.window.credit),
         unacked=len(consumer.unacked),
         delivered=consumer.delivered,

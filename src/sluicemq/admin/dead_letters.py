@@ -14,7 +14,7 @@ import msgspec
 from sluicemq.admin.api_context import ApiContext
 from sluicemq.admin.destinations import DestinationEndpoints, sees
 from sluicemq.admin.pagination import Page, PageQuery, page_with
-from sluicemq.admin.printable_names import base64_of, shown
+from sluicemq.admin.printable_names import base64_of, printable
 from sluicemq.admin.routing import Call, Endpoint
 from sluicemq.admin.time_slices import TimeSlices
 from sluicemq.broker import Delivery, Destination
@@ -97,7 +97,7 @@ class DeadLetterEndpoints:
             items.append(
                 DeadLetterItem(
                     kind="queue",
-                    name=shown(queue.name),
+                    name=printable(queue.name),
                     name_base64=base64_of(queue.name),
                     waiting=queue.waiting,
                     reasons=counted.reasons,
@@ -125,7 +125,7 @@ class DeadLetterEndpoints:
             if queue is not None and queue is not destination and sees(identity, queue):
                 users = found.setdefault(queue, [])
                 if sees(identity, destination) and len(users) < MOST_REASONS:
-                    users.append(shown(str(destination.address)))
+                    users.append(printable(str(destination.address)))
             if not place & 63 and slices.due:
                 await slices.rest()
         return found
@@ -166,7 +166,7 @@ class DeadLetterEndpoints:
         except JournalError:
             return "(damaged)"
         reason = (message.properties or {}).get(REASON)
-        return "(none)" if reason is None else shown(str(reason))[:100]
+        return "(none)" if reason is None else printable(str(reason))[:100]
 
 
 def _first(reasons: Counter[str]) -> dict[str, int]:

@@ -18,7 +18,7 @@ from sluicemq.admin.api_context import ApiContext
 from sluicemq.admin.durability import wait_until_durable
 from sluicemq.admin.errors import Problem
 from sluicemq.admin.pagination import Page, PageQuery, page_with
-from sluicemq.admin.printable_names import base64_of, shown
+from sluicemq.admin.printable_names import base64_of, printable
 from sluicemq.admin.purge import purge_destination
 from sluicemq.admin.routing import Call, Endpoint
 from sluicemq.admin.time_slices import TimeSlices
@@ -259,7 +259,7 @@ class DestinationEndpoints:
         name = destination.name
         return {
             "kind": kind_of(destination.address),
-            "name": shown(name),
+            "name": printable(name),
             "name_base64": base64_of(name),
             "temporary": destination.temporary,
             "automatic": destination.automatic,
@@ -315,7 +315,7 @@ class DestinationEndpoints:
         return DestinationView(
             **self._figures(destination),
             settings=asdict(settings),
-            policy=Policy(dead_letter_queue=shown(queue)),
+            policy=Policy(dead_letter_queue=printable(queue)),
             configured=self._context.configuration.declares(destination.address),
             created=destination.created,
             created_by=destination.provenance.created_by.value,
@@ -335,7 +335,7 @@ class DestinationEndpoints:
                 raise not_found(address)
             self._check_name(address.name)
         elif query.expect == "new":
-            raise Problem(409, "destination-exists", f"{shown(str(address))} exists already")
+            raise Problem(409, "destination-exists", f"{printable(str(address))} exists already")
         elif there.temporary:
             raise Problem(
                 409,
@@ -444,7 +444,7 @@ def sees(identity: Identity, destination: Destination) -> bool:
 def not_found(address: Address) -> Problem:
     """There is no such destination."""
     return Problem(
-        404, "destination-not-found", f"there is no {kind_of(address)} {shown(address.name)}"
+        404, "destination-not-found", f"there is no {kind_of(address)} {printable(address.name)}"
     )
 
 

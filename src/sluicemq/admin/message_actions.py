@@ -29,7 +29,7 @@ from sluicemq.admin.messages import (
     selects,
     subscription_of,
 )
-from sluicemq.admin.printable_names import shown
+from sluicemq.admin.printable_names import printable
 from sluicemq.admin.publishing import Target
 from sluicemq.admin.routing import Call, Endpoint
 from sluicemq.admin.time_slices import TimeSlices
@@ -191,7 +191,7 @@ class ActionEndpoints:
         else:
             next = await self._waiting(work, selector, act)
         await wait_until_durable(self._broker, self._broker.journal.next_sequence())
-        where = f" to {shown(str(body.target.address))}" if body.target is not None else ""
+        where = f" to {printable(str(body.target.address))}" if body.target is not None else ""
         call.note = f"{body.action}{where}: done {work.done}, failed {len(work.failed)}"
         return work.answer(next)
 

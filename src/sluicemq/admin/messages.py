@@ -37,7 +37,7 @@ from sluicemq.admin.message_view import (
     raw_body,
     view_of_body,
 )
-from sluicemq.admin.printable_names import shown
+from sluicemq.admin.printable_names import printable
 from sluicemq.admin.routing import Call, Endpoint
 from sluicemq.admin.subscriptions import sees_subscription
 from sluicemq.admin.time_slices import TimeSlices
@@ -315,7 +315,9 @@ def subscription_of(call: Call, destination: Destination, name: str) -> Subscrip
         return destination.queue
     subscription = destination.subscriptions.get(name)
     if subscription is None or not sees_subscription(call.identity, subscription):
-        raise Problem(404, "subscription-not-found", f"there is no subscription {shown(name)} here")
+        raise Problem(
+            404, "subscription-not-found", f"there is no subscription {printable(name)} here"
+        )
     return subscription
 
 
@@ -401,7 +403,7 @@ def item(
         id=id_of(delivery),
         position=position,
         state=state,
-        subscription=shown(delivery.subscription.name),
+        subscription=printable(delivery.subscription.name),
         holder=_holder(delivery, state),
         protocol=PROTOCOLS[message.origin],
         kind=message.kind.name.lower(),
@@ -414,10 +416,10 @@ def item(
         attempts=delivery.attempts,
         redelivered=delivery.attempts > (state == "unacked"),
         durability=message.durability.name.lower(),
-        message_id=shown(message.message_id),
-        correlation_id=shown(message.correlation_id),
+        message_id=printable(message.message_id),
+        correlation_id=printable(message.correlation_id),
         reply_to=address_view(message.reply_to) if message.reply_to is not None else None,
-        type=shown(message.type),
+        type=printable(message.type),
         properties_count=len(message.properties or ()),
         body=body,
     )

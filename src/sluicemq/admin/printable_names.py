@@ -7,13 +7,13 @@ import base64
 from sluicemq.model.destination import encode_name
 
 
-def shown(text: str) -> str:
+def printable(text: str) -> str:
     """The text itself if it can be printed; else with escapes, as in Python."""
     return text if text.isprintable() else ascii(text)[1:-1]
 
 
 def base64_of(name: str) -> str | None:
-    """A name's bytes in base64, if `shown` is not the name itself; else None."""
+    """A name's bytes in base64, if `printable` is not the name itself; else None."""
     if name.isprintable():
         return None
     try:

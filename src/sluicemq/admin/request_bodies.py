@@ -79,12 +79,12 @@ def announced(request: Request, limit: int, what_to_do: str) -> int:
     return int(text)
 
 
-async def pieces(request: Request) -> AsyncIterator[bytes]:
+async def read_chunks(request: Request) -> AsyncIterator[bytes]:
     """The body as it comes. Problem when the client goes away before its end."""
     try:
-        async for piece in request.stream():
-            if piece:
-                yield piece
+        async for chunk in request.stream():
+            if chunk:
+                yield chunk
     except ClientDisconnect:
         raise Problem(400, "disconnected", "the body was not sent to its end") from None
 

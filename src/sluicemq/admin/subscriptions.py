@@ -20,7 +20,7 @@ from sluicemq.admin.destinations import sees
 from sluicemq.admin.durability import wait_until_durable
 from sluicemq.admin.errors import Problem
 from sluicemq.admin.pagination import Page, PageQuery, page_of
-from sluicemq.admin.printable_names import base64_of, shown
+from sluicemq.admin.printable_names import base64_of, printable
 from sluicemq.admin.routing import Call, Endpoint, from_base64
 from sluicemq.admin.time_slices import TimeSlices
 from sluicemq.broker import Destination, Subscription
@@ -113,7 +113,7 @@ class SubscriptionEndpoints:
         """DELETE /subscriptions"""
         query: SubscriptionDeletionQuery = call.query
         name = _topic_name(query)
-        call.note = f"{shown(query.name)} of {shown(name)}"
+        call.note = f"{printable(query.name)} of {printable(name)}"
         broker = self._broker
         topic = broker.find(Address(Kind.TOPIC, name))
         subscription = None if topic is None else topic.subscriptions.get(query.name)
@@ -167,15 +167,15 @@ def _item(topic: Destination, subscription: Subscription) -> SubscriptionItem:
         client_id, label = unquote(found[1]), unquote(found[2])
     selector = subscription.selector
     return SubscriptionItem(
-        destination=shown(topic.name),
+        destination=printable(topic.name),
         destination_base64=base64_of(topic.name),
         kind="topic",
-        name=shown(subscription.name),
-        client_id=shown(client_id),
-        label=shown(label),
+        name=printable(subscription.name),
+        client_id=printable(client_id),
+        label=printable(label),
         durable=subscription.durable,
         shared=subscription.shared,
-        selector="" if selector is None else shown(selector.text),
+        selector="" if selector is None else printable(selector.text),
         waiting=subscription.waiting,
         unacked=subscription.unacked,
         bytes=subscription.waiting_bytes + subscription.unacked_bytes,

@@ -36,7 +36,7 @@ from sluicemq.server.identity.passwords import read_secret_file
 from sluicemq.server.identity.records import Database
 from sluicemq.server.identity.store import UserStore
 from sluicemq.server.listener_settings import (
-    ASKING,
+    OFFERS_LOGIN,
     Listener,
     ListenerLimits,
     address_problems,
@@ -619,10 +619,10 @@ class Config(msgspec.Struct, frozen=True, kw_only=True):
             listener.user
             or self.insecure_public
             or listener.client_certificate == "required"
-            or (asked and url.protocol in ASKING)
+            or (asked and url.protocol in OFFERS_LOGIN)
         ):
             return
-        if url.public and url.protocol in ASKING:
+        if url.public and url.protocol in OFFERS_LOGIN:
             yield (
                 f"{url} can be reached from other machines, and there are no users that could log "
                 f"in; {self._how_to_add('NAME')}, or accept the risk with "

@@ -21,7 +21,7 @@ class EffectiveConfiguration:
     """See `sluicemq.admin.server_interface.Configuration`."""
 
     def __init__(self, config: Config, origins: Mapping[str, str]) -> None:
-        """`origins`: see `loading.Loaded`."""
+        """`origins`: see `loading.LoadedConfig`."""
         self._config = config
         self._origins = origins
 

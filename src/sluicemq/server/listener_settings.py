@@ -34,7 +34,7 @@ DEFAULT_LISTENERS: Final = (
 VIBEMQ_FRAME_BYTES: Final = 1024**2
 """`max_frame_bytes` of a VibeMQ listener that says nothing about it, at most."""
 
-ASKING: Final = WITH_LOGINS | {"auto"}
+OFFERS_LOGIN: Final = WITH_LOGINS | {"auto"}
 """Listeners of these protocols may ask their clients who they are."""
 
 

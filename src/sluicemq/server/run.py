@@ -71,7 +71,7 @@ log = structlog.get_logger("sluicemq")
 
 def serve(config: Config, origins: Mapping[str, str] | None = None) -> int:
     """Run a broker until SIGTERM or SIGINT. Returns the exit code. `origins` says where the
-    settings stand, see `loading.Loaded`.
+    settings stand, see `loading.LoadedConfig`.
 
     Raises ConfigurationError if the configuration cannot work, JournalError if the journal
     cannot be opened.
@@ -319,7 +319,9 @@ class Server:
                 log.info("open the console in a browser", url=address)
             self._notifier.ready(f"serving, {len(self.listeners)} listeners")
             chores.append(
-                loop.create_task(self._keep_house(context, batch, authenticator, metrics, budget))
+                loop.create_task(
+                    self._run_maintenance(context, batch, authenticator, metrics, budget)
+                )
             )
             chores.append(loop.create_task(self._keep_space(journal, batch)))
             chores.append(loop.create_task(self._keep_certificates()))
@@ -375,7 +377,7 @@ class Server:
         """Connections of all listeners."""
         return sum(len(listener.connections) for listener in self.listeners)
 
-    async def _keep_house(
+    async def _run_maintenance(
         self,
         context: ApiContext,
         batch: EventLoopBatch,

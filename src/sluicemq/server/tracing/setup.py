@@ -25,7 +25,7 @@ NATIVES = {
 """How properties get into what goes out as it came in."""
 
 
-class Wanted(Protocol):
+class TracingOptions(Protocol):
     """The settings, see config.TracingSettings."""
 
     @property
@@ -52,10 +52,12 @@ class Tracing(NamedTuple):
         self.export.close()
 
 
-def begin(wanted: Wanted, identity: bytes, exporter: SpanExporter | None = None) -> Tracing | None:
+def begin(
+    options: TracingOptions, identity: bytes, exporter: SpanExporter | None = None
+) -> Tracing | None:
     """None if nothing is to be traced. `identity` is the journal's; `exporter` takes the place of
     the one for the endpoint. Raises ConfigurationError if OpenTelemetry is not installed."""
-    if not wanted.endpoint:
+    if not options.endpoint:
         return None
     try:
         from opentelemetry.exporter.otlp.proto.http.trace_exporter import OTLPSpanExporter
@@ -68,6 +70,6 @@ def begin(wanted: Wanted, identity: bytes, exporter: SpanExporter | None = None)
             f"({error}); install it with `pip install 'sluicemq[tracing]'`"
         ) from error
     if exporter is None:
-        exporter = OTLPSpanExporter(wanted.endpoint)
-    export = Export(exporter, maker(wanted.service, identity.hex()))
-    return Tracing(SpanRecorder(export.put, wanted.ratio, wanted.limit, NATIVES), export)
+        exporter = OTLPSpanExporter(options.endpoint)
+    export = Export(exporter, maker(options.service, identity.hex()))
+    return Tracing(SpanRecorder(export.put, options.ratio, options.limit, NATIVES), export)
