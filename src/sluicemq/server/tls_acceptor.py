@@ -1,4 +1,4 @@
-"""Who stands at the door of a TLS listener: accepting, and the handshake.
+"""Accept connections of a TLS listener, and carry out their handshakes.
 
 A connection becomes a `Connection` only when its handshake has succeeded. Until then it is an
 `Arrival`: a descriptor and a timer. Nothing is computed for it before its first bytes are there and
@@ -30,8 +30,8 @@ HANDSHAKE_SECONDS: Final = 10.0
 """From accepting a connection to the end of its handshake."""
 SHUTDOWN_SECONDS: Final = 5.0
 """For the peer to read what is left and to confirm the end of the connection."""
-HANDSHAKES_A_TURN: Final = 4
-"""Handshakes begun in one turn of the event loop."""
+HANDSHAKES_PER_ITERATION: Final = 4
+"""Handshakes begun in one event-loop iteration."""
 EXHAUSTED_SECONDS: Final = 1.0
 """Without accepting, after the system had no descriptor or memory for one more connection."""
 
@@ -130,7 +130,7 @@ class TlsAcceptor:
 
     def _begin(self) -> None:
         """Begin some handshakes, in the order of arrival."""
-        for _ in range(min(HANDSHAKES_A_TURN, len(self._waiting))):
+        for _ in range(min(HANDSHAKES_PER_ITERATION, len(self._waiting))):
             task = self._loop.create_task(self._shake_hands(self._waiting.popleft()))
             self._handshakes.add(task)
             task.add_done_callback(self._handshakes.discard)

@@ -1,4 +1,4 @@
-"""A `Way` as the span that is sent: names and attributes by OpenTelemetry's conventions for
+"""A `SpanRecord` as the span that is sent: names and attributes by OpenTelemetry's conventions for
 messaging, and what is our own as `sluicemq.…`."""
 
 from __future__ import annotations
