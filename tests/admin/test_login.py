@@ -158,7 +158,7 @@ async def test_who_shows_a_certificate_has_no_password_here(inside: Inside) -> N
     """Nobody would look at the old one."""
     inside.add("anna")
     visitor = inside.visitor()
-    visitor.caller.access._link.peer_user = "anna"
+    visitor.caller.access._transport.peer_user = "anna"
     assert (await visitor.ask("GET", "/session")).json()["user"] == "anna"
     wanted = {"old": "anything", "new": "mine now"}
     refused = await visitor.ask("POST", "/session/password", wanted)
