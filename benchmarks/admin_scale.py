@@ -41,7 +41,7 @@ from sluicemq.protocols.phpmq.client import BlockingPhpmqClient
 from sluicemq.protocols.phpmq.wire import encode_consume, encode_send
 from sluicemq.server.address import Url
 from sluicemq.server.config import BrokerSettings, Config
-from sluicemq.server.listening import Listener
+from sluicemq.server.listener_settings import Listener
 from sluicemq.server.run import Server
 
 TICK_SECONDS: Final = 0.001

@@ -56,8 +56,8 @@ def brokers() -> dict[str, Any]:
 
         from sluicemq.broker.traced import TracedBroker
         from sluicemq.server.tracing.export import Export
-        from sluicemq.server.tracing.spans import maker
-        from sluicemq.server.tracing.ways import Ways
+        from sluicemq.server.tracing.otel_spans import maker
+        from sluicemq.server.tracing.span_recorder import SpanRecorder
     except ImportError:
         return found
 
@@ -67,8 +67,8 @@ def brokers() -> dict[str, Any]:
 
     def traced(ratio: float) -> Any:
         export = Export(Nowhere(), maker("bench", "0"))
-        ways = Ways(export.put, ratio, 0)
-        return TracedBroker(MemoryJournal(), ManualClock(), ways), export
+        recorder = SpanRecorder(export.put, ratio, 0)
+        return TracedBroker(MemoryJournal(), ManualClock(), recorder), export
 
     found["none"] = lambda: traced(0.0)
     found["hundredth"] = lambda: traced(0.01)

@@ -12,8 +12,8 @@ from typing import Any
 from urllib.parse import unquote
 
 from sluicemq.admin.app import Application
-from sluicemq.admin.identity import Caller
-from sluicemq.admin.sessions import COOKIE, Sessions
+from sluicemq.admin.browser_sessions import COOKIE, BrowserSessions
+from sluicemq.admin.caller import Caller
 from sluicemq.broker import Broker, ManualClock
 from sluicemq.journal import MemoryJournal
 from sluicemq.journal.port import Journal
@@ -21,15 +21,15 @@ from sluicemq.model.access import Operation, Permission
 from sluicemq.server.address import Url
 from sluicemq.server.backups import Backups
 from sluicemq.server.config import BrokerSettings, Config, IdentitySettings
+from sluicemq.server.event_loop_batch import EventLoopBatch
 from sluicemq.server.identity import changes
-from sluicemq.server.identity.book import Book
-from sluicemq.server.identity.gate import Gate
+from sluicemq.server.identity.authenticator import Authenticator
+from sluicemq.server.identity.management import UserManagement
 from sluicemq.server.identity.passwords import hash_password
 from sluicemq.server.identity.records import UserRecord
 from sluicemq.server.identity.store import UserStore
 from sluicemq.server.identity.tokens import make_token
-from sluicemq.server.listening import Listener
-from sluicemq.server.turns import Turns
+from sluicemq.server.listener_settings import Listener
 from tests.admin.client import Answer
 from tests.admin.world import context
 from tests.broker.deadlines import ScanTime
@@ -75,21 +75,21 @@ class Inside:
         self.broker = Broker(
             journal or MemoryJournal(), self.clock, start_deadline=self.scan_time.start
         )
-        self.turns = Turns(loop, self.broker, self._failed)
+        self.batch = EventLoopBatch(loop, self.broker, self._failed)
         self.directory = directory
         self.store = UserStore(directory / "users.json")
         config = Config(
             broker=BrokerSettings(data_dir=directory, backup_dir=backup_dir),
             identity=IdentitySettings(**settings),
         )
-        self.gate = Gate(
+        self.authenticator = Authenticator(
             config, loop.call_soon_threadsafe, clock=lambda: self.now, wall=lambda: self.now
         )
         self.context = context(
             self.broker,
-            users=Book(self.gate),
-            sessions=Sessions(self.clock),
-            audit=self.gate.audit,
+            users=UserManagement(self.authenticator),
+            sessions=BrowserSessions(self.clock),
+            audit=self.authenticator.audit,
             backups=None if backup_dir is None else Backups(config),
         )
         self.application = Application(self.context)
@@ -123,15 +123,15 @@ class Inside:
         """A new connection; `local`: to the admin socket."""
         transport: Any = Line(peer)
         access = (
-            self.gate.open_local(transport)
+            self.authenticator.open_local(transport)
             if local
-            else self.gate.open(transport, LISTENER, logs_in=True)
+            else self.authenticator.open(transport, LISTENER, logs_in=True)
         )
         return Visitor(self, Caller(transport, access, ""))
 
     def said(self) -> list[str]:
         """Events of the audit log, in their order, with whose and what."""
-        lines = reversed(self.gate.audit.recent(1000))
+        lines = reversed(self.authenticator.audit.recent(1000))
         return [f"{each.event}: {each.user} {each.what} {each.result}".strip() for each in lines]
 
 
@@ -225,7 +225,7 @@ def looped(scenario: Scenario) -> Callable[..., None]:
             try:
                 await scenario(inside, **arguments)
             finally:
-                inside.gate.close()
+                inside.authenticator.close()
                 with suppress(asyncio.CancelledError):
                     await asyncio.sleep(0)
 

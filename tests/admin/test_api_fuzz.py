@@ -34,7 +34,7 @@ SECONDS = 10.0
 """An answer that takes longer has got stuck."""
 EXAMPLES = 300 if os.environ.get("FUZZ") else 8
 STREAM = "/events"
-"""Goes on for as long as somebody listens; tests/admin/test_events.py has it."""
+"""Goes on for as long as somebody listens; tests/admin/test_event_stream.py has it."""
 PATIENT = {
     "SLUICEMQ_IDENTITY__LOGIN_FAILURES": "1000",
     "SLUICEMQ_IDENTITY__LOGIN_BLOCK": "0",

@@ -18,10 +18,10 @@ from urllib.parse import quote
 import pytest
 
 from sluicemq.admin.app import HEADERS
-from sluicemq.admin.bodies import SMALL_BYTES
-from sluicemq.admin.identity import CSRF_HEADER
+from sluicemq.admin.browser_sessions import COOKIE
+from sluicemq.admin.caller import CSRF_HEADER
+from sluicemq.admin.request_bodies import SMALL_BYTES
 from sluicemq.admin.routing import Endpoint, Need
-from sluicemq.admin.sessions import COOKIE
 from sluicemq.model.access import Operation
 from sluicemq.model.destination import Address, Kind
 from tests.admin.client import HTTP, PHPMQ, TIMEOUT, Answer, Client, talk
@@ -387,7 +387,7 @@ def test_deep_and_wide_documents(start: Start) -> None:
 
 
 def test_slow_http_keeps_nobody_else_waiting(start: Start) -> None:
-    """Many that never get to an end; how long they may take is tests/admin/test_session.py's."""
+    """Many that never get to an end; test_http_session.py has how long they may take."""
     broker = start(PHPMQ, HTTP)
     port = broker.port("http")
     slow = []
@@ -449,6 +449,6 @@ def test_cookies_that_are_none(tmp_path: Path) -> None:
             "\xff\xfe",
         ):
             assert (await visitor.ask("GET", "/status", Cookie=value)).status == 401, value
-        inside.gate.close()
+        inside.authenticator.close()
 
     asyncio.run(scenario())

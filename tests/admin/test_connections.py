@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 from sluicemq.admin.connections import may_see
-from sluicemq.admin.ports import ConnectionView
+from sluicemq.admin.server_interface import ConnectionView
 from sluicemq.cli.local import LocalBroker
 from sluicemq.cli.main import main
 from sluicemq.model.access import EVERYBODY, NOBODY

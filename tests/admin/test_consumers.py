@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from sluicemq.admin.ports import Attached
+from sluicemq.admin.server_interface import AttachedConsumer
 from sluicemq.broker import Consumer, Delivery, Subscription, Window, compile_selector
 from sluicemq.model.destination import Address, Kind
 from sluicemq.model.message import Durability, Message
@@ -27,7 +27,7 @@ def attach(
         selector=compile_selector(selector) if selector else None,
     )
     connections: Any = inside.context.connections
-    connections.attached.append(Attached(connection, "jmq", "anna", consumer))
+    connections.attached.append(AttachedConsumer(connection, "jmq", "anna", consumer))
     return consumer
 
 

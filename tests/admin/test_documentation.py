@@ -89,7 +89,7 @@ def test_every_endpoint_is_there(tmp_path: Path) -> None:
 
     async def scenario() -> list[Endpoint]:
         inside = Inside(tmp_path)
-        inside.gate.close()
+        inside.authenticator.close()
         return inside.endpoints
 
     expected = table(asyncio.run(scenario()))

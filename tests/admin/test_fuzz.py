@@ -9,11 +9,11 @@ import msgspec
 from hypothesis import given
 from hypothesis import strategies as st
 
-from sluicemq.admin.batches import Query
+from sluicemq.admin.batch_part_reader import PartReader
+from sluicemq.admin.batches import BatchQuery
+from sluicemq.admin.caller import is_ours, read_authorization
 from sluicemq.admin.errors import Problem
-from sluicemq.admin.identity import is_ours, read_authorization
 from sluicemq.admin.journal import Extent, read_range
-from sluicemq.admin.parts import PartReader
 from sluicemq.admin.routing import Call, Endpoint, parameters
 from sluicemq.model.access import EVERYBODY, NOBODY
 from sluicemq.model.destination import Kind
@@ -46,7 +46,7 @@ async def never(call: Call) -> None:
 @given(st.dictionaries(NAMES, TEXTS))
 def test_parameters(query: dict[str, str]) -> None:
     complete = {"writer": "w", "batch": "0", "partition": "0", "part": "0", **query}
-    read = result(parameters, Endpoint("POST", "/batches", never, "", query=Query), complete)
+    read = result(parameters, Endpoint("POST", "/batches", never, "", query=BatchQuery), complete)
     if isinstance(read, Problem):
         assert read.status == 400
         assert any(name in str(read) for name in query)

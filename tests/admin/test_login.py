@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from sluicemq.admin.sessions import Sessions, cookie
+from sluicemq.admin.browser_sessions import BrowserSessions, cookie
 from sluicemq.broker import ManualClock
 from sluicemq.model.access import EVERYBODY
 from sluicemq.server.identity import changes
@@ -158,7 +158,7 @@ async def test_who_shows_a_certificate_has_no_password_here(inside: Inside) -> N
     """Nobody would look at the old one."""
     inside.add("anna")
     visitor = inside.visitor()
-    visitor.caller.access._link.peer_user = "anna"
+    visitor.caller.access._transport.peer_user = "anna"
     assert (await visitor.ask("GET", "/session")).json()["user"] == "anna"
     wanted = {"old": "anything", "new": "mine now"}
     refused = await visitor.ask("POST", "/session/password", wanted)
@@ -176,7 +176,7 @@ async def test_a_guest_is_none_any_more_when_there_are_users(inside: Inside) -> 
 
 def test_idle_and_absolute_times() -> None:
     clock = ManualClock()
-    sessions = Sessions(clock, idle=60, life=200)
+    sessions = BrowserSessions(clock, idle=60, life=200)
     secret, session = sessions.begin(lambda: EVERYBODY)
     for _ in range(3):
         clock.advance(59_000)
@@ -195,7 +195,7 @@ def test_idle_and_absolute_times() -> None:
 
 
 def test_too_many_sessions_end_the_one_unused_the_longest() -> None:
-    sessions = Sessions(ManualClock(), most=2)
+    sessions = BrowserSessions(ManualClock(), most=2)
     first, second = (sessions.begin(lambda: EVERYBODY)[0] for _ in range(2))
     assert sessions.find(first)
     third, _ = sessions.begin(lambda: EVERYBODY)

@@ -8,7 +8,7 @@ from urllib.parse import quote
 
 import pytest
 
-from sluicemq.admin.context import Limits
+from sluicemq.admin.api_context import ApiLimits
 from sluicemq.admin.message_view import view_of_body
 from sluicemq.model.destination import Address, Kind
 from sluicemq.model.message import BodyKind, Durability, Message, Origin
@@ -82,7 +82,7 @@ async def test_page_follows_page_while_messages_come_and_go(inside: Inside, quer
 
 @looped
 async def test_a_selector_page_ends_at_its_limit_and_goes_on(inside: Inside) -> None:
-    object.__setattr__(inside.context, "limits", Limits(scan=30))
+    object.__setattr__(inside.context, "limits", ApiLimits(scan=30))
     broker = inside.broker
     jobs = queue(broker)
     for number in range(100):

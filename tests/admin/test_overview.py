@@ -9,7 +9,7 @@ import pytest
 
 from sluicemq.admin.alarms import ENOUGH, PATIENCE_MS, alarms
 from sluicemq.admin.history import STEP
-from sluicemq.admin.ports import ListenerView
+from sluicemq.admin.server_interface import ListenerView
 from sluicemq.broker import Broker, BrokerSettings, ManualClock
 from sluicemq.journal import MemoryJournal
 from sluicemq.journal.space import SpaceLevel, SpaceReport

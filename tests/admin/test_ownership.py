@@ -23,7 +23,7 @@ RIGHTS = {
 
 async def enter(inside: Inside, name: str) -> Visitor:
     """A visitor that has logged in as one of RIGHTS, or as `root`."""
-    if name not in inside.gate.roster.database.users:
+    if name not in inside.authenticator.user_snapshot.database.users:
         inside.add(name, *RIGHTS.get(name, ()), superuser=name == "root")
     visitor = inside.visitor()
     await visitor.login(name)

@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from sluicemq.admin.context import Limits
+from sluicemq.admin.api_context import ApiLimits
 from sluicemq.broker.settings import BrokerSettings
 from sluicemq.journal.space import SpaceLevel, SpaceReport
 from sluicemq.model.destination import Address, Kind
@@ -123,7 +123,7 @@ async def test_what_cannot_be_a_message(inside: Inside, body: Any) -> None:
 
 @looped
 async def test_no_room_for_it(inside: Inside) -> None:
-    object.__setattr__(inside.context, "limits", Limits(publish=10, name=5))
+    object.__setattr__(inside.context, "limits", ApiLimits(publish=10, name=5))
     visitor = inside.visitor(local=True)
     answer = await visitor.ask("POST", POST, {"body": "x" * 11})
     assert (answer.status, answer.code) == (413, "too-large")

@@ -16,7 +16,15 @@ from msgspec import Meta
 
 from sluicemq.admin.errors import Problem, refusal
 from sluicemq.admin.openapi import document
-from sluicemq.admin.routing import Call, Endpoint, Need, Table, address_in, parameters, read_query
+from sluicemq.admin.routing import (
+    Call,
+    Endpoint,
+    Need,
+    RouteTable,
+    address_in,
+    parameters,
+    read_query,
+)
 from sluicemq.model.access import Operation
 from sluicemq.model.destination import Address, Kind, decode_name
 from tests.admin.inside import Inside
@@ -40,7 +48,7 @@ def endpoint(method: str, path: str, **more: Any) -> Endpoint:
     return Endpoint(method, path, never, f"{method} {path}", **more)
 
 
-TABLE = Table(
+TABLE = RouteTable(
     [
         endpoint("GET", "/things"),
         endpoint("POST", "/things", body=Body, answer=Body, status=201),
@@ -101,7 +109,7 @@ def test_other_methods() -> None:
     assert caught.value.status == 405
     assert caught.value.headers["Allow"] == "DELETE, GET, HEAD, PUT"
     with pytest.raises(ValueError, match="twice"):
-        Table([endpoint("GET", "/x/{a}"), endpoint("GET", "/x/{b}")])
+        RouteTable([endpoint("GET", "/x/{a}"), endpoint("GET", "/x/{b}")])
 
 
 @given(st.binary(max_size=50))
@@ -209,7 +217,7 @@ def test_every_endpoint_is_in_the_document(tmp_path: Path) -> None:
                 operation = paths[each.path][each.method.lower()]
                 assert operation["summary"] == each.summary
                 ids.append(operation["operationId"])
-        inside.gate.close()
+        inside.authenticator.close()
 
     ids: list[str] = []
     asyncio.run(scenario())

@@ -8,8 +8,8 @@ from pathlib import Path
 from sluicemq.model.destination import Address, DestinationSettings, Kind
 from sluicemq.server.address import Url
 from sluicemq.server.config import BrokerSettings, Config, IdentitySettings
-from sluicemq.server.inforce import InForce
-from sluicemq.server.listening import Listener
+from sluicemq.server.effective_configuration import EffectiveConfiguration
+from sluicemq.server.listener_settings import Listener
 from tests.admin.inside import PASSWORD, Inside, Visitor, looped
 
 
@@ -217,7 +217,7 @@ def test_settings_in_force(tmp_path: Path) -> None:
         listeners=(Listener(url=Url.parse("jmq+unix:///run/x.sock"), mode=0o600),),
         destinations={Address(Kind.QUEUE, "orders"): DestinationSettings()},
     )
-    in_force = InForce(config, {"identity.login_block": "/etc/sluicemq.toml"})
+    in_force = EffectiveConfiguration(config, {"identity.login_block": "/etc/sluicemq.toml"})
     assert in_force.declares(Address(Kind.QUEUE, "orders"))
     assert not in_force.declares(Address(Kind.TOPIC, "orders"))
     views = in_force.settings()
@@ -246,7 +246,7 @@ def test_changes_of_users_do_not_stop_the_loop(tmp_path: Path) -> None:
             turned += 1
             await asyncio.sleep(0)
         assert request.result().status == 201
-        inside.gate.close()
+        inside.authenticator.close()
         assert turned > 50
 
     asyncio.run(scenario())
@@ -277,6 +277,6 @@ def test_minimum_length_holds_for_every_new_password(tmp_path: Path) -> None:
             body = {"password": "123456789012"}
             assert (await admin.ask("PUT", "/users/anna", body)).status == 201
         finally:
-            inside.gate.close()
+            inside.authenticator.close()
 
     asyncio.run(within())

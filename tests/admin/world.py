@@ -6,11 +6,12 @@ from collections import Counter
 from collections.abc import Iterator
 from typing import Any
 
-from sluicemq.admin.context import Context, Limits
+from sluicemq.admin.api_context import ApiContext, ApiLimits
+from sluicemq.admin.browser_sessions import BrowserSessions
 from sluicemq.admin.history import History
-from sluicemq.admin.metrics.figures import Figures
-from sluicemq.admin.ports import (
-    Attached,
+from sluicemq.admin.metrics.scrape_state import ScrapeState
+from sluicemq.admin.server_interface import (
+    AttachedConsumer,
     AuditLine,
     ConnectionView,
     InputView,
@@ -20,7 +21,6 @@ from sluicemq.admin.ports import (
     State,
     UserView,
 )
-from sluicemq.admin.sessions import Sessions
 from sluicemq.broker import Broker
 from sluicemq.model.destination import Address
 from sluicemq.model.histogram import Histogram
@@ -31,7 +31,7 @@ class NoConnections:
 
     def __init__(self, *views: ConnectionView) -> None:
         self.views = list(views)
-        self.attached: list[Attached] = []
+        self.attached: list[AttachedConsumer] = []
         self.closed: list[tuple[int, str]] = []
 
     def __len__(self) -> int:
@@ -40,7 +40,7 @@ class NoConnections:
     def __iter__(self) -> Iterator[ConnectionView]:
         return iter(self.views)
 
-    def consumers(self) -> Iterator[Attached]:
+    def consumers(self) -> Iterator[AttachedConsumer]:
         return iter(self.attached)
 
     def by_protocol(self) -> dict[str, int]:
@@ -119,7 +119,7 @@ class NoUsers:
         return []
 
 
-def context(broker: Broker, **changes: Any) -> Context:
+def context(broker: Broker, **changes: Any) -> ApiContext:
     """For an application around that broker; `changes` are fields of Context."""
     vitals = Process()
     usual: dict[str, Any] = {
@@ -128,10 +128,10 @@ def context(broker: Broker, **changes: Any) -> Context:
         "configuration": NoSettings(),
         "vitals": vitals,
         "users": NoUsers(),
-        "sessions": Sessions(broker.clock),
+        "sessions": BrowserSessions(broker.clock),
         "audit": Lines(),
-        "figures": Figures(broker),
+        "figures": ScrapeState(broker),
         "history": History(broker, vitals.lag),
-        "limits": Limits(),
+        "limits": ApiLimits(),
     }
-    return Context(**{**usual, **changes})
+    return ApiContext(**{**usual, **changes})

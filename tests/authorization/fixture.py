@@ -22,8 +22,8 @@ from sluicemq.model.message import BodyKind, Durability, Message
 from sluicemq.protocols.jmq.coordinator import Coordinator
 from sluicemq.protocols.msglite.session import MsgliteSession, ReplyAddresses
 from sluicemq.server.address import Url
-from sluicemq.server.identity.gate import ConnectionAccess
-from sluicemq.server.listening import Listener
+from sluicemq.server.identity.authenticator import ConnectionAccess
+from sluicemq.server.listener_settings import Listener
 from tests.admin.inside import Inside
 from tests.authorization.matrix import SECRET, Actor
 from tests.protocols.harness import RecordedTransport, RoomPeer
@@ -131,7 +131,7 @@ def check_logins_at_once(inside: Inside) -> None:
 
     All right logins of the matrix are by token, which needs no check.
     """
-    queue: Any = inside.gate._logins._queue
+    queue: Any = inside.authenticator._logins._queue
     queue._pool.shutdown()
     queue._pool = _ImmediateExecutor()
     queue._call_soon = lambda call, *arguments: call(*arguments)
@@ -170,7 +170,7 @@ class BrokerFixture(jmq.Harness):
 
     def close(self) -> None:
         """Stop the threads and the event loop."""
-        self.inside.gate.close()
+        self.inside.authenticator.close()
         self.loop.close()
 
     def begin(self, right: Operation | None = None) -> None:
@@ -230,7 +230,7 @@ class BrokerFixture(jmq.Harness):
     def with_login(self, transport: RecordedTransport, protocol: str) -> ConnectionAccess:
         """Return the access of a connection whose client logs in."""
         listener: Any = Listener(url=Url(protocol))
-        return self.inside.gate.open(transport, listener, logs_in=True)
+        return self.inside.authenticator.open(transport, listener, logs_in=True)
 
     def without_login(
         self, transport: RecordedTransport, protocol: str, actor: Actor
@@ -242,7 +242,7 @@ class BrokerFixture(jmq.Harness):
         if actor is Actor.REJECTED:
             transport.peer_user = "stranger"
         listener = Listener(url=Url(protocol), user=self.users.names.get(actor, ""))
-        return self.inside.gate.open(transport, listener, logs_in=False)
+        return self.inside.authenticator.open(transport, listener, logs_in=False)
 
     def wait(self, done: Callable[[], bool]) -> None:
         """Run the event loop, for changes of users, until that is so."""

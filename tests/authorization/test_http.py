@@ -12,8 +12,8 @@ from typing import Any, Final
 import pytest
 
 from sluicemq.admin.app import Application
-from sluicemq.admin.pages import shelf
-from sluicemq.admin.ports import Attached, ConnectionView
+from sluicemq.admin.server_interface import AttachedConsumer, ConnectionView
+from sluicemq.admin.static_files import load_static_files
 from sluicemq.admin.transactions import id_of
 from sluicemq.broker import BatchPart, Broker, ManualClock
 from sluicemq.broker.restore import snapshot
@@ -117,7 +117,7 @@ class HttpFixture:
 
     def close(self) -> None:
         """Stop the threads, the journal and the event loop."""
-        self.inside.gate.close()
+        self.inside.authenticator.close()
         self.journal.close()
         self.loop.close()
 
@@ -154,7 +154,7 @@ class HttpFixture:
         publish(broker, broker.declare(Address(Kind.QUEUE, DEAD)))
         consumed = broker.declare(Address(Kind.QUEUE, CONSUMED))
         reader = read(broker, consumed)
-        self.connections.attached.append(Attached(1, "jmq", "owner", reader.consumer))
+        self.connections.attached.append(AttachedConsumer(1, "jmq", "owner", reader.consumer))
         topic = broker.declare(Address(Kind.TOPIC, TOPIC))
         broker.subscribe(topic, DURABLE, durable=True, owner="owner")
         publish(broker, topic)
@@ -290,7 +290,7 @@ for _path in (
 
 @row("GET /console/{*rest}", "", EVERYBODY, reveals=NOBODY, marker=QUEUE)
 def _console(cell: HttpCell) -> None:
-    cell.ask("GET", f"/console/{shelf().version}/app.js")
+    cell.ask("GET", f"/console/{load_static_files().version}/app.js")
 
 
 # sessions

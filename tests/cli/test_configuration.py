@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from sluicemq.server.reference import describe
+from sluicemq.server.configuration_reference import describe
 from tests.cli.conftest import Run, RunningBroker
 
 

@@ -8,7 +8,7 @@ import tomllib
 from pathlib import Path
 
 from sluicemq.cli.main import main
-from sluicemq.server.listening import default_listeners
+from sluicemq.server.listener_settings import default_listeners
 from sluicemq.server.loading import load
 
 TOP = Path(__file__).parents[2]

@@ -32,10 +32,10 @@ from sluicemq.pipeline.sink.columns import COLUMNS
 from sluicemq.pipeline.source import options as source
 from sluicemq.pipeline.tables import datasource
 from sluicemq.server.identity import audit
-from sluicemq.server.listening import Limits, Listener
+from sluicemq.server.listener_settings import Listener, ListenerLimits
 from sluicemq.server.loading import SECTIONS
 from sluicemq.server.settings import choices, settings_of
-from sluicemq.server.tracing import spans
+from sluicemq.server.tracing import otel_spans
 from tests.admin.inside import Inside
 
 Uses = dict[str, list[str]]
@@ -81,7 +81,11 @@ def settings() -> Uses:
         if struct is not DestinationSettings:
             keys = [key for key in settings_of(struct) if (*path, key) not in SECTIONS]
             names += [".".join((*path, key)) for key in keys]
-    names += [f"listeners.{key}" for key in settings_of(Listener) if key not in settings_of(Limits)]
+    names += [
+        f"listeners.{key}"
+        for key in settings_of(Listener)
+        if key not in settings_of(ListenerLimits)
+    ]
     names += [f"broker.default_destination.{key}" for key in settings_of(DestinationSettings)]
     return _plain(names)
 
@@ -101,7 +105,7 @@ def _endpoints() -> list[Endpoint]:
     async def collect() -> list[Endpoint]:
         with tempfile.TemporaryDirectory() as directory:
             inside = Inside(Path(directory))
-            inside.gate.close()
+            inside.authenticator.close()
             return inside.endpoints
 
     return asyncio.run(collect())
@@ -248,8 +252,8 @@ def options() -> Uses:
 
 def span_attributes() -> Uses:
     """Return the operations of spans, and their attributes that OpenTelemetry does not define."""
-    text = (ROOT / "server" / "tracing" / "spans.py").read_text("utf-8")
-    return _plain([*spans._KINDS, *re.findall(r'"(sluicemq\.[a-z.]+)"', text)])
+    text = (ROOT / "server" / "tracing" / "otel_spans.py").read_text("utf-8")
+    return _plain([*otel_spans._KINDS, *re.findall(r'"(sluicemq\.[a-z.]+)"', text)])
 
 
 def audit_events() -> Uses:

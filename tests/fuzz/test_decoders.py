@@ -19,7 +19,7 @@ from sluicemq.protocols.jmq.packets import PacketType
 from sluicemq.protocols.msglite import http
 from sluicemq.protocols.msglite import wire as msglite_wire
 from sluicemq.protocols.phpmq import wire as phpmq_wire
-from sluicemq.server.recognise import HTTP_METHODS, recognise, recognise_jmq
+from sluicemq.server.protocol_detection import HTTP_METHODS, detect_jmq_protocol, detect_protocol
 from tests.fuzz import corpus
 from tests.fuzz import jmq as jmq_corpus
 from tests.fuzz.mutations import mutate
@@ -160,16 +160,16 @@ def test_noise_is_read_the_same_way_however_it_is_cut(name: str, data: bytes, st
     assert decode(pieces) == decode([data])
 
 
-@pytest.mark.parametrize("recognise", [recognise, recognise_jmq])
+@pytest.mark.parametrize("detect", [detect_protocol, detect_jmq_protocol])
 @given(data=st.binary(max_size=6))
 def test_a_protocol_that_is_recognised_stays_so(
-    recognise: Callable[[bytes], str | None], data: bytes
+    detect: Callable[[bytes], str | None], data: bytes
 ) -> None:
-    answers = [recognise(data[:length]) for length in range(len(data) + 1)]
+    answers = [detect(data[:length]) for length in range(len(data) + 1)]
     known = [answer for answer in answers if answer is not None]
     assert len(set(known)) <= 1
     method = any(name.startswith(data[:2]) for name in HTTP_METHODS)
-    assert recognise(data[:2]) is not None or len(data) < 2 or method
+    assert detect(data[:2]) is not None or len(data) < 2 or method
 
 
 @pytest.mark.parametrize(
@@ -187,4 +187,4 @@ def test_what_clients_begin_with_is_recognised(
 ) -> None:
     stream = b"".join(conversation(chance))
     assume(stream)  # a client that says nothing cannot be recognised
-    assert recognise(stream) == name
+    assert detect_protocol(stream) == name

@@ -14,9 +14,9 @@ from sluicemq.protocols.phpmq import wire as phpmq_wire
 from sluicemq.protocols.transport import Session, Transport
 from sluicemq.server.address import Url
 from sluicemq.server.config import Config
-from sluicemq.server.identity.gate import Gate
-from sluicemq.server.listening import Listener
-from sluicemq.server.rooms import Rooms
+from sluicemq.server.identity.authenticator import Authenticator
+from sluicemq.server.listener_settings import Listener
+from sluicemq.server.session_factories import SessionFactories
 from tests.fuzz import corpus
 from tests.fuzz import jmq as jmq_corpus
 from tests.fuzz.mutations import mutate
@@ -40,7 +40,7 @@ class FixedVitals:
         return 1
 
 
-GATE = Gate(Config(), lambda call: call())
+AUTHENTICATOR = Authenticator(Config(), lambda call: call())
 """There are no users."""
 
 
@@ -49,14 +49,14 @@ class House(RoomHarness):
 
     def __init__(self) -> None:
         super().__init__()
-        self.rooms = Rooms(self.broker, FixedVitals(), GATE)
+        self.session_factories = SessionFactories(self.broker, FixedVitals(), AUTHENTICATOR)
 
     def open(self, transport: Transport) -> Session:
         return self.open_as("auto", transport)
 
     def open_as(self, protocol: str, transport: Transport) -> Session:
         listener = Listener(url=Url.parse(f"{protocol}://127.0.0.1:0"))
-        return self.rooms.of(listener)(transport, listener)
+        return self.session_factories.of(listener)(transport, listener)
 
     def connect(self, protocol: str) -> RoomPeer:
         transport = RecordedTransport(self)

@@ -12,9 +12,9 @@ from sluicemq.model.errors import ConfigurationError
 from sluicemq.model.message import Durability
 from sluicemq.server.address import Url
 from sluicemq.server.config import Config, default_data_dir
-from sluicemq.server.listening import Listener
-from sluicemq.server.loading import Loaded, load, setting_paths
-from sluicemq.server.reference import describe, render, to_builtins
+from sluicemq.server.configuration_reference import describe, render, to_builtins
+from sluicemq.server.listener_settings import Listener
+from sluicemq.server.loading import LoadedConfig, load, setting_paths
 from sluicemq.server.settings import settings_of
 
 
@@ -23,7 +23,7 @@ def _elsewhere(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
 
 
-def load_text(tmp_path: Path, text: str, **more: object) -> Loaded:
+def load_text(tmp_path: Path, text: str, **more: object) -> LoadedConfig:
     file = tmp_path / "test.toml"
     file.write_text(text, encoding="utf-8")
     return load(file, **more)

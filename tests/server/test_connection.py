@@ -1,4 +1,4 @@
-"""A connection between its transport, its session and the turns of the server; no network."""
+"""A connection between its transport, its session and the event-loop batch; no network."""
 
 from __future__ import annotations
 
@@ -90,7 +90,7 @@ class Loop:
             call()
 
 
-class Turns:
+class EventLoopBatch:
     dead = False
 
     def __init__(self) -> None:
@@ -114,12 +114,12 @@ class House:
     def __init__(self, budget: InputBudget | None = None) -> None:
         self.session = Session()
         self.transport = SocketTransport()
-        self.turns = Turns()
+        self.batch = EventLoopBatch()
         self.listener: Any = SimpleNamespace(
             budget=budget or InputBudget(1000, 30.0),
             closed=Counter(),
             logging_in=set(),
-            turns=self.turns,
+            batch=self.batch,
             admit=lambda _: lambda *_: self.session,
             leave=lambda _: None,
             options=SimpleNamespace(
@@ -145,7 +145,7 @@ def house() -> House:
 def test_what_was_written_goes_before_the_end(house: House) -> None:
     house.connection.write([b"answer"])
     house.connection.close("done")
-    house.turns.end()
+    house.batch.end()
     assert house.transport.done == ["write", "write_eof", "resume_reading"]
     assert house.session.told == ["flushed", "closed"]
 
@@ -158,7 +158,7 @@ def test_a_connection_lost_in_the_turn_in_which_it_is_closed(
     house.connection.close("done")
     house.transport.closed = True
     house.connection.connection_lost(None)
-    house.turns.end()
+    house.batch.end()
     assert house.transport.done == []
     assert house.session.told == ["closed"]
 
@@ -168,10 +168,10 @@ def test_what_a_slow_reader_leaves_is_measured_whenever_something_is_added(house
     house.connection.pause_writing()
     for turn in range(10):
         house.connection.write([bytes(200)])
-        house.turns.end()
+        house.batch.end()
         assert house.session.told == (["pause_delivery"] if turn > 4 else [])
     house.connection.resume_writing()
-    house.turns.end()
+    house.batch.end()
     assert house.session.told == ["pause_delivery", "resume_delivery", "flushed"]
 
 
@@ -182,7 +182,7 @@ def test_a_session_that_answers_when_its_connection_has_gone(house: House) -> No
     house.connection.write([b"too late"])
     house.connection.close()
     house.connection.resume_reading()
-    house.turns.end()
+    house.batch.end()
     assert house.transport.done == []
 
 
@@ -192,7 +192,7 @@ def test_a_mistake_in_a_session_costs_its_connection_and_no_turn(house: House, f
     house.connection._congested = True
     house.connection.write([b"x"])
     with structlog.testing.capture_logs() as entries:
-        house.turns.end()
+        house.batch.end()
     assert [entry["event"] for entry in entries if entry["log_level"] == "error"] == [
         "internal error"
     ]
@@ -210,24 +210,24 @@ def test_whoever_is_dismissed_is_told_and_has_time_to_read_it(house: House) -> N
 
     house.session.disconnect = disconnect  # type: ignore[attr-defined]
     house.connection.disconnect("enough")
-    house.turns.end()
+    house.batch.end()
     assert house.transport.done == ["write", "write_eof", "resume_reading"]
     assert house.session.told == ["flushed", "closed"]
-    house.turns.loop.ring()  # what lingers is cut off, and that once
+    house.batch.loop.ring()  # what lingers is cut off, and that once
     assert house.transport.done[3:] == ["abort"]
 
 
 def test_who_does_not_go_is_cut_off(house: House) -> None:
     """Its session may wait for a disk that hangs, or the peer may not read."""
     house.connection.disconnect("enough")
-    house.turns.end()
+    house.batch.end()
     assert house.session.told == ["disconnect"]
     assert house.transport.done == []
-    house.turns.loop.ring()
+    house.batch.loop.ring()
     assert house.transport.done == ["abort"]
     assert house.session.told == ["disconnect", "closed"]
     house.connection.disconnect("again")
-    assert not house.turns.loop.later
+    assert not house.batch.loop.later
 
 
 def test_a_mistake_in_saying_goodbye_ends_it_all_the_same(house: House) -> None:
@@ -244,18 +244,18 @@ def test_bytes_are_counted_both_ways(house: House) -> None:
     house.connection.data_received(b"abc")
     house.connection.data_received(b"d")
     house.connection.write([b"xy", b"z"])
-    house.turns.end()
+    house.batch.end()
     house.connection.write([b"!"])
-    house.turns.end()
+    house.batch.end()
     assert (house.connection.bytes_in, house.connection.bytes_out) == (4, 4)
     assert house.connection.since == 5
 
 
 def test_who_is_sent_something_is_not_idle(house: House) -> None:
-    house.turns.broker.clock.steady = 9000
+    house.batch.broker.clock.steady = 9000
     house.connection.write([b"x"])
     assert house.connection.active_at == 0
-    house.turns.end()
+    house.batch.end()
     assert house.connection.active_at == 9000
 
 
@@ -282,8 +282,8 @@ def receive(house: House, buffered: int, incomplete: bool = True) -> None:
 
 
 def pass_time(house: House, seconds: float) -> None:
-    house.turns.broker.clock.steady += round(seconds * 1000)
-    house.listener.budget.review(house.turns.broker.clock.steady)
+    house.batch.broker.clock.steady += round(seconds * 1000)
+    house.listener.budget.review(house.batch.broker.clock.steady)
 
 
 def test_input_that_a_session_holds_is_accounted_and_given_back(house: House) -> None:
@@ -302,7 +302,7 @@ def test_what_a_session_has_carried_out_meanwhile_is_given_back(house: House) ->
     receive(house, 70)
     house.session.buffered = 0
     house.connection.write([b"answer"])
-    house.turns.end()
+    house.batch.end()
     assert budget.used == 0
     receive(house, 70)
     house.session.buffered = 10

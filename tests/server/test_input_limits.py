@@ -26,7 +26,7 @@ from sluicemq.protocols.vibemq.wire import Frame
 from sluicemq.server.address import Url
 from sluicemq.server.input import InputBudget
 from sluicemq.server.listener import OpenListener
-from sluicemq.server.listening import Listener
+from sluicemq.server.listener_settings import Listener
 from tests.server.conftest import Start
 
 MIB: Final = 1 << 20

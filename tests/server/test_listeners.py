@@ -13,7 +13,7 @@ from sluicemq.model.errors import ConnectionLost
 from sluicemq.protocols.msglite.client import BlockingMsgliteClient
 from sluicemq.protocols.phpmq.client import BlockingPhpmqClient
 from sluicemq.protocols.phpmq.wire import FROM_SERVER, Decoder, encode_consume, encode_send
-from sluicemq.server.recognise import recognise
+from sluicemq.server.protocol_detection import detect_protocol
 from tests.server.conftest import Start
 
 
@@ -50,7 +50,7 @@ from tests.server.conftest import Start
     ],
 )
 def test_protocols_are_told_apart_by_their_first_bytes(first: bytes, protocol: str | None) -> None:
-    assert recognise(first) == protocol
+    assert detect_protocol(first) == protocol
 
 
 def test_a_default_phpmq_listener_serves_clients_that_know_no_ttl(start: Start) -> None:

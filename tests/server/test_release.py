@@ -11,7 +11,7 @@ from typing import Any, Final
 
 import pytest
 
-from sluicemq.admin.session import Http, HttpSession
+from sluicemq.admin.http_session import HttpService, HttpSession
 from sluicemq.broker import Broker, ManualClock
 from sluicemq.journal.memory import MemoryJournal
 from sluicemq.model.access import EVERYBODY
@@ -36,7 +36,7 @@ from sluicemq.server.auto import AutoSession
 from sluicemq.server.connection import Connection
 from sluicemq.server.input import InputBudget
 from tests.protocols.jmq.raw import basic
-from tests.server.test_connection import SocketTransport, Turns
+from tests.server.test_connection import EventLoopBatch, SocketTransport
 
 ACCESS: Final = Open(EVERYBODY)
 REPLIES: Final = ReplyAddresses(1)
@@ -101,11 +101,11 @@ class Server:
     """A broker, and one connection at a time to it."""
 
     def __init__(self, make: Callable[[Transport, Server], Session]) -> None:
-        self.turns = Turns()
+        self.batch = EventLoopBatch()
         broker = Broker(MemoryJournal(), ManualClock())
-        turns: Any = self.turns
-        turns.broker = broker
-        turns.loop = Loop()
+        batch: Any = self.batch
+        batch.broker = broker
+        batch.loop = Loop()
         self.broker = broker
         self.coordinator = Coordinator(broker)
         self.budget = InputBudget(1 << 30, 30.0)
@@ -113,7 +113,7 @@ class Server:
             budget=self.budget,
             closed=Counter(),
             logging_in=set(),
-            turns=self.turns,
+            batch=self.batch,
             admit=lambda _: lambda transport, _: make(transport, self),
             leave=lambda connection: self.listener.logging_in.discard(connection),
             claim_user=lambda *_: None,
@@ -146,16 +146,16 @@ class Server:
 
     def turn(self) -> None:
         self.broker.flush()
-        self.turns.end()
-        self.turns.loop.ring()
+        self.batch.end()
+        self.batch.loop.ring()
         self.broker.flush()
-        self.turns.end()
+        self.batch.end()
 
 
 def _http(transport: Transport, server: Server) -> Session:
     async def application(scope: Any, receive: Any, send: Any) -> None: ...
 
-    return HttpSession(transport, Http(application, 65536), ACCESS, host="", tls=False)  # type: ignore[arg-type]
+    return HttpSession(transport, HttpService(application, 65536), ACCESS, host="", tls=False)  # type: ignore[arg-type]
 
 
 def _vitals() -> Any:

@@ -8,7 +8,7 @@ import pytest
 
 from sluicemq.protocols.jmq.portmapper import answer
 from sluicemq.server.address import Url
-from sluicemq.server.listening import Listener
+from sluicemq.server.listener_settings import Listener
 from sluicemq.server.loading import load
 from sluicemq.server.services import services
 

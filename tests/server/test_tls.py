@@ -20,9 +20,9 @@ from sluicemq.model.errors import ConfigurationError, ConnectionLost, RequestTim
 from sluicemq.protocols.msglite.client import BlockingMsgliteClient
 from sluicemq.protocols.phpmq.client import BlockingPhpmqClient
 from sluicemq.server.config import Config
-from sluicemq.server.listening import Listener
+from sluicemq.server.listener_settings import Listener
 from sluicemq.server.loading import load
-from sluicemq.server.peers import peer_user
+from sluicemq.server.peer_identity import peer_user
 from sluicemq.server.tls import Tls
 from tests.server.authority import Authority, serial_of
 from tests.server.conftest import Start

@@ -20,8 +20,8 @@ from typing import Final
 
 import msgspec
 
-from sluicemq.admin.context import Context
-from sluicemq.admin.ports import ListenerView
+from sluicemq.admin.api_context import ApiContext
+from sluicemq.admin.server_interface import ListenerView
 from sluicemq.journal.space import SpaceLevel
 from sluicemq.model.histogram import Distribution
 
@@ -41,7 +41,7 @@ class AlarmView(msgspec.Struct, frozen=True):
     text: str
 
 
-def _space_alarms(context: Context) -> Iterator[AlarmView]:
+def _space_alarms(context: ApiContext) -> Iterator[AlarmView]:
     """What is wrong with the free space of the journal's disk."""
     journal = context.broker.journal
     space = journal.space_state()
@@ -67,7 +67,7 @@ def _space_alarms(context: Context) -> Iterator[AlarmView]:
 
 
 def alarms(
-    context: Context, listeners: Sequence[ListenerView], lag: Distribution, syncs: Distribution
+    context: ApiContext, listeners: Sequence[ListenerView], lag: Distribution, syncs: Distribution
 ) -> list[AlarmView]:
     """All there are. `lag` and `syncs` are those of the last minute."""
     found: list[AlarmView] = []

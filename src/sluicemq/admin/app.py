@@ -2,7 +2,7 @@
 
     origin ── route ── login ── permission ── parameters ── body ── handler ── answer ── audit
 
-What there is to ask for is the table of all rooms' endpoints; see `routing`.
+What there is to ask for is the table of all endpoints; see `routing`.
 """
 
 from __future__ import annotations
@@ -18,48 +18,54 @@ from starlette.types import Message as Event
 from starlette.types import Receive, Scope, Send
 
 from sluicemq.admin import (
-    actions,
     audit,
     backup,
+    batch_writers,
     batches,
     configuration,
     connections,
     consumers,
     dead_letters,
     destinations,
-    events,
+    event_stream,
     health,
     journal,
     login,
+    message_actions,
     messages,
     openapi,
     overview,
-    pages,
     publishing,
     slots,
+    static_files,
     subscriptions,
     transactions,
     users,
-    writers,
 )
-from sluicemq.admin.bodies import SMALL_BYTES, Budget, announced, may_be_unread, pieces
-from sluicemq.admin.context import Context
-from sluicemq.admin.errors import Problem, answer, refusal
-from sluicemq.admin.identity import (
-    Who,
+from sluicemq.admin.api_context import ApiContext
+from sluicemq.admin.caller import (
+    RequestIdentity,
     caller_of,
     check_origin,
     check_page,
     identify,
     is_browser,
 )
-from sluicemq.admin.metrics import page
+from sluicemq.admin.errors import Problem, answer, refusal
+from sluicemq.admin.metrics import scrape_endpoint
+from sluicemq.admin.request_bodies import (
+    SMALL_BYTES,
+    BodyBudget,
+    announced,
+    may_be_unread,
+    read_chunks,
+)
 from sluicemq.admin.routing import (
     Call,
     Endpoint,
     Need,
-    Raw,
-    Table,
+    RawBody,
+    RouteTable,
     address_in,
     parameters,
     read_query,
@@ -81,11 +87,11 @@ HEADERS: Final = {
 """Of all responses that do not say otherwise: nothing of what is told here is a page, to be shown
 in one, or to be kept."""
 
-NOT_ASKED: Final = Who(NOBODY, lambda: NOBODY)
+NOT_ASKED: Final = RequestIdentity(NOBODY, lambda: NOBODY)
 """Who sends what nobody has to log in for."""
 
-ROOMS: Final[tuple[Callable[[Context], list[Endpoint]], ...]] = (
-    actions.endpoints,
+SERVICES: Final[tuple[Callable[[ApiContext], list[Endpoint]], ...]] = (
+    message_actions.endpoints,
     audit.endpoints,
     backup.endpoints,
     batches.endpoints,
@@ -94,20 +100,20 @@ ROOMS: Final[tuple[Callable[[Context], list[Endpoint]], ...]] = (
     consumers.endpoints,
     dead_letters.endpoints,
     destinations.endpoints,
-    events.endpoints,
+    event_stream.endpoints,
     health.endpoints,
     journal.endpoints,
     login.endpoints,
     messages.endpoints,
     overview.endpoints,
-    page.endpoints,
-    pages.endpoints,
+    scrape_endpoint.endpoints,
+    static_files.endpoints,
     publishing.endpoints,
     slots.endpoints,
     subscriptions.endpoints,
     transactions.endpoints,
     users.endpoints,
-    writers.endpoints,
+    batch_writers.endpoints,
 )
 """Whoever has endpoints."""
 
@@ -115,11 +121,13 @@ ROOMS: Final[tuple[Callable[[Context], list[Endpoint]], ...]] = (
 class Application:
     """An ASGI application. All responses that are not what was asked for are refusals in JSON."""
 
-    def __init__(self, context: Context) -> None:
+    def __init__(self, context: ApiContext) -> None:
         self.context = context
         described = openapi.endpoints(lambda: self.table.endpoints)
-        self.table = Table([*described, *(each for room in ROOMS for each in room(context))])
-        self._budget = Budget(TOGETHER_BYTES)
+        self.table = RouteTable(
+            [*described, *(each for service in SERVICES for each in service(context))]
+        )
+        self._budget = BodyBudget(TOGETHER_BYTES)
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Answer one request."""
@@ -190,7 +198,7 @@ class Application:
 
     async def _handle(self, call: Call) -> Response:
         endpoint = call.endpoint
-        if endpoint.body is None or isinstance(endpoint.body, Raw):
+        if endpoint.body is None or isinstance(endpoint.body, RawBody):
             return _response(call, await endpoint.handler(call))
         size = _size(call.request, endpoint.limit)
         if size <= SMALL_BYTES:
@@ -220,7 +228,7 @@ def _size(request: Request, limit: int) -> int:
 
 
 async def _read(request: Request, size: int) -> bytes:
-    return b"".join([piece async for piece in pieces(request)]) if size else b"{}"
+    return b"".join([chunk async for chunk in read_chunks(request)]) if size else b"{}"
 
 
 def _decoded(endpoint: Endpoint, body: bytes) -> Any:

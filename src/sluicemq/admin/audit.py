@@ -7,12 +7,12 @@ from typing import Annotated
 import msgspec
 from msgspec import Meta
 
-from sluicemq.admin.context import Context
-from sluicemq.admin.ports import AuditLine, AuditLog
+from sluicemq.admin.api_context import ApiContext
 from sluicemq.admin.routing import Call, Endpoint, Need
+from sluicemq.admin.server_interface import AuditLine, AuditLog
 
 
-class Query(msgspec.Struct, frozen=True, kw_only=True):
+class AuditQuery(msgspec.Struct, frozen=True, kw_only=True):
     """How many lines, at most."""
 
     limit: Annotated[int, Meta(ge=1, le=1000)] = 100
@@ -24,7 +24,7 @@ class Lines(msgspec.Struct, frozen=True):
     items: list[AuditLine]
 
 
-class AuditPages:
+class AuditEndpoints:
     """`/audit`."""
 
     def __init__(self, log: AuditLog) -> None:
@@ -35,17 +35,17 @@ class AuditPages:
         return Lines(self._log.recent(call.query.limit))
 
 
-def endpoints(context: Context) -> list[Endpoint]:
+def endpoints(context: ApiContext) -> list[Endpoint]:
     """What is at /audit."""
-    pages = AuditPages(context.audit)
+    handlers = AuditEndpoints(context.audit)
     return [
         Endpoint(
             "GET",
             "/audit",
-            pages.list,
+            handlers.list,
             "What has been done, and by whom: the last lines",
             Need.SUPERUSER,
-            query=Query,
+            query=AuditQuery,
             answer=Lines,
         ),
     ]

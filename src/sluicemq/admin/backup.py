@@ -27,11 +27,11 @@ import structlog
 from msgspec import Meta
 from starlette.responses import StreamingResponse
 
-from sluicemq.admin.context import Context
+from sluicemq.admin.api_context import ApiContext
 from sluicemq.admin.errors import Problem
 from sluicemq.admin.journal import kept
-from sluicemq.admin.ports import Backups
 from sluicemq.admin.routing import Call, Endpoint, Need
+from sluicemq.admin.server_interface import Backups
 from sluicemq.journal.backup import create
 from sluicemq.journal.catalogue import BackupView, catalogue
 from sluicemq.journal.copying import Cancelled, Progress
@@ -72,10 +72,10 @@ class BackupList(msgspec.Struct, frozen=True, kw_only=True):
     backups: list[BackupView]
 
 
-class BackupPages:
+class BackupEndpoints:
     """`/backup`. One for all connections of a listener."""
 
-    def __init__(self, context: Context) -> None:
+    def __init__(self, context: ApiContext) -> None:
         self._context = context
 
     async def show(self, call: Call) -> BackupList:
@@ -241,14 +241,14 @@ def _name(text: str) -> str:
     return text
 
 
-def endpoints(context: Context) -> list[Endpoint]:
+def endpoints(context: ApiContext) -> list[Endpoint]:
     """See `routing`."""
-    pages = BackupPages(context)
+    handlers = BackupEndpoints(context)
     return [
         Endpoint(
             "GET",
             "/backup",
-            pages.show,
+            handlers.show,
             "The backups that the broker has made",
             Need.SUPERUSER,
             answer=BackupList,
@@ -256,7 +256,7 @@ def endpoints(context: Context) -> list[Endpoint]:
         Endpoint(
             "POST",
             "/backup",
-            pages.create,
+            handlers.create,
             "Make a backup; the answer tells, a line at a time, how far it is",
             Need.SUPERUSER,
             body=Wanted,

@@ -17,12 +17,12 @@ import msgspec
 from msgspec import Meta
 from msgspec.structs import replace
 
-from sluicemq.admin.bodies import Budget, announced, pieces
-from sluicemq.admin.context import Context, Limits
+from sluicemq.admin.api_context import ApiContext, ApiLimits
+from sluicemq.admin.batch_part_reader import Addressed, PartReader
 from sluicemq.admin.errors import RETRY_SECONDS, Problem
-from sluicemq.admin.naming import shown
-from sluicemq.admin.parts import Addressed, PartReader
-from sluicemq.admin.routing import Call, Endpoint, Raw
+from sluicemq.admin.printable_names import printable
+from sluicemq.admin.request_bodies import BodyBudget, announced, read_chunks
+from sluicemq.admin.routing import Call, Endpoint, RawBody
 from sluicemq.broker import BatchAnswer, BatchPart, Broker
 from sluicemq.broker.deadletter import dead_letter_of
 from sluicemq.model.access import Identity, Operation
@@ -42,7 +42,7 @@ _LARGEST: Final = (1 << 63) - 1
 _MOST_PARTITIONS: Final = 1 << 20
 
 
-class Query(msgspec.Struct, frozen=True, kw_only=True):
+class BatchQuery(msgspec.Struct, frozen=True, kw_only=True):
     """What a request says about its part."""
 
     writer: Annotated[
@@ -98,17 +98,17 @@ class Outcome(NamedTuple):
     refused: dict[int, str]
 
 
-class BatchPages:
+class BatchEndpoints:
     """`/batches`. One for all connections of a listener."""
 
-    def __init__(self, broker: Broker, limits: Limits) -> None:
+    def __init__(self, broker: Broker, limits: ApiLimits) -> None:
         self._broker = broker
         self._limits = limits
-        self._budget = Budget(max(TOGETHER_BYTES, limits.part))
+        self._budget = BodyBudget(max(TOGETHER_BYTES, limits.part))
 
     async def post(self, call: Call) -> Written:
         """POST /batches"""
-        query: Query = call.query
+        query: BatchQuery = call.query
         if not query.writer.isprintable():
             raise Problem(400, "bad-parameter", "the parameter writer is printable characters")
         if query.refused == "dead-letter":
@@ -119,8 +119,8 @@ class BatchPages:
         )
         async with self._budget.room(size):
             body = bytearray()
-            async for piece in pieces(request):
-                body += piece
+            async for chunk in read_chunks(request):
+                body += chunk
             rows = _count(body)
             part = BatchPart(
                 writer=query.writer,
@@ -152,7 +152,7 @@ class BatchPages:
         identity = call.identity
         owner = self._broker.batches.owner_of(writer) or identity.name
         if owner != identity.name and not identity.superuser:
-            call.denied(f"write as {shown(writer)}")
+            call.denied(f"write as {printable(writer)}")
             raise AccessDenied(
                 f"the writer {writer!r} belongs to {owner}; write under another name, or as "
                 "that user or a superuser"
@@ -172,7 +172,7 @@ class BatchPages:
     async def _write(self, call: Call, part: BatchPart, reader: PartReader) -> Written:
         """Everything up to the append in one turn."""
         broker = self._broker
-        query: Query = call.query
+        query: BatchQuery = call.query
         identity = call.identity
         broker.wake()
         # somebody else may have begun to write as this writer while the rows were read
@@ -218,7 +218,7 @@ class BatchPages:
         self._broker.when_durable(sequence, done)
         await future
 
-    def _sort(self, identity: Identity, reader: PartReader, query: Query) -> Outcome:
+    def _sort(self, identity: Identity, reader: PartReader, query: BatchQuery) -> Outcome:
         """What becomes of a part of which rows are refused. Problem if nothing of it is written."""
         refused = dict(reader.refused)
         later: dict[int, str] = {}
@@ -314,17 +314,17 @@ async def _digest(body: bytearray) -> int:
     return total & DIGEST_MASK
 
 
-def endpoints(context: Context) -> list[Endpoint]:
+def endpoints(context: ApiContext) -> list[Endpoint]:
     """What is at /batches."""
-    pages = BatchPages(context.broker, context.limits)
+    handlers = BatchEndpoints(context.broker, context.limits)
     return [
         Endpoint(
             "POST",
             "/batches",
-            pages.post,
+            handlers.post,
             "Write a part of a batch, exactly once",
-            query=Query,
-            body=Raw.OCTETS,
+            query=BatchQuery,
+            body=RawBody.OCTETS,
             answer=Written,
             limit=context.limits.part,
             audited=False,

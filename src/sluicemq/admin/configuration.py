@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import msgspec
 
-from sluicemq.admin.context import Context
-from sluicemq.admin.ports import Configuration, SettingView
+from sluicemq.admin.api_context import ApiContext
 from sluicemq.admin.routing import Call, Endpoint, Need
+from sluicemq.admin.server_interface import Configuration, SettingView
 
 
-class Query(msgspec.Struct, frozen=True, kw_only=True):
+class ConfigurationQuery(msgspec.Struct, frozen=True, kw_only=True):
     """Only settings that have that in their name."""
 
     filter: str = ""
@@ -21,7 +21,7 @@ class Settings(msgspec.Struct, frozen=True):
     items: list[SettingView]
 
 
-class ConfigurationPages:
+class ConfigurationEndpoints:
     """`/configuration`."""
 
     def __init__(self, configuration: Configuration) -> None:
@@ -33,17 +33,17 @@ class ConfigurationPages:
         return Settings([each for each in self._configuration.settings() if wanted in each.name])
 
 
-def endpoints(context: Context) -> list[Endpoint]:
+def endpoints(context: ApiContext) -> list[Endpoint]:
     """What is at /configuration."""
-    pages = ConfigurationPages(context.configuration)
+    handlers = ConfigurationEndpoints(context.configuration)
     return [
         Endpoint(
             "GET",
             "/configuration",
-            pages.list,
+            handlers.list,
             "The settings in force, and where they come from; not those of destinations",
             Need.SUPERUSER,
-            query=Query,
+            query=ConfigurationQuery,
             answer=Settings,
         ),
     ]

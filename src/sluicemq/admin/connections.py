@@ -11,13 +11,13 @@ from typing import Annotated, Final, Literal
 import msgspec
 from msgspec import Meta
 
-from sluicemq.admin.context import Context
+from sluicemq.admin.api_context import ApiContext
 from sluicemq.admin.errors import Problem
-from sluicemq.admin.naming import shown
-from sluicemq.admin.pace import Pace
-from sluicemq.admin.paging import Page, PageQuery, page_with
-from sluicemq.admin.ports import ConnectionView
+from sluicemq.admin.pagination import Page, PageQuery, page_with
+from sluicemq.admin.printable_names import printable
 from sluicemq.admin.routing import Call, Endpoint, Need
+from sluicemq.admin.server_interface import ConnectionView
+from sluicemq.admin.time_slices import TimeSlices
 from sluicemq.model.access import Identity
 
 LONGEST_REASON: Final = 200
@@ -76,23 +76,23 @@ class ConnectionItem(msgspec.Struct, kw_only=True, frozen=True):
     tls: bool
 
 
-class ConnectionPages:
+class ConnectionEndpoints:
     """`/connections`."""
 
-    def __init__(self, context: Context) -> None:
+    def __init__(self, context: ApiContext) -> None:
         self._broker = context.broker
         self._connections = context.connections
 
     async def list(self, call: Call) -> Page[ConnectionItem]:
         """GET /connections"""
         query: ConnectionQuery = call.query
-        pace = Pace(self._broker)
+        slices = TimeSlices(self._broker)
         found: list[ConnectionView] = []
         for view in self._connections:
             if may_see(call.identity, view) and _is_meant(query, view):
                 found.append(view)
-            if pace.due:
-                await pace.rest()
+            if slices.due:
+                await slices.rest()
         found.sort(key=attrgetter(query.sort, "id"), reverse=query.order == "desc")
         return page_with([_item(view) for view in found[query.part]], query, len(found))
 
@@ -105,13 +105,13 @@ class ConnectionPages:
 
     async def close(self, call: Call) -> None:
         """DELETE /connections/{id}"""
-        reason = " ".join(shown(call.query.reason).split())
+        reason = " ".join(printable(call.query.reason).split())
         number = _number(call)
         view = self._connections.get(number)
         said = f"{_SAID}: {reason}" if reason else _SAID
         if view is None or not self._connections.close(number, said):
             raise _missing()
-        call.note = f"{view.protocol} of {shown(view.user) or 'nobody'} at {view.peer} {reason}"
+        call.note = f"{view.protocol} of {printable(view.user) or 'nobody'} at {view.peer} {reason}"
 
 
 def may_see(identity: Identity, view: ConnectionView) -> bool:
@@ -130,8 +130,8 @@ def _item(view: ConnectionView) -> ConnectionItem:
     return ConnectionItem(
         **{
             **view._asdict(),
-            "user": shown(view.user),
-            "client_id": shown(view.client_id),
+            "user": printable(view.user),
+            "client_id": printable(view.client_id),
         }
     )
 
@@ -147,23 +147,25 @@ def _missing() -> Problem:
     return Problem(404, "connection-not-found", "there is no such connection, or not any more")
 
 
-def endpoints(context: Context) -> list[Endpoint]:
+def endpoints(context: ApiContext) -> list[Endpoint]:
     """What is at /connections."""
-    pages = ConnectionPages(context)
+    handlers = ConnectionEndpoints(context)
     return [
         Endpoint(
             "GET",
             "/connections",
-            pages.list,
+            handlers.list,
             "Who is connected",
             query=ConnectionQuery,
             answer=Page[ConnectionItem],
         ),
-        Endpoint("GET", "/connections/{id}", pages.show, "One connection", answer=ConnectionItem),
+        Endpoint(
+            "GET", "/connections/{id}", handlers.show, "One connection", answer=ConnectionItem
+        ),
         Endpoint(
             "DELETE",
             "/connections/{id}",
-            pages.close,
+            handlers.close,
             "Close a connection",
             Need.SUPERUSER,
             query=ClosingQuery,

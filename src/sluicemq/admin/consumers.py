@@ -8,13 +8,13 @@ from typing import Annotated, Literal
 import msgspec
 from msgspec import Meta
 
-from sluicemq.admin.context import Context
+from sluicemq.admin.api_context import ApiContext
 from sluicemq.admin.destinations import sees
-from sluicemq.admin.naming import base64_of, shown
-from sluicemq.admin.pace import Pace
-from sluicemq.admin.paging import Page, PageQuery, page_of
-from sluicemq.admin.ports import Attached
+from sluicemq.admin.pagination import Page, PageQuery, page_of
+from sluicemq.admin.printable_names import base64_of, printable
 from sluicemq.admin.routing import KINDS, Call, Endpoint, from_base64
+from sluicemq.admin.server_interface import AttachedConsumer
+from sluicemq.admin.time_slices import TimeSlices
 from sluicemq.model.destination import Kind, decode_name
 
 
@@ -50,10 +50,10 @@ class ConsumerItem(msgspec.Struct, kw_only=True, frozen=True, omit_defaults=True
     destination_base64: str | None = None
 
 
-class ConsumerPages:
+class ConsumerEndpoints:
     """`/consumers`."""
 
-    def __init__(self, context: Context) -> None:
+    def __init__(self, context: ApiContext) -> None:
         self._broker = context.broker
         self._connections = context.connections
 
@@ -64,7 +64,7 @@ class ConsumerPages:
         if query.destination_base64:
             wanted = decode_name(from_base64("destination_base64", query.destination_base64))
         kind = KINDS.get(query.kind)
-        pace = Pace(self._broker)
+        slices = TimeSlices(self._broker)
         found: list[ConsumerItem] = []
         for attached in self._connections.consumers():
             destination = attached.consumer.subscription.destination
@@ -76,26 +76,26 @@ class ConsumerPages:
                 and sees(call.identity, destination)
             ):
                 found.append(_item(attached))
-            if pace.due:
-                await pace.rest()
+            if slices.due:
+                await slices.rest()
         found.sort(key=attrgetter(query.sort, "id"), reverse=query.order == "desc")
         return page_of(found, query)
 
 
-def _item(attached: Attached) -> ConsumerItem:
+def _item(attached: AttachedConsumer) -> ConsumerItem:
     consumer = attached.consumer
     subscription = consumer.subscription
     destination = subscription.destination
     selector = consumer.lane.selector or subscription.selector
     return ConsumerItem(
         id=consumer.number,
-        destination=shown(destination.name),
+        destination=printable(destination.name),
         destination_base64=base64_of(destination.name),
         kind="topic" if destination.address.kind is Kind.TOPIC else "queue",
-        subscription=shown(subscription.name),
+        subscription=printable(subscription.name),
         connection=attached.connection,
         protocol=attached.protocol,
-        selector="" if selector is None else shown(selector.text),
+        selector="" if selector is None else printable(selector.text),
         credit=max(0, consumer.window.credit),
         unacked=len(consumer.unacked),
         delivered=consumer.delivered,
@@ -103,14 +103,14 @@ def _item(attached: Attached) -> ConsumerItem:
     )
 
 
-def endpoints(context: Context) -> list[Endpoint]:
+def endpoints(context: ApiContext) -> list[Endpoint]:
     """What is at /consumers."""
-    pages = ConsumerPages(context)
+    handlers = ConsumerEndpoints(context)
     return [
         Endpoint(
             "GET",
             "/consumers",
-            pages.list,
+            handlers.list,
             "Who receives from where",
             query=ConsumerQuery,
             answer=Page[ConsumerItem],

@@ -11,12 +11,12 @@ from typing import Final, Literal, NamedTuple
 
 import msgspec
 
-from sluicemq.admin.context import Context
-from sluicemq.admin.destinations import DestinationPages, sees
-from sluicemq.admin.naming import base64_of, shown
-from sluicemq.admin.pace import Pace
-from sluicemq.admin.paging import Page, PageQuery, page_with
+from sluicemq.admin.api_context import ApiContext
+from sluicemq.admin.destinations import DestinationEndpoints, sees
+from sluicemq.admin.pagination import Page, PageQuery, page_with
+from sluicemq.admin.printable_names import base64_of, printable
 from sluicemq.admin.routing import Call, Endpoint
+from sluicemq.admin.time_slices import TimeSlices
 from sluicemq.broker import Delivery, Destination
 from sluicemq.broker.deadletter import REASON
 from sluicemq.broker.walk import Walk
@@ -63,7 +63,7 @@ class DeadLetterItem(msgspec.Struct, kw_only=True, frozen=True, omit_defaults=Tr
     of: list[str]
 
 
-class Counted(NamedTuple):
+class CountedReasons(NamedTuple):
     """Reasons of a queue as it was: as long as `stamp` is the same, it still is."""
 
     stamp: tuple[int, ...]
@@ -71,19 +71,19 @@ class Counted(NamedTuple):
     counted: int
 
 
-class DeadLetterPages:
+class DeadLetterEndpoints:
     """`/dead-letters`."""
 
-    def __init__(self, context: Context) -> None:
+    def __init__(self, context: ApiContext) -> None:
         self._broker = context.broker
-        self._destinations = DestinationPages(context)
-        self._known: dict[Destination, Counted] = {}
+        self._destinations = DestinationEndpoints(context)
+        self._known: dict[Destination, CountedReasons] = {}
 
     async def index(self, call: Call) -> Page[DeadLetterItem]:
         """GET /dead-letters"""
         query: DeadLetterQuery = call.query
-        pace = Pace(self._broker)
-        queues = await self._queues(call.identity, pace)
+        slices = TimeSlices(self._broker)
+        queues = await self._queues(call.identity, slices)
         names = sorted(queues, key=lambda queue: queue.name)
         if query.sort == "waiting":
             names.sort(key=lambda queue: queue.waiting)
@@ -93,11 +93,11 @@ class DeadLetterPages:
         most = min(FIRST, TOGETHER // max(1, len(part)))
         items = []
         for queue in part:
-            counted = await self._count(queue, most, pace)
+            counted = await self._count(queue, most, slices)
             items.append(
                 DeadLetterItem(
                     kind="queue",
-                    name=shown(queue.name),
+                    name=printable(queue.name),
                     name_base64=base64_of(queue.name),
                     waiting=queue.waiting,
                     reasons=counted.reasons,
@@ -106,11 +106,11 @@ class DeadLetterPages:
                     of=queues[queue],
                 )
             )
-            if pace.due:
-                await pace.rest()
+            if slices.due:
+                await slices.rest()
         return page_with(items, query, len(names))
 
-    async def _queues(self, identity: Identity, pace: Pace) -> dict[Destination, list[str]]:
+    async def _queues(self, identity: Identity, slices: TimeSlices) -> dict[Destination, list[str]]:
         """Those that the caller sees, with the destinations that use them."""
         find = self._broker.find
         found: dict[Destination, list[str]] = {}
@@ -125,12 +125,12 @@ class DeadLetterPages:
             if queue is not None and queue is not destination and sees(identity, queue):
                 users = found.setdefault(queue, [])
                 if sees(identity, destination) and len(users) < MOST_REASONS:
-                    users.append(shown(str(destination.address)))
-            if not place & 63 and pace.due:
-                await pace.rest()
+                    users.append(printable(str(destination.address)))
+            if not place & 63 and slices.due:
+                await slices.rest()
         return found
 
-    async def _count(self, queue: Destination, most: int, pace: Pace) -> Counted:
+    async def _count(self, queue: Destination, most: int, slices: TimeSlices) -> CountedReasons:
         statistics = queue.statistics
         stamp = (
             most,
@@ -150,14 +150,14 @@ class DeadLetterPages:
             for delivery in walk.look(min(STEP, most - counted)):
                 counted += 1
                 reasons[self._reason_of(delivery)] += 1
-                if pace.due:
+                if slices.due:
                     walk.back_to(delivery)
                     break
-            if pace.due:
-                await pace.rest()
+            if slices.due:
+                await slices.rest()
         if len(self._known) >= REMEMBERED:
             self._known.clear()
-        known = self._known[queue] = Counted(stamp, _first(reasons), counted)
+        known = self._known[queue] = CountedReasons(stamp, _first(reasons), counted)
         return known
 
     def _reason_of(self, delivery: Delivery) -> str:
@@ -166,7 +166,7 @@ class DeadLetterPages:
         except JournalError:
             return "(damaged)"
         reason = (message.properties or {}).get(REASON)
-        return "(none)" if reason is None else shown(str(reason))[:100]
+        return "(none)" if reason is None else printable(str(reason))[:100]
 
 
 def _first(reasons: Counter[str]) -> dict[str, int]:
@@ -178,14 +178,14 @@ def _first(reasons: Counter[str]) -> dict[str, int]:
     return found
 
 
-def endpoints(context: Context) -> list[Endpoint]:
+def endpoints(context: ApiContext) -> list[Endpoint]:
     """What is at /dead-letters."""
-    pages = DeadLetterPages(context)
+    handlers = DeadLetterEndpoints(context)
     return [
         Endpoint(
             "GET",
             "/dead-letters",
-            pages.index,
+            handlers.index,
             "Dead-letter queues, and why messages are there",
             query=DeadLetterQuery,
             answer=Page[DeadLetterItem],

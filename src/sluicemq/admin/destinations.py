@@ -14,14 +14,14 @@ import msgspec
 from msgspec import UNSET, Meta, UnsetType
 from msgspec.structs import asdict, replace
 
-from sluicemq.admin.context import Context
-from sluicemq.admin.emptying import empty
+from sluicemq.admin.api_context import ApiContext
+from sluicemq.admin.durability import wait_until_durable
 from sluicemq.admin.errors import Problem
-from sluicemq.admin.naming import base64_of, shown
-from sluicemq.admin.pace import Pace
-from sluicemq.admin.paging import Page, PageQuery, page_with
+from sluicemq.admin.pagination import Page, PageQuery, page_with
+from sluicemq.admin.printable_names import base64_of, printable
+from sluicemq.admin.purge import purge_destination
 from sluicemq.admin.routing import Call, Endpoint
-from sluicemq.admin.waiting import durable
+from sluicemq.admin.time_slices import TimeSlices
 from sluicemq.broker import Destination, Subscription
 from sluicemq.model.access import Identity, Operation, matcher
 from sluicemq.model.destination import (
@@ -168,7 +168,7 @@ class PutQuery(msgspec.Struct, kw_only=True, frozen=True):
     ] = None
 
 
-class DeletionQuery(msgspec.Struct, kw_only=True, frozen=True):
+class DestinationDeletionQuery(msgspec.Struct, kw_only=True, frozen=True):
     """How."""
 
     force: Annotated[bool, Meta(description="Even if it has consumers.")] = False
@@ -207,10 +207,10 @@ FIGURES: Final[dict[str, Callable[[Destination], Any]]] = {
 """What a list may be sorted by beside the name."""
 
 
-class DestinationPages:
+class DestinationEndpoints:
     """`/destinations`."""
 
-    def __init__(self, context: Context) -> None:
+    def __init__(self, context: ApiContext) -> None:
         self._context = context
         self._broker = context.broker
 
@@ -220,18 +220,18 @@ class DestinationPages:
 
     async def page(self, identity: Identity, query: DestinationQuery) -> Page[DestinationItem]:
         """What somebody sees of the destinations that are meant."""
-        pace = Pace(self._broker)
-        chosen = await self._chosen(identity, query, pace)
+        slices = TimeSlices(self._broker)
+        chosen = await self._chosen(identity, query, slices)
         items = []
         for destination in chosen[query.part]:
             if not destination.removed:
                 items.append(self.item(destination))
-            if pace.due:
-                await pace.rest()
+            if slices.due:
+                await slices.rest()
         return page_with(items, query, len(chosen))
 
     async def _chosen(
-        self, identity: Identity, query: DestinationQuery, pace: Pace
+        self, identity: Identity, query: DestinationQuery, slices: TimeSlices
     ) -> list[Destination]:
         """All that are meant, in order."""
         is_meant = _filter(query)
@@ -241,8 +241,8 @@ class DestinationPages:
             if is_meant(destination) and sees(identity, destination):
                 key = figure(destination) if figure is not None else None
                 keyed.append((key, destination.name, place, destination))
-            if not place & 63 and pace.due:
-                await pace.rest()
+            if not place & 63 and slices.due:
+                await slices.rest()
         # no two have the same place, so that destinations are never compared
         if figure is None:
             keyed.sort(key=_by_name, reverse=query.order == "desc")
@@ -259,7 +259,7 @@ class DestinationPages:
         name = destination.name
         return {
             "kind": kind_of(destination.address),
-            "name": shown(name),
+            "name": printable(name),
             "name_base64": base64_of(name),
             "temporary": destination.temporary,
             "automatic": destination.automatic,
@@ -315,7 +315,7 @@ class DestinationPages:
         return DestinationView(
             **self._figures(destination),
             settings=asdict(settings),
-            policy=Policy(dead_letter_queue=shown(queue)),
+            policy=Policy(dead_letter_queue=printable(queue)),
             configured=self._context.configuration.declares(destination.address),
             created=destination.created,
             created_by=destination.provenance.created_by.value,
@@ -335,7 +335,7 @@ class DestinationPages:
                 raise not_found(address)
             self._check_name(address.name)
         elif query.expect == "new":
-            raise Problem(409, "destination-exists", f"{shown(str(address))} exists already")
+            raise Problem(409, "destination-exists", f"{printable(str(address))} exists already")
         elif there.temporary:
             raise Problem(
                 409,
@@ -358,7 +358,7 @@ class DestinationPages:
             provenance=provenance.changed(changed.keys() - reset, reset),
         )
         call.note = " ".join(f"{name}={value}" for name, value in changed.items())
-        await durable(broker, broker.journal.next_sequence())
+        await wait_until_durable(broker, broker.journal.next_sequence())
         call.status = 201 if there is None else 200
         return self._view(found(self._context, call))
 
@@ -397,18 +397,18 @@ class DestinationPages:
                 "destination-in-use",
                 f"it has {destination.consumers} consumers; with force=true it goes anyway",
             )
-        dropped = await empty(broker, destination, False)
+        dropped = await purge_destination(broker, destination, False)
         if not destination.removed:
             broker.remove(destination, force=True)
         call.note = f"with {dropped} messages"
-        await durable(broker, broker.journal.next_sequence())
+        await wait_until_durable(broker, broker.journal.next_sequence())
 
     async def purge(self, call: Call) -> Purged:
         """POST /destinations/{kind}/{name}/purge"""
         broker = self._broker
-        purged = await empty(broker, found(self._context, call), call.body.unacked)
+        purged = await purge_destination(broker, found(self._context, call), call.body.unacked)
         call.note = f"purged {purged}"
-        await durable(broker, broker.journal.next_sequence())
+        await wait_until_durable(broker, broker.journal.next_sequence())
         return Purged(purged=purged)
 
     async def pause(self, call: Call) -> DestinationItem:
@@ -423,11 +423,11 @@ class DestinationPages:
         broker = self._broker
         destination = found(self._context, call)
         (broker.pause if paused else broker.unpause)(destination)
-        await durable(broker, broker.journal.next_sequence())
+        await wait_until_durable(broker, broker.journal.next_sequence())
         return self.item(destination)
 
 
-def found(context: Context, call: Call) -> Destination:
+def found(context: ApiContext, call: Call) -> Destination:
     """Return the destination in the path. Raises Problem if there is none that the caller may look
     at: temporary ones belong to their connections, and are administered by superusers."""
     destination = context.broker.find(call.address)
@@ -444,7 +444,7 @@ def sees(identity: Identity, destination: Destination) -> bool:
 def not_found(address: Address) -> Problem:
     """There is no such destination."""
     return Problem(
-        404, "destination-not-found", f"there is no {kind_of(address)} {shown(address.name)}"
+        404, "destination-not-found", f"there is no {kind_of(address)} {printable(address.name)}"
     )
 
 
@@ -485,15 +485,15 @@ def _filter(query: DestinationQuery) -> Callable[[Destination], bool]:
     return is_meant
 
 
-def endpoints(context: Context) -> list[Endpoint]:
+def endpoints(context: ApiContext) -> list[Endpoint]:
     """What is at /destinations, but for messages."""
-    pages = DestinationPages(context)
+    handlers = DestinationEndpoints(context)
     one = "/destinations/{kind}/{name}"
     return [
         Endpoint(
             "GET",
             "/destinations",
-            pages.index,
+            handlers.index,
             "Queues and topics",
             query=DestinationQuery,
             answer=Page[DestinationItem],
@@ -501,7 +501,7 @@ def endpoints(context: Context) -> list[Endpoint]:
         Endpoint(
             "GET",
             one,
-            pages.show,
+            handlers.show,
             "One destination, with its settings",
             Operation.BROWSE,
             answer=DestinationView,
@@ -509,7 +509,7 @@ def endpoints(context: Context) -> list[Endpoint]:
         Endpoint(
             "PUT",
             one,
-            pages.put,
+            handlers.put,
             "Create a destination, or alter its settings",
             query=PutQuery,
             body=Wanted,
@@ -519,16 +519,16 @@ def endpoints(context: Context) -> list[Endpoint]:
         Endpoint(
             "DELETE",
             one,
-            pages.delete,
+            handlers.delete,
             "Delete a destination and its messages",
             Operation.DELETE,
-            query=DeletionQuery,
+            query=DestinationDeletionQuery,
             status=204,
         ),
         Endpoint(
             "POST",
             f"{one}/purge",
-            pages.purge,
+            handlers.purge,
             "Drop its messages",
             Operation.MANAGE,
             body=PurgeBody,
@@ -537,7 +537,7 @@ def endpoints(context: Context) -> list[Endpoint]:
         Endpoint(
             "POST",
             f"{one}/pause",
-            pages.pause,
+            handlers.pause,
             "Deliver nothing until it is resumed, also after a restart",
             Operation.MANAGE,
             answer=DestinationItem,
@@ -545,7 +545,7 @@ def endpoints(context: Context) -> list[Endpoint]:
         Endpoint(
             "POST",
             f"{one}/resume",
-            pages.resume,
+            handlers.resume,
             "Deliver again",
             Operation.MANAGE,
             answer=DestinationItem,

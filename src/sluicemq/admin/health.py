@@ -9,10 +9,10 @@ from typing import Final
 import msgspec
 
 from sluicemq import __version__
-from sluicemq.admin.context import Context
+from sluicemq.admin.api_context import ApiContext
 from sluicemq.admin.errors import RETRY_SECONDS, Problem
-from sluicemq.admin.ports import State
 from sluicemq.admin.routing import Call, Endpoint, Need
+from sluicemq.admin.server_interface import State
 
 _READY: Final = "serving"
 
@@ -31,10 +31,10 @@ class HealthView(msgspec.Struct, frozen=True):
     state: State
 
 
-class HealthPages:
+class HealthEndpoints:
     """`/health` and `/status`."""
 
-    def __init__(self, context: Context) -> None:
+    def __init__(self, context: ApiContext) -> None:
         self._context = context
 
     async def status(self, call: Call) -> StatusView:
@@ -59,17 +59,17 @@ class HealthPages:
         return HealthView(state)
 
 
-def endpoints(context: Context) -> list[Endpoint]:
+def endpoints(context: ApiContext) -> list[Endpoint]:
     """What is at /status and /health."""
-    pages = HealthPages(context)
+    handlers = HealthEndpoints(context)
     live = Endpoint(
-        "GET", "/health/live", pages.live, "The process answers", Need.NOTHING, answer=HealthView
+        "GET", "/health/live", handlers.live, "The process answers", Need.NOTHING, answer=HealthView
     )
     ready = Endpoint(
-        "GET", "/health/ready", pages.ready, "It can be used", Need.NOTHING, answer=HealthView
+        "GET", "/health/ready", handlers.ready, "It can be used", Need.NOTHING, answer=HealthView
     )
     return [
-        Endpoint("GET", "/status", pages.status, "Try a connection", answer=StatusView),
+        Endpoint("GET", "/status", handlers.status, "Try a connection", answer=StatusView),
         live,
         ready,
         replace(live, prefix=""),

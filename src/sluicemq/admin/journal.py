@@ -16,9 +16,9 @@ import msgspec
 from starlette.responses import Response
 from starlette.types import Receive, Scope, Send
 
-from sluicemq.admin.context import Context
+from sluicemq.admin.api_context import ApiContext
+from sluicemq.admin.caller import Caller
 from sluicemq.admin.errors import Problem
-from sluicemq.admin.identity import Caller
 from sluicemq.admin.routing import Call, Endpoint, Need
 from sluicemq.journal import FileJournal
 from sluicemq.journal.format import FORMAT_VERSION
@@ -95,7 +95,7 @@ def kept(journal: Journal) -> FileJournal:
     return journal
 
 
-class JournalPages:
+class JournalEndpoints:
     """`/journal` and what is in it. One for all connections."""
 
     def __init__(self, journal: Journal) -> None:
@@ -288,16 +288,16 @@ def read_range(header: str, extent: Extent) -> tuple[int, int, bool]:
     return start, end, True
 
 
-def endpoints(context: Context) -> list[Endpoint]:
+def endpoints(context: ApiContext) -> list[Endpoint]:
     """What is at /journal, without slots."""
-    pages = JournalPages(context.broker.journal)
+    handlers = JournalEndpoints(context.broker.journal)
     need = Need.SUPERUSER
     return [
-        Endpoint("GET", "/journal", pages.show, "Its segments", need, answer=JournalView),
+        Endpoint("GET", "/journal", handlers.show, "Its segments", need, answer=JournalView),
         Endpoint(
             "GET",
             "/journal/segments/{first}",
-            pages.segment,
+            handlers.segment,
             "Bytes of a segment, all or a Range",
             need,
             media=_OCTETS,
@@ -306,7 +306,7 @@ def endpoints(context: Context) -> list[Endpoint]:
         Endpoint(
             "GET",
             "/journal/destinations",
-            pages.destinations,
+            handlers.destinations,
             "Names of destinations, by number",
             need,
             query=Numbers,

@@ -8,11 +8,11 @@ import msgspec
 from msgspec import Meta
 from starlette.responses import Response
 
-from sluicemq.admin.context import Context
+from sluicemq.admin.api_context import ApiContext
+from sluicemq.admin.browser_sessions import BrowserSession, cookie
 from sluicemq.admin.errors import Problem, answer
-from sluicemq.admin.ports import PermissionView
 from sluicemq.admin.routing import Call, Endpoint, Need
-from sluicemq.admin.sessions import Session, cookie
+from sluicemq.admin.server_interface import PermissionView
 from sluicemq.model.access import Identity
 from sluicemq.model.errors import AuthenticationFailed, AuthenticationMissing
 from sluicemq.protocols.access import TOKEN_PREFIX, Credentials
@@ -43,10 +43,10 @@ class SessionView(msgspec.Struct, frozen=True, kw_only=True):
     permissions: list[PermissionView]
 
 
-class LoginPages:
+class LoginEndpoints:
     """`/session`."""
 
-    def __init__(self, context: Context) -> None:
+    def __init__(self, context: ApiContext) -> None:
         self._sessions = context.sessions
         self._users = context.users
 
@@ -93,7 +93,7 @@ class LoginPages:
         return self._begin(call, call.identity, Credentials(name, wanted.new))
 
     def _begin(self, call: Call, identity: Identity, credentials: Credentials) -> Response:
-        secret, session = self._sessions.begin(call.caller.access.bond(credentials))
+        secret, session = self._sessions.begin(call.caller.access.login_handle(credentials))
         response = answer(self._view(identity, session))
         response.headers["Set-Cookie"] = cookie(secret, secure=self._secure(call))
         return response
@@ -101,7 +101,7 @@ class LoginPages:
     def _secure(self, call: Call) -> bool:
         return call.caller.tls or self._sessions.secure
 
-    def _view(self, identity: Identity, session: Session | None) -> SessionView:
+    def _view(self, identity: Identity, session: BrowserSession | None) -> SessionView:
         return SessionView(
             user=identity.name,
             superuser=identity.superuser,
@@ -110,26 +110,26 @@ class LoginPages:
         )
 
 
-def endpoints(context: Context) -> list[Endpoint]:
+def endpoints(context: ApiContext) -> list[Endpoint]:
     """What is at /session."""
-    pages = LoginPages(context)
+    handlers = LoginEndpoints(context)
     return [
         Endpoint(
             "POST",
             "/session",
-            pages.login,
+            handlers.login,
             "Log in: begin a session",
             Need.NOTHING,
             body=Login,
             answer=SessionView,
             audited=False,
         ),
-        Endpoint("GET", "/session", pages.show, "Who one is", answer=SessionView),
-        Endpoint("DELETE", "/session", pages.logout, "Log out", status=204),
+        Endpoint("GET", "/session", handlers.show, "Who one is", answer=SessionView),
+        Endpoint("DELETE", "/session", handlers.logout, "Log out", status=204),
         Endpoint(
             "POST",
             "/session/password",
-            pages.change_password,
+            handlers.change_password,
             "Change one's own password",
             body=NewPassword,
             answer=SessionView,

@@ -22,7 +22,7 @@ from typing import Any, Final
 
 import msgspec
 
-from sluicemq.admin.naming import base64_of, shown
+from sluicemq.admin.printable_names import base64_of, printable
 from sluicemq.broker.deadletter import ATTEMPTS, REASON, TIME, origin_of
 from sluicemq.model.destination import Address, Kind
 from sluicemq.model.errors import ProtocolError
@@ -105,14 +105,14 @@ def address_view(address: Address) -> AddressView:
     """As JSON."""
     return AddressView(
         kind="topic" if address.kind is Kind.TOPIC else "queue",
-        name=shown(address.name),
+        name=printable(address.name),
         name_base64=base64_of(address.name),
     )
 
 
 def property_views(message: Message) -> dict[str, PropertyView]:
     """The properties by name."""
-    return {shown(name): _view(value) for name, value in (message.properties or {}).items()}
+    return {printable(name): _view(value) for name, value in (message.properties or {}).items()}
 
 
 def death_view(message: Message) -> DeathView | None:
@@ -124,11 +124,11 @@ def death_view(message: Message) -> DeathView | None:
     origin = origin_of(message)
     attempts = properties.get(ATTEMPTS)
     return DeathView(
-        reason=shown(str(reason)),
+        reason=printable(str(reason)),
         origin=address_view(origin.address) if origin is not None else None,
-        subscription=shown(origin.subscription) if origin is not None else "",
+        subscription=printable(origin.subscription) if origin is not None else "",
         attempts=attempts if isinstance(attempts, int) else None,
-        at=shown(str(properties.get(TIME, ""))),
+        at=printable(str(properties.get(TIME, ""))),
     )
 
 
@@ -180,14 +180,14 @@ def class_named(stream: bytes) -> str:
         return ""
     length = int.from_bytes(stream[_CLASS_AT - 2 : _CLASS_AT], "big")
     name = stream[_CLASS_AT : _CLASS_AT + length].decode("ascii", "replace")
-    return shown(name) if len(name) == length else ""
+    return printable(name) if len(name) == length else ""
 
 
 def _decoded(kind: BodyKind, name: str, body: bytes) -> BodyView:
     """Raises ProtocolError."""
     value: Any
     if kind is BodyKind.MAP:
-        value = {shown(key): _view(each, True) for key, each in loads_map(body).items()}
+        value = {printable(key): _view(each, True) for key, each in loads_map(body).items()}
     else:
         value = [_view(each, True) for each in loads_stream(body)]
     return BodyView(kind=name, encoding=name, value=value, truncated=False)
@@ -228,7 +228,7 @@ def _view(value: object, java: bool = False) -> PropertyView:
     if isinstance(value, bytes):
         return PropertyView(type="bytes", value=b64encode(value).decode())
     if isinstance(value, dict):
-        inner = {shown(str(key)): _view(each, java) for key, each in value.items()}
+        inner = {printable(str(key)): _view(each, java) for key, each in value.items()}
         return PropertyView(type="map", value=inner)
     text = str(value)
     name = _JAVA.get(type(value), "string") if java else "string"

@@ -21,7 +21,7 @@ import msgspec
 from msgspec import Meta
 from starlette.responses import Response
 
-from sluicemq.admin.context import Context
+from sluicemq.admin.api_context import ApiContext
 from sluicemq.admin.destinations import MOST, found
 from sluicemq.admin.errors import Problem
 from sluicemq.admin.message_view import (
@@ -37,10 +37,10 @@ from sluicemq.admin.message_view import (
     raw_body,
     view_of_body,
 )
-from sluicemq.admin.naming import shown
-from sluicemq.admin.pace import Pace
+from sluicemq.admin.printable_names import printable
 from sluicemq.admin.routing import Call, Endpoint
 from sluicemq.admin.subscriptions import sees_subscription
+from sluicemq.admin.time_slices import TimeSlices
 from sluicemq.broker import Broker, Delivery, Destination, Selector, Subscription
 from sluicemq.broker.delivery import DELAYED, READY
 from sluicemq.broker.handling import find, in_flight, is_held
@@ -77,14 +77,14 @@ class MessageQuery(msgspec.Struct, kw_only=True, frozen=True):
     body: Annotated[bool, Meta(description="With the beginning of each body.")] = False
 
 
-class OneQuery(msgspec.Struct, kw_only=True, frozen=True):
+class MessageLookupQuery(msgspec.Struct, kw_only=True, frozen=True):
     """Of one message."""
 
     subscription: Annotated[str, Meta(description="Of a topic: the name of its subscription.")] = ""
     max_body: Annotated[int, Meta(ge=0, le=LARGEST_VIEW, description="Bytes of the body.")] = 65536
 
 
-class WhereQuery(msgspec.Struct, kw_only=True, frozen=True):
+class SubscriptionChoiceQuery(msgspec.Struct, kw_only=True, frozen=True):
     """Where the message is."""
 
     subscription: Annotated[str, Meta(description="Of a topic: the name of its subscription.")] = ""
@@ -150,10 +150,10 @@ class MessageView(MessageItem, kw_only=True, frozen=True, omit_defaults=True):
     dead_letter: DeathView | None
 
 
-class Budget:
+class ScanBudget:
     """How long, and how much, one request may look at messages."""
 
-    def __init__(self, context: Context) -> None:
+    def __init__(self, context: ApiContext) -> None:
         limits = context.limits
         self._until = perf_counter() + limits.scan_seconds
         self._left = limits.scan
@@ -170,10 +170,10 @@ class Budget:
         return self._left <= 0 or perf_counter() > self._until
 
 
-class MessagePages:
+class MessageEndpoints:
     """`/destinations/{kind}/{name}/messages`."""
 
-    def __init__(self, context: Context) -> None:
+    def __init__(self, context: ApiContext) -> None:
         self._context = context
         self._broker = context.broker
 
@@ -197,13 +197,13 @@ class MessagePages:
     ) -> MessagePage:
         line = subscription.everything
         walk, place = Walk(line, NO_END), query.offset
-        pace = Pace(self._broker)
+        slices = TimeSlices(self._broker)
         if query.after:
             priority, last, place = read_cursor(query.after)
             walk = Walk(line, NO_END, priority, last)
         else:
-            place -= await _skip(subscription, walk, place, pace)
-        budget = Budget(self._context)
+            place -= await _skip(subscription, walk, place, slices)
+        budget = ScanBudget(self._context)
         items: list[MessageItem] = []
         while len(items) < query.limit and walk.priority >= 0 and not budget.over:
             for delivery in walk.look(min(STEP, query.limit - len(items))):
@@ -213,11 +213,11 @@ class MessagePages:
                 elif selects(self._broker, selector, delivery):
                     items.append(self._item(delivery, "waiting", None, query.body))
                 place += 1
-                if pace.due:
+                if slices.due:
                     walk.back_to(delivery)
                     break
-            if pace.due:
-                await pace.rest()
+            if slices.due:
+                await slices.rest()
         return MessagePage(
             items=items,
             total=subscription.ready if selector is None else None,
@@ -234,8 +234,8 @@ class MessagePages:
         if query.after:
             _, _, place = read_cursor(query.after)
         in_step = STEP if selector is not None else query.limit
-        pace = Pace(self._broker)
-        budget = Budget(self._context)
+        slices = TimeSlices(self._broker)
+        budget = ScanBudget(self._context)
         items: list[MessageItem] = []
         more = True
         while more and len(items) < query.limit and not budget.over:
@@ -251,11 +251,11 @@ class MessagePages:
                     position = place if selector is None else None
                     items.append(self._item(delivery, query.state, position, query.body))
                 place += 1
-                if pace.due:
+                if slices.due:
                     more = True
                     break
-            if pace.due:
-                await pace.rest()
+            if slices.due:
+                await slices.rest()
         there = subscription.unacked if query.state == "unacked" else len(subscription.delayed)
         return MessagePage(
             items=items,
@@ -277,7 +277,7 @@ class MessagePages:
 
     async def show(self, call: Call) -> MessageView:
         """GET …/messages/{id}"""
-        query: OneQuery = call.query
+        query: MessageLookupQuery = call.query
         delivery, message = self._one(call, query.subscription)
         summary = item(self._broker, delivery, message, state_of(delivery), None)
         properties, dead = property_views(message), death_view(message)
@@ -315,7 +315,9 @@ def subscription_of(call: Call, destination: Destination, name: str) -> Subscrip
         return destination.queue
     subscription = destination.subscriptions.get(name)
     if subscription is None or not sees_subscription(call.identity, subscription):
-        raise Problem(404, "subscription-not-found", f"there is no subscription {shown(name)} here")
+        raise Problem(
+            404, "subscription-not-found", f"there is no subscription {printable(name)} here"
+        )
     return subscription
 
 
@@ -401,7 +403,7 @@ def item(
         id=id_of(delivery),
         position=position,
         state=state,
-        subscription=shown(delivery.subscription.name),
+        subscription=printable(delivery.subscription.name),
         holder=_holder(delivery, state),
         protocol=PROTOCOLS[message.origin],
         kind=message.kind.name.lower(),
@@ -414,10 +416,10 @@ def item(
         attempts=delivery.attempts,
         redelivered=delivery.attempts > (state == "unacked"),
         durability=message.durability.name.lower(),
-        message_id=shown(message.message_id),
-        correlation_id=shown(message.correlation_id),
+        message_id=printable(message.message_id),
+        correlation_id=printable(message.correlation_id),
         reply_to=address_view(message.reply_to) if message.reply_to is not None else None,
-        type=shown(message.type),
+        type=printable(message.type),
         properties_count=len(message.properties or ()),
         body=body,
     )
@@ -431,12 +433,12 @@ def damaged(broker: Broker, delivery: Delivery, state: State, position: int | No
     return msgspec.structs.replace(view, kind="none", damaged=True)
 
 
-async def _skip(subscription: Subscription, walk: Walk, count: int, pace: Pace) -> int:
+async def _skip(subscription: Subscription, walk: Walk, count: int, slices: TimeSlices) -> int:
     """Pass over so many; returns how many were not there."""
     while count and walk.priority >= 0:
         count -= walk.skip(count, subscription.clean, SKIP_BUDGET)
-        if pace.due:
-            await pace.rest()
+        if slices.due:
+            await slices.rest()
     return count
 
 
@@ -445,16 +447,16 @@ def _goes_on(line: Lane, walk: Walk) -> bool:
     return walk.priority >= 0 and bool(Walk(line, NO_END, walk.priority, walk.last).step(1))
 
 
-def endpoints(context: Context) -> list[Endpoint]:
+def endpoints(context: ApiContext) -> list[Endpoint]:
     """What is at …/messages, to be looked at."""
-    pages = MessagePages(context)
+    handlers = MessageEndpoints(context)
     messages = "/destinations/{kind}/{name}/messages"
     need = Operation.BROWSE
     return [
         Endpoint(
             "GET",
             messages,
-            pages.index,
+            handlers.index,
             "Messages that wait, are in flight or delayed",
             need,
             query=MessageQuery,
@@ -463,19 +465,19 @@ def endpoints(context: Context) -> list[Endpoint]:
         Endpoint(
             "GET",
             f"{messages}/{{id}}",
-            pages.show,
+            handlers.show,
             "One message, decoded",
             need,
-            query=OneQuery,
+            query=MessageLookupQuery,
             answer=MessageView,
         ),
         Endpoint(
             "GET",
             f"{messages}/{{id}}/body",
-            pages.body,
+            handlers.body,
             "The body of one message, as it was sent",
             need,
-            query=WhereQuery,
+            query=SubscriptionChoiceQuery,
             media="application/octet-stream",
         ),
     ]

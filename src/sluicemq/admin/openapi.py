@@ -13,9 +13,9 @@ from msgspec.json import schema_components
 from starlette.responses import Response
 
 from sluicemq import __version__
+from sluicemq.admin.browser_sessions import COOKIE
 from sluicemq.admin.errors import MEDIA_TYPE
-from sluicemq.admin.routing import KINDS, PREFIX, Call, Endpoint, Need, Raw
-from sluicemq.admin.sessions import COOKIE
+from sluicemq.admin.routing import KINDS, PREFIX, Call, Endpoint, Need, RawBody
 from sluicemq.model.access import Operation
 
 PLACE: Final = "#/components/schemas/{name}"
@@ -74,7 +74,7 @@ def document(endpoints: Iterable[Endpoint]) -> dict[str, Any]:
 
 def _types(endpoints: Iterable[Endpoint]) -> Iterator[Any]:
     for endpoint in endpoints:
-        if isinstance(endpoint.body, type) and not isinstance(endpoint.body, Raw):
+        if isinstance(endpoint.body, type) and not isinstance(endpoint.body, RawBody):
             yield endpoint.body
         if endpoint.answer is not None:
             yield endpoint.answer
@@ -92,7 +92,7 @@ def _operation(endpoint: Endpoint, refs: dict[int, Any]) -> dict[str, Any]:
     }
     if endpoint.needs is Need.NOTHING:
         operation["security"] = []
-    if isinstance(endpoint.body, Raw):
+    if isinstance(endpoint.body, RawBody):
         operation["requestBody"] = {"required": True, "content": {endpoint.body.value: {}}}
     elif endpoint.body is not None:
         content = {MEDIA_TYPE: {"schema": refs[id(endpoint.body)]}}
@@ -160,7 +160,7 @@ def _responses(endpoint: Endpoint, refs: dict[int, Any]) -> dict[str, Any]:
     }
 
 
-class OpenApiPages:
+class OpenApiEndpoints:
     """`/openapi.json`."""
 
     def __init__(self, endpoints: Callable[[], Iterable[Endpoint]]) -> None:
@@ -179,5 +179,5 @@ class OpenApiPages:
 
 def endpoints(table: Callable[[], Iterable[Endpoint]]) -> list[Endpoint]:
     """What is at /openapi.json; `table` gives all endpoints there are."""
-    pages = OpenApiPages(table)
-    return [Endpoint("GET", "/openapi.json", pages.show, "This document", Need.NOTHING)]
+    handlers = OpenApiEndpoints(table)
+    return [Endpoint("GET", "/openapi.json", handlers.show, "This document", Need.NOTHING)]

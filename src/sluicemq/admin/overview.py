@@ -14,7 +14,7 @@ from msgspec import UNSET, Meta, UnsetType
 from msgspec.structs import replace
 
 from sluicemq.admin.alarms import AlarmView, alarms
-from sluicemq.admin.context import Context
+from sluicemq.admin.api_context import ApiContext
 from sluicemq.admin.destinations import sees
 from sluicemq.admin.errors import Problem
 from sluicemq.admin.history import STEP, TOTAL_STEPS
@@ -179,7 +179,7 @@ class OverviewView(msgspec.Struct, kw_only=True, frozen=True):
 class Overview:
     """What `/overview` and the stream of events tell. One for each application."""
 
-    def __init__(self, context: Context) -> None:
+    def __init__(self, context: ApiContext) -> None:
         self._context = context
         self._made: OverviewView | None = None
         self._made_at = 0
@@ -300,10 +300,10 @@ class Overview:
         )
 
 
-class OverviewPages:
+class OverviewEndpoints:
     """`/overview` and `/history`."""
 
-    def __init__(self, context: Context) -> None:
+    def __init__(self, context: ApiContext) -> None:
         self._context = context
         self._overview = Overview(context)
 
@@ -349,14 +349,14 @@ def _quantiles(found: Distribution) -> QuantilesView:
     )
 
 
-def endpoints(context: Context) -> list[Endpoint]:
+def endpoints(context: ApiContext) -> list[Endpoint]:
     """What is at /overview and /history."""
-    pages = OverviewPages(context)
+    handlers = OverviewEndpoints(context)
     return [
         Endpoint(
             "GET",
             "/overview",
-            pages.show,
+            handlers.show,
             "The broker at a glance",
             query=OverviewQuery,
             answer=OverviewView,
@@ -364,7 +364,7 @@ def endpoints(context: Context) -> list[Endpoint]:
         Endpoint(
             "GET",
             "/history",
-            pages.history,
+            handlers.history,
             "Figures of the last hour",
             query=HistoryQuery,
             answer=HistoryView,

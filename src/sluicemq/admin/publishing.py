@@ -13,11 +13,11 @@ from typing import Annotated, Any, Final, Literal
 import msgspec
 from msgspec import UNSET, Meta, UnsetType
 
-from sluicemq.admin.context import Context
+from sluicemq.admin.api_context import ApiContext
 from sluicemq.admin.destinations import MOST, not_found
+from sluicemq.admin.durability import wait_until_durable
 from sluicemq.admin.errors import Problem
 from sluicemq.admin.routing import KINDS, Call, Endpoint, from_base64
-from sluicemq.admin.waiting import durable
 from sluicemq.model.access import Operation
 from sluicemq.model.destination import Address, CreatedBy, decode_name, encode_name
 from sluicemq.model.errors import DestinationNotFound
@@ -95,10 +95,10 @@ class Published(msgspec.Struct, kw_only=True, frozen=True):
     id: str
 
 
-class PublishingPages:
+class PublishingEndpoints:
     """POST /destinations/{kind}/{name}/messages"""
 
-    def __init__(self, context: Context) -> None:
+    def __init__(self, context: ApiContext) -> None:
         self._context = context
         self._broker = context.broker
 
@@ -120,7 +120,7 @@ class PublishingPages:
         broker.publish(destination, message)
         broker.traffic_of("http").published += 1
         if message.durability is Durability.SYNC:
-            await durable(broker, message.sequence)
+            await wait_until_durable(broker, message.sequence)
         prefix = "" if message.durability else "m"
         return Published(id=f"{prefix}{message.sequence}")
 
@@ -235,15 +235,15 @@ def _number(name: str, kind: str, text: str) -> int | float:
         raise Problem(400, "bad-body", f"the property {name!r} is no {kind}") from None
 
 
-def endpoints(context: Context) -> list[Endpoint]:
+def endpoints(context: ApiContext) -> list[Endpoint]:
     """What publishes."""
-    pages = PublishingPages(context)
+    handlers = PublishingEndpoints(context)
     most = min(context.limits.publish, MOST)
     return [
         Endpoint(
             "POST",
             "/destinations/{kind}/{name}/messages",
-            pages.post,
+            handlers.post,
             "Publish a message",
             Operation.PRODUCE,
             body=Publication,

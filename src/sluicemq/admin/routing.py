@@ -2,8 +2,8 @@
 
     Endpoint("GET", "/destinations/{kind}/{name}", self.show, "One destination", …)
 
-Each room of endpoints contributes a list of these (`endpoints(context)`), and the application does
-for all of them what every request has to pass: login, permission, parameters, body, audit.
+Each module with endpoints contributes a list of these (`endpoints(context)`), and the application
+does for all of them what every request has to pass: login, permission, parameters, body, audit.
 
 A path is taken apart as it was sent: `%2F` in a name is part of the name. Where a path has
 `{kind}` and `{name}`, they are a destination (`Call.address`); a name that no URL can carry is
@@ -28,9 +28,9 @@ from msgspec.inspect import IntType, Metadata, StructType, type_info
 from msgspec.structs import fields
 from starlette.requests import Request
 
-from sluicemq.admin.bodies import SMALL_BYTES
+from sluicemq.admin.caller import Caller, RequestIdentity
 from sluicemq.admin.errors import Problem
-from sluicemq.admin.identity import Caller, Who
+from sluicemq.admin.request_bodies import SMALL_BYTES
 from sluicemq.model.access import Identity, Operation
 from sluicemq.model.destination import Address, Kind, decode_name
 from sluicemq.protocols.access import demand
@@ -51,7 +51,7 @@ class Need(Enum):
     SUPERUSER = "a superuser"
 
 
-class Raw(Enum):
+class RawBody(Enum):
     """A body that is not one JSON document; its handler reads the request itself."""
 
     OCTETS = "application/octet-stream"
@@ -83,7 +83,7 @@ class Endpoint:
     summary: str
     needs: Needs = Need.USER
     query: type | None = None
-    body: type | Raw | None = None
+    body: type | RawBody | None = None
     answer: Any = None
     status: int = 200
     created: bool = False
@@ -148,7 +148,7 @@ class Call:
         endpoint: Endpoint,
         request: Request,
         caller: Caller,
-        who: Who,
+        who: RequestIdentity,
         names: Mapping[str, str],
         address: Address | None,
     ) -> None:
@@ -197,7 +197,7 @@ class _Node:
         self.endpoints: dict[str, Endpoint] = {}
 
 
-class Table:
+class RouteTable:
     """Finds the endpoint of a request."""
 
     def __init__(self, endpoints: Iterable[Endpoint]) -> None:

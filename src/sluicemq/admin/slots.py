@@ -12,7 +12,7 @@ from typing import Annotated, Any, Final, TypeVar
 import msgspec
 from msgspec import Meta
 
-from sluicemq.admin.context import Context
+from sluicemq.admin.api_context import ApiContext
 from sluicemq.admin.errors import Problem
 from sluicemq.admin.journal import kept
 from sluicemq.admin.routing import Call, Endpoint, Need
@@ -60,7 +60,7 @@ class SlotList(msgspec.Struct, frozen=True):
     slots: list[SlotView]
 
 
-class SlotPages:
+class SlotEndpoints:
     """`/journal/slots`. One for all connections."""
 
     def __init__(self, journal: Journal) -> None:
@@ -142,16 +142,16 @@ def _described(name: str, slot: Slot) -> SlotView:
     )
 
 
-def endpoints(context: Context) -> list[Endpoint]:
+def endpoints(context: ApiContext) -> list[Endpoint]:
     """What is at /journal/slots."""
-    pages = SlotPages(context.broker.journal)
+    handlers = SlotEndpoints(context.broker.journal)
     one = "/journal/slots/{name}"
     need = Need.SUPERUSER
     return [
-        Endpoint("GET", "/journal/slots", pages.list, "All slots", need, answer=SlotList),
-        Endpoint("GET", one, pages.show, "A slot", need, answer=SlotView),
+        Endpoint("GET", "/journal/slots", handlers.list, "All slots", need, answer=SlotList),
+        Endpoint("GET", one, handlers.show, "A slot", need, answer=SlotView),
         Endpoint(
-            "PUT", one, pages.put, "Create or advance a slot", need, body=Wanted, answer=SlotView
+            "PUT", one, handlers.put, "Create or advance a slot", need, body=Wanted, answer=SlotView
         ),
-        Endpoint("DELETE", one, pages.delete, "Drop a slot", need, status=204),
+        Endpoint("DELETE", one, handlers.delete, "Drop a slot", need, status=204),
     ]

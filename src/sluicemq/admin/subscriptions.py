@@ -15,14 +15,14 @@ from urllib.parse import unquote
 import msgspec
 from msgspec import Meta
 
-from sluicemq.admin.context import Context
+from sluicemq.admin.api_context import ApiContext
 from sluicemq.admin.destinations import sees
+from sluicemq.admin.durability import wait_until_durable
 from sluicemq.admin.errors import Problem
-from sluicemq.admin.naming import base64_of, shown
-from sluicemq.admin.pace import Pace
-from sluicemq.admin.paging import Page, PageQuery, page_of
+from sluicemq.admin.pagination import Page, PageQuery, page_of
+from sluicemq.admin.printable_names import base64_of, printable
 from sluicemq.admin.routing import Call, Endpoint, from_base64
-from sluicemq.admin.waiting import durable
+from sluicemq.admin.time_slices import TimeSlices
 from sluicemq.broker import Destination, Subscription
 from sluicemq.model.access import Identity, Operation
 from sluicemq.model.destination import Address, Kind, decode_name
@@ -42,7 +42,7 @@ class SubscriptionQuery(PageQuery, kw_only=True, frozen=True):
     sort: Literal["destination", "name", "waiting", "unacked", "consumers"] = "destination"
 
 
-class DeletionQuery(msgspec.Struct, kw_only=True, frozen=True):
+class SubscriptionDeletionQuery(msgspec.Struct, kw_only=True, frozen=True):
     """Which subscription is deleted."""
 
     name: Annotated[str, Meta(description="As the list shows it.")]
@@ -75,10 +75,10 @@ class SubscriptionItem(msgspec.Struct, kw_only=True, frozen=True, omit_defaults=
     owner: str = ""
 
 
-class SubscriptionPages:
+class SubscriptionEndpoints:
     """`/subscriptions`."""
 
-    def __init__(self, context: Context) -> None:
+    def __init__(self, context: ApiContext) -> None:
         self._broker = context.broker
 
     async def list(self, call: Call) -> Page[SubscriptionItem]:
@@ -90,7 +90,7 @@ class SubscriptionPages:
             topics = [] if topic is None else [topic]
         else:
             topics = list(self._broker.destinations.values())
-        pace = Pace(self._broker)
+        slices = TimeSlices(self._broker)
         found: list[SubscriptionItem] = []
         for topic in topics:
             shown_topic = sees(call.identity, topic)
@@ -101,19 +101,19 @@ class SubscriptionPages:
                     and sees_subscription(call.identity, subscription)
                 ):
                     found.append(_item(topic, subscription))
-                if pace.due:
-                    await pace.rest()
-            if pace.due:
-                await pace.rest()
+                if slices.due:
+                    await slices.rest()
+            if slices.due:
+                await slices.rest()
         key = attrgetter(query.sort, "destination", "name")
         found.sort(key=key, reverse=query.order == "desc")
         return page_of(found, query)
 
     async def delete(self, call: Call) -> None:
         """DELETE /subscriptions"""
-        query: DeletionQuery = call.query
+        query: SubscriptionDeletionQuery = call.query
         name = _topic_name(query)
-        call.note = f"{shown(query.name)} of {shown(name)}"
+        call.note = f"{printable(query.name)} of {printable(name)}"
         broker = self._broker
         topic = broker.find(Address(Kind.TOPIC, name))
         subscription = None if topic is None else topic.subscriptions.get(query.name)
@@ -134,7 +134,7 @@ class SubscriptionPages:
         kept = subscription.durable
         broker.unsubscribe(subscription)
         if kept:
-            await durable(broker, broker.core.settled)
+            await wait_until_durable(broker, broker.core.settled)
 
 
 def sees_subscription(identity: Identity, subscription: Subscription) -> bool:
@@ -142,7 +142,7 @@ def sees_subscription(identity: Identity, subscription: Subscription) -> bool:
     return not subscription.durable or may_administer_subscription(identity, subscription)
 
 
-def _topic_name(query: SubscriptionQuery | DeletionQuery) -> str:
+def _topic_name(query: SubscriptionQuery | SubscriptionDeletionQuery) -> str:
     if query.destination_base64:
         return decode_name(from_base64("destination_base64", query.destination_base64))
     return query.destination
@@ -167,15 +167,15 @@ def _item(topic: Destination, subscription: Subscription) -> SubscriptionItem:
         client_id, label = unquote(found[1]), unquote(found[2])
     selector = subscription.selector
     return SubscriptionItem(
-        destination=shown(topic.name),
+        destination=printable(topic.name),
         destination_base64=base64_of(topic.name),
         kind="topic",
-        name=shown(subscription.name),
-        client_id=shown(client_id),
-        label=shown(label),
+        name=printable(subscription.name),
+        client_id=printable(client_id),
+        label=printable(label),
         durable=subscription.durable,
         shared=subscription.shared,
-        selector="" if selector is None else shown(selector.text),
+        selector="" if selector is None else printable(selector.text),
         waiting=subscription.waiting,
         unacked=subscription.unacked,
         bytes=subscription.waiting_bytes + subscription.unacked_bytes,
@@ -184,14 +184,14 @@ def _item(topic: Destination, subscription: Subscription) -> SubscriptionItem:
     )
 
 
-def endpoints(context: Context) -> list[Endpoint]:
+def endpoints(context: ApiContext) -> list[Endpoint]:
     """What is at /subscriptions."""
-    pages = SubscriptionPages(context)
+    handlers = SubscriptionEndpoints(context)
     return [
         Endpoint(
             "GET",
             "/subscriptions",
-            pages.list,
+            handlers.list,
             "Subscriptions of topics",
             query=SubscriptionQuery,
             answer=Page[SubscriptionItem],
@@ -199,9 +199,9 @@ def endpoints(context: Context) -> list[Endpoint]:
         Endpoint(
             "DELETE",
             "/subscriptions",
-            pages.delete,
+            handlers.delete,
             "Delete a subscription and its messages",
-            query=DeletionQuery,
+            query=SubscriptionDeletionQuery,
             status=204,
         ),
     ]

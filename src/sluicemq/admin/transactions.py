@@ -21,12 +21,12 @@ from typing import Annotated, Literal
 import msgspec
 from msgspec import Meta
 
-from sluicemq.admin.context import Context
+from sluicemq.admin.api_context import ApiContext
+from sluicemq.admin.durability import wait_until_called_back, wait_until_durable
 from sluicemq.admin.errors import Problem
-from sluicemq.admin.pace import Pace
-from sluicemq.admin.paging import Page, PageQuery, page_of
+from sluicemq.admin.pagination import Page, PageQuery, page_of
 from sluicemq.admin.routing import Call, Endpoint
-from sluicemq.admin.waiting import completed, durable
+from sluicemq.admin.time_slices import TimeSlices
 from sluicemq.broker import Transaction, TransactionState
 from sluicemq.model.errors import ProtocolError
 from sluicemq.protocols.jmq.ids import decode_xid
@@ -66,17 +66,17 @@ class TransactionItem(msgspec.Struct, kw_only=True, frozen=True, omit_defaults=T
     owner: str = ""
 
 
-class TransactionPages:
+class TransactionEndpoints:
     """`/transactions`."""
 
-    def __init__(self, context: Context) -> None:
+    def __init__(self, context: ApiContext) -> None:
         self._broker = context.broker
 
     async def list(self, call: Call) -> Page[TransactionItem]:
         """GET /transactions"""
         query: TransactionQuery = call.query
         transactions = self._broker.transactions
-        pace = Pace(self._broker)
+        slices = TimeSlices(self._broker)
         found: list[TransactionItem] = []
         for each in (*transactions.prepared.values(), *transactions.open.values()):
             if (
@@ -85,8 +85,8 @@ class TransactionPages:
                 and may_administer_transaction(call.identity, each)
             ):
                 found.append(_item(each))
-            if pace.due:
-                await pace.rest()
+            if slices.due:
+                await slices.rest()
         found.sort(key=attrgetter(query.sort, "since", "id"), reverse=query.order == "desc")
         return page_of(found, query)
 
@@ -100,12 +100,14 @@ class TransactionPages:
                 "its client has not prepared it, and may not have sent everything yet; it can only "
                 "be rolled back",
             )
-        await completed(self._broker, partial(self._broker.transactions.commit, transaction))
+        await wait_until_called_back(
+            self._broker, partial(self._broker.transactions.commit, transaction)
+        )
 
     async def roll_back(self, call: Call) -> None:
         """POST /transactions/{id}/rollback"""
         transaction = self._find(call)
-        await durable(self._broker, self._broker.transactions.rollback(transaction))
+        await wait_until_durable(self._broker, self._broker.transactions.rollback(transaction))
 
     def _find(self, call: Call) -> Transaction:
         wanted = call.names["id"]
@@ -148,14 +150,14 @@ def _xid(raw: bytes) -> XidView:
     return XidView(xid.format_id, xid.bqual.hex(), xid.gtrid.hex())
 
 
-def endpoints(context: Context) -> list[Endpoint]:
+def endpoints(context: ApiContext) -> list[Endpoint]:
     """What is at /transactions."""
-    pages = TransactionPages(context)
+    handlers = TransactionEndpoints(context)
     return [
         Endpoint(
             "GET",
             "/transactions",
-            pages.list,
+            handlers.list,
             "Transactions that have not ended",
             query=TransactionQuery,
             answer=Page[TransactionItem],
@@ -163,14 +165,14 @@ def endpoints(context: Context) -> list[Endpoint]:
         Endpoint(
             "POST",
             "/transactions/{id}/commit",
-            pages.commit,
+            handlers.commit,
             "Commit a prepared transaction by hand",
             status=204,
         ),
         Endpoint(
             "POST",
             "/transactions/{id}/rollback",
-            pages.roll_back,
+            handlers.roll_back,
             "Roll a transaction back by hand",
             status=204,
         ),

@@ -11,11 +11,11 @@ from typing import Annotated, Literal, TypeVar
 import msgspec
 from msgspec import UNSET, Meta, UnsetType
 
-from sluicemq.admin.context import Context
+from sluicemq.admin.api_context import ApiContext
 from sluicemq.admin.errors import Problem
-from sluicemq.admin.paging import Page, PageQuery, page_of, page_with
-from sluicemq.admin.ports import RoleView, UserBook, UserChange, UserView
+from sluicemq.admin.pagination import Page, PageQuery, page_of, page_with
 from sluicemq.admin.routing import Call, Endpoint, Need
+from sluicemq.admin.server_interface import RoleView, UserChange, UserDirectory, UserView
 from sluicemq.model.access import MAX_PATTERN, Operation, Permission
 from sluicemq.model.errors import UserExists, UserNotFound
 
@@ -104,17 +104,17 @@ class NewToken(msgspec.Struct, frozen=True, kw_only=True):
     expires: int
 
 
-class UserPages:
+class UserEndpoints:
     """`/users`."""
 
-    def __init__(self, book: UserBook) -> None:
-        self._book = book
+    def __init__(self, directory: UserDirectory) -> None:
+        self._directory = directory
 
     async def list(self, call: Call) -> Page[UserView]:
         """GET /users"""
         query: ListQuery = call.query
-        page = _chosen(self._book.names(), query)
-        found = [user for name in page.items if (user := self._book.user(name)) is not None]
+        page = _chosen(self._directory.names(), query)
+        found = [user for name in page.items if (user := self._directory.user(name)) is not None]
         return page_with(found, query, page.total)
 
     async def show(self, call: Call) -> UserView:
@@ -134,47 +134,47 @@ class UserPages:
         )
         for role in change.roles or ():
             self._role(role)
-        there = self._book.user(name) is not None
+        there = self._directory.user(name) is not None
         if there and expect == "new":
             raise UserExists(f"there is a user {name} already")
         if there or expect == "existing":
-            warnings = await self._book.alter(by, name, change)
+            warnings = await self._directory.alter(by, name, change)
         else:
-            warnings = await self._book.add(by, name, change)
+            warnings = await self._directory.add(by, name, change)
             call.status = 201
         return ChangedUser(**msgspec.structs.asdict(self._user(name)), warnings=warnings)
 
     async def delete(self, call: Call) -> None:
         """DELETE /users/{name}"""
-        await self._book.remove(_changer(call), call.names["name"], call.query.force)
+        await self._directory.remove(_changer(call), call.names["name"], call.query.force)
 
     async def grant(self, call: Call) -> UserView:
         """PUT /users/{name}/permissions"""
         name = call.names["name"]
         call.note = call.body.pattern
-        await self._book.grant(_changer(call), name, _permission(call.body))
+        await self._directory.grant(_changer(call), name, _permission(call.body))
         return self._user(name)
 
     async def revoke(self, call: Call) -> None:
         """DELETE /users/{name}/permissions"""
         call.note = call.query.pattern
-        await self._book.revoke(_changer(call), call.names["name"], call.query.pattern)
+        await self._directory.revoke(_changer(call), call.names["name"], call.query.pattern)
 
     async def assign(self, call: Call) -> UserView:
         """PUT /users/{name}/roles/{role}"""
         name, role = call.names["name"], self._role(call.names["role"]).name
-        await self._book.assign(_changer(call), role, name)
+        await self._directory.assign(_changer(call), role, name)
         return self._user(name)
 
     async def withdraw(self, call: Call) -> None:
         """DELETE /users/{name}/roles/{role}"""
         role = self._role(call.names["role"]).name
-        await self._book.withdraw(_changer(call), role, call.names["name"])
+        await self._directory.withdraw(_changer(call), role, call.names["name"])
 
     async def add_token(self, call: Call) -> NewToken:
         """POST /users/{name}/tokens"""
         wanted: WantedToken = call.body
-        number, token = await self._book.add_token(
+        number, token = await self._directory.add_token(
             _changer(call), call.names["name"], wanted.label, wanted.expires
         )
         call.note = number
@@ -185,13 +185,13 @@ class UserPages:
         name, number = call.names["name"], call.names["id"]
         if number not in [token.id for token in self._user(name).tokens]:
             raise Problem(404, "token-not-found", f"{name} has no token {number[:100]!r}")
-        await self._book.remove_token(_changer(call), name, number)
+        await self._directory.remove_token(_changer(call), name, number)
 
     async def list_roles(self, call: Call) -> Page[RoleView]:
         """GET /roles"""
         query: ListQuery = call.query
-        page = _chosen(self._book.role_names(), query)
-        found = self._book.roles(page.items)
+        page = _chosen(self._directory.role_names(), query)
+        found = self._directory.roles(page.items)
         return page_with(found[:: 1 if query.order == "asc" else -1], query, page.total)
 
     async def show_role(self, call: Call) -> RoleView:
@@ -202,8 +202,8 @@ class UserPages:
         """PUT /roles/{name}"""
         by = _changer(call)
         name, expect = call.names["name"], call.query.expect
-        if not self._book.roles([name]) and expect != "existing":
-            await self._book.add_role(by, name)
+        if not self._directory.roles([name]) and expect != "existing":
+            await self._directory.add_role(by, name)
             call.status = 201
         elif expect == "new":
             raise Problem(409, "role-exists", f"there is a role {name} already")
@@ -211,29 +211,29 @@ class UserPages:
 
     async def delete_role(self, call: Call) -> None:
         """DELETE /roles/{name}"""
-        await self._book.remove_role(_changer(call), self._role(call.names["name"]).name)
+        await self._directory.remove_role(_changer(call), self._role(call.names["name"]).name)
 
     async def grant_role(self, call: Call) -> RoleView:
         """PUT /roles/{name}/permissions"""
         name = self._role(call.names["name"]).name
         call.note = call.body.pattern
-        await self._book.grant_role(_changer(call), name, _permission(call.body))
+        await self._directory.grant_role(_changer(call), name, _permission(call.body))
         return self._role(name)
 
     async def revoke_role(self, call: Call) -> None:
         """DELETE /roles/{name}/permissions"""
         name = self._role(call.names["name"]).name
         call.note = call.query.pattern
-        await self._book.revoke_role(_changer(call), name, call.query.pattern)
+        await self._directory.revoke_role(_changer(call), name, call.query.pattern)
 
     def _user(self, name: str) -> UserView:
-        found = self._book.user(name)
+        found = self._directory.user(name)
         if found is None:
             raise UserNotFound(f"there is no user {name[:100]!r}")
         return found
 
     def _role(self, name: str) -> RoleView:
-        found = self._book.roles([name])
+        found = self._directory.roles([name])
         if not found:
             raise Problem(404, "role-not-found", f"there is no role {name[:100]!r}")
         return found[0]
@@ -265,21 +265,27 @@ def _permission(wanted: WantedPermission) -> Permission:
     return Permission(wanted.pattern, frozenset(wanted.operations), wanted.ignore_case)
 
 
-def endpoints(context: Context) -> list[Endpoint]:
+def endpoints(context: ApiContext) -> list[Endpoint]:
     """What is at /users and /roles."""
-    pages = UserPages(context.users)
+    handlers = UserEndpoints(context.users)
     need = Need.SUPERUSER
     user, role = "/users/{name}", "/roles/{name}"
     permission, tokens, assigned = f"{user}/permissions", f"{user}/tokens", f"{user}/roles/{{role}}"
     return [
         Endpoint(
-            "GET", "/users", pages.list, "All users", need, query=ListQuery, answer=Page[UserView]
+            "GET",
+            "/users",
+            handlers.list,
+            "All users",
+            need,
+            query=ListQuery,
+            answer=Page[UserView],
         ),
-        Endpoint("GET", user, pages.show, "A user", need, answer=UserView),
+        Endpoint("GET", user, handlers.show, "A user", need, answer=UserView),
         Endpoint(
             "PUT",
             user,
-            pages.put,
+            handlers.put,
             "Add or alter a user",
             need,
             query=ExpectQuery,
@@ -287,11 +293,13 @@ def endpoints(context: Context) -> list[Endpoint]:
             answer=ChangedUser,
             created=True,
         ),
-        Endpoint("DELETE", user, pages.delete, "Remove a user", need, query=ForceQuery, status=204),
+        Endpoint(
+            "DELETE", user, handlers.delete, "Remove a user", need, query=ForceQuery, status=204
+        ),
         Endpoint(
             "PUT",
             permission,
-            pages.grant,
+            handlers.grant,
             "Grant a permission",
             need,
             body=WantedPermission,
@@ -300,18 +308,18 @@ def endpoints(context: Context) -> list[Endpoint]:
         Endpoint(
             "DELETE",
             permission,
-            pages.revoke,
+            handlers.revoke,
             "Revoke a permission",
             need,
             query=PatternQuery,
             status=204,
         ),
-        Endpoint("PUT", assigned, pages.assign, "Assign a role", need, answer=UserView),
-        Endpoint("DELETE", assigned, pages.withdraw, "Withdraw a role", need, status=204),
+        Endpoint("PUT", assigned, handlers.assign, "Assign a role", need, answer=UserView),
+        Endpoint("DELETE", assigned, handlers.withdraw, "Withdraw a role", need, status=204),
         Endpoint(
             "POST",
             tokens,
-            pages.add_token,
+            handlers.add_token,
             "Make a token",
             need,
             body=WantedToken,
@@ -319,33 +327,38 @@ def endpoints(context: Context) -> list[Endpoint]:
             status=201,
         ),
         Endpoint(
-            "DELETE", f"{tokens}/{{id}}", pages.remove_token, "Make a token void", need, status=204
+            "DELETE",
+            f"{tokens}/{{id}}",
+            handlers.remove_token,
+            "Make a token void",
+            need,
+            status=204,
         ),
         Endpoint(
             "GET",
             "/roles",
-            pages.list_roles,
+            handlers.list_roles,
             "All roles",
             need,
             query=ListQuery,
             answer=Page[RoleView],
         ),
-        Endpoint("GET", role, pages.show_role, "A role", need, answer=RoleView),
+        Endpoint("GET", role, handlers.show_role, "A role", need, answer=RoleView),
         Endpoint(
             "PUT",
             role,
-            pages.put_role,
+            handlers.put_role,
             "Add a role",
             need,
             query=ExpectQuery,
             answer=RoleView,
             created=True,
         ),
-        Endpoint("DELETE", role, pages.delete_role, "Remove a role", need, status=204),
+        Endpoint("DELETE", role, handlers.delete_role, "Remove a role", need, status=204),
         Endpoint(
             "PUT",
             f"{role}/permissions",
-            pages.grant_role,
+            handlers.grant_role,
             "Grant a role a permission",
             need,
             body=WantedPermission,
@@ -354,7 +367,7 @@ def endpoints(context: Context) -> list[Endpoint]:
         Endpoint(
             "DELETE",
             f"{role}/permissions",
-            pages.revoke_role,
+            handlers.revoke_role,
             "Revoke a role's permission",
             need,
             query=PatternQuery,

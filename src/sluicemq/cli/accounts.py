@@ -24,7 +24,7 @@ from sluicemq.server.identity.passwords import digest_form, hash_password, schem
 from sluicemq.server.identity.records import Database, UserRecord
 from sluicemq.server.identity.store import UserStore
 from sluicemq.server.identity.tokens import make_token
-from sluicemq.server.listening import WITH_LOGINS, is_open
+from sluicemq.server.listener_settings import WITH_LOGINS, is_open
 
 Item = dict[str, Any]
 

@@ -30,7 +30,7 @@ from sluicemq.cli.serve import (
     load_flags,
 )
 from sluicemq.cli.tables import Column, Item, show, table
-from sluicemq.server.reference import describe, render, to_builtins
+from sluicemq.server.configuration_reference import describe, render, to_builtins
 from sluicemq.server.units import Unit, format_quantity
 
 app = typer.Typer(

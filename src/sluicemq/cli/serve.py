@@ -10,7 +10,7 @@ import typer
 
 from sluicemq.cli.console import report
 from sluicemq.model.errors import ConfigurationError, JournalDamaged
-from sluicemq.server.loading import CONFIG_VARIABLE, Loaded, examine
+from sluicemq.server.loading import CONFIG_VARIABLE, LoadedConfig, examine
 
 CLIENT_VARIABLES: Final = frozenset(
     f"SLUICEMQ_{name}"
@@ -73,7 +73,7 @@ def load_flags(
     ephemeral: bool | None = None,
     log_level: str | None = None,
     insecure_public: bool | None = None,
-) -> Loaded:
+) -> LoadedConfig:
     """The configuration that these options, the environment and the file make together. Raises
     ConfigurationError."""
     loaded, errors = examine_flags(config, data_dir, listen, ephemeral, log_level, insecure_public)
@@ -89,7 +89,7 @@ def examine_flags(
     ephemeral: bool | None = None,
     log_level: str | None = None,
     insecure_public: bool | None = None,
-) -> tuple[Loaded, list[str]]:
+) -> tuple[LoadedConfig, list[str]]:
     """What can be read of the same, and the errors in the rest. Raises ConfigurationError if the
     file cannot be read."""
     flags = {
@@ -102,7 +102,7 @@ def examine_flags(
     return examine(config, settings, flags, listen or ())
 
 
-def _serve(loaded: Loaded) -> int:
+def _serve(loaded: LoadedConfig) -> int:
     # Here, so that the other commands start without the event loop and the protocols.
     from sluicemq.server.run import EXIT_JOURNAL
     from sluicemq.server.run import serve as run_broker

@@ -36,7 +36,7 @@ class Credentials(NamedTuple):
 Admitted = Callable[[Identity | AccessError], None]
 """Called with the identity, or with why there is none."""
 
-Bond = Callable[[], Identity | None]
+LoginHandle = Callable[[], Identity | None]
 """Whom a login stands for now, with the rights of the moment; None when it is over: the password
 has been changed, the token removed, or it has expired."""
 
@@ -102,7 +102,7 @@ class Access(Protocol):
         """Withdraw the login that waits for its check: the connection ends, or the client sends no
         more. It is answered with an error. Without a login that waits, nothing happens."""
 
-    def bond(self, credentials: Credentials) -> Bond:
+    def login_handle(self, credentials: Credentials) -> LoginHandle:
         """For a session that outlives the connection: what has just been logged in with."""
 
     def renew(self) -> None:
@@ -129,7 +129,7 @@ class Open:
     def cancel_login(self) -> None:
         """No login ever waits."""
 
-    def bond(self, credentials: Credentials) -> Bond:
+    def login_handle(self, credentials: Credentials) -> LoginHandle:
         """Holds for ever."""
         return lambda: self.guest
 

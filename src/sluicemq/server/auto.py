@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterable
 from sluicemq.broker import Consumer
 from sluicemq.model.errors import ConfigurationError, TooManyConnections
 from sluicemq.protocols.transport import Login, Session, SessionInfo, Timer, Transport
-from sluicemq.server.recognise import recognise
+from sluicemq.server.protocol_detection import detect_protocol
 
 
 class AutoSession:
@@ -19,10 +19,10 @@ class AutoSession:
     """
 
     __slots__ = (
+        "_detect_protocol",
         "_first",
         "_login",
         "_open",
-        "_recognise",
         "_session",
         "_silent",
         "_timer",
@@ -33,7 +33,7 @@ class AutoSession:
         self,
         transport: Transport,
         open_session: Callable[[str], Session],
-        recognise: Callable[[bytes], str | None] = recognise,
+        detect_protocol: Callable[[bytes], str | None] = detect_protocol,
         *,
         silent: str = "",
         patience: float = 0.0,
@@ -42,7 +42,7 @@ class AutoSession:
         self._transport = transport
         self._login = login
         self._open = open_session
-        self._recognise = recognise
+        self._detect_protocol = detect_protocol
         self._first = b""
         self._session: Session | None = None
         self._silent = silent
@@ -55,7 +55,7 @@ class AutoSession:
             return
         self._forget()
         self._first += data
-        protocol = self._recognise(self._first)
+        protocol = self._detect_protocol(self._first)
         if protocol is None:
             return
         if not protocol:

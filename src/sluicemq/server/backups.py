@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Final
 
 from sluicemq.server.config import Config
-from sluicemq.server.reference import render
+from sluicemq.server.configuration_reference import render
 
 USERS_NAME: Final = "users.json"
 CONFIGURATION_NAME: Final = "configuration.toml"
@@ -16,7 +16,7 @@ MIGRATIONS_NAME: Final = "migrations.log"
 
 
 class Backups:
-    """See `sluicemq.admin.ports.Backups`."""
+    """See `sluicemq.admin.server_interface.Backups`."""
 
     def __init__(self, config: Config) -> None:
         self._config = config

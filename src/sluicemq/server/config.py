@@ -5,7 +5,7 @@
     │   └── default_destination: DestinationSettings
     ├── journal: JournalOptions      segments and retention
     ├── identity: IdentitySettings   users and logins
-    ├── limits: Limits               what one connection may cost; defaults of the listeners
+    ├── limits: ListenerLimits       what one connection may cost; defaults of the listeners
     ├── jmq: JmqSettings             what all JMS clients share
     ├── http: HttpSettings           sessions of the console, and what needs no login
     ├── metrics: MetricsSettings
@@ -35,10 +35,10 @@ from sluicemq.server.address import MAX_SOCKET_PATH
 from sluicemq.server.identity.passwords import read_secret_file
 from sluicemq.server.identity.records import Database
 from sluicemq.server.identity.store import UserStore
-from sluicemq.server.listening import (
-    ASKING,
-    Limits,
+from sluicemq.server.listener_settings import (
+    OFFERS_LOGIN,
     Listener,
+    ListenerLimits,
     address_problems,
     default_listeners,
     tls_problems,
@@ -497,7 +497,7 @@ class Config(msgspec.Struct, frozen=True, kw_only=True):
     broker: BrokerSettings = msgspec.field(default_factory=BrokerSettings)
     journal: JournalOptions = msgspec.field(default_factory=JournalOptions)
     identity: IdentitySettings = IdentitySettings()
-    limits: Limits = Limits()
+    limits: ListenerLimits = ListenerLimits()
     jmq: JmqSettings = JmqSettings()
     http: HttpSettings = HttpSettings()
     metrics: MetricsSettings = MetricsSettings()
@@ -619,10 +619,10 @@ class Config(msgspec.Struct, frozen=True, kw_only=True):
             listener.user
             or self.insecure_public
             or listener.client_certificate == "required"
-            or (asked and url.protocol in ASKING)
+            or (asked and url.protocol in OFFERS_LOGIN)
         ):
             return
-        if url.public and url.protocol in ASKING:
+        if url.public and url.protocol in OFFERS_LOGIN:
             yield (
                 f"{url} can be reached from other machines, and there are no users that could log "
                 f"in; {self._how_to_add('NAME')}, or accept the risk with "

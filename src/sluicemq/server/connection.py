@@ -20,7 +20,7 @@ import structlog
 
 from sluicemq.model.errors import JournalError, TooManyConnections
 from sluicemq.protocols.transport import Login, Session, SessionInfo
-from sluicemq.server.peers import name_of, peer_user
+from sluicemq.server.peer_identity import name_of, peer_user
 
 if TYPE_CHECKING:
     from sluicemq.broker import Consumer
@@ -42,6 +42,7 @@ class Connection(asyncio.Protocol):
     """See the module, and `sluicemq.protocols.transport.Transport`."""
 
     __slots__ = (
+        "_batch",
         "_blocked",
         "_closing",
         "_congested",
@@ -60,7 +61,6 @@ class Connection(asyncio.Protocol):
         "_socket",
         "_stuck",
         "_transport",
-        "_turns",
         "active_at",
         "bytes_in",
         "bytes_out",
@@ -75,7 +75,7 @@ class Connection(asyncio.Protocol):
 
     def __init__(self, listener: OpenListener) -> None:
         self._listener = listener
-        self._turns = listener.turns
+        self._batch = listener.batch
         self._session: Session | None = None
         self._out: list[bytes] = []
         self._out_bytes = 0
@@ -125,12 +125,12 @@ class Connection(asyncio.Protocol):
         # of 0 TLS connections are paused for ever: their buffer is always "at" it.)
         self._transport.set_write_buffer_limits(high=1, low=0)
         self.peer = name_of(transport.get_extra_info("peername"))
-        self._turns.begin()
-        self.active_at = self._turns.broker.clock.steady
+        self._batch.begin()
+        self.active_at = self._batch.broker.clock.steady
         self._login_at = self.active_at
-        self.since = self._turns.broker.clock.wall
-        room = self._listener.admit(self)
-        if room is None:
+        self.since = self._batch.broker.clock.wall
+        session_factory = self._listener.admit(self)
+        if session_factory is None:
             self._ended = True
             self._transport.abort()
             return
@@ -150,7 +150,7 @@ class Connection(asyncio.Protocol):
                 self.abort("its certificate names no user")
                 return
         try:
-            self._session = room(self, self._listener.options)
+            self._session = session_factory(self, self._listener.options)
         except TooManyConnections as error:
             log.info("turned away", peer=self.peer, reason=str(error))
             self.abort(str(error))
@@ -171,9 +171,9 @@ class Connection(asyncio.Protocol):
         session = self._session
         if self._closing or session is None:
             return
-        turns = self._turns
-        turns.begin()
-        self.active_at = turns.broker.clock.steady
+        batch = self._batch
+        batch.begin()
+        self.active_at = batch.broker.clock.steady
         self.bytes_in += len(data)
         try:
             session.receive(data)
@@ -187,14 +187,14 @@ class Connection(asyncio.Protocol):
     def eof_received(self) -> bool:
         if self._ended or self._closing:
             return False
-        self._turns.begin()
+        self._batch.begin()
         if self._session is not None:
             try:
                 self._session.end_of_input()
                 if self._descriptor < 0:
                     # TLS has no half-close: what is to be said must be said now. (For a peer that
                     # is behind it is too late: what waits for it is given back.)
-                    self._turns.broker.flush()
+                    self._batch.broker.flush()
                     self.flush()
             except Exception as error:
                 self._fault(error)
@@ -204,7 +204,7 @@ class Connection(asyncio.Protocol):
         if self._quick is not None:
             self._quick.detach()
             self._quick = None
-        self._turns.begin()
+        self._batch.begin()
         self._release()
         # It may be about to be flushed in this turn, and its descriptor somebody else's by then.
         self._ended = True
@@ -218,28 +218,28 @@ class Connection(asyncio.Protocol):
         self._blocked = True
         timeout = self._listener.options.output_timeout
         if timeout and self._stuck is None:
-            self._stuck = self._turns.loop.call_later(timeout, self._cut_off)
+            self._stuck = self._batch.loop.call_later(timeout, self._cut_off)
 
     def resume_writing(self) -> None:
         self._blocked = False
         if self._stuck is not None:
             self._stuck.cancel()
             self._stuck = None
-        self._turns.outgoing(self)
+        self._batch.outgoing(self)
 
     # --- for the session ---------------------------------------------------------------------
 
     def write(self, chunks: Iterable[bytes]) -> None:
         out = self._out
         if not out or self._blocked:  # what waits for a slow reader is measured in every turn
-            self._turns.outgoing(self)
+            self._batch.outgoing(self)
         out.extend(chunks)
 
     def close(self, reason: str = "") -> None:
         if not self._closing:
             self._closing = True
             self._reason = reason
-            self._turns.outgoing(self)
+            self._batch.outgoing(self)
             self._discard_input()
             if reason:
                 log.info("closing", peer=self.peer, reason=reason)
@@ -265,7 +265,7 @@ class Connection(asyncio.Protocol):
         self._listener.unread.discard(self)
         session = self._session
         if self.held and session is not None:
-            self._input_at = self._turns.broker.clock.steady
+            self._input_at = self._batch.broker.clock.steady
             self._report_input(session, session.buffered)
         if not self._ended and not self.suspended:
             self._transport.resume_reading()
@@ -283,13 +283,13 @@ class Connection(asyncio.Protocol):
             self.resume_reading()
 
     def call_later(self, delay: float, callback: Callable[[], None]) -> asyncio.TimerHandle:
-        return self._turns.loop.call_later(delay, self._call, callback)
+        return self._batch.loop.call_later(delay, self._call, callback)
 
     def claim_user(self, user: str) -> None:
         self._listener.claim_user(self, user)
 
     def _call(self, callback: Callable[[], None]) -> None:
-        self._turns.begin()
+        self._batch.begin()
         try:
             callback()
         except Exception as error:
@@ -314,7 +314,7 @@ class Connection(asyncio.Protocol):
         if suspended:
             self._transport.pause_reading()
         else:
-            self._input_at = self._turns.broker.clock.steady
+            self._input_at = self._batch.broker.clock.steady
             self._transport.resume_reading()
 
     def review_input(self, now: int, exhausted_since: int) -> None:
@@ -410,7 +410,7 @@ class Connection(asyncio.Protocol):
         out = self._out
         data = out[0] if len(out) == 1 else b"".join(out)
         self._out = []
-        self.active_at = self._turns.broker.clock.steady
+        self.active_at = self._batch.broker.clock.steady
         self.bytes_out += len(data)
         if self._descriptor >= 0:
             try:
@@ -428,7 +428,7 @@ class Connection(asyncio.Protocol):
     def _fault(self, error: Exception) -> None:
         """An error of ours must cost one connection, unless the journal is at stake."""
         if isinstance(error, JournalError):
-            self._turns.fail(error)
+            self._batch.fail(error)
             return
         log.error("internal error", peer=self.peer, exc_info=error)
         self.abort("internal error")
@@ -462,7 +462,7 @@ class Connection(asyncio.Protocol):
             self._transport.write_eof()
             self._listener.unread.discard(self)
             self._transport.resume_reading()
-            self._turns.loop.call_later(LINGER_SECONDS, self._transport.abort)
+            self._batch.loop.call_later(LINGER_SECONDS, self._transport.abort)
         else:
             self._transport.close()
 
@@ -493,15 +493,15 @@ class Connection(asyncio.Protocol):
         """Somebody wants it closed: let the session say why, but not for long."""
         if self._ended:
             return
-        turns = self._turns
-        turns.begin()
+        batch = self._batch
+        batch.begin()
         if self._session is not None and not self._closing:
             try:
                 self._session.disconnect(reason)
             except Exception as error:
                 self._fault(error)
                 return
-        turns.loop.call_later(DISMISSED_SECONDS, self._see_off, reason)
+        batch.loop.call_later(DISMISSED_SECONDS, self._see_off, reason)
 
     def _see_off(self, reason: str) -> None:
         if not self._ended:
@@ -537,8 +537,8 @@ class Connection(asyncio.Protocol):
         if session is None:
             return
         session.discard_input()
-        if not self._turns.dead:
-            self._turns.begin()
+        if not self._batch.dead:
+            self._batch.begin()
             try:
                 session.closed()
             except Exception as error:

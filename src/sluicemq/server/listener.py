@@ -15,14 +15,14 @@ import structlog
 from sluicemq.model.errors import ConfigurationError, TooManyConnections
 from sluicemq.server.address import Url
 from sluicemq.server.connection import Connection
-from sluicemq.server.doorkeeper import Doorkeeper
+from sluicemq.server.event_loop_batch import EventLoopBatch
 from sluicemq.server.identity.failures import address_of
 from sluicemq.server.input import InputBudget
-from sluicemq.server.listening import Listener
-from sluicemq.server.turns import Turns
+from sluicemq.server.listener_settings import Listener
+from sluicemq.server.tls_acceptor import TlsAcceptor
 
 if TYPE_CHECKING:
-    from sluicemq.server.rooms import Room
+    from sluicemq.server.session_factories import SessionFactory
     from sluicemq.server.tls import Tls
 
 BACKLOG: Final = 1024
@@ -36,21 +36,21 @@ class OpenListener:
     def __init__(
         self,
         options: Listener,
-        room: Room,
-        turns: Turns,
+        session_factory: SessionFactory,
+        batch: EventLoopBatch,
         budget: InputBudget,
-        refusing: Room | None = None,
+        refusing: SessionFactory | None = None,
     ) -> None:
         """`budget` is shared by all listeners. `refusing` makes the sessions that tell clients
         beyond `max_connections` that there are too many; None closes their connections at once."""
         self.options = options
         self.budget = budget
-        self.room = room
+        self.session_factory = session_factory
         self._refusing = refusing
         self.refusals: set[Connection] = set()
         """Connections beyond the limit whose clients are being told so. They are not among
         `connections`; the time to log in bounds them."""
-        self.turns = turns
+        self.batch = batch
         self.url: Url = options.url
         self.connections: set[Connection] = set()
         self.unread: set[Connection] = set()
@@ -68,13 +68,13 @@ class OpenListener:
         """Of connections that have gone."""
         self.bytes_out = 0
         self._servers: list[asyncio.Server] = []
-        self._doorkeeper: Doorkeeper | None = None
+        self._tls_acceptor: TlsAcceptor | None = None
         self.tls: Tls | None = None
         """None without TLS, and before `open`."""
 
     async def open(self) -> None:
         """Begin to accept. Raises ConfigurationError if the address or certificate is unusable."""
-        loop = self.turns.loop
+        loop = self.batch.loop
         if self.options.url.tls:
             # Only where there is TLS: the library that reads certificates is slow to load.
             from sluicemq.server.tls import Tls
@@ -84,7 +84,7 @@ class OpenListener:
         if not self.options.url.path:
             self.url = self.options.url._replace(port=sockets[0].getsockname()[1])
         if self.tls is not None:
-            self._doorkeeper = Doorkeeper(self, self.tls, sockets)
+            self._tls_acceptor = TlsAcceptor(self, self.tls, sockets)
         elif self.url.path:
             self._servers.append(await loop.create_unix_server(self._connect, sock=sockets[0]))
         else:
@@ -95,7 +95,7 @@ class OpenListener:
     def _connect(self) -> Connection:
         return Connection(self)
 
-    def admit(self, connection: Connection) -> Room | None:
+    def admit(self, connection: Connection) -> SessionFactory | None:
         """Count a connection in and return what makes its session. Beyond `max_connections` that is
         a session which refuses, for up to `max_refusals` connections; None for the others."""
         reached = self._limit_reached(connection.peer)
@@ -104,7 +104,7 @@ class OpenListener:
             self.accepted += 1
             if self.options.max_connections_per_address:
                 self._by_address[address_of(connection.peer)] += 1
-            return self.room
+            return self.session_factory
         self._refuse(reached)
         if reached != "max_connections" or len(self.refusals) >= self.options.max_refusals:
             return None
@@ -202,16 +202,16 @@ class OpenListener:
 
     async def stop_accepting(self) -> None:
         """Close the listening sockets; connections stay."""
-        if not self._servers and self._doorkeeper is None:
+        if not self._servers and self._tls_acceptor is None:
             return
         for connection in list(self.refusals):
             connection.abort("the broker stops")
         servers, self._servers = self._servers, []
         for server in servers:
             server.close()
-        doorkeeper, self._doorkeeper = self._doorkeeper, None
-        if doorkeeper is not None:
-            await doorkeeper.close()
+        tls_acceptor, self._tls_acceptor = self._tls_acceptor, None
+        if tls_acceptor is not None:
+            await tls_acceptor.close()
         if self.url.path:
             with contextlib.suppress(FileNotFoundError):
                 os.unlink(self.url.path)

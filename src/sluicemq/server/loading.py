@@ -32,13 +32,13 @@ from sluicemq.server.config import (
     MetricsSettings,
     TracingSettings,
 )
-from sluicemq.server.listening import (
+from sluicemq.server.listener_settings import (
     JMQ_SETTINGS,
     TOLD_OF_REFUSALS,
     VIBEMQ_SETTINGS,
     WITH_LOGINS,
-    Limits,
     Listener,
+    ListenerLimits,
     default_listeners,
     listener_of,
 )
@@ -58,7 +58,7 @@ SECTIONS: Final[dict[tuple[str, ...], type[msgspec.Struct]]] = {
     ("broker", "default_destination"): DestinationSettings,
     ("journal",): JournalOptions,
     ("identity",): IdentitySettings,
-    ("limits",): Limits,
+    ("limits",): ListenerLimits,
     ("jmq",): JmqSettings,
     ("http",): HttpSettings,
     ("metrics",): MetricsSettings,
@@ -109,7 +109,7 @@ class Source(NamedTuple):
         return f"{self.name}:{line}" if line else self.name
 
 
-class Loaded(NamedTuple):
+class LoadedConfig(NamedTuple):
     """A configuration.
 
     origins  for each setting that is not a default the name of its source
@@ -149,9 +149,9 @@ def load(
     environ: Mapping[str, str] | None = None,
     flags: Mapping[str, Any] | None = None,
     listen: Sequence[str] = (),
-) -> Loaded:
+) -> LoadedConfig:
     """Read all sources, as `examine` does. Raises ConfigurationError with every error on a line of
-    its own; `Loaded.check` is the caller's to call."""
+    its own; `LoadedConfig.check` is the caller's to call."""
     loaded, errors = examine(file, environ, flags, listen)
     if errors:
         raise ConfigurationError("\n".join(errors))
@@ -163,7 +163,7 @@ def examine(
     environ: Mapping[str, str] | None = None,
     flags: Mapping[str, Any] | None = None,
     listen: Sequence[str] = (),
-) -> tuple[Loaded, list[str]]:
+) -> tuple[LoadedConfig, list[str]]:
     """Read all sources. Returns what could be read, and the errors in the rest. Raises
     ConfigurationError if the file cannot be read at all.
 
@@ -317,8 +317,8 @@ class _Collector:
                 self.report(error, source, raw if of_url else (*raw, key))
         return values
 
-    def finish(self) -> Loaded:
-        limits = Limits(**self._section(("limits",)))
+    def finish(self) -> LoadedConfig:
+        limits = ListenerLimits(**self._section(("limits",)))
         of_all = self._section(("broker", "default_destination"))
         default = DestinationSettings(**of_all)
         if self.listeners is None:
@@ -347,7 +347,7 @@ class _Collector:
             default_fields=frozenset(of_all),
             insecure_public=self.values.get(("insecure_public",), False),
         )
-        return Loaded(config, self.origins, self.places)
+        return LoadedConfig(config, self.origins, self.places)
 
     def _section(self, section: tuple[str, ...]) -> dict[str, Any]:
         return {path[-1]: value for path, value in self.values.items() if path[:-1] == section}

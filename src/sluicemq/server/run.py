@@ -17,11 +17,11 @@ import structlog
 import uvloop
 
 from sluicemq import __version__
-from sluicemq.admin.context import Context
+from sluicemq.admin.api_context import ApiContext
+from sluicemq.admin.browser_sessions import BrowserSessions
 from sluicemq.admin.history import History
-from sluicemq.admin.metrics.figures import Figures
-from sluicemq.admin.ports import State
-from sluicemq.admin.sessions import Sessions
+from sluicemq.admin.metrics.scrape_state import ScrapeState
+from sluicemq.admin.server_interface import State
 from sluicemq.broker import Broker
 from sluicemq.broker import BrokerSettings as EngineSettings
 from sluicemq.broker.build import COMPILED
@@ -38,23 +38,23 @@ from sluicemq.protocols.jmq.metrics import Metrics
 from sluicemq.protocols.vibemq.offload import PARALLEL, Offload
 from sluicemq.server.background import BackgroundThread
 from sluicemq.server.backups import Backups
-from sluicemq.server.census import Census
 from sluicemq.server.clock import SystemClock, time_budget
 from sluicemq.server.config import Config
-from sluicemq.server.identity.book import Book
-from sluicemq.server.identity.gate import Gate
-from sluicemq.server.inforce import InForce
+from sluicemq.server.connection_registry import ConnectionRegistry
+from sluicemq.server.effective_configuration import EffectiveConfiguration
+from sluicemq.server.event_loop_batch import EventLoopBatch
+from sluicemq.server.identity.authenticator import Authenticator
+from sluicemq.server.identity.management import UserManagement
 from sluicemq.server.input import InputBudget
-from sluicemq.server.lag import LoopLag
 from sluicemq.server.listener import OpenListener
-from sluicemq.server.listening import WITH_LOGINS, admin_listener
+from sluicemq.server.listener_settings import WITH_LOGINS, admin_listener
 from sluicemq.server.logs import configure
+from sluicemq.server.loop_lag import LoopLag
 from sluicemq.server.notices import Notices
-from sluicemq.server.notify import Notifier
-from sluicemq.server.rooms import Rooms
 from sluicemq.server.services import console_addresses, jms_address
+from sluicemq.server.session_factories import SessionFactories
+from sluicemq.server.systemd_notify import Notifier
 from sluicemq.server.tracing import setup as tracing
-from sluicemq.server.turns import Turns
 
 EXIT_FAILED: Final = 1
 EXIT_JOURNAL: Final = 74
@@ -71,7 +71,7 @@ log = structlog.get_logger("sluicemq")
 
 def serve(config: Config, origins: Mapping[str, str] | None = None) -> int:
     """Run a broker until SIGTERM or SIGINT. Returns the exit code. `origins` says where the
-    settings stand, see `loading.Loaded`.
+    settings stand, see `loading.LoadedConfig`.
 
     Raises ConfigurationError if the configuration cannot work, JournalError if the journal
     cannot be opened.
@@ -106,7 +106,7 @@ class Server:
         self.admin: OpenListener | None = None
         """The admin socket, which is asked to the end, and is in no list of listeners."""
         self.exit_code = 0
-        self._turns: Turns | None = None
+        self._batch: EventLoopBatch | None = None
         self._stop = asyncio.Event()
         self._stop_requested = False
         self._loop: asyncio.AbstractEventLoop | None = None
@@ -192,9 +192,9 @@ class Server:
         if self._tracing is None:
             broker = Broker(journal, clock, engine_settings, start_deadline=start_deadline)
         else:
-            ways = self._tracing.ways
+            span_recorder = self._tracing.span_recorder
             broker = TracedBroker(
-                journal, clock, ways, engine_settings, start_deadline=start_deadline
+                journal, clock, span_recorder, engine_settings, start_deadline=start_deadline
             )
         journal.snapshot_source = lambda: snapshot(broker)
         if isinstance(journal, FileJournal):
@@ -243,28 +243,28 @@ class Server:
     async def _serve(self, loop: asyncio.AbstractEventLoop, journal: Journal) -> None:
         config = self.config
         broker = self._build(journal)
-        self._turns = turns = Turns(loop, broker, self._fail)
-        turns.begin()
+        self._batch = batch = EventLoopBatch(loop, broker, self._fail)
+        batch.begin()
         budget = InputBudget(config.broker.input_memory_limit, config.broker.input_stall_timeout)
-        gate = Gate(config, loop.call_soon_threadsafe)
+        authenticator = Authenticator(config, loop.call_soon_threadsafe)
         lateness = LoopLag(loop)
         self.lag = lateness.histogram
-        context = Context(
+        context = ApiContext(
             broker=broker,
-            connections=Census(self.listeners, budget),
-            configuration=InForce(config, self._origins),
+            connections=ConnectionRegistry(self.listeners, budget),
+            configuration=EffectiveConfiguration(config, self._origins),
             vitals=self,
-            users=Book(gate),
-            sessions=Sessions(
+            users=UserManagement(authenticator),
+            sessions=BrowserSessions(
                 broker.clock,
                 idle=config.http.session_idle,
                 life=config.http.session_life,
                 most=config.http.max_sessions,
                 secure=config.http.secure_cookies,
             ),
-            audit=gate.audit,
+            audit=authenticator.audit,
             history=History(broker, self.lag),
-            figures=Figures(
+            figures=ScrapeState(
                 broker,
                 config.metrics.max_destinations,
                 open=config.http.open_metrics,
@@ -274,10 +274,10 @@ class Server:
         )
         background = BackgroundThread(loop.call_soon_threadsafe)
         unpacking = BackgroundThread(loop.call_soon_threadsafe, PARALLEL)
-        rooms = Rooms(
+        session_factories = SessionFactories(
             broker,
             self,
-            gate,
+            authenticator,
             self.listeners,
             config.jmq,
             context,
@@ -299,25 +299,34 @@ class Server:
         chores: list[asyncio.Task[None]] = []
         try:
             for options in config.listeners:
-                room, refusing = rooms.of(options), rooms.refusing(options)
-                listener = OpenListener(options, room, turns, budget, refusing)
+                session_factory, refusing = (
+                    session_factories.of(options),
+                    session_factories.refusing(options),
+                )
+                listener = OpenListener(options, session_factory, batch, budget, refusing)
                 await listener.open()
                 self.listeners.append(listener)
             admin = admin_listener(config.admin_socket)
-            self.admin = OpenListener(admin, rooms.http(admin, local=True), turns, budget)
+            self.admin = OpenListener(
+                admin, session_factories.http(admin, local=True), batch, budget
+            )
             await self.admin.open()
-            self._warn_open(gate)
+            self._warn_open(authenticator)
             self._state = "serving"
             lateness.start()
             log.info("serving", data_dir=str(config.broker.data_dir), version=__version__)
             for address in console_addresses(self.listeners):
                 log.info("open the console in a browser", url=address)
             self._notifier.ready(f"serving, {len(self.listeners)} listeners")
-            chores.append(loop.create_task(self._keep_house(context, turns, gate, metrics, budget)))
-            chores.append(loop.create_task(self._keep_space(journal, turns)))
+            chores.append(
+                loop.create_task(
+                    self._run_maintenance(context, batch, authenticator, metrics, budget)
+                )
+            )
+            chores.append(loop.create_task(self._keep_space(journal, batch)))
             chores.append(loop.create_task(self._keep_certificates()))
             await self._stop.wait()
-            await self._drain(broker, turns)
+            await self._drain(broker, batch)
         finally:
             for chore in chores:
                 chore.cancel()
@@ -326,18 +335,18 @@ class Server:
                 await listener.stop_accepting()
             if self.admin is not None:
                 await self.admin.stop_accepting()
-            gate.close()
+            authenticator.close()
             background.close()
             unpacking.close()
 
     def _all_listeners(self) -> list[OpenListener]:
         return [*self.listeners, *([self.admin] if self.admin is not None else [])]
 
-    def _warn_open(self, gate: Gate) -> None:
+    def _warn_open(self, authenticator: Authenticator) -> None:
         """Public listeners that ask nobody who they are: say how they might."""
         config = self.config
         for listener in self.listeners:
-            asks = gate.required and listener.url.protocol in WITH_LOGINS
+            asks = authenticator.required and listener.url.protocol in WITH_LOGINS
             if (
                 config.insecure_public
                 and listener.url.public
@@ -368,11 +377,11 @@ class Server:
         """Connections of all listeners."""
         return sum(len(listener.connections) for listener in self.listeners)
 
-    async def _keep_house(
+    async def _run_maintenance(
         self,
-        context: Context,
-        turns: Turns,
-        gate: Gate,
+        context: ApiContext,
+        batch: EventLoopBatch,
+        authenticator: Authenticator,
         metrics: Metrics,
         budget: InputBudget,
     ) -> None:
@@ -380,25 +389,25 @@ class Server:
         before = time.monotonic()
         while True:
             await asyncio.sleep(HOUSEKEEPING_SECONDS)
-            turns.begin()
+            batch.begin()
             now = time.monotonic()
             for _ in context.history.round(now - before):
                 await asyncio.sleep(0)
-                turns.begin()
+                batch.begin()
             before = now
             metrics.publish()
-            gate.refresh()
+            authenticator.refresh()
             self._notifier.alive()
             for listener in self._all_listeners():
                 listener.sweep(broker.clock.steady)
             budget.review(broker.clock.steady)
 
-    async def _keep_space(self, journal: Journal, turns: Turns) -> None:
+    async def _keep_space(self, journal: Journal, batch: EventLoopBatch) -> None:
         while True:
             await asyncio.sleep(HOUSEKEEPING_SECONDS)
             # a file system may hang, which must not hold up the event loop
             await asyncio.to_thread(journal.measure_space)
-            turns.begin()
+            batch.begin()
             self._check_space(journal)
 
     async def _keep_certificates(self) -> None:
@@ -417,7 +426,7 @@ class Server:
 
     def _fail(self, error: Exception) -> None:
         """What cannot be survived: say so and go, without another word to any client."""
-        if self._turns is None:
+        if self._batch is None:
             return  # the journal could not even be opened, and that is what ends the start
         self._state = "failed"
         if self.exit_code == 0:
@@ -426,13 +435,13 @@ class Server:
                 log.error("the broker stops", error=str(error))
             else:
                 log.error("the broker stops: internal error", exc_info=error)
-            self._turns.halt()
+            self._batch.halt()
             for listener in self._all_listeners():
                 for connection in list(listener.connections):
                     connection.abort("the broker has failed")
             self._stop.set()
 
-    async def _drain(self, broker: Broker, turns: Turns) -> None:
+    async def _drain(self, broker: Broker, batch: EventLoopBatch) -> None:
         """Stop accepting, let everyone finish within the deadline, write everything down."""
         if self.exit_code:
             return
@@ -442,7 +451,7 @@ class Server:
         for listener in self.listeners:
             await listener.stop_accepting()
         broker.stopping = True
-        turns.begin()
+        batch.begin()
         for listener in self.listeners:
             for connection in list(listener.connections):
                 connection.shutdown()

@@ -18,7 +18,7 @@ from typing import Final, Protocol
 
 from sluicemq.protocols.jmq.portmapper import Service
 from sluicemq.server.address import Url, is_wildcard
-from sluicemq.server.listening import Listener
+from sluicemq.server.listener_settings import Listener
 
 _WITH_JMS: Final = ("jmq", "auto")
 

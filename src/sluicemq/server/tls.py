@@ -19,7 +19,7 @@ import structlog
 from sluicemq.model.errors import ConfigurationError
 from sluicemq.server.certificates import KeyedChain, now, read_authorities, read_chain
 from sluicemq.server.handshake import HandshakeContext
-from sluicemq.server.listening import Listener
+from sluicemq.server.listener_settings import Listener
 
 REMIND_SECONDS: Final = 86_400.0
 """Between two warnings about the same certificate."""
@@ -33,7 +33,7 @@ _DEMANDS: Final = {
 log = structlog.get_logger("sluicemq.tls")
 
 
-class Loaded(NamedTuple):
+class LoadedTls(NamedTuple):
     """What has been read of a listener's files."""
 
     context: ssl.SSLContext
@@ -103,7 +103,7 @@ def files(options: Listener) -> dict[str, Path]:
     return {name: path for name, path in named.items() if path is not None}
 
 
-def load(options: Listener) -> Loaded:
+def load(options: Listener) -> LoadedTls:
     """Read and try everything. Raises ConfigurationError, beginning with the listener's URL."""
     try:
         assert options.certificate is not None  # the configuration has been checked
@@ -121,7 +121,7 @@ def load(options: Listener) -> Loaded:
         context.verify_mode = _DEMANDS[options.client_certificate]
     except ConfigurationError as error:
         raise ConfigurationError(f"{options.url}: {error}") from None
-    return Loaded(context, chain)
+    return LoadedTls(context, chain)
 
 
 def problems(options: Listener) -> Iterator[str]:

@@ -17,7 +17,7 @@ from sluicemq.model.errors import ConfigurationError, JournalLocked
 from sluicemq.server.address import Url
 from sluicemq.server.config import Config
 from sluicemq.server.listener import bind, is_stale
-from sluicemq.server.listening import Listener, admin_listener
+from sluicemq.server.listener_settings import Listener, admin_listener
 
 
 class Trial(NamedTuple):

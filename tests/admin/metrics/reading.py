@@ -10,9 +10,9 @@ from prometheus_client import Metric
 from prometheus_client.openmetrics.parser import text_string_to_metric_families as openmetrics
 from prometheus_client.parser import text_string_to_metric_families
 
-from sluicemq.admin.metrics.destinations import DestinationFigures
+from sluicemq.admin.metrics.destinations import DestinationMetrics
+from sluicemq.admin.metrics.exported_destinations import ExportedDestinations
 from sluicemq.admin.metrics.exposition import Exposition
-from sluicemq.admin.metrics.shown import Shown
 from tests.broker.support import Rig
 
 Labels = frozenset[tuple[str, str]]
@@ -61,8 +61,8 @@ class Figures:
 
     def __init__(self, rig: Rig, limit: int = 1000) -> None:
         self.rig = rig
-        self.shown = Shown(rig.broker, limit)
-        self._figures = DestinationFigures(rig.broker, self.shown)
+        self.shown = ExportedDestinations(rig.broker, limit)
+        self._figures = DestinationMetrics(rig.broker, self.shown)
 
     def scrape(self) -> Scrape:
         into = Exposition()

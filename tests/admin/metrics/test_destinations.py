@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from sluicemq.admin.metrics.destinations import Ages
-from sluicemq.admin.metrics.shown import LONGEST_NAME
+from sluicemq.admin.metrics.exported_destinations import LONGEST_NAME
 from sluicemq.broker import Broker, BrokerSettings, ManualClock
 from sluicemq.journal import FileJournal
 from sluicemq.model.destination import Address, DestinationSettings, Kind
@@ -214,8 +214,8 @@ def test_a_destination_that_goes_while_figures_are_read_is_no_trouble(
         if rests == when:
             rig.broker.remove(last)
 
-    monkeypatch.setattr("sluicemq.admin.pace.Pace.due", True)
-    monkeypatch.setattr("sluicemq.admin.pace.Pace.rest", rest)
+    monkeypatch.setattr("sluicemq.admin.time_slices.TimeSlices.due", True)
+    monkeypatch.setattr("sluicemq.admin.time_slices.TimeSlices.rest", rest)
     for _ in range(3):
         assert of(figures.scrape(), "published_messages_total", "~others") == 5
     assert last.removed
@@ -234,8 +234,8 @@ def test_thousands_of_destinations_are_read_in_slices(monkeypatch: pytest.Monkey
         nonlocal rests
         rests += 1
 
-    monkeypatch.setattr("sluicemq.admin.pace.Pace.due", True)
-    monkeypatch.setattr("sluicemq.admin.pace.Pace.rest", rest)
+    monkeypatch.setattr("sluicemq.admin.time_slices.TimeSlices.due", True)
+    monkeypatch.setattr("sluicemq.admin.time_slices.TimeSlices.rest", rest)
     assert len(Figures(rig).scrape().names(WAITING)) == 50
     assert rests >= 50
 

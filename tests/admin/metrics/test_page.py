@@ -9,19 +9,19 @@ import http.client
 from pathlib import Path
 
 from sluicemq.admin.app import Application
+from sluicemq.admin.http_session import HttpService
 from sluicemq.admin.metrics.exposition import OPENMETRICS, TEXT, Exposition
 from sluicemq.admin.metrics.families import ALL
-from sluicemq.admin.metrics.figures import FRESH_SECONDS, Figures
 from sluicemq.admin.metrics.process import Pauses, open_files, usage
-from sluicemq.admin.metrics.requests import Requests
-from sluicemq.admin.session import Http
+from sluicemq.admin.metrics.requests import RequestCounts
+from sluicemq.admin.metrics.scrape_state import FRESH_SECONDS, ScrapeState
 from sluicemq.cli.local import LocalBroker
 from sluicemq.cli.main import main
 from sluicemq.model.destination import Address, DestinationSettings, Kind
 from sluicemq.model.rows import row
 from tests.admin.client import HTTP, PHPMQ, TIMEOUT, Client
 from tests.admin.metrics.reading import Scrape, parse
-from tests.admin.test_session import HEAD, House, answers, looped
+from tests.admin.test_http_session import HEAD, House, answers, looped
 from tests.admin.world import context
 from tests.server.conftest import Start
 
@@ -131,8 +131,8 @@ def test_a_broker_with_users_asks_who_wants_to_know(start: Start, tmp_path: Path
 @looped
 async def test_who_asks_meanwhile_gets_the_same_answer() -> None:
     house = House()
-    told = Figures(house.broker)
-    house.http = Http(Application(context(house.broker, figures=told)), HEAD)
+    told = ScrapeState(house.broker)
+    house.http = HttpService(Application(context(house.broker, figures=told)), HEAD)
     links = [house.connect() for _ in range(3)]
     for link in links:
         link.session.receive(ASK)
@@ -157,8 +157,8 @@ async def test_ten_thousand_destinations_are_told_of_at_once_and_hold_up_nobody(
     house.scan_time.limit = 500
     for number in range(10_000):
         house.broker.declare(Address(Kind.QUEUE, f"q{number}"), DestinationSettings())
-    told = Figures(house.broker, limit=100)
-    house.http = Http(Application(context(house.broker, figures=told)), HEAD)
+    told = ScrapeState(house.broker, limit=100)
+    house.http = HttpService(Application(context(house.broker, figures=told)), HEAD)
     link = house.connect()
     link.session.receive(ASK)
     turns = 0
@@ -196,7 +196,7 @@ def test_what_matches_no_endpoint_is_counted_as_one() -> None:
 
 
 def test_requests_are_counted_and_timed() -> None:
-    requests = Requests()
+    requests = RequestCounts()
     requests.record("GET", "/a", 200, 0.5)
     requests.record("GET", "/a", 404, 0.25)
     into = Exposition()

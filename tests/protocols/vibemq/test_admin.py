@@ -87,7 +87,7 @@ class Database:
         return list(self.granted.get(name, {}).values())
 
 
-class Gate:
+class Authenticator:
     """Access for whoever says a name."""
 
     def __init__(self, database: Database) -> None:
@@ -112,7 +112,7 @@ def database() -> Database:
 
 @pytest.fixture
 def harness(database: Database) -> Harness:
-    return Harness(access=Gate(database))
+    return Harness(access=Authenticator(database))
 
 
 @pytest.fixture
@@ -288,7 +288,7 @@ def test_only_superusers_may_touch_others(
     before = dict(database.passwords)
     assert ann.error(kind, payload=payload) == "NOT_AUTHORIZED"
     assert database.passwords == before
-    assert isinstance(harness.access, Gate)
+    assert isinstance(harness.access, Authenticator)
     assert harness.access.refused == [f"ann command {kind}"]
 
 

@@ -35,7 +35,7 @@ from sluicemq.protocols.vibemq.wire import Frame
 from tests.protocols.vibemq.harness import Harness
 
 
-class Gate:
+class Authenticator:
     """Access whose answers the test gives, when it wants to."""
 
     def __init__(self, guest: Identity | None = None) -> None:
@@ -67,7 +67,7 @@ def behind(access: Access) -> Harness:
 def limited(*permissions: tuple[str, Operation]) -> Harness:
     """A broker whose guests may do no more than this."""
     granted = [Permission(pattern, frozenset({operation})) for pattern, operation in permissions]
-    return behind(Gate(Identity("guest", granted)))
+    return behind(Authenticator(Identity("guest", granted)))
 
 
 # --- connecting ------------------------------------------------------------------------------
@@ -166,14 +166,14 @@ def test_a_thousand_connects_in_one_read_are_answered(harness: Harness) -> None:
 def test_what_follows_connect_waits_for_the_login(
     headers: dict[str, str], credentials: Credentials
 ) -> None:
-    gate = Gate()
-    harness = behind(gate)
+    authenticator = Authenticator()
+    harness = behind(authenticator)
     peer = harness.arrive()
     early = [Frame(wire.CONNECT, "c", headers=headers), Frame(wire.PUBLISH, "1", "q", b"1")]
     assert peer.say(*early) == []
     assert peer.transport.paused
     assert peer.say(Frame(wire.PUBLISH, "2", "q", b"2")) == []
-    [(shown, admitted)] = gate.asked
+    [(shown, admitted)] = authenticator.asked
     assert shown == credentials
     admitted(EVERYBODY)
     harness.turn()
@@ -195,13 +195,13 @@ def test_what_follows_connect_waits_for_the_login(
     ],
 )
 def test_after_a_refused_login_the_client_may_try_again(error: AccessError, code: str) -> None:
-    gate = Gate()
-    harness = behind(gate)
+    authenticator = Authenticator()
+    harness = behind(authenticator)
     peer = harness.arrive()
     login = {"authUsername": "u", "authPassword": "p"}
     early = [Frame(wire.CONNECT, "c", headers=login), Frame(wire.PUBLISH, "1", "q", b"1")]
     assert peer.say(*early) == []
-    gate.asked[0][1](error)
+    authenticator.asked[0][1](error)
     harness.turn(60_000)
     answers = peer.frames()
     assert [(each.id, each.error_code) for each in answers] == [
@@ -212,7 +212,7 @@ def test_after_a_refused_login_the_client_may_try_again(error: AccessError, code
     assert peer.session.login is Login.DUE
     assert harness.find("q") is None
     assert peer.say(Frame(wire.CONNECT, "c2", headers=login), *early[1:]) == []
-    gate.asked[1][1](EVERYBODY)
+    authenticator.asked[1][1](EVERYBODY)
     harness.turn()
     assert [(each.type, each.id) for each in peer.frames()] == [
         (wire.CONNECT_ACK, "c2"),
@@ -222,43 +222,45 @@ def test_after_a_refused_login_the_client_may_try_again(error: AccessError, code
 
 @pytest.mark.parametrize("allowed", [1, 2, 5])
 def test_the_last_login_that_may_fail_ends_the_connection(allowed: int) -> None:
-    gate = Gate()
-    harness = behind(gate)
+    authenticator = Authenticator()
+    harness = behind(authenticator)
     peer = harness.arrive(Options(login_failures=allowed))
     connects = [Frame(wire.CONNECT, str(n)) for n in range(allowed + 1)]
     assert peer.say(*connects, Frame(wire.PUBLISH, "p", "q", b"1")) == []
     for n in range(allowed):
         assert peer.transport.open
-        gate.asked[n][1](AuthenticationFailed("wrong"))
+        authenticator.asked[n][1](AuthenticationFailed("wrong"))
     harness.turn()
     assert [each.id for each in peer.frames()] == [str(n) for n in range(allowed)]
     assert peer.say(Frame(wire.CONNECT, "more"), Frame(wire.PING, "p")) == []
     harness.turn(1000)
     assert not peer.transport.open
-    assert len(gate.asked) == allowed
+    assert len(authenticator.asked) == allowed
     assert harness.find("q") is None
 
 
 def test_a_success_does_not_forgive_the_failures_of_its_connection() -> None:
     """Else one who has an account could guess at others for ever on one connection."""
-    gate = Gate()
-    harness = behind(gate)
+    authenticator = Authenticator()
+    harness = behind(authenticator)
     peer = harness.arrive(Options(login_failures=2))
     for outcome in (AuthenticationFailed("wrong"), EVERYBODY, AuthenticationFailed("wrong")):
         peer.say(Frame(wire.CONNECT, "c"))
-        gate.asked[-1][1](outcome)
+        authenticator.asked[-1][1](outcome)
     harness.turn(1000)
     assert not peer.transport.open
 
 
 def test_who_has_logged_in_stays_so_when_another_login_is_refused() -> None:
-    gate = Gate()
-    harness = behind(gate)
+    authenticator = Authenticator()
+    harness = behind(authenticator)
     peer = harness.arrive()
     peer.say(Frame(wire.CONNECT, "c"))
-    gate.asked[0][1](Identity("ann", [Permission("own.*", frozenset({Operation.PRODUCE}))]))
+    authenticator.asked[0][1](
+        Identity("ann", [Permission("own.*", frozenset({Operation.PRODUCE}))])
+    )
     peer.say(Frame(wire.CONNECT, "c2"))
-    gate.asked[1][1](AuthenticationFailed("wrong"))
+    authenticator.asked[1][1](AuthenticationFailed("wrong"))
     peer.frames()
     assert peer.session.login is Login.DONE
     peer.publish("own.q", "1")
@@ -266,48 +268,48 @@ def test_who_has_logged_in_stays_so_when_another_login_is_refused() -> None:
 
 
 def test_the_end_of_input_during_a_login_that_is_refused_ends_the_connection() -> None:
-    gate = Gate()
-    harness = behind(gate)
+    authenticator = Authenticator()
+    harness = behind(authenticator)
     peer = harness.arrive()
     peer.say(Frame(wire.CONNECT, "c"))
     peer.session.end_of_input()
-    gate.asked[0][1](AuthenticationFailed("wrong"))
+    authenticator.asked[0][1](AuthenticationFailed("wrong"))
     harness.turn()
     assert [each.error_code for each in peer.frames()] == ["AUTH_REQUIRED"]
     assert not peer.transport.open
 
 
 def test_a_connection_beyond_the_limit_is_told_so_when_it_says_connect() -> None:
-    gate = Gate()
-    harness = behind(gate)
+    authenticator = Authenticator()
+    harness = behind(authenticator)
     peer = harness.arrive(Options(refused=True))
     login = {"authUsername": "u", "authPassword": "p"}
     [error] = peer.say(Frame(wire.CONNECT, "c", headers=login), Frame(wire.PUBLISH, "1", "q"))
     assert (error.id, error.error_code) == ("c", "CONNECTION_LIMIT")
     harness.turn(1000)
     assert not peer.transport.open
-    assert gate.asked == []
+    assert authenticator.asked == []
 
 
 def test_closed_connection_withdraws_its_login() -> None:
-    gate = Gate()
-    peer = behind(gate).arrive()
+    authenticator = Authenticator()
+    peer = behind(authenticator).arrive()
     peer.say(Frame(wire.CONNECT, "c"))
-    assert gate.cancelled == 0
+    assert authenticator.cancelled == 0
     peer.session.end_of_input()
-    assert gate.cancelled == 1
+    assert authenticator.cancelled == 1
     peer.drop()
-    assert gate.cancelled == 2
+    assert authenticator.cancelled == 2
 
 
 def test_a_login_that_comes_after_the_connection_has_gone_is_ignored() -> None:
     for outcome in (EVERYBODY, AuthenticationFailed("wrong")):
-        gate = Gate()
-        harness = behind(gate)
+        authenticator = Authenticator()
+        harness = behind(authenticator)
         peer = harness.arrive()
         peer.say(Frame(wire.CONNECT, "c"), Frame(wire.PUBLISH, "1", "q", b"1"))
         peer.drop()
-        gate.asked[0][1](outcome)
+        authenticator.asked[0][1](outcome)
         harness.turn(1000)
         assert peer.transport.written == b""
         assert peer.transport.open
@@ -315,41 +317,41 @@ def test_a_login_that_comes_after_the_connection_has_gone_is_ignored() -> None:
 
 
 def test_a_refused_client_that_leaves_is_not_closed_again() -> None:
-    gate = Gate()
-    harness = behind(gate)
+    authenticator = Authenticator()
+    harness = behind(authenticator)
     peer = harness.arrive()
     peer.say(Frame(wire.CONNECT, "c"))
-    gate.asked[0][1](AuthenticationFailed("wrong"))
+    authenticator.asked[0][1](AuthenticationFailed("wrong"))
     peer.drop()
     harness.turn(1000)
     assert peer.transport.open  # never closed by us
 
 
 def test_the_end_of_input_during_a_login_comes_after_it() -> None:
-    gate = Gate()
-    harness = behind(gate)
+    authenticator = Authenticator()
+    harness = behind(authenticator)
     peer = harness.arrive()
     peer.say(Frame(wire.CONNECT, "c"), Frame(wire.PUBLISH, "1", "q", b"1"), Frame(wire.PING, "p"))
     peer.session.end_of_input()
     assert peer.transport.open
-    gate.asked[0][1](EVERYBODY)
+    authenticator.asked[0][1](EVERYBODY)
     harness.turn()
     assert [frame.id for frame in peer.frames()] == ["c", "p", "1"]
     assert not peer.transport.open
 
 
 def test_a_guest_may_still_log_in_and_is_then_somebody_else() -> None:
-    gate = Gate(Identity("guest"))
-    harness = behind(gate)
+    authenticator = Authenticator(Identity("guest"))
+    harness = behind(authenticator)
     peer = harness.connect()
     assert peer.error(wire.PUBLISH, "q") == "NOT_AUTHORIZED"
     assert peer.say(Frame(wire.CONNECT, "c", headers={"authToken": "t"})) == []
-    gate.asked[0][1](EVERYBODY)
+    authenticator.asked[0][1](EVERYBODY)
     assert [frame.type for frame in peer.frames()] == [wire.CONNECT_ACK]
     peer.publish("q", "m")
     # and the other way round: what one user may is not remembered for the next
     peer.say(Frame(wire.CONNECT, "c", headers={"authToken": "other"}))
-    gate.asked[1][1](Identity("nobody"))
+    authenticator.asked[1][1](Identity("nobody"))
     peer.frames()
     assert peer.error(wire.PUBLISH, "q") == "NOT_AUTHORIZED"
 
@@ -372,7 +374,7 @@ def test_each_request_needs_its_own_right(kind: int, operation: Operation) -> No
     without.limit("q", DestinationSettings())
     peer = without.connect()
     assert peer.error(kind, "q") == "NOT_AUTHORIZED"
-    assert isinstance(without.access, Gate)
+    assert isinstance(without.access, Authenticator)
     assert without.access.refused == [f"{operation.value} q"]
     having = limited(("q", operation))
     address = Address(Kind.QUEUE, "q")
@@ -781,15 +783,15 @@ def test_a_frame_above_the_limit_before_the_login_is_refused_by_its_header(
 
 
 def test_the_state_of_the_login_is_known() -> None:
-    gate = Gate()
-    peer = behind(gate).arrive()
+    authenticator = Authenticator()
+    peer = behind(authenticator).arrive()
     assert peer.session.login is Login.DUE
     peer.say(Frame(wire.PING, "p"))
     assert peer.session.login is Login.DUE
     peer.say(Frame(wire.CONNECT, "c"), Frame(wire.PUBLISH, "1", "q", b'"%b"' % bytes(500)))
     assert peer.session.login is Login.CHECKING
     assert peer.session.buffered >= 500
-    gate.asked[0][1](EVERYBODY)
+    authenticator.asked[0][1](EVERYBODY)
     assert peer.session.login is Login.DONE
     assert peer.session.buffered == 0
     assert peer.transport.users == [""]

@@ -7,11 +7,11 @@ from pathlib import Path
 import pytest
 
 from sluicemq.model.errors import ConfigurationError
+from sluicemq.server.configuration_reference import render
 from sluicemq.server.identity import changes
 from sluicemq.server.identity.records import UserRecord
 from sluicemq.server.identity.store import UserStore
 from sluicemq.server.loading import load
-from sluicemq.server.reference import render
 
 
 @pytest.fixture(autouse=True)

@@ -15,13 +15,13 @@ from sluicemq.server.identity import changes
 from sluicemq.server.identity.passwords import hash_password, verify
 from sluicemq.server.identity.records import Database, UserRecord, decode, encode
 from sluicemq.server.identity.upgrades import AT_ONCE
-from tests.server.identity.test_gate import House
-from tests.server.identity.test_gate import log as log
+from tests.server.identity.test_authenticator import House
+from tests.server.identity.test_authenticator import log as log
 from tests.server.identity.test_legacy_hashes import bcrypt_of
 
 
 class MigratedUsers(House):
-    """A gate that verifies in earnest. `pause` holds the first check until it is set."""
+    """An authenticator that verifies in earnest. `pause` holds the first check until it is set."""
 
     def __init__(self, directory: Path, **settings: Any) -> None:
         super().__init__(directory, **settings)
@@ -45,16 +45,16 @@ class MigratedUsers(House):
 
     def until_replaced(self, name: str) -> None:
         """Run the loop until the broker knows another hash."""
-        before = self.gate.roster.hash_of(name)
-        while self.gate.roster.hash_of(name) == before:
+        before = self.authenticator.user_snapshot.hash_of(name)
+        while self.authenticator.user_snapshot.hash_of(name) == before:
             self.loop.run_one()
 
     def drain(self) -> None:
         """Run all that the users' thread has been given to its end."""
-        self.gate._changes.submit(int).result(20)
+        self.authenticator._changes.submit(int).result(20)
         while not self.loop.idle:
             self.loop.run_one()
-            self.gate._changes.submit(int).result(20)
+            self.authenticator._changes.submit(int).result(20)
 
 
 @pytest.fixture
@@ -74,7 +74,7 @@ def test_the_first_login_replaces_the_hash(users: MigratedUsers, log: list[dict[
     assert verify(users.stored("anna"), "right")
     assert users.stored("anna").startswith("$argon2id$")
     assert users.store.read().users["anna"].updated == 1
-    assert users.gate.roster.highest_cost == 0
+    assert users.authenticator.user_snapshot.highest_cost == 0
     (change,) = [entry for entry in log if entry["event"] == "user changed"]
     assert change["changed"] == "password"
     assert change["changed_by"].startswith("the broker (bcrypt replaced")
@@ -85,10 +85,10 @@ def test_the_first_login_replaces_the_hash(users: MigratedUsers, log: list[dict[
 
 def test_sessions_from_before_the_replacement_goes_on(users: MigratedUsers) -> None:
     users.move_in("anna", "right")
-    bond = users.gate.bond(Credentials("anna", "right"))
+    login_handle = users.authenticator.login_handle(Credentials("anna", "right"))
     assert users.login("anna", "right").name == "anna"
     users.until_replaced("anna")
-    session = bond()
+    session = login_handle()
     assert session is not None
     assert session.name == "anna"
     compared = len(users.compared)
@@ -99,7 +99,7 @@ def test_sessions_from_before_the_replacement_goes_on(users: MigratedUsers) -> N
     # and a new password ends it all, as for everybody
     new = hash_password("new")
     users.store.change(lambda db: changes.set_password(db, "anna", new, "", 5), "")
-    assert bond() is None
+    assert login_handle() is None
     assert isinstance(users.login("anna", "right"), AuthenticationFailed)
     assert users.login("anna", "new").name == "anna"
 
@@ -162,14 +162,14 @@ def test_many_users_are_replaced_in_few_changes(users: MigratedUsers, log: list[
     for name in names:
         users.move_in(name, name)
     hashes = {name: users.stored(name) for name in names}
-    users.gate.refresh()
+    users.authenticator.refresh()
     changed = 0
     for name, stored in hashes.items():
-        users.gate._upgrades.offer(name, stored, name)
-    while users.gate.roster.highest_cost:
-        before = users.gate.roster
+        users.authenticator._upgrades.offer(name, stored, name)
+    while users.authenticator.user_snapshot.highest_cost:
+        before = users.authenticator.user_snapshot
         users.loop.run_one()
-        changed += users.gate.roster is not before
+        changed += users.authenticator.user_snapshot is not before
     # the first is on its way when the others come
     assert changed == 3
     assert all(verify(users.stored(name), name) for name in names)

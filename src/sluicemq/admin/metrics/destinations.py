@@ -10,6 +10,11 @@ from __future__ import annotations
 from time import perf_counter
 from typing import Final
 
+from sluicemq.admin.metrics.exported_destinations import (
+    LONGEST_NAME,
+    ExportedDestinations,
+    counters_of,
+)
 from sluicemq.admin.metrics.exposition import Exposition, Family, escape, text_of
 from sluicemq.admin.metrics.families import (
     DEAD_LETTERS,
@@ -21,8 +26,7 @@ from sluicemq.admin.metrics.families import (
     OLDEST,
     SUBSCRIPTION_GAUGES,
 )
-from sluicemq.admin.metrics.shown import LONGEST_NAME, Shown, counters_of
-from sluicemq.admin.pace import Pace
+from sluicemq.admin.time_slices import TimeSlices
 from sluicemq.broker import Broker, Delivery, Destination, Subscription
 from sluicemq.model.destination import Address, Kind
 from sluicemq.model.errors import JournalDamaged, RecordNotFound
@@ -114,10 +118,10 @@ class _Tally:
         self._rows = []
 
 
-class DestinationFigures:
+class DestinationMetrics:
     """See the module. One for each broker."""
 
-    def __init__(self, broker: Broker, shown: Shown) -> None:
+    def __init__(self, broker: Broker, shown: ExportedDestinations) -> None:
         self._broker = broker
         self._shown = shown
         self._ages = Ages(broker)
@@ -134,10 +138,10 @@ class DestinationFigures:
         kinds = dict.fromkeys(_KINDS, 0)
         dead = 0
         graves: set[str] = set()
-        pace = Pace(self._broker)
+        slices = TimeSlices(self._broker)
         for destination in list(self._broker.destinations.values()):
-            if pace.due:
-                await pace.rest()
+            if slices.due:
+                await slices.rest()
             if destination.removed:
                 continue
             kinds[destination.topic, destination.temporary] += 1
@@ -160,7 +164,7 @@ class DestinationFigures:
         into.add(DEAD_LETTERS, dead)
         for (topic, temporary), count in kinds.items():
             into.add(DESTINATIONS, count, _TOPIC[topic], "true" if temporary else "false")
-        await _write(into, _FAMILIES, rows, pace)
+        await _write(into, _FAMILIES, rows, slices)
         for each, tally in tallies.items():
             tally.close()
             gauges = tally.totals[len(DESTINATION_COUNTERS) :]
@@ -169,7 +173,7 @@ class DestinationFigures:
                 for family, value in zip(_FAMILIES, values, strict=True):
                     if family not in _NOT_SUMMED:
                         into.add_lines(family, f"{family.sample}{{{each.labels}}} {value}\n")
-        await _write(into, SUBSCRIPTION_GAUGES, list(subscriptions.items()), pace)
+        await _write(into, SUBSCRIPTION_GAUGES, list(subscriptions.items()), slices)
 
     def _gauges(self, destination: Destination) -> Values:
         """In the order of DESTINATION_GAUGES."""
@@ -229,7 +233,10 @@ class DestinationFigures:
 
 
 async def _write(
-    into: Exposition, families: tuple[Family, ...], rows: list[tuple[str, Values]], pace: Pace
+    into: Exposition,
+    families: tuple[Family, ...],
+    rows: list[tuple[str, Values]],
+    slices: TimeSlices,
 ) -> None:
     """One line for each row and family, the values in the order of the families."""
     for column, family in enumerate(families):
@@ -240,5 +247,5 @@ async def _write(
                 for labels, values in rows[start : start + SHARE]
             ]
             into.add_lines(family, "".join(lines))
-            if pace.due:
-                await pace.rest()
+            if slices.due:
+                await slices.rest()

@@ -6,7 +6,7 @@ from sluicemq.admin.metrics.exposition import Exposition
 from sluicemq.admin.metrics.families import REQUEST_TIME, REQUESTS
 
 
-class Requests:
+class RequestCounts:
     """Counted by what their paths stand for, of which there are as many as endpoints, whatever
     clients ask for."""
 

@@ -14,7 +14,7 @@ from typing import Any, Final
 
 import structlog
 
-from sluicemq.admin.ports import AuditLine
+from sluicemq.admin.server_interface import AuditLine
 from sluicemq.model.access import is_user_name
 from sluicemq.server.identity.records import Database
 

@@ -56,8 +56,8 @@ from sluicemq.server.identity.tokens import fingerprint
 
 if TYPE_CHECKING:
     from sluicemq.server.config import IdentitySettings
-    from sluicemq.server.identity.roster import Roster
     from sluicemq.server.identity.upgrades import PasswordUpgrades
+    from sluicemq.server.identity.user_snapshot import UserSnapshot
 
 ADMIN: Final = Identity("(admin token)", superuser=True)
 """Who shows the admin token. No user can have that name."""
@@ -107,8 +107,8 @@ class Logins:
         "_failures",
         "_proven",
         "_queue",
-        "_roster",
         "_upgrades",
+        "_user_snapshot",
         "_wall",
     )
 
@@ -117,7 +117,7 @@ class Logins:
         settings: IdentitySettings,
         call_soon: CallSoon,
         audit: Audit,
-        roster: Callable[[], Roster],
+        user_snapshot: Callable[[], UserSnapshot],
         upgrades: PasswordUpgrades,
         *,
         admin: str,
@@ -125,11 +125,11 @@ class Logins:
         wall: Callable[[], float],
         verify: Verify,
     ) -> None:
-        """`roster` returns the users of the moment; `admin` is the fingerprint of the admin token,
-        "" if there is none."""
+        """`user_snapshot` returns the users of the moment; `admin` is the fingerprint of the admin
+        token, "" if there is none."""
         self._admin = admin
         self._audit = audit
-        self._roster = roster
+        self._user_snapshot = user_snapshot
         self._upgrades = upgrades
         self._wall = wall
         self._failures = FailureTable(
@@ -181,8 +181,8 @@ class Logins:
         return bool(self._admin) and hmac.compare_digest(self._admin, fingerprint(secret))
 
     def _by_token(self, login: _Login, token: str) -> LoginCheck | None:
-        if name := self._roster().holder(fingerprint(token), self._wall()):
-            login.admit(self._roster().identity(name), "token")
+        if name := self._user_snapshot().holder(fingerprint(token), self._wall()):
+            login.admit(self._user_snapshot().identity(name), "token")
             return None
         return login.check("token", self._proven.digest("token", token), lambda: False)
 
@@ -191,7 +191,7 @@ class Logins:
         shown = digest.encode("utf-8", "surrogatepass")
 
         def right() -> bool:
-            form = self._roster().digest_of(user)
+            form = self._user_snapshot().digest_of(user)
             answers = [
                 answer(form or NO_DIGEST, nonce).encode()
                 for answer in (digest_answer, page_digest_answer)
@@ -199,17 +199,17 @@ class Logins:
             equal = [hmac.compare_digest(answer, shown) for answer in answers]
             return any(equal) and bool(form and nonce)
 
-        form = self._roster().digest_of(user)
+        form = self._user_snapshot().digest_of(user)
         proven = self._proven.digest("digest at", login.address, user, form)
         if right() and proven in self._proven:
-            login.admit(self._roster().identity(user), "digest")
+            login.admit(self._user_snapshot().identity(user), "digest")
             return None
         key = self._proven.digest("digest", user, digest, nonce)
         return login.check("digest", key, right, proves=(proven,))
 
     def _by_password(self, login: _Login, password: str) -> LoginCheck | None:
         user = login.shown
-        stored = self._roster().hash_of(user)
+        stored = self._user_snapshot().hash_of(user)
         too_long = len(password.encode("utf-8", "surrogatepass")) > MAX_PASSWORD
         if too_long and not bcrypt_cost(stored):
             password, stored = "", UNKNOWN
@@ -217,12 +217,15 @@ class Logins:
         here = self._proven.digest("password at", login.address, user, mark, password)
         if here in self._proven:
             self._upgrades.offer(user, stored, password)
-            login.admit(self._roster().identity(user), "password")
+            login.admit(self._user_snapshot().identity(user), "password")
             return None
         anywhere = self._proven.digest("password", user, mark, password)
 
         def unchanged() -> bool:
-            return stored != UNKNOWN and self._upgrades.mark(self._roster().hash_of(user)) == mark
+            return (
+                stored != UNKNOWN
+                and self._upgrades.mark(self._user_snapshot().hash_of(user)) == mark
+            )
 
         return login.check(
             "password",
@@ -232,7 +235,9 @@ class Logins:
             password=password,
             valid=unchanged,
             proves=(here, anywhere),
-            proved=lambda: self._upgrades.offer(user, self._roster().hash_of(user), password),
+            proved=lambda: self._upgrades.offer(
+                user, self._user_snapshot().hash_of(user), password
+            ),
         )
 
     # --- for _Login --------------------------------------------------------------------------
@@ -240,7 +245,7 @@ class Logins:
     @property
     def highest_cost(self) -> int:
         """Return the highest cost of a bcrypt hash that a user has; 0 if there is none."""
-        return self._roster().highest_cost
+        return self._user_snapshot().highest_cost
 
     def refusal(self, login: _Login) -> TooManyFailures | None:
         """Return why logins of the pair are refused now, if they are."""
@@ -281,7 +286,7 @@ class Logins:
 
     def identity(self, name: str) -> Identity:
         """Return the identity of a user, with the rights of the moment."""
-        return self._roster().identity(name)
+        return self._user_snapshot().identity(name)
 
     def submit(self, check: LoginCheck) -> None:
         """Queue a check."""

@@ -1,1 +1,1 @@
-"""OpenTelemetry: the ways of messages through the broker as traces. See docs/tracing.md."""
+"""OpenTelemetry: the path of messages through the broker as traces. See docs/tracing.md."""

@@ -16,7 +16,7 @@ import structlog
 from opentelemetry.sdk.trace import ReadableSpan
 from opentelemetry.sdk.trace.export import SpanExporter, SpanExportResult
 
-from sluicemq.server.tracing.ways import Way
+from sluicemq.server.tracing.span_recorder import SpanRecord
 
 MOST_WAITING: Final = 10_000
 BATCH: Final = 512
@@ -34,27 +34,27 @@ class Export:
     counts  spans `exported`, `failed` (the collector did not take them) and `dropped`
     """
 
-    def __init__(self, exporter: SpanExporter, make: Callable[[Way], ReadableSpan]) -> None:
+    def __init__(self, exporter: SpanExporter, make: Callable[[SpanRecord], ReadableSpan]) -> None:
         # what the exporter has to say goes where everything else does, and once
         logging.getLogger("opentelemetry").addHandler(logging.NullHandler())
         logging.getLogger("opentelemetry").propagate = False
         self.counts = {"exported": 0, "failed": 0, "dropped": 0}
         self._exporter = exporter
         self._make = make
-        self._waiting: deque[Way] = deque()
+        self._waiting: deque[SpanRecord] = deque()
         self._wanted = Event()
         self._ending = False
         self._well = True
         self._thread = Thread(target=self._run, name="tracing", daemon=True)
         self._thread.start()
 
-    def put(self, way: Way) -> None:
+    def put(self, span_record: SpanRecord) -> None:
         """Send it soon. On the event loop."""
         waiting = len(self._waiting)
         if waiting >= MOST_WAITING:
             self.counts["dropped"] += 1
             return
-        self._waiting.append(way)
+        self._waiting.append(span_record)
         if waiting + 1 == BATCH:
             self._wanted.set()
 
@@ -77,7 +77,7 @@ class Export:
     def _send(self) -> None:
         batch = [self._waiting.popleft() for _ in range(min(BATCH, len(self._waiting)))]
         try:
-            result = self._exporter.export([self._make(way) for way in batch])
+            result = self._exporter.export([self._make(span_record) for span_record in batch])
             why = ""
         except Exception as error:
             result, why = SpanExportResult.FAILURE, str(error)

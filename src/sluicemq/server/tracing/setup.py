@@ -9,7 +9,7 @@ from sluicemq.model.errors import ConfigurationError
 from sluicemq.model.message import Origin
 from sluicemq.protocols.jmq.mapping import with_properties
 from sluicemq.protocols.vibemq.mapping import with_headers
-from sluicemq.server.tracing.ways import Ways
+from sluicemq.server.tracing.span_recorder import SpanRecorder
 
 if TYPE_CHECKING:
     from opentelemetry.sdk.trace.export import SpanExporter
@@ -25,7 +25,7 @@ NATIVES = {
 """How properties get into what goes out as it came in."""
 
 
-class Wanted(Protocol):
+class TracingOptions(Protocol):
     """The settings, see config.TracingSettings."""
 
     @property
@@ -44,7 +44,7 @@ class Wanted(Protocol):
 class Tracing(NamedTuple):
     """What observes the engine, and what sends what it sees."""
 
-    ways: Ways
+    span_recorder: SpanRecorder
     export: Export
 
     def close(self) -> None:
@@ -52,22 +52,24 @@ class Tracing(NamedTuple):
         self.export.close()
 
 
-def begin(wanted: Wanted, identity: bytes, exporter: SpanExporter | None = None) -> Tracing | None:
+def begin(
+    options: TracingOptions, identity: bytes, exporter: SpanExporter | None = None
+) -> Tracing | None:
     """None if nothing is to be traced. `identity` is the journal's; `exporter` takes the place of
     the one for the endpoint. Raises ConfigurationError if OpenTelemetry is not installed."""
-    if not wanted.endpoint:
+    if not options.endpoint:
         return None
     try:
         from opentelemetry.exporter.otlp.proto.http.trace_exporter import OTLPSpanExporter
 
         from sluicemq.server.tracing.export import Export
-        from sluicemq.server.tracing.spans import maker
+        from sluicemq.server.tracing.otel_spans import maker
     except ImportError as error:
         raise ConfigurationError(
             "tracing.endpoint is set, but OpenTelemetry is not installed "
             f"({error}); install it with `pip install 'sluicemq[tracing]'`"
         ) from error
     if exporter is None:
-        exporter = OTLPSpanExporter(wanted.endpoint)
-    export = Export(exporter, maker(wanted.service, identity.hex()))
-    return Tracing(Ways(export.put, wanted.ratio, wanted.limit, NATIVES), export)
+        exporter = OTLPSpanExporter(options.endpoint)
+    export = Export(exporter, maker(options.service, identity.hex()))
+    return Tracing(SpanRecorder(export.put, options.ratio, options.limit, NATIVES), export)

@@ -1,0 +1,81 @@
+"""Who writes batches, and how far: what the broker remembers of each writer."""
+
+from __future__ import annotations
+
+from itertools import islice
+from typing import Annotated, Literal
+
+import msgspec
+from msgspec import Meta
+
+from sluicemq.admin.api_context import ApiContext
+from sluicemq.admin.pagination import Page, PageQuery, page_with
+from sluicemq.admin.routing import Call, Endpoint, Need
+from sluicemq.admin.time_slices import TimeSlices
+
+
+class WritersQuery(PageQuery, kw_only=True, frozen=True):
+    """In the order in which they wrote last."""
+
+    order: Annotated[
+        Literal["asc", "desc"], Meta(description="`desc`: whoever wrote last comes first.")
+    ] = "desc"
+
+
+class WriterView(msgspec.Struct, frozen=True):
+    """A writer, the user that it belongs to ("" = nobody yet), and its latest batch."""
+
+    writer: str
+    owner: str
+    batch: int
+    partitions_done: Annotated[int, Meta(description="Partitions that have come to their end.")]
+    parts_open: Annotated[int, Meta(description="Parts of partitions that have not.")]
+    rows: Annotated[int, Meta(description="Of the batch, so far.")]
+    seen: Annotated[int, Meta(description="When its last part was written, ms since the epoch.")]
+
+
+class WriterEndpoints:
+    """GET /batches."""
+
+    def __init__(self, context: ApiContext) -> None:
+        self._context = context
+
+    async def list(self, call: Call) -> Page[WriterView]:
+        """GET /batches"""
+        query: WritersQuery = call.query
+        writers = self._context.broker.batches.writers
+        ordered = writers.items() if query.order == "asc" else reversed(writers.items())
+        chosen = list(islice(ordered, query.part.start, query.part.stop))
+        slices = TimeSlices(self._context.broker)
+        items = []
+        for name, writer in chosen:
+            parts = [rows for known in writer.partial.values() for _, rows in known]
+            view = WriterView(
+                writer=name,
+                owner=writer.owner,
+                batch=writer.batch,
+                partitions_done=len(writer.done),
+                parts_open=len(parts),
+                rows=sum(writer.rows) + sum(parts),
+                seen=writer.seen,
+            )
+            items.append(view)
+            if slices.due:
+                await slices.rest()
+        return page_with(items, query, len(writers))
+
+
+def endpoints(context: ApiContext) -> list[Endpoint]:
+    """What is told of writers; `batches` has what they send."""
+    handlers = WriterEndpoints(context)
+    return [
+        Endpoint(
+            "GET",
+            "/batches",
+            handlers.list,
+            "Writers of batches",
+            Need.SUPERUSER,
+            query=WritersQuery,
+            answer=Page[WriterView],
+        )
+    ]

@@ -1,0 +1,153 @@
+"""What happens, as it happens: a stream of server-sent events (WHATWG HTML, section 9.2).
+
+    event: overview       each second; `/overview` without its history
+    event: destinations   each two seconds, if asked for: what `/destinations` answers
+    event: logout         the login is over, and so is the stream
+    : keep-alive          where nothing else is said for a while
+
+Nothing is queued for a reader: an event is made when the one before has been taken, of what is true
+by then. So a slow one misses some and is told nothing old, and what waits for it is bounded by its
+connection.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator
+from typing import Annotated, Final
+
+import msgspec
+from msgspec import Meta
+from starlette.responses import Response
+from starlette.types import Receive, Scope, Send
+
+from sluicemq.admin.api_context import ApiContext
+from sluicemq.admin.destination_page_cache import DestinationPageCache
+from sluicemq.admin.destinations import DestinationEndpoints, DestinationQuery
+from sluicemq.admin.errors import RETRY_SECONDS, Problem
+from sluicemq.admin.overview import Overview
+from sluicemq.admin.routing import Call, Endpoint
+
+TICK_SECONDS: Final = 1.0
+ROWS_TICKS: Final = 2
+"""Between two pages of destinations."""
+KEEP_ALIVE_TICKS: Final = 15
+RETRY_MS: Final = 2000
+"""After which a browser whose stream has ended asks for another."""
+MEDIA_TYPE: Final = "text/event-stream"
+_KEEP_ALIVE: Final = b": keep-alive\n\n"
+
+
+class EventQuery(DestinationQuery, kw_only=True, frozen=True):
+    """What is wanted; all but the first two say which destinations, as for `/destinations`."""
+
+    overview: Annotated[bool, Meta(description="Figures of the broker, each second.")] = True
+    destinations: Annotated[bool, Meta(description="A page of destinations, each 2 s.")] = False
+
+
+class EventStream(Response):
+    """A response that goes on until its events end, or its reader."""
+
+    def __init__(self, pages: EventEndpoints, call: Call) -> None:
+        super().__init__(media_type=MEDIA_TYPE)
+        del self.headers["content-length"]
+        self._pages = pages
+        self._call = call
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """Nobody reads `receive`: that the reader has gone is known by its connection."""
+        body = "http.response.body"
+        self._pages.open += 1
+        try:
+            await send({"type": "http.response.start", "status": 200, "headers": self.raw_headers})
+            async for each in self._pages.events(self._call):
+                await send({"type": body, "body": each, "more_body": True})
+            await send({"type": body, "body": b"", "more_body": False})
+        finally:
+            self._pages.open -= 1
+
+
+class EventEndpoints:
+    """`/events`. `open` is how many streams there are."""
+
+    def __init__(self, context: ApiContext, tick: float = TICK_SECONDS) -> None:
+        """`tick`: seconds between two looks."""
+        self._context = context
+        self._overview = Overview(context)
+        self._rows = DestinationPageCache(DestinationEndpoints(context))
+        self._tick = tick
+        self.open = 0
+
+    async def stream(self, call: Call) -> Response:
+        """GET /events"""
+        most = self._context.limits.streams
+        if self.open >= most:
+            raise Problem(
+                503,
+                "too-many-streams",
+                f"{most} streams of events are open, and http.max_event_streams allows no more",
+                {"Retry-After": str(RETRY_SECONDS)},
+            )
+        if call.request.method == "HEAD":
+            return Response(media_type=MEDIA_TYPE)
+        return EventStream(self, call)
+
+    async def events(self, call: Call) -> AsyncIterator[bytes]:
+        """Until the connection is about to end, or the login."""
+        query: EventQuery = call.query
+        leaving = call.caller.leaving
+        silent = 0
+        rows_in = 0
+        yield b"retry: %d\n\n" % RETRY_MS
+        while not leaving.is_set():
+            self._context.broker.wake()
+            identity = call.current()
+            if identity is None:
+                yield event("logout", b"{}")
+                return
+            silent += 1
+            if query.overview:
+                silent = 0
+                yield event("overview", msgspec.json.encode(self._overview.now(identity)))
+            if query.destinations:
+                rows_in -= 1
+            if rows_in < 0:
+                rows_in = ROWS_TICKS - 1
+                rows = await self._rows.unless(leaving, identity, query)
+                if rows is None:
+                    return
+                silent = 0
+                yield event("destinations", rows)
+            if silent >= KEEP_ALIVE_TICKS:
+                silent = 0
+                yield _KEEP_ALIVE
+            await _elapsed(leaving, self._tick)
+
+
+async def _elapsed(leaving: asyncio.Event, seconds: float) -> None:
+    """Wait for so long, or until the connection is about to end."""
+    try:
+        async with asyncio.timeout(seconds):
+            await leaving.wait()
+    except TimeoutError:
+        pass
+
+
+def event(name: str, data: bytes) -> bytes:
+    """One event. JSON has no line ends of its own."""
+    return b"event: %b\ndata: %b\n\n" % (name.encode(), data)
+
+
+def endpoints(context: ApiContext) -> list[Endpoint]:
+    """What is at /events."""
+    handlers = EventEndpoints(context)
+    return [
+        Endpoint(
+            "GET",
+            "/events",
+            handlers.stream,
+            "What happens, as it happens",
+            query=EventQuery,
+            media=MEDIA_TYPE,
+        )
+    ]

@@ -1,0 +1,361 @@
+"""What a person does with messages: delete, move, copy, redeliver, send back to where they were.
+
+They are given by id, or chosen by a selector, or all. Each message is handled for itself, as one
+unit of the journal (broker/handling.py), and the answer comes when all of it is on disk: whatever
+ends the broker meanwhile, a message is in one place and there once, and the same request goes on
+where it was. Many are handled in slices, for as long as the limits allow; then `next` says where to
+go on. What arrives after the first request is left alone.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from time import perf_counter
+from typing import Annotated, Final, Literal
+
+import msgspec
+from msgspec import Meta
+
+from sluicemq.admin.api_context import ApiContext
+from sluicemq.admin.destinations import found, not_found
+from sluicemq.admin.durability import wait_until_durable
+from sluicemq.admin.errors import Problem
+from sluicemq.admin.messages import (
+    by_id,
+    compiled,
+    cursor,
+    id_of,
+    read_cursor,
+    selects,
+    subscription_of,
+)
+from sluicemq.admin.printable_names import printable
+from sluicemq.admin.publishing import Target
+from sluicemq.admin.routing import Call, Endpoint
+from sluicemq.admin.time_slices import TimeSlices
+from sluicemq.broker import Broker, Delivery, Destination, Selector, Subscription
+from sluicemq.broker.deadletter import origin_of
+from sluicemq.broker.delivery import READY
+from sluicemq.broker.handling import copy_to, delete, move, redeliver, send_back
+from sluicemq.broker.lane import PRIORITIES
+from sluicemq.broker.walk import Walk
+from sluicemq.model.access import Operation
+from sluicemq.model.destination import CreatedBy, is_temporary
+from sluicemq.model.errors import (
+    ActionRefused,
+    DestinationNotFound,
+    JournalDamaged,
+    LimitExceeded,
+    RecordNotFound,
+)
+
+MOST_IDS: Final = 1000
+MOST_FAILURES: Final = 100
+"""Of which an answer tells; with so many the rest is not tried."""
+STEP: Final = 50
+"""Messages looked at together."""
+_ENDING: Final = frozenset({"low-disk-space", "target-full", "target-refused"})
+"""Reasons for which there is no need to try the next one."""
+
+Action = Literal["delete", "move", "copy", "redeliver", "origin"]
+
+
+class ActionBody(msgspec.Struct, kw_only=True, frozen=True, forbid_unknown_fields=True):
+    """What is done with which messages: one of `ids`, `selector` and `all` says with which.
+
+    target  of move and copy
+    state   with a selector, or all: those that wait, or are delayed
+    after   `next` of the answer before
+    limit   so many at most; 0 = all
+    """
+
+    action: Action
+    ids: Annotated[list[str], Meta(max_length=MOST_IDS)] | None = None
+    selector: str = ""
+    all: bool = False
+    target: Target | None = None
+    subscription: str = ""
+    state: Literal["waiting", "delayed"] = "waiting"
+    after: str = ""
+    limit: Annotated[int, Meta(ge=0)] = 0
+
+
+class Failure(msgspec.Struct, kw_only=True, frozen=True):
+    """A message with which it was not done, and why."""
+
+    id: str
+    reason: str
+
+
+class Done(msgspec.Struct, kw_only=True, frozen=True):
+    """What has been done.
+
+    done     with how many messages
+    scanned  how many were looked at
+    next     to be sent as `after`, to go on; null when there are no more
+    """
+
+    done: int
+    failed: list[Failure]
+    scanned: int
+    next: str | None
+
+
+class MessageSkipped(Exception):
+    """A message is left as it is."""
+
+    def __init__(self, reason: str) -> None:
+        super().__init__(reason)
+        self.reason = reason
+
+
+class MessageActionRun:
+    """One request, as far as it has come."""
+
+    def __init__(self, context: ApiContext, call: Call, subscription: Subscription) -> None:
+        body: ActionBody = call.body
+        self.broker: Broker = context.broker
+        self.call = call
+        self.subscription = subscription
+        self.slices = TimeSlices(self.broker)
+        self.done = 0
+        self.scanned = 0
+        self.failed: list[Failure] = []
+        self._until = perf_counter() + context.limits.action_seconds
+        self._limit = body.limit
+        self._ended = False
+
+    def over(self) -> bool:
+        """Nothing more is to be tried in this request."""
+        return (
+            self._ended
+            or self.room == 0
+            or len(self.failed) >= MOST_FAILURES
+            or self.call.caller.gone
+            or perf_counter() > self._until
+        )
+
+    @property
+    def refused(self) -> bool:
+        """The target takes no more."""
+        return self._ended
+
+    @property
+    def room(self) -> int:
+        """How many more may be done; -1 = any number."""
+        return self._limit - self.done if self._limit else -1
+
+    def fail(self, id: str, reason: str) -> None:
+        """One is left as it is."""
+        self.failed.append(Failure(id=id, reason=reason))
+        self._ended = self._ended or reason in _ENDING
+
+    async def rest(self) -> None:
+        """Let others go first, when it is time."""
+        if self.slices.due:
+            await self.slices.rest()
+
+    def answer(self, next: str | None) -> Done:
+        """As far as it has come."""
+        return Done(done=self.done, failed=self.failed, scanned=self.scanned, next=next)
+
+
+Act = Callable[[Delivery], object]
+
+
+class ActionEndpoints:
+    """POST /destinations/{kind}/{name}/messages/actions"""
+
+    def __init__(self, context: ApiContext) -> None:
+        self._context = context
+        self._broker = context.broker
+
+    async def post(self, call: Call) -> Done:
+        """Act on messages."""
+        body: ActionBody = call.body
+        chosen_by = (body.ids is not None) + bool(body.selector.strip()) + body.all
+        if chosen_by != 1:
+            raise Problem(
+                400, "bad-body", "give one of ids, selector and all: with which messages?"
+            )
+        self._permit(call)
+        subscription = subscription_of(call, found(self._context, call), body.subscription)
+        selector = await compiled(self._broker, body.selector)
+        act = self._act(call, self._target(call, body))
+        work = MessageActionRun(self._context, call, subscription)
+        next = None
+        if body.ids is not None:
+            await self._by_id(work, body.ids, act)
+        elif body.state == "delayed":
+            next = await self._delayed(work, selector, act)
+        else:
+            next = await self._waiting(work, selector, act)
+        await wait_until_durable(self._broker, self._broker.journal.next_sequence())
+        where = f" to {printable(str(body.target.address))}" if body.target is not None else ""
+        call.note = f"{body.action}{where}: done {work.done}, failed {len(work.failed)}"
+        return work.answer(next)
+
+    def _permit(self, call: Call) -> None:
+        """AccessDenied."""
+        body: ActionBody = call.body
+        name = call.address.name
+        if body.action == "copy":
+            call.demand(Operation.BROWSE, name)
+        elif body.action == "delete" and body.all:
+            call.demand(Operation.MANAGE, name)
+        else:
+            call.demand(Operation.CONSUME, name)
+        if body.target is not None:
+            call.demand(Operation.PRODUCE, body.target.address.name)
+
+    def _target(self, call: Call, body: ActionBody) -> Destination | None:
+        """Where they go; it comes into being if it may do so by itself. Problem."""
+        if (body.target is not None) != (body.action in ("move", "copy")):
+            raise Problem(400, "bad-body", "move and copy have a target, the others have none")
+        if body.target is None:
+            return None
+        address = body.target.address
+        try:
+            return self._broker.resolve(
+                address, creator=call.identity.creator, by=CreatedBy.MANAGEMENT
+            )
+        except DestinationNotFound:
+            raise not_found(address) from None
+
+    def _act(self, call: Call, target: Destination | None) -> Act:
+        """What is done with one message."""
+        broker = self._broker
+        body: ActionBody = call.body
+
+        def there() -> Destination:
+            """It may have been removed and be there anew."""
+            assert target is not None
+            if not target.removed:
+                return target
+            return broker.resolve(
+                target.address, creator=target.creator, by=target.provenance.created_by
+            )
+
+        acts: dict[Action, Act] = {
+            "delete": lambda delivery: delete(broker, delivery.subscription, [delivery]),
+            "move": lambda delivery: move(broker, delivery, there()),
+            "copy": lambda delivery: copy_to(broker, delivery, there()),
+            "redeliver": lambda delivery: redeliver(broker, delivery),
+            "origin": lambda delivery: self._send_back(call, delivery),
+        }
+        return acts[body.action]
+
+    def _send_back(self, call: Call, delivery: Delivery) -> None:
+        origin = origin_of(self._broker.core.glance(delivery))
+        if origin is None:
+            raise MessageSkipped("no-origin")
+        name = origin.address.name
+        if not call.identity.may(Operation.PRODUCE, name):
+            call.denied(f"{Operation.PRODUCE} {name}")
+            raise MessageSkipped("forbidden")
+        if is_temporary(name) and self._broker.find(origin.address) is None:
+            raise MessageSkipped("origin-gone")
+        send_back(self._broker, delivery, origin, call.identity.creator)
+
+    async def _by_id(self, work: MessageActionRun, ids: list[str], act: Act) -> None:
+        for id in dict.fromkeys(ids):
+            if work.over():
+                work.fail(id, "not-tried")
+                continue
+            work.scanned += 1
+            delivery = None
+            if not work.subscription.closed:
+                delivery = by_id(work.broker, work.subscription, id)
+            if delivery is None:
+                work.fail(id[:100], "not-found")
+            else:
+                _try(work, delivery, act)
+            await work.rest()
+
+    async def _waiting(
+        self, work: MessageActionRun, selector: Selector | None, act: Act
+    ) -> str | None:
+        """Along the line, as it was at the first request."""
+        body: ActionBody = work.call.body
+        line = work.subscription.everything
+        priority, last = PRIORITIES - 1, 0
+        if body.after:
+            priority, last, until = read_cursor(body.after)
+        else:
+            until = work.broker.journal.next_sequence()
+        walk = Walk(line, until, priority, last)
+        while walk.priority >= 0 and not work.over() and not work.subscription.closed:
+            chosen: list[Delivery] = []
+            for delivery in walk.look(STEP if work.room < 0 else min(STEP, work.room)):
+                work.scanned += 1
+                if selector is None or selects(work.broker, selector, delivery):
+                    if body.action == "delete":
+                        chosen.append(delivery)
+                    else:
+                        _try_waiting(work, delivery, act)
+                if work.slices.due or work.refused:
+                    walk.back_to(delivery)
+                    break
+            delete(work.broker, work.subscription, chosen)
+            work.done += len(chosen)
+            await work.rest()
+        ended = walk.priority < 0 or work.refused or work.subscription.closed
+        return None if ended else cursor(walk.priority, walk.last, until)
+
+    async def _delayed(
+        self, work: MessageActionRun, selector: Selector | None, act: Act
+    ) -> str | None:
+        """By number, so that `after` is one."""
+        body: ActionBody = work.call.body
+        last, until = 0, work.broker.journal.next_sequence()
+        if body.after:
+            _, last, until = read_cursor(body.after)
+        delayed = work.subscription.delayed
+        for sequence in sorted(each for each in delayed if last < each <= until):
+            if work.over():
+                return None if work.refused else cursor(0, last, until)
+            work.scanned += 1
+            delivery = delayed.get(sequence)
+            if delivery is not None and (
+                selector is None or selects(work.broker, selector, delivery)
+            ):
+                _try(work, delivery, act)
+            last = sequence
+            await work.rest()
+        return None
+
+
+def _try_waiting(work: MessageActionRun, delivery: Delivery, act: Act) -> None:
+    """`delivery` was found with others, and what was done with those may have displaced it."""
+    still = work.subscription.everything.find(delivery.priority, delivery.order)
+    if still is not None and still.state == READY and still.sequence == delivery.sequence:
+        _try(work, still, act)
+
+
+def _try(work: MessageActionRun, delivery: Delivery, act: Act) -> None:
+    id = id_of(delivery)
+    try:
+        act(delivery)
+    except (ActionRefused, MessageSkipped) as error:
+        work.fail(id, error.reason)
+    except (DestinationNotFound, LimitExceeded):
+        work.fail(id, "target-refused")
+    except (JournalDamaged, RecordNotFound):
+        work.fail(id, "damaged")
+    else:
+        work.done += 1
+
+
+def endpoints(context: ApiContext) -> list[Endpoint]:
+    """What acts on messages."""
+    handlers = ActionEndpoints(context)
+    return [
+        Endpoint(
+            "POST",
+            "/destinations/{kind}/{name}/messages/actions",
+            handlers.post,
+            "Delete, move, copy, redeliver messages, or send dead letters back",
+            body=ActionBody,
+            answer=Done,
+        )
+    ]

@@ -1,0 +1,179 @@
+"""`GET /metrics`.
+
+Of several who ask at a time, or shortly one after the other, all get the same answer. What takes
+long is made in slices (`time_slices`), so that a scrape holds up nobody, however many destinations
+there are.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import platform
+import time
+
+from starlette.responses import Response
+
+from sluicemq.admin.api_context import ApiContext
+from sluicemq.admin.metrics import families as f
+from sluicemq.admin.metrics.exported_destinations import OTHERS
+from sluicemq.admin.metrics.exposition import (
+    OPENMETRICS,
+    TEXT,
+    Exposition,
+    wants_openmetrics,
+)
+from sluicemq.admin.metrics.process import add_process
+from sluicemq.admin.metrics.scrape_state import FRESH_SECONDS
+from sluicemq.admin.routing import Call, Endpoint, Need
+from sluicemq.journal import FileJournal, Slot
+from sluicemq.journal.liveness import Segment
+from sluicemq.journal.slots import wall
+from sluicemq.model.access import Operation
+
+
+class MetricsPage:
+    """See the module."""
+
+    def __init__(self, context: ApiContext) -> None:
+        self._context = context
+        self._figures = context.figures
+
+    async def show(self, call: Call) -> Response:
+        """GET /metrics"""
+        figures = self._figures
+        if not figures.open:
+            call.demand(Operation.BROWSE, OTHERS)  # who may see all of them may see these
+        asked = time.monotonic()
+        async with figures.making:
+            if asked - figures.made_at >= FRESH_SECONDS:
+                figures.made = await self._collect()
+                figures.made_at = time.monotonic()
+        openmetrics = wants_openmetrics(call.request.headers.get("accept", ""))
+        text = figures.made.text(openmetrics)
+        return Response(text, headers={"Content-Type": OPENMETRICS if openmetrics else TEXT})
+
+    async def _collect(self) -> Exposition:
+        started = time.perf_counter()
+        figures = self._figures
+        figures.pauses.begin()
+        into = Exposition()
+        self._add_broker(into)
+        await figures.destinations.collect(into, round(time.time() * 1000))
+        self._add_traffic(into)
+        figures.requests.add_to(into)
+        await self._add_journal(into)
+        add_process(into, figures.pauses)
+        for result, count in (figures.spans or {}).items():
+            into.add(f.SPANS, count, result)
+        into.add(f.SCRAPE, round(time.perf_counter() - started, 6))
+        return into
+
+    def _add_broker(self, into: Exposition) -> None:
+        vitals = self._context.vitals
+        broker = self._context.broker
+        core = broker.core
+        compiled = "true" if vitals.compiled else "false"
+        into.add_info(f.BUILD, vitals.version, platform.python_version(), compiled)
+        into.add(f.DESTINATIONS_LIMIT, broker.settings.max_destinations)
+        into.add(f.SERIES_LIMIT, self._figures.shown.limit)
+        into.add(f.MESSAGE_MEMORY, core.memory)
+        into.add(f.MESSAGE_BUDGET, core.memory_budget)
+        into.add(f.MESSAGE_LIMIT, broker.settings.memory_limit)
+        into.add(f.TURNS, core.turns)
+        into.add_histogram(f.LOOP_LAG, vitals.lag.read())
+        transactions = broker.transactions
+        into.add(f.TRANSACTIONS, len(transactions.open), "open")
+        into.add(f.TRANSACTIONS, len(transactions.prepared), "prepared")
+        oldest = min((each.created for each in transactions.prepared.values()), default=0)
+        age = max(0.0, time.time() - oldest / 1000) if oldest else 0.0
+        into.add(f.OLDEST_PREPARED, round(age, 3))
+
+    def _add_traffic(self, into: Exposition) -> None:
+        context = self._context
+        for protocol, count in context.connections.by_protocol().items():
+            into.add(f.PROTOCOL_CONNECTIONS, count, protocol)
+        for protocol, traffic in context.broker.traffic.items():
+            into.add(f.PROTOCOL_IN, traffic.published, protocol)
+            into.add(f.PROTOCOL_OUT, traffic.delivered, protocol)
+        for listener in context.connections.listeners():
+            labels = listener.url, listener.protocol
+            into.add(f.LISTENER_CONNECTIONS, listener.connections, *labels)
+            into.add(f.LISTENER_LIMIT, listener.max_connections, *labels)
+            into.add(f.LISTENER_ACCEPTED, listener.accepted, *labels)
+            into.add(f.LISTENER_REFUSED, listener.refused, *labels)
+            into.add(f.LISTENER_IN, listener.bytes_in, *labels)
+            into.add(f.LISTENER_OUT, listener.bytes_out, *labels)
+            for reason, count in sorted(listener.closed.items()):
+                into.add(f.LISTENER_CLOSED, count, *labels, reason)
+        held = context.connections.input()
+        into.add(f.INPUT_BYTES, held.bytes)
+        into.add(f.INPUT_LIMIT, held.limit)
+        into.add(f.INPUT_SUSPENDED, held.suspended)
+        for event, count in context.audit.counts.items():
+            into.add(f.AUDIT, count, event)
+
+    async def _add_journal(self, into: Exposition) -> None:
+        journal = self._context.broker.journal
+        stats = journal.stats()
+        into.add(f.JOURNAL_SEGMENTS, stats.segments)
+        into.add(f.JOURNAL_BYTES, stats.bytes)
+        into.add(f.JOURNAL_LIVE, stats.live)
+        into.add(f.JOURNAL_DURABLE, stats.durable)
+        into.add(f.JOURNAL_GROUPS, stats.groups)
+        into.add(f.JOURNAL_RECORDS, stats.records)
+        into.add(f.JOURNAL_WRITTEN, stats.written_bytes)
+        into.add_histogram(f.JOURNAL_SYNC, journal.syncs.read())
+        if not isinstance(journal, FileJournal):
+            return
+        # a file system may hang: that must not be the broker's trouble
+        sealed = [segment for segment in journal.segments if segment.sealed]
+        room, slots, idle = await asyncio.to_thread(_on_disk, journal, sealed)
+        into.add(f.DISK_FREE, room.f_bavail * room.f_frsize)
+        into.add(f.DISK_SIZE, room.f_blocks * room.f_frsize)
+        space = journal.space_state()
+        into.add(f.DISK_LEVEL, int(space.level))
+        into.add(f.DISK_THRESHOLD, space.threshold)
+        into.add(f.DISK_RESERVE, space.reserve)
+        filling = stats.bytes - sum(segment.size for segment in sealed)
+        for name, slot in slots.items():
+            behind = stats.durable > slot.position
+            lag = sum(each.size for each in sealed if each.last > slot.position)
+            into.add(f.SLOT_POSITION, slot.position, name)
+            into.add(f.SLOT_LAG, max(0, stats.durable - slot.position), name)
+            into.add(f.SLOT_BYTES, lag + filling if behind else 0, name)
+            into.add(f.SLOT_LIMIT, slot.limit_bytes, name)
+            into.add(f.SLOT_LOST, int(slot.lost), name)
+            into.add(f.SLOT_IDLE, idle.get(name, 0) / 1000, name)
+            if journal.options.slot_idle_limit:
+                into.add(f.SLOT_IDLE_LIMIT, journal.options.slot_idle_limit / 1000, name)
+
+
+def _on_disk(
+    journal: FileJournal, sealed: list[Segment]
+) -> tuple[os.statvfs_result, dict[str, Slot], dict[str, int]]:
+    """Return the file system's room, the slots, and for how many ms each has been idle."""
+    slots = journal.slots.list()
+    now = wall()
+    idle = {}
+    for name, slot in slots.items():
+        held = next((each for each in sealed if each.last > slot.position), None)
+        if held is not None and not slot.lost:
+            idle[name] = slot.idle(journal.completed(held), now)
+    return os.statvfs(journal.directory), slots, idle
+
+
+def endpoints(context: ApiContext) -> list[Endpoint]:
+    """What is at /figures."""
+    page = MetricsPage(context)
+    return [
+        Endpoint(
+            "GET",
+            "/metrics",
+            page.show,
+            "Figures for Prometheus",
+            Need.NOTHING if context.figures.open else Need.USER,
+            media=TEXT,
+            prefix="",
+        )
+    ]

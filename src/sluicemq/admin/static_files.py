@@ -1,0 +1,182 @@
+"""The console's files: an HTML page, its modules and its styles, as they are in `console/`.
+
+    /            to the console
+    /console/    the page; asked about again each time it is opened
+    /console/{version}/{file}    everything else, which may be kept for ever
+
+`version` is made from the contents of all files. Modules name each other by relative paths, so the
+whole program is always of one version, and a browser that has been here before asks for one file.
+Who may see the page may see no more than that: all figures come from the API.
+"""
+
+from __future__ import annotations
+
+import gzip
+import hashlib
+import re
+from collections.abc import Mapping
+from functools import cache
+from importlib import resources
+from importlib.resources.abc import Traversable
+from typing import Final, NamedTuple
+
+from starlette.responses import Response
+
+from sluicemq.admin.api_context import ApiContext
+from sluicemq.admin.errors import Problem
+from sluicemq.admin.routing import Call, Endpoint, Need
+
+INDEX: Final = "index.html"
+MEDIA: Final = {
+    "html": "text/html; charset=utf-8",
+    "js": "text/javascript; charset=utf-8",
+    "css": "text/css; charset=utf-8",
+    "svg": "image/svg+xml",
+}
+"""By the end of a file's name; there are no others."""
+POLICY: Final = "; ".join(
+    (
+        "default-src 'none'",
+        "script-src 'self'",
+        "style-src 'self'",
+        "img-src 'self'",
+        "connect-src 'self'",
+        "base-uri 'none'",
+        "form-action 'none'",
+        "frame-ancestors 'none'",
+        "require-trusted-types-for 'script'",
+        "trusted-types 'none'",
+    )
+)
+"""Nothing from elsewhere, nothing that stands in the page itself, and no text becomes markup."""
+HEADERS: Final = {
+    "Content-Security-Policy": POLICY,
+    "Cross-Origin-Opener-Policy": "same-origin",
+    "Cross-Origin-Resource-Policy": "same-origin",
+    "Referrer-Policy": "no-referrer",
+    "X-Content-Type-Options": "nosniff",
+    "X-Frame-Options": "DENY",
+}
+AGAIN: Final = "no-cache"
+FOR_EVER: Final = "public, max-age=31536000, immutable"
+
+_FIRST: Final = ("app.js", "pages/overview.js")
+"""Modules that most visits begin with."""
+_IMPORT: Final = re.compile(r"""^(?:import|export)\b[^;"()]*?"(\.{1,2}/[^"]+)";""", re.MULTILINE)
+_PRELOAD: Final = '<link rel="modulepreload" href="{version}/%s">'
+
+
+class StaticFile(NamedTuple):
+    """As it is sent. `packed` is the content for those who understand gzip."""
+
+    media: str
+    content: bytes
+    packed: bytes
+    tag: str
+
+
+class StaticFiles(NamedTuple):
+    """All files by their path below `console/`; the index is made for that version."""
+
+    version: str
+    files: Mapping[str, StaticFile]
+
+
+def imported(name: str, sources: Mapping[str, str]) -> list[str]:
+    """The modules that a module imports when it starts, and those that they do, each once."""
+    found: list[str] = []
+    waiting = [name]
+    while waiting:
+        module = waiting.pop(0)
+        if module in found:
+            continue
+        found.append(module)
+        here = module.split("/")[:-1]
+        for reference in _IMPORT.findall(sources[module]):
+            steps = list(here)
+            for step in reference.split("/"):
+                if step == "..":
+                    steps.pop()
+                elif step != ".":
+                    steps.append(step)
+            waiting.append("/".join(steps))
+    return found
+
+
+@cache
+def load_static_files() -> StaticFiles:
+    """The files of this installation."""
+    contents = dict(_read(resources.files("sluicemq.admin") / "console", ""))
+    digest = hashlib.sha256()
+    for name, content in sorted(contents.items()):
+        digest.update(f"{name}\0{len(content)}\0".encode() + content)
+    version = digest.hexdigest()[:16]
+    sources = {name: text.decode() for name, text in contents.items() if name.endswith(".js")}
+    modules = dict.fromkeys(module for first in _FIRST for module in imported(first, sources))
+    index = contents[INDEX].decode()
+    index = index.replace("{preload}", "\n".join(_PRELOAD % module for module in modules))
+    contents[INDEX] = index.replace("{version}", version).encode()
+    return StaticFiles(version, {name: _file(name, content) for name, content in contents.items()})
+
+
+def _read(directory: Traversable, path: str) -> list[tuple[str, bytes]]:
+    found = []
+    for entry in directory.iterdir():
+        if entry.is_dir():
+            found += _read(entry, f"{path}{entry.name}/")
+        elif entry.name.rpartition(".")[2] in MEDIA:
+            found.append((f"{path}{entry.name}", entry.read_bytes()))
+    return found
+
+
+def _file(name: str, content: bytes) -> StaticFile:
+    packed = gzip.compress(content, mtime=0)
+    tag = f'"{hashlib.sha256(content).hexdigest()[:24]}"'
+    return StaticFile(MEDIA[name.rpartition(".")[2]], content, packed, tag)
+
+
+class ConsoleEndpoints:
+    """`/` and `/console`."""
+
+    def __init__(self) -> None:
+        self._files = load_static_files()
+
+    async def enter(self, call: Call) -> Response:
+        """GET / and GET /console: where the console is. Relative, for proxies with a path."""
+        return Response(status_code=307, headers={"Location": "console/"})
+
+    async def serve(self, call: Call) -> Response:
+        """GET /console/{*rest}"""
+        rest = call.names["rest"]
+        if not rest:
+            return _send(call, self._files.files[INDEX], AGAIN)
+        version, _, name = rest.partition("/")
+        found = self._files.files.get(name)
+        if version != self._files.version or found is None or name == INDEX:
+            raise Problem(404, "not-found", "the console has no such file")
+        return _send(call, found, FOR_EVER)
+
+
+def _send(call: Call, file: StaticFile, keep: str) -> Response:
+    headers = {**HEADERS, "Cache-Control": keep, "ETag": file.tag, "Vary": "Accept-Encoding"}
+    asked = call.request.headers
+    if file.tag in asked.get("if-none-match", ""):
+        return Response(status_code=304, headers=headers)
+    content = file.content
+    if "gzip" in asked.get("accept-encoding", ""):
+        content = file.packed
+        headers["Content-Encoding"] = "gzip"
+    return Response(content, headers=headers, media_type=file.media)
+
+
+def endpoints(context: ApiContext) -> list[Endpoint]:
+    """What is at / and /console."""
+    handlers = ConsoleEndpoints()
+    return [
+        Endpoint("GET", path, handler, summary, Need.NOTHING, prefix="", media="text/html")
+        for path, handler, summary in (
+            ("/", handlers.enter, "To the console"),
+            ("/console", handlers.enter, "To the console"),
+            ("/console/{*rest}", handlers.serve, "The console's files"),
+        )
+    ]

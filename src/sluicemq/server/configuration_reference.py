@@ -1,0 +1,291 @@
+"""The configuration explained: the reference page, and a configuration written out as a file.
+
+Both are made from the schema, so that neither can say something else than what is accepted.
+"""
+
+from __future__ import annotations
+
+import enum
+import json
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+from typing import Any, Final
+
+import msgspec
+
+from sluicemq.model.destination import DestinationSettings, differing
+from sluicemq.server.config import Config
+from sluicemq.server.listener_settings import (
+    DEFAULT_LISTENERS,
+    JMQ_SETTINGS,
+    TLS_SETTINGS,
+    TOLD_OF_REFUSALS,
+    VIBEMQ_SETTINGS,
+    Listener,
+    ListenerLimits,
+)
+from sluicemq.server.loading import (
+    CONFIG_VARIABLE,
+    DEFAULT_FILES,
+    SECTIONS,
+    environment_name,
+)
+from sluicemq.server.settings import Setting, choices, settings_of
+from sluicemq.server.units import Unit, format_quantity
+
+_INTRODUCTION: Final = f"""\
+# Configuration
+
+<!-- Written by `sluicemq config docs`; a test holds this page and the program together. -->
+
+`sluicemq serve` needs no configuration. Settings come from four sources; later ones win:
+
+1. the defaults below;
+2. a TOML file: the one named by `--config` or `{CONFIG_VARIABLE}`, else the first that exists of
+   {" and ".join(f"`{file}`" for file in DEFAULT_FILES)};
+3. environment variables: `SLUICEMQ_`, the section, two underscores, the setting, all in capitals
+   (`{environment_name(("broker", "data_dir"))}`). `{environment_name(("listeners",))}` holds URLs,
+   separated by spaces. An empty variable counts as unset;
+4. the command line.
+
+`sluicemq config show` prints what results, and with `--explain` where each value comes from;
+`sluicemq config check` reports all errors with file and line, and tries what `serve` would: the
+data directory, the user database, certificates, and whether the addresses are free, unless a broker
+runs with that data directory. An unknown setting is an error, never ignored.
+
+Names may be written with `-` or `_`. Sizes may end in B, kB, MB, GB, KiB, MiB, GiB and durations
+in ms, s, min, h, d; a bare number is in the unit given below. Relative paths in a file start from
+the directory of that file.
+"""
+
+_LISTENERS: Final = f"""\
+## [[listeners]]
+
+Where clients connect. Without any: {", ".join(f"`{url}`" for url in DEFAULT_LISTENERS)}, each on
+its traditional loopback port. A listener is a URL, or its parts `protocol`, `host`, `port`, `path`
+and `tls`:
+
+```toml
+[[listeners]]
+url = "phpmq://127.0.0.1:9100"
+max_connections = 500
+
+[[listeners]]
+protocol = "msglite"
+path = "/run/sluicemq/msglite.socket"
+mode = "0660"
+```
+
+An `auto` listener (`auto://127.0.0.1:9000`) serves msglite, PHPMQ, VibeMQ, JMQ and HTTP on one
+port: the first bytes of a connection tell its protocol. HTTP there is the management API and the
+console, not the msglite gateway, and its logins are those of an `http` listener at the same
+address. Other text gets msglite's error line; binary data of another protocol closes the
+connection.
+
+Everything else may also stand in the URL, which is how `--listen` gives it:
+`phpmq+tls://127.0.0.1:9100?certificate=/etc/ssl/broker.pem&max_connections=500`. The settings of
+`[limits]` can be given for each listener, and these:
+"""
+
+_DESTINATIONS: Final = """\
+## [destinations.NAME]
+
+Queues that exist from the start, and topics (`[destinations."topic:NAME"]`). What a table leaves
+out is as in `[broker.default_destination]`, which also holds for destinations that come into being
+by use. Of VibeMQ's queues it replaces only the settings that stand in it
+([order of precedence](protocols/vibemq.md)). The limits of a dead-letter queue refuse, whatever its
+`overflow` is: dead letters are never dropped, except those of JMS in `mq.sys.dmq`. In a number
+that is a limit or a time, 0 means "no limit" or "never".
+
+```toml
+[destinations.orders]
+max_messages = 100000
+overflow = "block-producer"
+```
+"""
+
+
+def describe() -> str:
+    """The reference of all settings as Markdown, the same on every machine."""
+    parts = [_INTRODUCTION, "## Top of the file\n", _table(_top_level())]
+    for path, struct in SECTIONS.items():
+        if struct is DestinationSettings:
+            continue
+        parts.append(f"## [{'.'.join(path)}]\n")
+        fields = settings_of(struct)
+        parts.append(_table(s for s in fields.values() if (*path, s.name) not in SECTIONS))
+    parts += [_LISTENERS, _table(_listener_only())]
+    parts += [_DESTINATIONS, _table(settings_of(DestinationSettings).values())]
+    return "\n".join(parts)
+
+
+def render(config: Config, origins: Mapping[str, str] | None = None) -> str:
+    """The configuration as a TOML file that loads as the same configuration.
+
+    With `origins` each setting is preceded by its meaning and the place its value comes from.
+    """
+    lines: list[str] = []
+    for setting in _top_level():
+        lines += _assignment(setting, getattr(config, setting.name), (), origins)
+    for path, struct in SECTIONS.items():
+        section: Any = config
+        for name in path:
+            section = getattr(section, name)
+        lines += ["", f"[{'.'.join(path)}]"]
+        for setting in settings_of(struct).values():
+            if (*path, setting.name) in SECTIONS:
+                continue
+            value = getattr(section, setting.name)
+            assignment = list(_assignment(setting, value, path, origins))
+            if struct is DestinationSettings and not _is_given(config, setting):
+                # an unset one leaves room for what a protocol expects
+                assignment[-1:] = [f"# {assignment[-1]}"] if origins is not None else []
+            lines += assignment
+    origin = f"  # {origins.get('listeners', 'default')}" if origins is not None else ""
+    for listener in config.listeners:
+        lines += ["", f"[[listeners]]{origin}", f"url = {_value(listener.url.format(), None)}"]
+        for setting in settings_of(Listener).values():
+            value = getattr(listener, setting.name)
+            if setting.name == "url" or not applies(setting.name, listener):
+                continue
+            if value != getattr(config.limits, setting.name, None):
+                lines += _assignment(setting, value, (), None)
+    for address, settings in config.destinations.items():
+        origin = f"  # {origins.get(f'destinations.{address}', '')}" if origins is not None else ""
+        lines += ["", f"[destinations.{_quoted(str(address))}]{origin}"]
+        default = config.broker.default_destination
+        names = differing(settings, default)
+        set_for_all = differing(default) | config.default_fields
+        names |= config.explicit.get(address, names) - set_for_all
+        for setting in settings_of(DestinationSettings).values():
+            if setting.name in names:
+                lines += _assignment(setting, getattr(settings, setting.name), (), None)
+    return "\n".join(lines).lstrip("\n") + "\n"
+
+
+def to_builtins(config: Config) -> dict[str, Any]:
+    """The configuration as JSON-able data, names as in the file."""
+    tree: dict[str, Any] = msgspec.to_builtins(
+        {
+            name: getattr(config, name)
+            for name in ("insecure_public", *dict.fromkeys(path[0] for path in SECTIONS))
+        },
+        enc_hook=str,
+    )
+    tree["broker"]["default_destination"] = _settings_tree(config.broker.default_destination)
+    tree["listeners"] = [
+        {
+            name: plain(getattr(listener, name))
+            for name in settings_of(Listener)
+            if name == "url" or applies(name, listener)
+        }
+        for listener in config.listeners
+    ]
+    tree["destinations"] = {
+        str(address): _settings_tree(settings) for address, settings in config.destinations.items()
+    }
+    return tree
+
+
+def _settings_tree(settings: DestinationSettings) -> dict[str, Any]:
+    return {name: plain(getattr(settings, name)) for name in settings_of(DestinationSettings)}
+
+
+def _is_given(config: Config, setting: Setting) -> bool:
+    """Whether [broker.default_destination] sets it."""
+    value = getattr(config.broker.default_destination, setting.name)
+    return setting.name in config.default_fields or value != setting.default
+
+
+def _top_level() -> list[Setting]:
+    return [settings_of(Config)["insecure_public"]]
+
+
+def _listener_only() -> list[Setting]:
+    limits = settings_of(ListenerLimits)
+    return [s for s in settings_of(Listener).values() if s.name != "url" and s.name not in limits]
+
+
+def applies(name: str, listener: Listener) -> bool:
+    """Whether a setting of a listener means anything at its address."""
+    if name == "generation":
+        return listener.url.protocol in ("phpmq", "auto")
+    if name == "serves":
+        return listener.url.protocol == "jmq"
+    if name == "max_refusals":
+        return listener.url.protocol in TOLD_OF_REFUSALS
+    if name in JMQ_SETTINGS:
+        return listener.url.protocol in ("jmq", "auto")
+    if name in VIBEMQ_SETTINGS:
+        return listener.url.protocol in ("vibemq", "auto")
+    if name == "user":
+        return bool(listener.user)
+    if name == "mode":
+        return bool(listener.url.path)
+    if name in TLS_SETTINGS:
+        return listener.url.tls
+    return True
+
+
+def _table(settings: Any) -> str:
+    rows = ["| setting | default | meaning |", "|---|---|---|"]
+    for setting in settings:
+        meaning = setting.meaning
+        words = choices(setting)
+        if words:
+            stop = "" if meaning.endswith(".") else "."
+            meaning = f"{meaning}{stop} One of {', '.join(f'`{word}`' for word in words)}."
+        elif setting.unit is not None and setting.unit is not Unit.MODE:
+            meaning = f"{meaning} (in {setting.unit})"
+        cell = meaning.replace("|", "\\|").replace("<", "&lt;")
+        rows.append(f"| `{setting.name}` | {_default(setting)} | {cell} |")
+    return "\n".join(rows) + "\n"
+
+
+def _default(setting: Setting) -> str:
+    if setting.name in ("data_dir", "durability"):  # their meaning tells
+        return "see there"
+    if setting.default is None or setting.default == "":
+        return ""
+    shown = _value(setting.default, setting.unit)
+    return f"`{json.loads(shown) if shown.startswith(chr(34)) else shown}`"
+
+
+def _assignment(
+    setting: Setting,
+    value: Any,
+    path: tuple[str, ...],
+    origins: Mapping[str, str] | None,
+) -> Iterator[str]:
+    if origins is not None:
+        origin = origins.get(".".join((*path, setting.name)), "default")
+        yield f"# {setting.meaning.replace('`', '')}"
+        yield f"# from: {origin}"
+    if value is None:
+        if origins is not None:
+            yield f"# {setting.name} is not set"
+        return
+    yield f"{setting.name} = {_value(value, setting.unit)}"
+
+
+def _value(value: Any, unit: Unit | None) -> str:
+    if isinstance(value, bool):
+        return "true" if value else "false"
+    if isinstance(value, enum.Enum | Path | str):
+        return _quoted(str(plain(value)))
+    if unit is None:
+        return str(value)
+    return _quoted(format_quantity(value, unit)) if value or unit is Unit.MODE else "0"
+
+
+def plain(value: Any) -> Any:
+    if isinstance(value, enum.IntEnum):
+        return value.name.lower()
+    if isinstance(value, enum.Enum):
+        return value.value
+    return value if isinstance(value, bool | int | float) or value is None else str(value)
+
+
+def _quoted(text: str) -> str:
+    """A TOML basic string: JSON's, but that DEL is escaped and nothing else outside ASCII."""
+    return json.dumps(text, ensure_ascii=False).replace("\x7f", "\\u007f")

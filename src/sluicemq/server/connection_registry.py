@@ -1,0 +1,114 @@
+"""The connections of all listeners, as the administration sees them."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+
+from sluicemq.admin.server_interface import (
+    AttachedConsumer,
+    ConnectionView,
+    InputView,
+    ListenerView,
+)
+from sluicemq.server.connection import Connection
+from sluicemq.server.input import InputBudget
+from sluicemq.server.listener import OpenListener
+
+
+class ConnectionRegistry:
+    """See `sluicemq.admin.server_interface.Connections`."""
+
+    def __init__(self, listeners: Sequence[OpenListener], budget: InputBudget) -> None:
+        """`listeners` are those in service, now or later; they share `budget`."""
+        self._listeners = listeners
+        self._budget = budget
+
+    def __len__(self) -> int:
+        return sum(len(listener.connections) for listener in self._listeners)
+
+    def __iter__(self) -> Iterator[ConnectionView]:
+        for listener in list(self._listeners):
+            for connection in list(listener.connections):
+                yield _view(listener, connection)
+
+    def consumers(self) -> Iterator[AttachedConsumer]:
+        """See Connections."""
+        for listener in list(self._listeners):
+            for connection in list(listener.connections):
+                found = connection.consumers()
+                if found:
+                    session_info = connection.session_info()
+                    for consumer in found:
+                        yield AttachedConsumer(
+                            connection.number, session_info.protocol, session_info.user, consumer
+                        )
+
+    def by_protocol(self) -> dict[str, int]:
+        """See Connections."""
+        counts: dict[str, int] = {}
+        for listener in self._listeners:
+            for connection in listener.connections:
+                protocol = connection.session_info().protocol
+                counts[protocol] = counts.get(protocol, 0) + 1
+        return counts
+
+    def listeners(self) -> list[ListenerView]:
+        """See Connections."""
+        return [
+            ListenerView(
+                str(each.url),
+                each.url.protocol,
+                each.url.tls,
+                len(each.connections),
+                each.options.max_connections,
+                each.accepted,
+                each.refused,
+                each.bytes_in + sum(connection.bytes_in for connection in each.connections),
+                each.bytes_out + sum(connection.bytes_out for connection in each.connections),
+                dict(each.closed),
+            )
+            for each in self._listeners
+        ]
+
+    def input(self) -> InputView:
+        """See Connections."""
+        budget = self._budget
+        return InputView(budget.used, budget.limit, budget.holders, budget.suspended)
+
+    def get(self, number: int) -> ConnectionView | None:
+        """See Connections."""
+        found = self._find(number)
+        return None if found is None else _view(*found)
+
+    def close(self, number: int, reason: str) -> bool:
+        """See Connections."""
+        found = self._find(number)
+        if found is None:
+            return False
+        found[1].disconnect(reason)
+        return True
+
+    def _find(self, number: int) -> tuple[OpenListener, Connection] | None:
+        for listener in self._listeners:
+            for connection in listener.connections:
+                if connection.number == number:
+                    return listener, connection
+        return None
+
+
+def _view(listener: OpenListener, connection: Connection) -> ConnectionView:
+    session_info = connection.session_info()
+    return ConnectionView(
+        id=connection.number,
+        protocol=session_info.protocol,
+        peer=connection.peer,
+        user=session_info.user,
+        client_id=session_info.client_id,
+        listener=str(listener.url),
+        since=connection.since,
+        state=connection.state,
+        consumers=sum(1 for _ in connection.consumers()),
+        bytes_in=connection.bytes_in,
+        bytes_out=connection.bytes_out,
+        tls=listener.url.tls,
+    )

@@ -1,0 +1,98 @@
+"""The batch of one iteration of the event loop: everything that arrives within the iteration is
+handled, then the engine is flushed once, then each connection is written to once."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable
+from typing import TYPE_CHECKING
+
+from sluicemq.broker import Broker
+from sluicemq.broker.timers import NEVER
+
+if TYPE_CHECKING:
+    from sluicemq.server.connection import Connection
+
+
+class EventLoopBatch:
+    """Begins and ends batches, and wakes the engine when its deadline is due.
+
+    `failed` is called with whatever the engine could not survive; then `dead` is set, and nothing
+    is sent, acknowledged or given back any more.
+    """
+
+    def __init__(
+        self,
+        loop: asyncio.AbstractEventLoop,
+        broker: Broker,
+        failed: Callable[[Exception], None],
+    ) -> None:
+        self.loop = loop
+        self.broker = broker
+        self._failed = failed
+        self._open = False
+        self.dead = False
+        self._outgoing: dict[Connection, None] = {}
+        self._alarm: asyncio.TimerHandle | None = None
+        self._alarm_at = NEVER
+        broker.wake = self.begin
+
+    def begin(self) -> None:
+        """Begin a batch, unless one is open, and schedule its end. Refreshes the clock once."""
+        if not self._open:
+            self._open = True
+            self.broker.refresh()
+            self.loop.call_soon(self._end)
+
+    def outgoing(self, connection: Connection) -> None:
+        """The connection has bytes to send at the end of the batch."""
+        self._outgoing[connection] = None
+        if not self._open:
+            self.begin()
+
+    def halt(self) -> None:
+        """Send and acknowledge nothing any more."""
+        self.dead = True
+        self._outgoing.clear()
+
+    def fail(self, error: Exception) -> None:
+        """The broker cannot go on."""
+        if not self.dead:
+            self.halt()
+            self._failed(error)
+
+    def _end(self) -> None:
+        self._open = False
+        if self.dead:
+            return
+        try:
+            self.broker.flush()
+        except Exception as error:
+            self.fail(error)
+            return
+        # Writing may settle deliveries, which makes work for the next batch.
+        outgoing, self._outgoing = self._outgoing, {}
+        for connection in outgoing:
+            connection.flush()
+        deadline = self.broker.deadline()
+        if deadline < self._alarm_at:
+            self._set_alarm(deadline)
+
+    def _set_alarm(self, deadline: int) -> None:
+        if self._alarm is not None:
+            self._alarm.cancel()
+        self._alarm_at = deadline
+        delay = max(0, deadline - self.broker.clock.steady)
+        # a day is short enough for the event loop's own clock, and an early alarm does no harm
+        self._alarm = self.loop.call_later(min(delay / 1000, 86_400.0), self._ring)
+
+    def _ring(self) -> None:
+        self._alarm = None
+        self._alarm_at = NEVER
+        if self.dead:
+            return
+        self.begin()
+        try:
+            self.broker.tick()
+        except Exception as error:
+            self.fail(error)

@@ -1,0 +1,462 @@
+"""Whom each connection acts as: what `sluicemq.protocols.access` asks for.
+
+    connection          protocol has logins              has none
+    certificate         the user it names, and everybody if the broker knows no users
+    user=NAME           (no meaning)                     that user
+    public address      must log in                      nobody, without rights
+    else                must log in, or everybody if     everybody, or nobody
+                        no logins are required           if required = always
+
+`insecure_public` makes public listeners like the others. Logins are required as soon as the broker
+knows a user (required = auto), and from then on until it stops: a database that is emptied or
+damaged meanwhile opens nothing.
+
+When logins become required, connections that act as everybody and would not do so any more are
+disconnected. Listeners of protocols without logins stay open, see `listener_settings.is_open`.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import suppress
+from functools import partial
+from typing import Final
+from weakref import WeakSet
+
+import structlog
+
+from sluicemq.model.access import EVERYBODY, NOBODY, Identity, Permission
+from sluicemq.model.errors import AccessError, ConfigurationError
+from sluicemq.protocols.access import (
+    TOKEN_PREFIX,
+    Account,
+    Admitted,
+    Credentials,
+    Done,
+    LoginHandle,
+    Users,
+)
+from sluicemq.protocols.transport import Transport
+from sluicemq.server.config import Config
+from sluicemq.server.identity import changes
+from sluicemq.server.identity.audit import Audit
+from sluicemq.server.identity.changes import Change
+from sluicemq.server.identity.login_queue import CallSoon, LoginCheck, Verify
+from sluicemq.server.identity.logins import ADMIN, Logins
+from sluicemq.server.identity.passwords import (
+    digest_form,
+    hash_password,
+    read_secret_file,
+    verify,
+)
+from sluicemq.server.identity.records import UserRecord
+from sluicemq.server.identity.store import UserStore
+from sluicemq.server.identity.tokens import fingerprint
+from sluicemq.server.identity.upgrades import PasswordUpgrades
+from sluicemq.server.identity.user_snapshot import UserSnapshot
+from sluicemq.server.listener_settings import Listener, is_open
+
+LOCAL: Final = Identity("(local)", superuser=True)
+"""Who may open the admin socket: the owner of the data, who could change all of it anyway."""
+MOST_CHANGES: Final = 64
+"""Changes of users that may be under way."""
+
+log = structlog.get_logger("sluicemq.identity")
+
+
+class Authenticator:
+    """See the module. All calls on the loop's thread."""
+
+    __slots__ = (
+        "_anonymous",
+        "_call_soon",
+        "_changes",
+        "_config",
+        "_damage",
+        "_has_admin_token",
+        "_logins",
+        "_store",
+        "_under_way",
+        "_upgrades",
+        "_user_snapshot",
+        "_wall",
+        "audit",
+        "required",
+    )
+
+    def __init__(
+        self,
+        config: Config,
+        call_soon: CallSoon,
+        *,
+        clock: Callable[[], float] = time.monotonic,
+        wall: Callable[[], float] = time.time,
+        verify: Verify = verify,
+    ) -> None:
+        """Raises ConfigurationError if the user database or the token file cannot be used."""
+        settings = config.identity
+        self._config = config
+        self._call_soon = call_soon
+        self._wall = wall
+        self.audit = Audit(settings.audit)
+        self._changes = ThreadPoolExecutor(1, "users")
+        self._under_way = 0
+        self._anonymous: WeakSet[ConnectionAccess] = WeakSet()
+        """Connections that act as EVERYBODY; empty from the moment when logins are required."""
+        admin = ""
+        if settings.admin_token_file is not None:
+            admin = fingerprint(read_secret_file(settings.admin_token_file))
+        self._has_admin_token = bool(admin)
+        self._damage = ""
+        self._store = UserStore(config.users_file)
+        self._user_snapshot = UserSnapshot(self._store.read())
+        self._upgrades = PasswordUpgrades(self._store, self._changes, call_soon, self.refresh)
+        self._logins = Logins(
+            settings,
+            call_soon,
+            self.audit,
+            lambda: self._user_snapshot,
+            self._upgrades,
+            admin=admin,
+            clock=clock,
+            wall=wall,
+            verify=verify,
+        )
+        self.required = False
+        """Whether clients of protocols with logins have to log in."""
+        self._decide()
+
+    def open(self, transport: Transport, listener: Listener, *, logs_in: bool) -> ConnectionAccess:
+        """The access of a new connection. `logs_in`: its protocol has logins."""
+        return ConnectionAccess(
+            self, transport, lambda: self._guest(listener, transport.peer_user, logs_in)
+        )
+
+    def open_local(self, transport: Transport) -> ConnectionAccess:
+        """The access of a new connection to the admin socket."""
+        return ConnectionAccess(self, transport, lambda: LOCAL)
+
+    def refresh(self) -> None:
+        """Take notice of a changed database. One system call if it has not."""
+        try:
+            database = self._store.read()
+        except ConfigurationError as error:
+            self._stay(str(error))
+            return
+        before = self._user_snapshot.database
+        if database is before:
+            self._damage = ""
+            return
+        if before.users and not self._store.exists:
+            self._stay(f"{self._config.users_file} is gone")
+            return
+        self._damage = ""
+        self._user_snapshot = UserSnapshot(database)
+        self._upgrades.resume()
+        self.audit.changed(before, database)
+        self._decide()
+
+    @property
+    def user_snapshot(self) -> UserSnapshot:
+        """The users of this moment."""
+        return self._user_snapshot
+
+    @property
+    def all_by_digest(self) -> bool:
+        """Whether clients that can be asked for one thing only are best asked for a digest."""
+        return not self._has_admin_token and self._user_snapshot.all_by_digest
+
+    def close(self) -> None:
+        """No more checks and changes; those under way are finished."""
+        self._logins.close()
+        self._upgrades.close()
+        self._changes.shutdown()
+
+    def _stay(self, damage: str) -> None:
+        if damage != self._damage:
+            self._damage = damage
+            log.error("the users stay as they were", error=damage)
+
+    def _decide(self) -> None:
+        before = self.required
+        required = self._config.identity.required
+        self.required = required == "always" or (
+            required == "auto"
+            and (before or self._has_admin_token or bool(self._user_snapshot.database.users))
+        )
+        if self.required and not before and self._anonymous:
+            # not at once: one of these connections may be the one that is being served
+            self._call_soon(self._disconnect_anonymous)
+
+    def note_anonymous(self, access: ConnectionAccess) -> None:
+        """Remember a connection that acts as EVERYBODY, for the moment when logins are required."""
+        if not self.required:
+            self._anonymous.add(access)
+
+    def _disconnect_anonymous(self) -> None:
+        """Disconnect the clients that may do everything only because there were no users.
+
+        Those of protocols without logins stay what they are, unless a certificate names a user.
+        """
+        anonymous, self._anonymous = list(self._anonymous), WeakSet()
+        disconnected = sum(access.disconnect_anonymous() for access in anonymous)
+        if disconnected:
+            log.info("anonymous clients are disconnected", connections=disconnected)
+
+    def _guest(self, listener: Listener, certified: str, logs_in: bool) -> Identity | None:
+        if certified:
+            if not self.required:
+                return EVERYBODY
+            identity = self._user_snapshot.identity(certified)
+            return None if logs_in and identity is NOBODY else identity
+        if not logs_in:
+            if listener.user:
+                return self._user_snapshot.identity(listener.user)
+            insecure = self._config.insecure_public
+            required = self._config.identity.required
+            return EVERYBODY if is_open(listener.url, "", required, insecure) else NOBODY
+        if self.required or (listener.url.public and not self._config.insecure_public):
+            return None
+        return EVERYBODY
+
+    # --- logins ------------------------------------------------------------------------------
+
+    def login(self, peer: str, credentials: Credentials, admitted: Admitted) -> LoginCheck | None:
+        """Begin a login; see `Logins.begin`."""
+        self.refresh()
+        return self._logins.begin(peer, credentials, admitted)
+
+    def cancel(self, check: LoginCheck) -> None:
+        """Take a login out of the queue because its connection has closed."""
+        self._logins.cancel(check)
+
+    def login_handle(self, credentials: Credentials) -> LoginHandle:
+        """See Access."""
+        user, password, token = credentials[:3]
+        if not token and password.startswith(TOKEN_PREFIX):
+            token = password
+        if self._logins.is_admin(token or password):
+            return lambda: ADMIN
+        shown, password_mark = fingerprint(token), self._password_mark(user)
+
+        def held() -> Identity | None:
+            self.refresh()
+            name = self._user_snapshot.holder(shown, self._wall())
+            return self._user_snapshot.identity(name) if name else None
+
+        def known() -> Identity | None:
+            self.refresh()
+            identity = self._user_snapshot.identity(user)
+            same = self._password_mark(user) == password_mark
+            return identity if same and identity is not NOBODY else None
+
+        return held if token else known
+
+    def _password_mark(self, user: str) -> str:
+        return self._upgrades.mark(self._user_snapshot.hash_of(user))
+
+    # --- changes -----------------------------------------------------------------------------
+
+    def hash(self, password: str) -> str:
+        """Return the form of a new password that is kept. Slow on purpose; from any thread.
+
+        Raises AccessError if it cannot be a password or is shorter than the configured minimum.
+        """
+        return hash_password(password, self._config.identity.min_password_length)
+
+    def change(self, prepare: Callable[[], Change], by: str, done: Done) -> None:
+        """Carry out the change that `prepare` makes, both off the loop. Changes keep their order.
+
+        `done` is called on the loop's thread.
+        """
+        if self._under_way >= MOST_CHANGES:
+            done(AccessError("too many changes of users at once; try again"))
+            return
+        self._under_way += 1
+        self._changes.submit(self._change, prepare, by, done)
+
+    def _change(self, prepare: Callable[[], Change], by: str, done: Done) -> None:
+        outcome: AccessError | None = None
+        try:
+            self._store.change(prepare(), by)
+        except AccessError as error:
+            outcome = error
+        except (ConfigurationError, OSError) as error:
+            log.error("the user database cannot be changed", error=str(error))
+            outcome = AccessError("the user database cannot be changed; the broker's log says why")
+        with suppress(RuntimeError):  # the loop has been closed meanwhile
+            self._call_soon(self._changed, done, outcome)
+
+    def _changed(self, done: Done, outcome: AccessError | None) -> None:
+        self._under_way -= 1
+        self.refresh()
+        done(outcome)
+
+    def now(self) -> int:
+        """Seconds since the epoch."""
+        return int(self._wall())
+
+
+class ConnectionAccess:
+    """The access of one connection; see `sluicemq.protocols.access.Access`.
+
+    Answers come in a turn of the broker, and a fault in what they set off costs this connection.
+    """
+
+    __slots__ = (
+        "__weakref__",
+        "_authenticator",
+        "_check",
+        "_guest",
+        "_transport",
+        "guest",
+        "users",
+        "who",
+    )
+
+    def __init__(
+        self,
+        authenticator: Authenticator,
+        transport: Transport,
+        guest: Callable[[], Identity | None],
+    ) -> None:
+        """`guest` says whom it acts as without a login."""
+        self._authenticator = authenticator
+        self._transport = transport
+        self._guest = guest
+        self._check: LoginCheck | None = None
+        """The login that waits for its turn."""
+        self.renew()
+        if self.guest is EVERYBODY:
+            authenticator.note_anonymous(self)
+        self.who = self.guest
+        """The last identity this connection was given."""
+
+    def renew(self) -> None:
+        """See Access."""
+        authenticator = self._authenticator
+        authenticator.refresh()
+        self.guest = self._guest()
+        self.users: Users | None = (
+            ConnectionUsers(authenticator, self) if authenticator.required else None
+        )
+
+    def login_handle(self, credentials: Credentials) -> LoginHandle:
+        """See Access. Of a guest, it is the guest."""
+        guest = self.guest
+        return self._authenticator.login_handle(credentials) if guest is None else lambda: guest
+
+    def login(self, peer: str, credentials: Credentials, admitted: Admitted) -> None:
+        """See Access. Where no login is needed, whatever the client shows is ignored."""
+        if self.guest is not None:
+            self.answer(partial(admitted, self.guest))
+        else:
+            self._check = self._authenticator.login(
+                peer, credentials, partial(self._answer, admitted)
+            )
+
+    def cancel_login(self) -> None:
+        """See Access."""
+        if self._check is not None:
+            self._authenticator.cancel(self._check)
+
+    def disconnect_anonymous(self) -> bool:
+        """Close the connection if its client has to log in by now. Return whether it has."""
+        if self._guest() is EVERYBODY:
+            return False
+        self._transport.disconnect("users have been added, and this protocol requires a login now")
+        return True
+
+    def denied(self, peer: str, identity: Identity, what: str) -> None:
+        """See Access."""
+        self._authenticator.audit.denied(peer, identity.name, what)
+
+    def answer(self, callback: Callable[[], None]) -> None:
+        """Call back in a later turn."""
+        self._transport.call_later(0, callback)
+
+    def by(self) -> str:
+        """Who changes something, for the audit log."""
+        name = self.who.name if self.who is not None else ""
+        return f"{name or 'everybody'} at {self._transport.peer}"
+
+    def _answer(self, admitted: Admitted, verdict: Identity | AccessError) -> None:
+        def call() -> None:
+            self._check = None
+            if isinstance(verdict, Identity):
+                self.who = verdict
+            admitted(verdict)
+
+        self.answer(call)
+
+
+class ConnectionUsers:
+    """The user database as one connection may change it; see `Users`. What the caller may do is the
+    session's to ask."""
+
+    __slots__ = ("_access", "_authenticator")
+
+    def __init__(self, authenticator: Authenticator, access: ConnectionAccess) -> None:
+        self._authenticator = authenticator
+        self._access = access
+
+    def create(self, name: str, password: str, superuser: bool, done: Done) -> None:
+        """See Users."""
+        now = self._authenticator.now()
+
+        def prepare() -> Change:
+            user = UserRecord(
+                password=self._authenticator.hash(password),
+                superuser=superuser,
+                created=now,
+                updated=now,
+            )
+            return partial(changes.add_user, name=name, user=user)
+
+        self._change(prepare, done)
+
+    def remove(self, name: str, done: Done) -> None:
+        """See Users."""
+        self._change(lambda: partial(changes.remove_user, name=name), done)
+
+    def set_password(self, name: str, password: str, done: Done) -> None:
+        """See Users. A user who has a digest form gets a new one."""
+        now = self._authenticator.now()
+
+        def prepare() -> Change:
+            hashed = self._authenticator.hash(password)
+            digest = digest_form(name, password)
+            return lambda database: changes.set_password(database, name, hashed, digest, now)
+
+        self._change(prepare, done)
+
+    def grant(self, name: str, permission: Permission, done: Done) -> None:
+        """See Users."""
+        now = self._authenticator.now()
+        self._change(
+            lambda: partial(changes.grant, name=name, permission=permission, now=now), done
+        )
+
+    def revoke(self, name: str, pattern: str, done: Done) -> None:
+        """See Users."""
+        now = self._authenticator.now()
+        self._change(lambda: partial(changes.revoke, name=name, pattern=pattern, now=now), done)
+
+    def accounts(self) -> list[Account]:
+        """See Users."""
+        self._authenticator.refresh()
+        return self._authenticator.user_snapshot.accounts()
+
+    def permissions(self, name: str) -> list[Permission]:
+        """See Users. Those of its roles included."""
+        self._authenticator.refresh()
+        database = self._authenticator.user_snapshot.database
+        return list(database.rights(name)) if name in database.users else []
+
+    def _change(self, prepare: Callable[[], Change], done: Done) -> None:
+        access = self._access
+        self._authenticator.change(
+            prepare, access.by(), lambda outcome: access.answer(partial(done, outcome))
+        )

@@ -1,0 +1,241 @@
+"""The user database as the administration sees and changes it (`admin/server_interface.py`)."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Collection
+from functools import partial
+
+from sluicemq.admin.server_interface import (
+    PermissionView,
+    RoleView,
+    TokenView,
+    UserChange,
+    UserView,
+)
+from sluicemq.model.access import Operation, Permission
+from sluicemq.model.errors import AccessDenied, AccessError
+from sluicemq.server.identity import changes
+from sluicemq.server.identity.authenticator import Authenticator
+from sluicemq.server.identity.changes import Change
+from sluicemq.server.identity.passwords import digest_form, password_warnings, scheme_of
+from sluicemq.server.identity.records import Database, UserRecord
+from sluicemq.server.identity.tokens import make_token
+
+
+class UserManagement:
+    """Manage users for the administration; implements `server_interface.UserDirectory`.
+
+    Called on the loop's thread. Nothing here takes long: the authenticator hashes and writes in a
+    thread of its own.
+    """
+
+    def __init__(self, authenticator: Authenticator) -> None:
+        self._authenticator = authenticator
+
+    # --- what there is -----------------------------------------------------------------------
+
+    def names(self) -> list[str]:
+        """See UserDirectory."""
+        return sorted(self._database.users)
+
+    def user(self, name: str) -> UserView | None:
+        """See UserDirectory."""
+        found = self._database.users.get(name)
+        return None if found is None else _user(name, found)
+
+    def role_names(self) -> list[str]:
+        """See UserDirectory."""
+        return sorted(self._database.roles)
+
+    def roles(self, names: Collection[str]) -> list[RoleView]:
+        """See UserDirectory."""
+        database = self._database
+        holders: dict[str, list[str]] = {name: [] for name in names}
+        for user, record in database.users.items():
+            for role in record.roles:
+                if role in holders:
+                    holders[role].append(user)
+        return [
+            RoleView(
+                name=name,
+                permissions=_permissions(database.roles[name]),
+                users=sorted(holders[name]),
+            )
+            for name in sorted(holders)
+            if name in database.roles
+        ]
+
+    def rights(self, name: str) -> list[PermissionView]:
+        """See UserDirectory."""
+        database = self._database
+        return _permissions(database.rights(name)) if name in database.users else []
+
+    @property
+    def _database(self) -> Database:
+        self._authenticator.refresh()
+        return self._authenticator.user_snapshot.database
+
+    # --- changes -----------------------------------------------------------------------------
+
+    async def add(self, by: str, name: str, wanted: UserChange) -> list[str]:
+        """See UserDirectory."""
+        now = self._authenticator.now()
+        password = wanted.password
+
+        def prepare() -> Change:
+            user = UserRecord(
+                password=self._authenticator.hash(password) if password else "",
+                digest=digest_form(name, password) if password and wanted.allow_digest else "",
+                superuser=bool(wanted.superuser),
+                roles=wanted.roles or (),
+                created=now,
+                updated=now,
+            )
+            return partial(changes.add_user, name=name, user=user)
+
+        await self._change(by, prepare)
+        return password_warnings(password) if password else []
+
+    async def alter(self, by: str, name: str, wanted: UserChange) -> list[str]:
+        """See UserDirectory."""
+        now = self._authenticator.now()
+        password = wanted.password
+
+        def prepare() -> Change:
+            hashed = self._authenticator.hash(password) if password else ""
+            digest = digest_form(name, password) if password else ""
+
+            def change(database: Database) -> Database:
+                if password is not None:
+                    database = changes.set_password(
+                        database, name, hashed, digest, now, wanted.allow_digest
+                    )
+                elif wanted.allow_digest is not None:
+                    database = changes.allow_digest(database, name, now, wanted.allow_digest)
+                if wanted.superuser is not None:
+                    database = changes.set_superuser(database, name, now, wanted.superuser)
+                if wanted.roles is not None:
+                    database = changes.set_roles(database, name, now, wanted.roles)
+                return database
+
+            return change
+
+        await self._change(by, prepare)
+        return password_warnings(password) if password else []
+
+    async def set_password(self, by: str, name: str, password: str) -> None:
+        """See UserDirectory."""
+        await self.alter(by, name, UserChange(password=password))
+
+    async def remove(self, by: str, name: str, force: bool) -> None:
+        """See UserDirectory."""
+
+        def remove(database: Database) -> Database:
+            if force:
+                return changes.without_user(database, name)
+            if [*database.users] == [name]:
+                raise AccessDenied(
+                    f"{name} is the last user; a broker started without users asks nobody who they "
+                    "are"
+                )
+            return changes.remove_user(database, name)
+
+        await self._change(by, lambda: remove)
+
+    async def grant(self, by: str, name: str, permission: Permission) -> None:
+        """See UserDirectory."""
+        now = self._authenticator.now()
+        grant = partial(changes.grant, name=name, permission=permission, now=now)
+        await self._change(by, lambda: grant)
+
+    async def revoke(self, by: str, name: str, pattern: str) -> None:
+        """See UserDirectory."""
+        revoke = partial(changes.revoke, name=name, pattern=pattern, now=self._authenticator.now())
+        await self._change(by, lambda: revoke)
+
+    async def assign(self, by: str, role: str, name: str) -> None:
+        """See UserDirectory."""
+        assign = partial(changes.assign, role=role, name=name, now=self._authenticator.now())
+        await self._change(by, lambda: assign)
+
+    async def withdraw(self, by: str, role: str, name: str) -> None:
+        """See UserDirectory."""
+        withdraw = partial(changes.withdraw, role=role, name=name, now=self._authenticator.now())
+        await self._change(by, lambda: withdraw)
+
+    async def add_token(self, by: str, name: str, label: str, expires: int) -> tuple[str, str]:
+        """See UserDirectory."""
+        now = self._authenticator.now()
+        if expires and expires <= now:
+            raise AccessError("the token would have expired already")
+        token, record = make_token(label, now, expires)
+        add = partial(changes.add_token, name=name, token=record, now=now)
+        await self._change(by, lambda: add)
+        return record.id, token
+
+    async def remove_token(self, by: str, name: str, token: str) -> None:
+        """See UserDirectory."""
+        remove = partial(
+            changes.remove_token, name=name, token_id=token, now=self._authenticator.now()
+        )
+        await self._change(by, lambda: remove)
+
+    async def add_role(self, by: str, role: str) -> None:
+        """See UserDirectory."""
+        await self._change(by, lambda: partial(changes.add_role, role=role))
+
+    async def remove_role(self, by: str, role: str) -> None:
+        """See UserDirectory."""
+        await self._change(by, lambda: partial(changes.remove_role, role=role))
+
+    async def grant_role(self, by: str, role: str, permission: Permission) -> None:
+        """See UserDirectory."""
+        grant = partial(changes.grant_role, role=role, permission=permission)
+        await self._change(by, lambda: grant)
+
+    async def revoke_role(self, by: str, role: str, pattern: str) -> None:
+        """See UserDirectory."""
+        revoke = partial(changes.revoke_role, role=role, pattern=pattern)
+        await self._change(by, lambda: revoke)
+
+    async def _change(self, by: str, prepare: Callable[[], Change]) -> None:
+        future: asyncio.Future[AccessError | None] = asyncio.get_running_loop().create_future()
+
+        def done(outcome: AccessError | None) -> None:
+            if not future.done():
+                future.set_result(outcome)
+
+        self._authenticator.change(prepare, by, done)
+        outcome = await future
+        if outcome is not None:
+            raise outcome
+
+
+def _user(name: str, user: UserRecord) -> UserView:
+    return UserView(
+        name=name,
+        superuser=user.superuser,
+        password=bool(user.password),
+        password_scheme=scheme_of(user.password),
+        digest=bool(user.digest),
+        roles=list(user.roles),
+        permissions=_permissions(user.permissions),
+        tokens=[
+            TokenView(id=each.id, label=each.label, created=each.created, expires=each.expires)
+            for each in user.tokens
+        ],
+        created=user.created,
+        updated=user.updated,
+    )
+
+
+def _permissions(permissions: tuple[Permission, ...]) -> list[PermissionView]:
+    return [
+        PermissionView(
+            each.pattern,
+            [one for one in Operation if one in each.operations],
+            each.ignore_case,
+        )
+        for each in permissions
+    ]

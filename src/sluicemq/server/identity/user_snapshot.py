@@ -1,0 +1,65 @@
+"""The users at one moment, indexed for logins; replaced when the user database has changed."""
+
+from __future__ import annotations
+
+from sluicemq.model.access import NOBODY, Identity
+from sluicemq.protocols.access import Account
+from sluicemq.server.identity.passwords import UNKNOWN
+from sluicemq.server.identity.records import Database, TokenRecord
+
+
+class UserSnapshot:
+    """See the module. Identities are made when first asked for, and shared by connections."""
+
+    __slots__ = ("_identities", "_tokens", "all_by_digest", "database", "highest_cost")
+
+    def __init__(self, database: Database) -> None:
+        self.database = database
+        users = database.users.values()
+        self.all_by_digest = bool(users) and all(
+            user.digest and not user.tokens for user in users if user.password or user.tokens
+        )
+        """Whoever can log in at all can do so by digest."""
+        self.highest_cost = database.highest_cost
+        """The highest cost of a bcrypt hash; 0 if there is none."""
+        self._identities: dict[str, Identity] = {}
+        self._tokens: dict[str, tuple[str, TokenRecord]] = {
+            token.sha256: (name, token)
+            for name, user in database.users.items()
+            for token in user.tokens
+        }
+
+    def identity(self, name: str) -> Identity:
+        """Of that user, with its rights; NOBODY if there is none."""
+        known = self._identities.get(name)
+        if known is None:
+            user = self.database.users.get(name)
+            if user is None:
+                return NOBODY
+            known = Identity(name, self.database.rights(name), user.superuser)
+            self._identities[name] = known
+        return known
+
+    def hash_of(self, name: str) -> str:
+        """What a password of that user is checked against; never fits if there is none."""
+        user = self.database.users.get(name)
+        return (user.password if user is not None else "") or UNKNOWN
+
+    def digest_of(self, name: str) -> str:
+        """What a digest of that user is checked with; "" if none will do."""
+        user = self.database.users.get(name)
+        return user.digest if user is not None else ""
+
+    def holder(self, fingerprint: str, now: float) -> str:
+        """Whose token that is; "" if nobody's, or no longer (seconds since the epoch)."""
+        name, token = self._tokens.get(fingerprint, ("", None))
+        if token is None or (token.expires and now >= token.expires):
+            return ""
+        return name
+
+    def accounts(self) -> list[Account]:
+        """Sorted by name."""
+        return [
+            Account(name, user.superuser, user.created)
+            for name, user in sorted(self.database.users.items())
+        ]

@@ -1,0 +1,107 @@
+"""A `SpanRecord` as the span that is sent: names and attributes by OpenTelemetry's conventions for
+messaging, and what is our own as `sluicemq.…`."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Final
+
+from opentelemetry.sdk.resources import Resource
+from opentelemetry.sdk.trace import ReadableSpan
+from opentelemetry.sdk.util.instrumentation import InstrumentationScope
+from opentelemetry.trace import SpanContext, SpanKind, TraceFlags, TraceState
+from opentelemetry.util.types import AttributeValue
+
+from sluicemq import __version__
+from sluicemq.model.message import Durability, Origin
+from sluicemq.server.tracing.span_recorder import SpanRecord
+
+SYSTEM: Final = "sluicemq"
+TEMPORARY: Final = "(temporary)"
+"""Stands for the name of a temporary destination in the name of a span."""
+
+_KINDS: Final = {
+    "publish": SpanKind.SERVER,
+    "journal": SpanKind.INTERNAL,
+    "deliver": SpanKind.PRODUCER,
+    "ack": SpanKind.SERVER,
+    "release": SpanKind.SERVER,
+    "discard": SpanKind.INTERNAL,
+}
+_TYPES: Final = {
+    "publish": "send",
+    "deliver": "receive",
+    "ack": "settle",
+    "release": "settle",
+    "discard": "settle",
+}
+_SAMPLED: Final = TraceFlags(TraceFlags.SAMPLED)
+
+
+def maker(service: str, instance: str) -> Callable[[SpanRecord], ReadableSpan]:
+    """What makes the spans of one broker. `instance` is the identity of its data."""
+    resource = Resource.create(
+        {
+            "service.name": service,
+            "service.version": __version__,
+            "service.instance.id": instance,
+        }
+    )
+    scope = InstrumentationScope("sluicemq", __version__)
+
+    def make(span_record: SpanRecord) -> ReadableSpan:
+        state = TraceState.from_header([span_record.state]) if span_record.state else None
+        facts = span_record.facts
+        name = TEMPORARY if facts.temporary else _shown(facts.destination)
+        return ReadableSpan(
+            name=f"{span_record.operation} {name}",
+            context=SpanContext(span_record.trace, span_record.span, False, _SAMPLED, state),
+            parent=SpanContext(
+                span_record.trace, span_record.parent, span_record.remote, _SAMPLED, state
+            )
+            if span_record.parent
+            else None,
+            resource=resource,
+            attributes=attributes(span_record),
+            kind=_KINDS[span_record.operation],
+            instrumentation_scope=scope,
+            start_time=span_record.begun,
+            end_time=max(span_record.begun, span_record.ended),
+        )
+
+    return make
+
+
+def attributes(span_record: SpanRecord) -> dict[str, AttributeValue]:
+    """What is said of a span."""
+    facts = span_record.facts
+    said: dict[str, AttributeValue] = {
+        "messaging.system": SYSTEM,
+        "messaging.operation.name": span_record.operation,
+        "messaging.destination.name": _shown(facts.destination),
+        "messaging.message.body.size": facts.size,
+        "sluicemq.destination.kind": "topic" if facts.topic else "queue",
+        "sluicemq.sequence": facts.sequence,
+        "sluicemq.origin": Origin(facts.origin).name.lower(),
+        "sluicemq.durability": Durability(facts.durability).name.lower(),
+    }
+    if span_record.operation in _TYPES:
+        said["messaging.operation.type"] = _TYPES[span_record.operation]
+    if facts.temporary:
+        said["messaging.destination.temporary"] = True
+    if facts.message_id:
+        said["messaging.message.id"] = _shown(facts.message_id)
+    if facts.correlation_id:
+        said["messaging.message.conversation_id"] = _shown(facts.correlation_id)
+    if span_record.subscription:
+        said["messaging.destination.subscription.name"] = _shown(span_record.subscription)
+    if span_record.attempts:
+        said["sluicemq.delivery.attempt"] = span_record.attempts
+    if span_record.outcome:
+        said["sluicemq.outcome"] = span_record.outcome
+    return said
+
+
+def _shown(text: str) -> str:
+    """Names are what clients make them: what is no UTF-8 is shown as the bytes that it is."""
+    return text.encode("utf-8", "backslashreplace").decode()

@@ -1,0 +1,252 @@
+"""The stream of events: what comes, how often, to how many, and when it ends."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import json
+import socket
+import time
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+
+from sluicemq.admin.event_stream import EventEndpoints, EventStream
+from sluicemq.admin.routing import Call
+from sluicemq.protocols.phpmq.client import BlockingPhpmqClient
+from tests.admin.client import HTTP, PHPMQ, TIMEOUT, Client
+from tests.admin.inside import Inside, Visitor, looped
+from tests.server.conftest import Start
+from tests.server.tls_clients import until
+
+Event = tuple[str, Any]
+
+
+class Stream:
+    """A reader of a running broker's events, that reads what it is asked to."""
+
+    def __init__(self, port: int, query: str = "", size: int = 0) -> None:
+        """`size` is that of its receive buffer, if not the usual."""
+        self.socket = socket.socket()
+        self.socket.settimeout(TIMEOUT)
+        if size:
+            self.socket.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, size)
+        self.socket.connect(("127.0.0.1", port))
+        request = f"GET /api/v1/events?{query} HTTP/1.1\r\nHost: localhost\r\n\r\n"
+        self.socket.sendall(request.encode())
+        self.file = self.socket.makefile("rb")
+        self.status = int(self.file.readline().split()[1])
+        self.headers: dict[str, str] = {}
+        while line := self.file.readline().strip():
+            name, _, value = line.decode().partition(": ")
+            self.headers[name.lower()] = value
+
+    def lines(self) -> Iterator[bytes]:
+        """Of the body, until it ends."""
+        rest = b""
+        while size := int(self.file.readline(), 16):
+            rest += self.file.read(size)
+            assert self.file.readline() == b"\r\n"
+            *whole, rest = rest.split(b"\n")
+            yield from whole
+        assert not rest
+
+    def events(self) -> Iterator[Event]:
+        """Names and what they tell."""
+        name = ""
+        for line in self.lines():
+            field, _, value = line.partition(b": ")
+            if field == b"event":
+                name = value.decode()
+            elif field == b"data":
+                yield name, json.loads(value)
+
+    def close(self) -> None:
+        self.file.close()
+        self.socket.close()
+
+
+def test_the_overview_comes_each_second_until_the_broker_stops(start: Start) -> None:
+    broker = start(HTTP)
+    with contextlib.closing(Stream(broker.port("http"))) as stream:
+        assert stream.status == 200
+        assert stream.headers["content-type"].startswith("text/event-stream")
+        assert stream.headers["cache-control"] == "no-store"
+        events = stream.events()
+        started = time.monotonic()
+        seen = [next(events) for _ in range(3)]
+        assert time.monotonic() - started > 1.5
+        assert [name for name, _ in seen] == ["overview"] * 3
+        for _, told in seen:
+            assert told["state"] == "serving"
+            assert told["protocols"]["http"]["connections"] == 1
+            assert "history" not in told
+        assert seen[0][1]["uptime_ms"] < seen[2][1]["uptime_ms"]
+        started = time.monotonic()
+        assert broker.stop() == 0
+        assert time.monotonic() - started < 5
+        list(events)  # ends as a response should
+
+
+def test_a_reader_that_does_not_read_costs_nothing(start: Start) -> None:
+    """What waits for it is bounded, and the broker goes on; when it reads on, it is told news."""
+    broker = start(f"{HTTP}?output_high_water=2000")
+    with (
+        contextlib.closing(Stream(broker.port("http"), size=2048)) as slow,
+        Client(broker.port("http")) as client,
+    ):
+        events = slow.events()
+        next(events)
+
+        def sent() -> int:
+            [item] = [
+                item
+                for item in client.get("/connections").json()["items"]
+                if item["peer"].endswith(f":{slow.socket.getsockname()[1]}")
+            ]
+            return int(item["bytes_out"])
+
+        before = sent()
+        until(lambda: sent() > before, "nothing is sent")
+        assert next(events)[0] == "overview"
+
+
+def test_streams_are_counted_and_few(start: Start) -> None:
+    broker = start(HTTP, environment={"SLUICEMQ_HTTP__MAX_EVENT_STREAMS": "2"})
+    port = broker.port("http")
+    with contextlib.ExitStack() as stack:
+        first, second = (stack.enter_context(contextlib.closing(Stream(port))) for _ in range(2))
+        next(first.events())
+        next(second.events())
+        with Client(port) as client:
+            answer = client.get("/events")
+            assert (answer.status, answer.code) == (503, "too-many-streams")
+            first.close()
+
+            def admitted() -> bool:
+                with contextlib.closing(Stream(port)) as another:
+                    return another.status == 200
+
+            until(admitted, "who has gone still counts")
+
+
+def test_rows_of_destinations_come_too(start: Start) -> None:
+    broker = start(HTTP, PHPMQ)
+    with BlockingPhpmqClient.connect(port=broker.port("phpmq")) as peer:
+        for queue in ("a", "b", "c"):
+            peer.send(queue, b"x")
+        peer.send("b", b"y")
+    port = broker.port("http")
+    query = "destinations=true&overview=false&sort=waiting&order=desc&page_size=2"
+    with contextlib.closing(Stream(port, query)) as stream:
+        [name, told] = next(stream.events())
+        assert name == "destinations"
+        assert told["items"][0]["name"] == "b"
+        assert (len(told["items"]), told["total"]) == (2, 3)
+
+
+def test_a_head_of_it_ends_at_once(start: Start) -> None:
+    with Client(start(HTTP).port("http")) as client:
+        for _ in range(2):
+            answer = client.ask("HEAD", "/events")
+            assert (answer.status, answer.body) == (200, b"")
+
+
+# --- without a network ----------------------------------------------------------------------------
+
+
+class Reader:
+    """Takes events from the application, one at a time."""
+
+    def __init__(self, inside: Inside, visitor: Visitor, **query: bool) -> None:
+        self.pages = EventEndpoints(inside.context, tick=0.001)
+        [endpoint] = [each for each in inside.endpoints if each.path == "/events"]
+        assert endpoint.query is not None
+        self.identity: Any = inside.authenticator.user_snapshot.identity("anna")
+        call: Any = Call.__new__(Call)
+        call.query = endpoint.query(**query)
+        call.caller = visitor.caller
+        call.who = self
+        self.call = call
+        self.chunks = self.pages.events(call)
+
+    def current(self) -> Any:
+        return self.identity
+
+    async def next(self) -> bytes:
+        return await anext(self.chunks)
+
+
+@looped
+async def test_who_may_not_see_everything_is_not_told_everything(inside: Inside) -> None:
+    inside.add("anna", "q: browse")
+    reader = Reader(inside, inside.visitor())
+    assert await reader.next() == b"retry: 2000\n\n"
+    told = json.loads((await reader.next()).split(b"data: ")[1])
+    assert told["listeners"] == told["alarms"] == []
+    assert told["totals"]["destinations"] == 0
+
+
+@looped
+async def test_nothing_is_made_ahead_of_a_reader(inside: Inside) -> None:
+    """Whoever takes his time is then told what is true by then, and once."""
+    inside.add("anna")
+    visitor = inside.visitor()
+    reader = Reader(inside, visitor)
+    sent: list[Any] = []
+    may_go = asyncio.Event()
+
+    async def send(event: Any) -> None:
+        sent.append(event)
+        if len(sent) == 3:
+            await may_go.wait()
+
+    stream = EventStream(reader.pages, reader.call)
+    task = asyncio.ensure_future(stream({}, send, send))
+    await asyncio.sleep(0.05)
+    assert len(sent) == 3
+    assert reader.pages.open == 1
+    inside.clock.advance(5000)
+    may_go.set()
+    await asyncio.sleep(0.05)
+    visitor.caller.leaving.set()
+    await task
+    assert reader.pages.open == 0
+    assert sent[-1] == {"type": "http.response.body", "body": b"", "more_body": False}
+    told = [json.loads(each["body"].split(b"data: ")[1]) for each in sent[2:-1]]
+    assert told[1]["time"] - told[0]["time"] == 5000
+
+
+@looped
+async def test_it_ends_with_the_login(inside: Inside) -> None:
+    inside.add("anna")
+    reader = Reader(inside, inside.visitor())
+    await reader.next()
+    assert (await reader.next()).startswith(b"event: overview")
+    reader.identity = None
+    assert await reader.next() == b"event: logout\ndata: {}\n\n"
+    with pytest.raises(StopAsyncIteration):
+        await reader.next()
+
+
+@looped
+async def test_it_ends_with_the_connection(inside: Inside) -> None:
+    inside.add("anna")
+    visitor = inside.visitor()
+    reader = Reader(inside, visitor)
+    await reader.next()
+    await reader.next()
+    waiting = asyncio.ensure_future(reader.next())
+    await asyncio.sleep(0)
+    visitor.caller.leaving.set()
+    with pytest.raises(StopAsyncIteration):
+        await waiting
+
+
+@looped
+async def test_a_silent_stream_is_kept_alive(inside: Inside) -> None:
+    inside.add("anna")
+    reader = Reader(inside, inside.visitor(), overview=False)
+    await reader.next()
+    assert await reader.next() == b": keep-alive\n\n"

@@ -1,0 +1,388 @@
+"""One connection without a network: what is sent in pieces, slowly, at once, or not at all."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Coroutine
+from functools import wraps
+from typing import Any
+
+import h11
+import pytest
+
+from sluicemq.admin.api_context import ApiLimits
+from sluicemq.admin.app import Application
+from sluicemq.admin.http_session import PATIENCE_SECONDS, SLOWEST, HttpService, HttpSession
+from sluicemq.model.errors import AuthenticationFailed
+from sluicemq.model.rows import encode, row
+from sluicemq.protocols.access import OPEN, Admitted, Credentials, Open
+from sluicemq.protocols.transport import Session, Transport
+from tests.admin.world import context
+from tests.protocols.harness import RecordedTransport, RoomHarness
+
+HEAD = 4096
+STATUS = b"GET /api/v1/status HTTP/1.1\r\nHost: localhost\r\n\r\n"
+BODY = b"".join(encode([row("q", bytes(500))] * 40))
+POST = (
+    b"POST /api/v1/batches?writer=w&batch=0&partition=0&part=0&final=1 HTTP/1.1\r\n"
+    b"Host: localhost\r\nContent-Length: %d\r\n\r\n" % len(BODY)
+)
+LOOK = round(PATIENCE_SECONDS * 1000)
+
+Scenario = Callable[[], Coroutine[Any, Any, None]]
+
+
+def looped(scenario: Scenario) -> Callable[[], None]:
+    """The application's tasks need an event loop."""
+
+    @wraps(scenario)
+    def run() -> None:
+        asyncio.run(scenario())
+
+    return run
+
+
+class House(RoomHarness):
+    """Connections to the HTTP listener of a broker in memory."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.http = HttpService(Application(context(self.broker)), HEAD)
+
+    def open(self, transport: Transport) -> Session:
+        return HttpSession(transport, self.http, OPEN, host="127.0.0.1", tls=False)
+
+    def connect(self) -> RecordedTransport:
+        transport = RecordedTransport(self)
+        transport.session = self.open(transport)
+        self.links.append(transport)
+        return transport
+
+    async def rest(self) -> None:
+        """Let tasks and turns go on until nothing happens any more."""
+        for _ in range(50):
+            await asyncio.sleep(0)
+            self.turn()
+
+
+def answers(transport: RecordedTransport) -> list[tuple[int, bytes]]:
+    """Whole responses that have been written."""
+    client = h11.Connection(h11.CLIENT)
+    found = []
+    data = transport.written
+    while data:
+        client.send(h11.Request(method="GET", target="/", headers=[("Host", "x")]))
+        client.send(h11.EndOfMessage())
+        client.receive_data(data)
+        response = client.next_event()
+        assert isinstance(response, h11.Response), response
+        body = b""
+        while isinstance(event := client.next_event(), h11.Data):
+            body += bytes(event.data)
+        assert isinstance(event, h11.EndOfMessage)
+        found.append((response.status_code, body))
+        data = client.trailing_data[0]
+        client = h11.Connection(h11.CLIENT)
+    return found
+
+
+@looped
+async def test_any_pieces_make_the_same_request() -> None:
+    house = House()
+    for step in (1, 7, 1000):
+        transport = house.connect()
+        for start in range(0, len(STATUS), step):
+            transport.session.receive(STATUS[start : start + step])
+        await house.rest()
+        [(status, body)] = answers(transport)
+        assert status == 200
+        assert house.broker.identity.hex().encode() in body
+        assert transport.open
+
+
+@looped
+async def test_requests_that_come_at_once_are_answered_in_order() -> None:
+    house = House()
+    transport = house.connect()
+    transport.session.receive(STATUS + STATUS.replace(b"status", b"nothing") + STATUS)
+    await house.rest()
+    assert [status for status, _ in answers(transport)] == [200, 404, 200]
+
+
+class WaitingAccess(Open):
+    """Access whose logins wait until they are cancelled."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.guest = None
+        self.waiting: list[Admitted] = []
+
+    def login(self, peer: str, credentials: Credentials, admitted: Admitted) -> None:
+        self.waiting.append(admitted)
+
+    def cancel_login(self) -> None:
+        while self.waiting:
+            self.waiting.pop()(AuthenticationFailed("the connection was closed"))
+
+
+@pytest.mark.parametrize("end", ["closed", "end_of_input", "shutdown", "disconnect"])
+def test_end_of_a_connection_withdraws_its_login(end: str) -> None:
+    asyncio.run(withdraw_login(end, *(["bye"] if end == "disconnect" else [])))
+
+
+async def withdraw_login(end: str, *arguments: str) -> None:
+    house = House()
+    access = WaitingAccess()
+    transport = RecordedTransport(house)
+    transport.session = HttpSession(transport, house.http, access, host="127.0.0.1", tls=False)
+    shown = b"\r\nAuthorization: Basic YW5uYTp4\r\n\r\n"
+    transport.session.receive(STATUS.replace(b"\r\n\r\n", shown))
+    await house.rest()
+    assert len(access.waiting) == len(house.http.state.tasks) == 1
+    getattr(transport.session, end)(*arguments)
+    await house.rest()
+    assert access.waiting == []
+    assert not house.http.state.tasks, "the request still waits for its login"
+
+
+@looped
+async def test_a_body_in_pieces_is_one_part() -> None:
+    house = House()
+    transport = house.connect()
+    data = POST + BODY
+    for start in range(0, len(data), 999):
+        transport.session.receive(data[start : start + 999])
+        await house.rest()
+    assert answers(transport)[0][0] == 200
+    assert len(house.bodies("q")) == 40
+
+
+@looped
+async def test_a_part_is_answered_when_it_is_on_disk_and_so_is_its_repetition() -> None:
+    house = House()
+    first, second = house.connect(), house.connect()
+    for transport in (first, second):
+        transport.session.receive(POST + BODY)
+    for _ in range(50):
+        await asyncio.sleep(0)  # without a turn: nothing is given to the journal
+    assert first.written == second.written == b""
+    await house.rest()
+    assert [b'"already":false' in first.written, b'"already":true' in second.written] == [True] * 2
+    assert len(house.bodies("q")) == 40
+
+
+@pytest.mark.parametrize(
+    "data",
+    [
+        b"\r\n\r\n\r\n",
+        b"HELO\r\n\r\n",
+        b"GET /\xff HTTP/1.1\r\nHost: localhost\r\n\r\n",
+        b"GET / HTTP/1.1\r\n\r\n",
+        b"GET / HTTP/1.1\r\nHost: a\r\nHost: b\r\n\r\n",
+        b"GET / HTTP/1.1\r\nHost: a\r\n folded\r\nbad name: x\r\n\r\n",
+        b"POST / HTTP/1.1\r\nHost: a\r\nContent-Length: -1\r\n\r\n",
+        b"POST / HTTP/1.1\r\nHost: a\r\nContent-Length: 1\r\nContent-Length: 2\r\n\r\n",
+        b"GET / HTTP/1.1\nHost: a\n\n",
+        b"GET / HTTP/1.1\r\nHost: a\nA: b\r\n\r\n",
+        b"GET / HTTP/1.1\r\nHost: a\r\n\n",
+        b"GET / HTTP/1.1\r\nHost: a\r\n\nGET / HTTP/1.1\r\n\r\n",
+        b"\nGET / HTTP/1.1\r\nHost: a\r\n\r\n",
+        b"GET / HTTP/1.1\r\nHost: a\r\nA: b\rB: c\r\n\r\n",
+        b"GET / HTTP/1.1\r\nHost: a\r\nA: b\r\n folded\r\n\r\n",
+        b"GET / HTTP/1.1\r\nHost: a\r\nA: b\r\n\tfolded\r\n\r\n",
+        b"GET / HTTP/1.1\r\nHost : a\r\n\r\n",
+        b"GET / HTTP/1.1\r\nHost: a\r\nA\0: b\r\n\r\n",
+        b"POST / HTTP/1.1\r\nHost: a\r\nContent-Length: 5\r\nTransfer-Encoding: chunked\r\n\r\n",
+        b"POST / HTTP/1.1\r\nHost: a\r\nTransfer-Encoding: chunked\r\ncontent-length: 0\r\n\r\n",
+        b"POST / HTTP/1.1\r\nHost: a\r\nContent-Length: 1\r\nContent-Length: 1\r\n\r\na",
+        b"POST / HTTP/1.1\r\nHost: a\r\nContent-Length: 1, 1\r\n\r\na",
+        b"POST / HTTP/1.1\r\nHost: a\r\nContent-Length: +1\r\n\r\na",
+        b"POST / HTTP/1.1\r\nHost: a\r\nContent-Length : 1\r\n\r\na",
+        b"POST / HTTP/1.1\r\nHost: a\r\nTransfer-Encoding : chunked\r\n\r\n0\r\n\r\n",
+        b"POST / HTTP/1.1\r\nHost: a\r\nTransfer-Encoding: gzip, chunked\r\n\r\n0\r\n\r\n",
+        b"POST / HTTP/1.1\r\nHost: a\r\nTransfer-Encoding: identity\r\n\r\n",
+        b"POST / HTTP/1.1\r\nHost: a\r\nTransfer-Encoding: xchunked\r\n\r\n",
+        b"POST / HTTP/1.1\r\nHost: a\r\nTransfer-Encoding: \x0bchunked\r\n\r\n",
+        b"POST / HTTP/1.1\r\nHost: a\r\n" + b"Transfer-Encoding: chunked\r\n" * 2 + b"\r\n",
+        b"POST / HTTP/1.0\r\nTransfer-Encoding: chunked\r\n\r\n0\r\n\r\n",
+        b"GET /" + b"a" * HEAD * 2,
+        b"GET / HTTP/1.1\r\nHost: localhost\r\n" + b"A: b\r\n" * HEAD,
+    ],
+)
+@pytest.mark.parametrize("step", [1, 1000])
+def test_what_is_no_request_is_refused_in_json(data: bytes, step: int) -> None:
+    async def scenario() -> None:
+        house = House()
+        transport = house.connect()
+        for start in range(0, len(data), step):
+            if transport.open:
+                transport.session.receive(data[start : start + step])
+        await house.rest()
+        [(status, body)] = answers(transport)
+        assert status == 400
+        assert b'"bad-request"' in body
+        assert not transport.open
+
+    asyncio.run(scenario())
+
+
+CHUNKED = (
+    b"POST /api/v1/batches?writer=w&batch=0&partition=0&part=0&final=1 HTTP/1.1\r\n"
+    b"Host: localhost\r\nTransfer-Encoding: chunked\r\n\r\n"
+)
+
+
+@pytest.mark.parametrize(
+    "rest",
+    [
+        b"0x5\r\nhello\r\n0\r\n\r\n",
+        b"-1\r\n",
+        b"+1\r\n",
+        b"g\r\n",
+        b"5 5\r\nhello\r\n0\r\n\r\n",
+        b"5;a\rb\r\nhello\r\n0\r\n\r\n",
+        b"5;a\nb\r\nhello\r\n0\r\n\r\n",
+        b"5\nhello\n0\n\n\r\n",
+        b"12345678901234567\r\n",
+        b"5\r\nhelloXX0\r\n\r\n",
+        b"0\r\nA: b\nB: c\r\n\r\n",
+        b"0\r\nContent-Length: 5\r\nContent-Length: 5\r\n\r\n",
+    ],
+)
+def test_chunks_that_can_be_read_in_two_ways_are_refused(rest: bytes) -> None:
+    async def scenario() -> None:
+        house = House()
+        transport = house.connect()
+        transport.session.receive(CHUNKED)
+        for byte in rest:
+            if transport.open:
+                transport.session.receive(bytes((byte,)))
+        await house.rest()
+        [(status, _)] = answers(transport)
+        assert status == 400
+        assert not transport.open
+
+    asyncio.run(scenario())
+
+
+@looped
+async def test_well_formed_chunks_only_lack_a_length() -> None:
+    house = House()
+    transport = house.connect()
+    for byte in CHUNKED + b'1;a="b"\r\n{\r\n1\r\n}\r\n0\r\nTrailer: x\r\n\r\n':
+        transport.session.receive(bytes((byte,)))
+    await house.rest()
+    [(status, body)] = answers(transport)
+    assert (status, b"length-required" in body) == (411, True)
+
+
+@looped
+async def test_a_head_that_does_not_come() -> None:
+    """Nor one that comes a byte at a time; who has been served may wait for the next."""
+    house = House()
+    silent, slow, idle = house.connect(), house.connect(), house.connect()
+    idle.session.receive(STATUS)
+    slow.session.receive(STATUS[:-2])
+    await house.rest()
+    house.turn(LOOK)
+    assert silent.open
+    assert slow.open
+    slow.session.receive(b"A")
+    house.turn(LOOK)
+    for transport in (silent, slow):
+        [(status, body)] = answers(transport)
+        assert (status, b"too-slow" in body, transport.open) == (408, True, False)
+    assert idle.open
+
+
+@looped
+async def test_a_body_that_comes_too_slowly() -> None:
+    house = House()
+    slow, steady = house.connect(), house.connect()
+    for transport in (slow, steady):
+        transport.session.receive(POST)
+    step = round(SLOWEST * PATIENCE_SECONDS)
+    large = POST.replace(b"%d" % len(BODY), b"%d" % (4 * step))
+    quick = house.connect()
+    quick.session.receive(large)
+    await house.rest()
+    for _ in range(3):
+        house.turn(LOOK)
+        slow.session.receive(b"x") if slow.open else None
+        if quick.open:
+            quick.session.receive(bytes(step))
+        await house.rest()
+    [(status, body)] = answers(slow)
+    assert (status, b"too-slow" in body, slow.open) == (408, True, False)
+    assert quick.open
+    assert house.bodies("q") == []
+
+
+@looped
+async def test_the_end_of_input() -> None:
+    """What was asked completely is answered, and then it is over."""
+    house = House()
+    asked, half, idle = house.connect(), house.connect(), house.connect()
+    asked.session.receive(POST + BODY)
+    half.session.receive(POST + BODY[:-1])
+    idle.session.receive(STATUS)
+    await asyncio.sleep(0)
+    asked.session.end_of_input()
+    half.session.end_of_input()
+    await house.rest()
+    idle.session.end_of_input()
+    await house.rest()
+    assert answers(asked)[0][0] == 200
+    assert [transport.open for transport in (asked, half, idle)] == [False, False, False]
+    assert len(house.bodies("q")) == 40
+
+
+@looped
+async def test_a_connection_lost_in_the_middle() -> None:
+    house = House()
+    transport = house.connect()
+    transport.session.receive(POST + BODY[:-1])
+    await house.rest()
+    transport.session.closed()
+    await house.rest()
+    assert house.bodies("q") == []
+    other = house.connect()
+    other.session.receive(POST + BODY)
+    await house.rest()
+    assert answers(other)[0][0] == 200
+
+
+@looped
+async def test_a_stop() -> None:
+    """Who waits for nothing goes at once; an answer under way is given."""
+    house = House()
+    idle, busy = house.connect(), house.connect()
+    busy.session.receive(POST + BODY[:-1])
+    await house.rest()
+    for transport in (idle, busy):
+        transport.session.shutdown()
+    assert not idle.open
+    assert busy.open
+    busy.session.receive(BODY[-1:])
+    await house.rest()
+    assert answers(busy)[0][0] == 200
+    assert not busy.open
+
+
+@looped
+async def test_bodies_wait_for_room() -> None:
+    """All together they take no more than the budget."""
+    house = House()
+    house.http = HttpService(
+        Application(context(house.broker, limits=ApiLimits(part=1 << 28))), HEAD
+    )
+    announced = POST.replace(b"%d" % len(BODY), b"%d" % (1 << 28))
+    first, second = house.connect(), house.connect()
+    first.session.receive(announced)
+    await house.rest()
+    second.session.receive(POST + BODY)
+    await house.rest()
+    assert second.written == b""
+    first.session.closed()
+    await house.rest()
+    assert answers(second)[0][0] == 200

@@ -1,0 +1,349 @@
+"""What is done with messages over HTTP: by id, by selector, all."""
+
+from __future__ import annotations
+
+import asyncio
+from typing import Any
+
+import pytest
+
+from sluicemq.admin.api_context import ApiLimits
+from sluicemq.broker import ManualClock, Window
+from sluicemq.model.destination import Address, Kind
+from sluicemq.model.message import Durability
+from tests.admin.inside import Inside, Visitor
+from tests.admin.stock import held, looped, queue, read, send, topic, waiting
+from tests.broker.support import DAY, Reader
+
+ACTIONS = "/destinations/queue/q/messages/actions"
+TARGET = {"kind": "queue", "name": "target"}
+
+
+async def act(visitor: Visitor, path: str = ACTIONS, **body: Any) -> Any:
+    answer = await visitor.ask("POST", path, body)
+    assert answer.status == 200, answer
+    return answer.json()
+
+
+def ids(numbers: list[int]) -> list[str]:
+    return [str(number) for number in numbers]
+
+
+@pytest.mark.parametrize("durability", [Durability.LAZY, Durability.SYNC, Durability.NONE])
+@looped
+async def test_moved_by_id(inside: Inside, durability: Durability) -> None:
+    broker = inside.broker
+    numbers = send(queue(broker), "a", "b", "c", broker=broker, durability=durability)
+    prefix = "" if durability else "m"
+    wanted = [f"{prefix}{numbers[2]}", f"{prefix}{numbers[0]}", f"{prefix}{numbers[0]}", "77"]
+    visitor = inside.visitor(local=True)
+    done = await act(visitor, action="move", ids=wanted, target=TARGET)
+    assert (done["done"], done["next"]) == (2, None)
+    assert done["failed"] == [{"id": "77", "reason": "not-found"}]
+    assert waiting(broker) == ["b"]
+    assert waiting(broker, "target") == ["c", "a"]
+    assert broker.journal.stats().live == (3 if durability else 0)
+    assert inside.said()[-1].endswith("move to target: done 2, failed 1 done")
+    again = await act(visitor, action="move", ids=wanted, target=TARGET)
+    assert (again["done"], len(again["failed"])) == (0, 3)
+    assert waiting(broker, "target") == ["c", "a"]
+
+
+@looped
+async def test_a_message_that_is_moved_keeps_its_end_and_its_time(inside: Inside) -> None:
+    broker = inside.broker
+    jobs = queue(broker)
+    queue(broker, "short", message_ttl=100)
+    wall = broker.clock.wall
+    [first] = send(jobs, "ends", broker=broker, expiration=wall + 9000)
+    [second] = send(jobs, "later", broker=broker, deliver_at=wall + 5000)
+    [third] = send(jobs, "old", broker=broker, timestamp=wall - DAY)
+    visitor = inside.visitor(local=True)
+    await act(visitor, action="move", ids=ids([first, second]), target=TARGET)
+    target = broker.destinations[Address(Kind.QUEUE, "target")].queue
+    [ends] = target.everything
+    assert ends.expiration == wall + 9000
+    [later] = target.delayed.values()
+    assert later.delivered == broker.clock.steady + 5000
+    done = await act(
+        visitor, action="move", ids=ids([third]), target={"kind": "queue", "name": "short"}
+    )
+    assert done["done"] == 1
+    assert waiting(broker, "short") == ["old"]  # its life there begins now
+
+
+@looped
+async def test_all_are_moved_in_order_and_what_comes_meanwhile_is_not(inside: Inside) -> None:
+    broker = inside.broker
+    jobs = queue(broker)
+    send(jobs, *[str(number) for number in range(500)], broker=broker)
+    send(jobs, "urgent", broker=broker, priority=9)
+    send(jobs, "delayed", broker=broker, deliver_at=broker.clock.wall + 1000)
+    object.__setattr__(inside.context, "limits", ApiLimits(action_seconds=0.0))
+    visitor = inside.visitor(local=True)
+    done = await act(visitor, action="move", all=True, target=TARGET)
+    total = done["done"]
+    send(jobs, "new", broker=broker)
+    rounds = 1
+    object.__setattr__(inside.context, "limits", ApiLimits(action_seconds=0.001))
+    while done["next"] is not None:
+        done = await act(visitor, action="move", all=True, target=TARGET, after=done["next"])
+        total += done["done"]
+        rounds += 1
+    assert (total, done["failed"]) == (501, [])
+    assert rounds > 1
+    assert waiting(broker) == ["new", "delayed"]
+    assert waiting(broker, "target") == ["urgent", *[str(number) for number in range(500)]]
+    done = await act(visitor, action="move", all=True, state="delayed", target=TARGET)
+    assert done["done"] == 1
+    assert waiting(broker) == ["new"]
+
+
+@looped
+async def test_a_queue_moved_and_copied_onto_itself_ends(inside: Inside) -> None:
+    broker = inside.broker
+    jobs = queue(broker)
+    send(jobs, "a", "b", broker=broker)
+    visitor = inside.visitor(local=True)
+    itself = {"kind": "queue", "name": "q"}
+    assert (await act(visitor, action="move", all=True, target=itself))["done"] == 2
+    assert (await act(visitor, action="copy", all=True, target=itself))["done"] == 2
+    assert waiting(broker) == ["a", "b", "a", "b"]
+
+
+@looped
+async def test_what_a_selector_selects_up_to_a_number(inside: Inside) -> None:
+    broker = inside.broker
+    jobs = queue(broker)
+    for number in range(30):
+        send(jobs, str(number), broker=broker, properties={"n": number})
+    visitor = inside.visitor(local=True)
+    done = await act(visitor, action="delete", selector="n >= 10", limit=5)
+    assert done["done"] == 5
+    done = await act(visitor, action="delete", selector="n >= 10", limit=5, after=done["next"])
+    assert done["done"] == 5
+    assert waiting(broker) == [str(number) for number in (*range(10), *range(20, 30))]
+    done = await act(visitor, action="copy", selector="n = 3", target=TARGET)
+    assert (done["done"], done["next"]) == (1, None)
+    assert waiting(broker, "target") == ["3"]
+    assert len(waiting(broker)) == 20
+
+
+@looped
+async def test_what_is_in_flight_may_be_deleted_copied_and_taken_back_but_not_moved(
+    inside: Inside,
+) -> None:
+    broker = inside.broker
+    jobs = queue(broker, max_attempts=1)
+    send(jobs, "a", "b", "c", broker=broker)
+    reader = read(broker, jobs, 3)
+    first, second, third = held(reader.consumer)
+    visitor = inside.visitor(local=True)
+    done = await act(visitor, action="move", ids=ids([first]), target=TARGET)
+    assert done["failed"] == [{"id": str(first), "reason": "in-flight"}]
+    assert (await act(visitor, action="delete", ids=ids([first])))["done"] == 1
+    assert (await act(visitor, action="copy", ids=ids([second]), target=TARGET))["done"] == 1
+    assert not broker.settle(reader.consumer, first)
+    assert waiting(broker, "target") == ["b"]
+    broker.revoke(reader.consumer.window)
+    broker.suspend(reader.consumer)
+    # it may be tried once only, but that a person takes it back is no failure of its own
+    assert (await act(visitor, action="redeliver", ids=ids([third])))["done"] == 1
+    assert waiting(broker) == ["c"]
+    assert held(reader.consumer) == [second]
+
+
+@looped
+async def test_what_a_transaction_holds_is_left_alone(inside: Inside) -> None:
+    broker = inside.broker
+    jobs = queue(broker)
+    send(jobs, "a", broker=broker)
+    reader = read(broker, jobs)
+    [number] = held(reader.consumer)
+    transaction = broker.transactions.begin()
+    broker.transactions.settle(transaction, reader.consumer, number)
+    visitor = inside.visitor(local=True)
+    for action in ("delete", "redeliver", "origin"):
+        done = await act(visitor, action=action, ids=ids([number]))
+        reason = "no-origin" if action == "origin" else "in-transaction"
+        assert done["failed"] == [{"id": str(number), "reason": reason}]
+    broker.transactions.rollback(transaction)
+    broker.flush()
+    assert jobs.unacked == 1
+
+
+@looped
+async def test_what_is_delayed_is_made_ready(inside: Inside) -> None:
+    broker = inside.broker
+    jobs = queue(broker, retry_delay=5000)
+    [failed] = send(jobs, "failed", broker=broker)
+    reader = read(broker, jobs)
+    broker.time_out(reader.consumer, [failed])
+    reader.detach()
+    [scheduled] = send(jobs, "scheduled", broker=broker, deliver_at=broker.clock.wall + 9000)
+    send(jobs, "waits", broker=broker)
+    visitor = inside.visitor(local=True)
+    done = await act(visitor, action="redeliver", ids=ids([failed, scheduled]))
+    assert done["done"] == 2
+    assert waiting(broker) == ["failed", "waits", "scheduled"]
+    assert not jobs.queue.delayed
+    assert isinstance(broker.clock, ManualClock)
+    broker.clock.advance(20_000)
+    broker.tick()
+    broker.flush()
+    assert waiting(broker) == ["failed", "waits", "scheduled"]
+
+
+@looped
+async def test_a_target_that_is_full_ends_it(inside: Inside) -> None:
+    broker = inside.broker
+    send(queue(broker), "a", "b", "c", "d", broker=broker)
+    queue(broker, "target", max_messages=2)
+    visitor = inside.visitor(local=True)
+    done = await act(visitor, action="move", all=True, target=TARGET)
+    assert done["done"] == 2
+    assert [each["reason"] for each in done["failed"]] == ["target-full"]
+    assert done["next"] is None
+    assert waiting(broker) == ["c", "d"]
+    assert waiting(broker, "target") == ["a", "b"]
+
+
+@looped
+async def test_a_dead_letter_goes_back_as_it_was(inside: Inside) -> None:
+    broker = inside.broker
+    jobs = queue(broker, dead_letter=True)
+    send(jobs, "a", "b", broker=broker, properties={"mine": 1})
+    reader = read(broker, jobs)
+    for number in held(reader.consumer):
+        broker.dead_letter(jobs.queue, number, "rejected")
+    reader.detach()
+    send(broker.queue("q.dlq"), "never dead", broker=broker)
+    visitor = inside.visitor(local=True)
+    path = "/destinations/queue/q.dlq/messages"
+    [first, *_] = (await visitor.ask("GET", path)).json()["items"]
+    shown = (await visitor.ask("GET", f"{path}/{first['id']}")).json()["dead_letter"]
+    assert (shown["reason"], shown["attempts"], shown["subscription"]) == ("rejected", 1, "")
+    assert shown["origin"] == {"kind": "queue", "name": "q"}
+    done = await act(visitor, f"{path}/actions", action="origin", all=True)
+    assert done["done"] == 2
+    assert [each["reason"] for each in done["failed"]] == ["no-origin"]
+    assert waiting(broker) == ["a", "b"]
+    assert waiting(broker, "q.dlq") == ["never dead"]
+    for delivery in jobs.queue.everything:
+        assert broker.core.read(delivery).properties == {"mine": 1}
+        assert delivery.attempts == 0
+
+
+@looped
+async def test_a_dead_letter_of_a_topic_goes_back_to_its_subscription(inside: Inside) -> None:
+    broker = inside.broker
+    news = topic(broker, "news", dead_letter=True)
+    one, two = (broker.subscribe(news, name, durable=True) for name in ("one", "two"))
+    send(news, "a", broker=broker)
+    for subscription in (one, two):
+        reader = Reader(broker)
+        reader.consumer = broker.attach(subscription, reader, Window(9, True))
+        for number in held(reader.consumer):
+            broker.dead_letter(subscription, number, "rejected")
+        reader.detach()
+    dead = broker.queue("news.dlq")
+    letters = [each.sequence for each in dead.queue.browse()]
+    assert len(letters) == 2
+    visitor = inside.visitor(local=True)
+    path = "/destinations/queue/news.dlq/messages/actions"
+    assert (await act(visitor, path, action="origin", ids=ids(letters[:1])))["done"] == 1
+    assert (one.waiting, two.waiting) == (1, 0)
+    broker.unsubscribe(two)
+    done = await act(visitor, path, action="origin", ids=ids(letters[1:]))
+    assert [each["reason"] for each in done["failed"]] == ["origin-gone"]
+    assert dead.waiting == 1
+
+
+@looped
+async def test_nothing_comes_of_a_request_that_is_not_clear(inside: Inside) -> None:
+    send(queue(inside.broker), "a", broker=inside.broker)
+    visitor = inside.visitor(local=True)
+    for body in (
+        {"action": "delete"},
+        {"action": "delete", "all": True, "ids": ["1"]},
+        {"action": "delete", "all": True, "selector": "n = 1"},
+        {"action": "delete", "selector": "   "},
+        {"action": "move", "all": True},
+        {"action": "delete", "all": True, "target": TARGET},
+        {"action": "move", "all": True, "target": {"kind": "queue"}},
+        {"action": "explode", "all": True},
+        {"action": "delete", "all": True, "after": "x"},
+        {"action": "delete", "ids": ["1"] * 1001},
+        {"action": "delete", "selector": "n ="},
+        {"action": "delete", "all": True, "limit": -1},
+        [],
+    ):
+        answer = await visitor.ask("POST", ACTIONS, body)
+        assert answer.status == 400, body
+    assert waiting(inside.broker) == ["a"]
+    assert Address(Kind.QUEUE, "target") not in inside.broker.destinations
+
+
+@looped
+async def test_who_may_act(inside: Inside) -> None:
+    broker = inside.broker
+    jobs = queue(broker)
+    [number] = send(jobs, "a", broker=broker)
+    queue(broker, "target")
+    inside.add("root", superuser=True)
+    inside.add("looker", "*: browse produce")
+    inside.add("taker", "q: consume browse", "hidden: browse")
+    looker, taker = inside.visitor(), inside.visitor()
+    await looker.login("looker")
+    await taker.login("taker")
+    one = ids([number])
+    refused = (
+        (looker, {"action": "delete", "ids": one}),
+        (looker, {"action": "move", "ids": one, "target": TARGET}),
+        (looker, {"action": "redeliver", "ids": one}),
+        (looker, {"action": "origin", "ids": one}),
+        (taker, {"action": "move", "ids": one, "target": TARGET}),
+        (taker, {"action": "copy", "ids": one, "target": TARGET}),
+        (taker, {"action": "delete", "all": True}),
+    )
+    for visitor, body in refused:
+        answer = await visitor.ask("POST", ACTIONS, body)
+        assert (answer.status, answer.code) == (403, "forbidden"), body
+        assert inside.said()[-1].endswith("403")
+    assert waiting(broker) == ["a"]
+    assert (await act(looker, action="copy", ids=one, target=TARGET))["done"] == 1
+    assert (await act(taker, action="delete", ids=one))["done"] == 1
+
+
+@looped
+async def test_a_dead_letter_goes_back_only_where_one_may_send(inside: Inside) -> None:
+    broker = inside.broker
+    jobs = queue(broker, dead_letter=True)
+    send(jobs, "a", broker=broker)
+    reader = read(broker, jobs)
+    broker.dead_letter(jobs.queue, held(reader.consumer)[0], "rejected")
+    reader.detach()
+    inside.add("root", superuser=True)
+    inside.add("anna", "*.dlq: consume browse")
+    visitor = inside.visitor()
+    await visitor.login("anna")
+    path = "/destinations/queue/q.dlq/messages/actions"
+    done = await act(visitor, path, action="origin", all=True)
+    assert [each["reason"] for each in done["failed"]] == ["forbidden"]
+    assert waiting(broker) == []
+    assert waiting(broker, "q.dlq") == ["a"]
+
+
+@looped
+async def test_others_have_their_turn_while_many_are_moved(inside: Inside) -> None:
+    broker = inside.broker
+    send(queue(broker), *["x"] * 3000, broker=broker)
+    visitor = inside.visitor(local=True)
+    inside.scan_time.limit = 200
+    moving = asyncio.ensure_future(act(visitor, action="move", all=True, target=TARGET))
+    turns = 0
+    while not moving.done():
+        await asyncio.sleep(0)
+        turns += 1
+    assert moving.result()["done"] == 3000
+    assert turns > 5

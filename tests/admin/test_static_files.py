@@ -1,0 +1,256 @@
+"""The console's files as they are served, and what they may not contain."""
+
+from __future__ import annotations
+
+import gzip
+import http.client
+import re
+from collections.abc import Iterator
+from contextlib import contextmanager
+from html.parser import HTMLParser
+from importlib import resources
+
+import pytest
+
+from sluicemq.admin.static_files import (
+    INDEX,
+    MEDIA,
+    POLICY,
+    StaticFile,
+    StaticFiles,
+    imported,
+    load_static_files,
+)
+from tests.admin.client import HTTP, Answer
+from tests.server.conftest import Start
+
+
+@contextmanager
+def asking(port: int) -> Iterator[http.client.HTTPConnection]:
+    connection = http.client.HTTPConnection("127.0.0.1", port, timeout=30)
+    try:
+        yield connection
+    finally:
+        connection.close()
+
+
+def ask(
+    connection: http.client.HTTPConnection, path: str, method: str = "GET", **headers: str
+) -> Answer:
+    connection.putrequest(method, path, skip_accept_encoding=True)
+    for name, value in headers.items():
+        connection.putheader(name.replace("_", "-"), value)
+    connection.endheaders()
+    answer = connection.getresponse()
+    found = {name.lower(): value for name, value in answer.getheaders()}
+    return Answer(answer.status, found, answer.read())
+
+
+@pytest.fixture
+def port(start: Start) -> int:
+    return start(HTTP).port("http")
+
+
+def modules() -> dict[str, str]:
+    files = load_static_files().files
+    return {name: file.content.decode() for name, file in files.items() if name.endswith(".js")}
+
+
+class Elements(HTMLParser):
+    """What stands in a page."""
+
+    def __init__(self, text: str) -> None:
+        super().__init__()
+        self.tags: list[tuple[str, dict[str, str]]] = []
+        self.texts: dict[str, str] = {}
+        self.feed(text)
+
+    def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
+        self.tags.append((tag, {name: value or "" for name, value in attrs}))
+
+    def handle_data(self, data: str) -> None:
+        if self.tags and data.strip():
+            tag = self.tags[-1][0]
+            self.texts[tag] = self.texts.get(tag, "") + data
+
+
+def test_who_comes_without_a_path_is_led_to_the_console(port: int) -> None:
+    with asking(port) as connection:
+        for path in ("/", "/console"):
+            answer = ask(connection, path)
+            assert (answer.status, answer.headers["location"]) == (307, "console/")
+        assert ask(connection, "/console/").status == 200
+
+
+def test_the_page_brings_no_script_and_no_style_of_its_own(port: int) -> None:
+    with asking(port) as connection:
+        answer = ask(connection, "/console/")
+    assert answer.headers["content-type"] == "text/html; charset=utf-8"
+    assert answer.headers["cache-control"] == "no-cache"
+    assert answer.headers["x-content-type-options"] == "nosniff"
+    assert answer.headers["content-security-policy"] == POLICY
+    assert "unsafe" not in POLICY
+    elements = Elements(answer.body.decode())
+    assert not elements.texts.keys() & {"script", "style"}
+    for tag, attributes in elements.tags:
+        assert tag != "base"
+        assert "style" not in attributes
+        assert not [name for name in attributes if name.startswith("on")]
+        for name in ("src", "href"):
+            assert "//" not in attributes.get(name, "")
+    scripts = [attributes for tag, attributes in elements.tags if tag == "script"]
+    assert all(attributes["src"] for attributes in scripts)
+
+
+def test_files_may_be_kept_for_ever_as_their_path_says_what_is_in_them(port: int) -> None:
+    here = load_static_files()
+    with asking(port) as connection:
+        for name in ("app.js", "pages/overview.js", "tokens.css", "icon.svg"):
+            answer = ask(connection, f"/console/{here.version}/{name}")
+            assert answer.status == 200
+            assert answer.body == here.files[name].content
+            assert "immutable" in answer.headers["cache-control"]
+            assert answer.headers["x-content-type-options"] == "nosniff"
+            assert answer.headers["content-type"].partition(";")[0] in (
+                "text/javascript",
+                "text/css",
+                "image/svg+xml",
+            )
+
+
+def test_who_has_a_file_is_not_sent_it_again(port: int) -> None:
+    with asking(port) as connection:
+        first = ask(connection, "/console/")
+        again = ask(connection, "/console/", If_None_Match=first.headers["etag"])
+        assert (again.status, again.body) == (304, b"")
+        other = ask(connection, "/console/", If_None_Match='"other"')
+        assert other.body == first.body
+
+
+def test_small_on_the_way_for_those_who_understand_gzip(port: int) -> None:
+    here = load_static_files()
+    path = f"/console/{here.version}/app.js"
+    with asking(port) as connection:
+        answer = ask(connection, path, Accept_Encoding="br, gzip")
+        assert answer.headers["content-encoding"] == "gzip"
+        assert answer.headers["vary"] == "Accept-Encoding"
+        assert gzip.decompress(answer.body) == here.files["app.js"].content
+        head = ask(connection, path, "HEAD", Accept_Encoding="gzip")
+        assert (head.status, head.body) == (200, b"")
+
+
+def test_there_is_nothing_but_the_files(port: int) -> None:
+    here = load_static_files()
+    paths = (
+        "/console/app.js",
+        f"/console/{here.version}",
+        f"/console/{here.version}/",
+        f"/console/{here.version}/{INDEX}",
+        f"/console/{here.version}/nothing.js",
+        f"/console/{'0' * 16}/app.js",
+        f"/console/{here.version}/../../app.py",
+        f"/console/{here.version}/%2e%2e/%2e%2e/app.py",
+        f"/console/{here.version}/..%2f..%2fapp.py",
+        f"/console/{here.version}//etc/passwd",
+        f"/console/{here.version}/pages/../app.js",
+        f"/console/{here.version}/app.js%00",
+        f"/console/{here.version}/app.js%FF",
+        "/console/../api/v1/status",
+    )
+    with asking(port) as connection:
+        for path in paths:
+            answer = ask(connection, path)
+            assert (answer.status, answer.code) == (404, "not-found"), path
+        assert ask(connection, "/console/", "POST").status == 405
+
+
+def test_one_needs_no_login_to_see_the_page(start: Start) -> None:
+    broker = start(HTTP, environment={"SLUICEMQ_IDENTITY__REQUIRED": "always"})
+    with asking(broker.port("http")) as connection:
+        assert ask(connection, "/console/").status == 200
+        assert ask(connection, "/api/v1/status").status == 401
+
+
+def test_every_file_has_a_kind_and_is_used() -> None:
+    files = load_static_files().files
+    assert {name.rpartition(".")[2] for name in files} <= set(MEDIA)
+    everything = {
+        str(entry)
+        for entry in (resources.files("sluicemq.admin") / "console").iterdir()
+        if entry.is_file()
+    }
+    assert len(everything) == len([name for name in files if "/" not in name])
+    index = files[INDEX].content.decode()
+    sources = modules()
+    loaded = set(imported("app.js", sources)) | {"theme.js"}
+    while (
+        more := {
+            module
+            for name in loaded
+            for first in lazily(name, sources[name])
+            for module in imported(first, sources)
+        }
+        - loaded
+    ):
+        loaded |= more
+    assert loaded == set(sources), "modules that nobody asks for, or that are not there"
+    for name in set(files) - set(sources) - {INDEX}:
+        assert f"/{name}" in index, name
+
+
+def lazily(name: str, source: str) -> list[str]:
+    """What a module imports when it is needed."""
+    folder = name.rpartition("/")[0]
+    found = re.findall(r'import\("\./([^"]+)"\)', source)
+    return [f"{folder}/{each}" if folder else each for each in found]
+
+
+def test_what_the_overview_needs_is_asked_for_at_once() -> None:
+    index = load_static_files().files[INDEX].content.decode()
+    sources = modules()
+    for name in (*imported("app.js", sources), *imported("pages/overview.js", sources)):
+        assert (
+            index.count(f'rel="modulepreload" href="{load_static_files().version}/{name}"') == 1
+        ), name
+
+
+FORBIDDEN = re.compile(
+    r"innerHTML|outerHTML|insertAdjacentHTML|document\.write|DOMParser|createContextualFragment"
+    r"|srcdoc|\beval\b|new Function|javascript:|\.setHTML|trustedTypes|setAttribute\(\"style"
+)
+
+
+def test_no_text_becomes_markup_and_nothing_comes_from_elsewhere() -> None:
+    """The policy forbids it, too: this says so before a browser does."""
+    for name, source in modules().items():
+        assert not FORBIDDEN.search(source), name
+        assert set(re.findall(r"https?://[^\"'` )]+", source)) <= {"http://www.w3.org/2000/svg"}, (
+            name
+        )
+    for name, file in load_static_files().files.items():
+        if name.endswith(".css"):
+            assert b"url(" not in file.content, name
+            assert b"@import" not in file.content, name
+
+
+def test_another_content_has_another_version(monkeypatch: pytest.MonkeyPatch) -> None:
+    from sluicemq.admin import static_files
+
+    before = load_static_files()
+    contents = {name: file.content for name, file in before.files.items()}
+    contents["app.js"] += b"\n"
+    monkeypatch.setattr(static_files, "_read", lambda *_: list(contents.items()))
+    after: StaticFiles = static_files.load_static_files.__wrapped__()
+    assert after.version != before.version
+    changed: StaticFile = after.files["app.js"]
+    assert changed.tag != before.files["app.js"].tag
+    assert after.files["dom.js"].tag == before.files["dom.js"].tag
+
+
+def test_small_enough_for_a_first_paint_within_a_second() -> None:
+    files = load_static_files().files
+    sources = modules()
+    first = {*imported("app.js", sources), *imported("pages/overview.js", sources)}
+    first |= {name for name in files if name.endswith((".css", ".svg"))} | {"theme.js", INDEX}
+    assert sum(len(files[name].packed) for name in first) < 60_000
+    assert len(first) < 40

@@ -1,0 +1,357 @@
+"""The spans of messages of a broker in memory: names, parents, attributes, and their bounds."""
+
+from __future__ import annotations
+
+import pytest
+from opentelemetry.sdk.trace import ReadableSpan
+from opentelemetry.sdk.trace.export import SpanExporter, SpanExportResult
+from opentelemetry.sdk.trace.export.in_memory_span_exporter import InMemorySpanExporter
+from opentelemetry.trace import SpanKind
+
+from sluicemq.broker.traced import TracedBroker
+from sluicemq.model.destination import Address, Kind
+from sluicemq.model.errors import ConfigurationError
+from sluicemq.model.message import Durability, Origin
+from sluicemq.protocols.phpmq.mapping import came_with_ttl, to_message
+from sluicemq.server.config import TracingSettings
+from sluicemq.server.tracing import export as exporting
+from sluicemq.server.tracing import span_recorder
+from sluicemq.server.tracing.context import read
+from sluicemq.server.tracing.export import Export
+from sluicemq.server.tracing.otel_spans import maker
+from sluicemq.server.tracing.setup import NATIVES, begin
+from sluicemq.server.tracing.span_recorder import SpanRecord, SpanRecorder
+from tests.broker.support import Rig
+
+TRACE, SPAN = "0af7651916cd43dd8448eb211c80319c", "b7ad6b7169203331"
+PARENT = f"00-{TRACE}-{SPAN}-01"
+MAKE = maker("shop", "instance")
+
+
+class TracedRig(Rig):
+    def __init__(self, ratio: float = 1.0, limit: int = 0) -> None:
+        super().__init__()
+        self.noted: list[SpanRecord] = []
+        self.span_recorder = SpanRecorder(self.noted.append, ratio, limit)
+        self.broker = TracedBroker(self.journal, self.clock, self.span_recorder)
+
+    def spans(self) -> dict[str, ReadableSpan]:
+        """What has been noted since the last call, by name."""
+        noted = [MAKE(span_record) for span_record in self.noted]
+        self.noted.clear()
+        assert len({span.name for span in noted}) == len(noted), [span.name for span in noted]
+        return {span.name: span for span in noted}
+
+
+def parent_of(span: ReadableSpan) -> str:
+    return f"{span.parent.span_id:016x}" if span.parent else ""
+
+
+def id_of(span: ReadableSpan) -> str:
+    assert span.context is not None
+    return f"{span.context.span_id:016x}"
+
+
+def test_the_way_of_a_message_that_belongs_to_a_trace() -> None:
+    rig = TracedRig(ratio=0.0)
+    queue = rig.queue("orders")
+    reader = rig.read(queue)
+    [sequence] = rig.send(
+        queue,
+        "hello",
+        properties={"traceparent": PARENT, "tracestate": "vendor=1", "colour": "red"},
+        message_id="m1",
+        correlation_id="c1",
+        origin=Origin.JMQ,
+    )
+    reader.settle("hello")
+    spans = rig.spans()
+    assert set(spans) == {"publish orders", "journal orders", "deliver orders", "ack orders"}
+    for span in spans.values():
+        assert span.context is not None
+        assert f"{span.context.trace_id:032x}" == TRACE
+        assert span.context.trace_flags.sampled
+        assert span.context.trace_state.to_header() == "vendor=1"
+        assert span.start_time is not None
+        assert span.end_time is not None
+        assert span.start_time <= span.end_time
+        assert span.resource.attributes["service.name"] == "shop"
+        assert (
+            dict(span.attributes or {}).items()
+            >= {
+                "messaging.system": "sluicemq",
+                "messaging.destination.name": "orders",
+                "messaging.message.id": "m1",
+                "messaging.message.conversation_id": "c1",
+                "messaging.message.body.size": 5,
+                "sluicemq.destination.kind": "queue",
+                "sluicemq.sequence": sequence,
+                "sluicemq.origin": "jmq",
+                "sluicemq.durability": "sync",
+            }.items()
+        )
+    published, written = spans["publish orders"], spans["journal orders"]
+    delivered, acknowledged = spans["deliver orders"], spans["ack orders"]
+    # the sender's span is the parent of what the broker does; what it says is left alone
+    assert parent_of(published) == parent_of(delivered) == SPAN
+    assert parent_of(written) == id_of(published)
+    assert parent_of(acknowledged) == id_of(delivered)
+    assert published.parent is not None
+    assert published.parent.is_remote
+    assert len({id_of(span) for span in spans.values()}) == 4
+    kinds = [span.kind for span in (published, written, delivered, acknowledged)]
+    assert kinds == [SpanKind.SERVER, SpanKind.INTERNAL, SpanKind.PRODUCER, SpanKind.SERVER]
+    operations = [
+        ((span.attributes or {})["messaging.operation.name"],
+         (span.attributes or {}).get("messaging.operation.type"))
+        for span in (published, written, delivered, acknowledged)
+    ]  # fmt: skip
+    assert operations == [
+        ("publish", "send"),
+        ("journal", None),
+        ("deliver", "receive"),
+        ("ack", "settle"),
+    ]
+    assert (delivered.attributes or {})["sluicemq.delivery.attempt"] == 1
+    assert (acknowledged.attributes or {})["sluicemq.outcome"] == "acknowledged"
+    # how long it waited begins where it could be delivered
+    assert delivered.start_time == published.end_time
+    assert acknowledged.start_time == delivered.end_time
+
+
+def test_a_message_without_a_trace_begins_one_and_carries_it_on() -> None:
+    rig = TracedRig(ratio=1.0)
+    queue = rig.queue("q")
+    reader = rig.read(queue)
+    message = rig.message(queue, "a", properties={"colour": "red"})
+    rig.broker.publish(queue, message)
+    rig.broker.flush()
+    reader.settle()
+    spans = rig.spans()
+    published = spans["publish q"]
+    assert published.parent is None
+    properties = message.properties or {}
+    assert properties["colour"] == "red"
+    carried = read(properties["traceparent"])
+    assert carried is not None
+    assert carried.sampled
+    assert f"{carried.span:016x}" == id_of(published)
+    assert parent_of(spans["deliver q"]) == id_of(published)
+
+
+def test_the_framing_of_a_phpmq_message_does_not_keep_it_from_carrying_a_trace() -> None:
+    rig = TracedRig(ratio=1.0)
+    rig.span_recorder = SpanRecorder(rig.noted.append, 1.0, 0, NATIVES)
+    rig.broker = TracedBroker(rig.journal, rig.clock, rig.span_recorder)
+    queue = rig.queue("q")
+    message = to_message(queue.address, b"a", -1, Durability.SYNC, rig.clock.wall)
+    rig.broker.publish(queue, message)
+    assert "traceparent" in (message.properties or {})
+    assert not came_with_ttl(message)
+
+
+def test_the_ratio_is_of_those_that_belong_to_no_trace(monkeypatch: pytest.MonkeyPatch) -> None:
+    rig = TracedRig(ratio=0.25)
+    queue = rig.queue("q")
+    for drawn, traced in ((0.24, True), (0.25, False), (0.9, False)):
+        monkeypatch.setattr(span_recorder, "random", lambda drawn=drawn: drawn)
+        rig.send(queue, "a")
+        assert bool(rig.spans()) is traced
+
+
+@pytest.mark.parametrize("given", [f"00-{TRACE}-{SPAN}-00", "something else", 17])
+def test_what_is_not_sampled_or_no_trace_is_left_alone(given: str | int) -> None:
+    rig = TracedRig()
+    queue = rig.queue("q")
+    message = rig.message(queue, "a", properties={"traceparent": given})
+    rig.broker.publish(queue, message)
+    rig.broker.flush()
+    rig.read(queue)
+    rig.broker.flush()
+    assert not rig.spans()
+    assert message.properties == {"traceparent": given}
+
+
+@pytest.mark.parametrize("durability", [Durability.LAZY, Durability.NONE])
+def test_who_does_not_wait_for_the_disk(durability: Durability) -> None:
+    """The span of the journal ends when it is there, and one that is never there has none."""
+    rig = TracedRig()
+    queue = rig.queue("q")
+    reader = rig.read(queue, credit=1)
+    rig.send(queue, "a", durability=durability)
+    reader.settle()
+    rig.broker.flush()
+    rig.journal.commit(True)
+    spans = rig.spans()
+    expected = {"publish q", "deliver q", "ack q"}
+    assert set(spans) == (expected | {"journal q"} if durability else expected)
+    # it was handed over before its sender heard of it: it has not waited
+    delivered = spans["deliver q"]
+    assert delivered.start_time == delivered.end_time
+
+
+def test_what_comes_back_is_delivered_again() -> None:
+    rig = TracedRig()
+    queue = rig.queue("q")
+    reader = rig.read(queue)
+    rig.send(queue, "a")
+    first = rig.spans()["deliver q"]
+    reader.release()
+    spans = rig.spans()
+    assert set(spans) == {"release q", "deliver q"}
+    assert parent_of(spans["release q"]) == id_of(first)
+    assert (spans["release q"].attributes or {})["sluicemq.outcome"] == "released"
+    assert (spans["deliver q"].attributes or {})["sluicemq.delivery.attempt"] == 2
+    assert spans["deliver q"].start_time == spans["release q"].end_time
+
+
+def test_a_dead_letter_stays_in_the_trace() -> None:
+    rig = TracedRig(ratio=0.0)
+    queue = rig.queue("q", max_attempts=1, dead_letter=True)
+    reader = rig.read(queue)
+    rig.send(queue, "a", properties={"traceparent": PARENT})
+    rig.spans()
+    reader.release()
+    spans = rig.spans()
+    assert set(spans) == {"discard q", "publish q.dlq", "journal q.dlq"}
+    assert parent_of(spans["publish q.dlq"]) == SPAN
+    assert (spans["discard q"].attributes or {})["sluicemq.outcome"] == "dead-lettered or moved"
+
+
+def test_each_subscription_of_a_topic_has_its_own_delivery() -> None:
+    rig = TracedRig()
+    topic = rig.topic("t")
+    for name in ("one", "two"):
+        rig.read(rig.broker.subscribe(topic, name))
+    rig.send(topic, "a")
+    delivered = [
+        MAKE(span_record) for span_record in rig.noted if span_record.operation == "deliver"
+    ]
+    names = {
+        (span.attributes or {})["messaging.destination.subscription.name"] for span in delivered
+    }
+    assert names == {"one", "two"}
+    assert {(span.attributes or {})["sluicemq.destination.kind"] for span in delivered} == {"topic"}
+
+
+def test_temporary_destinations_have_no_name_in_that_of_a_span() -> None:
+    rig = TracedRig()
+    reply = rig.broker.declare(Address(Kind.QUEUE, "reply-17"), owner=object())
+    rig.send(reply, "a", durability=Durability.NONE)
+    [span] = rig.spans().values()
+    assert span.name == "publish (temporary)"
+    assert (
+        dict(span.attributes or {}).items()
+        >= {
+            "messaging.destination.temporary": True,
+            "messaging.destination.name": "reply-17",
+        }.items()
+    )
+
+
+def test_a_name_that_is_no_text_can_be_sent() -> None:
+    rig = TracedRig()
+    rig.send(rig.queue("a\udcff"), "a", durability=Durability.NONE)
+    assert set(rig.spans()) == {"publish a\\udcff"}
+
+
+def test_there_is_a_limit_to_a_second(monkeypatch: pytest.MonkeyPatch) -> None:
+    rig = TracedRig(limit=3)
+    now = 1_000_000_000
+    monkeypatch.setattr(span_recorder, "time_ns", lambda: now)
+    queue = rig.queue("q")
+    for _ in range(5):
+        rig.send(queue, "a", durability=Durability.NONE)
+    assert len(rig.noted) == 3
+    now = 2_000_000_000
+    rig.send(queue, "a", durability=Durability.NONE)
+    assert len(rig.noted) == 4
+
+
+def test_what_is_remembered_is_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(span_recorder, "MOST_REMEMBERED", 2)
+    rig = TracedRig()
+    queue = rig.queue("q")
+    reader = rig.read(queue)
+    rig.send(queue, "a", "b", "c", durability=Durability.NONE)
+    assert [span_record.operation for span_record in rig.noted].count("deliver") == 3
+    reader.settle()
+    assert [span_record.operation for span_record in rig.noted].count("ack") == 2
+    rig.send(queue, "d", durability=Durability.NONE)
+    reader.settle()
+    assert [span_record.operation for span_record in rig.noted].count("ack") == 3
+
+
+class Collector(SpanExporter):
+    """Takes spans, unless it is `away`."""
+
+    def __init__(self) -> None:
+        self.away = False
+        self.batches: list[int] = []
+
+    def export(self, spans: object) -> SpanExportResult:
+        assert isinstance(spans, list)
+        if self.away:
+            raise ConnectionError("nobody there")
+        self.batches.append(len(spans))
+        return SpanExportResult.SUCCESS
+
+
+def a_way() -> SpanRecord:
+    rig = TracedRig()
+    rig.send(rig.queue("q"), "a", durability=Durability.NONE)
+    return rig.noted[0]
+
+
+def test_spans_are_sent_in_batches_and_all_at_the_end() -> None:
+    collector = Collector()
+    export = Export(collector, MAKE)
+    for _ in range(exporting.BATCH + 10):
+        export.put(a_way())
+    export.close()
+    assert sum(collector.batches) == exporting.BATCH + 10
+    assert export.counts == {"exported": exporting.BATCH + 10, "failed": 0, "dropped": 0}
+
+
+def test_a_collector_that_is_away_costs_spans_and_nothing_else() -> None:
+    collector = Collector()
+    collector.away = True
+    export = Export(collector, MAKE)
+    export.put(a_way())
+    export.close()
+    assert export.counts == {"exported": 0, "failed": 1, "dropped": 0}
+
+
+def test_a_collector_that_is_slow_costs_spans(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(exporting, "MOST_WAITING", 2)
+    monkeypatch.setattr(Export, "_run", lambda self: None)
+    export = Export(Collector(), MAKE)
+    for _ in range(5):
+        export.put(a_way())
+    assert export.counts["dropped"] == 3
+    export.close()
+
+
+def test_tracing_is_off_unless_there_is_somewhere_to_send_it() -> None:
+    assert begin(TracingSettings(), b"identity") is None
+
+
+def test_tracing_needs_its_libraries(monkeypatch: pytest.MonkeyPatch) -> None:
+    import sys
+
+    monkeypatch.setitem(sys.modules, "opentelemetry.exporter.otlp.proto.http.trace_exporter", None)
+    with pytest.raises(ConfigurationError, match=r"pip install 'sluicemq\[tracing\]'"):
+        begin(TracingSettings(endpoint="http://127.0.0.1:4318/v1/traces"), b"identity")
+
+
+def test_what_is_set_up_sends_what_it_sees() -> None:
+    memory = InMemorySpanExporter()
+    tracing = begin(TracingSettings(endpoint="http://x", ratio=1.0), b"\1\2", memory)
+    assert tracing is not None
+    rig = Rig()
+    rig.broker = TracedBroker(rig.journal, rig.clock, tracing.span_recorder)
+    rig.send(rig.queue("q"), "a")
+    tracing.close()
+    finished = memory.get_finished_spans()
+    assert {span.name for span in finished} == {"publish q", "journal q"}
+    assert {span.resource.attributes["service.instance.id"] for span in finished} == {"0102"}
