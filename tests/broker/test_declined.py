@@ -116,7 +116,7 @@ def test_what_is_remembered_is_bounded() -> None:
     while len(reader.consumer.unacked) < count:
         rig.broker.flush()
     decline(rig, reader, *map(str, range(count)))
-    selector = reader.consumer.lane.selector
+    selector = reader.consumer.pending_queue.selector
     assert isinstance(selector, declined.Acceptable)
     assert selector.declined == declined.MOST_DECLINED
     assert queue.queue.ready == declined.MOST_DECLINED  # the others are offered once more
@@ -130,7 +130,7 @@ def test_no_jms_selector_has_the_name_of_a_kind() -> None:
     reader = rig.read(queue)
     rig.send(queue, "large")
     decline(rig, reader, "large", kind="VibeMQ with gzip")
-    selector = reader.consumer.lane.selector
+    selector = reader.consumer.pending_queue.selector
     assert selector is not None
     with pytest.raises(SelectorError):
         compile_selector(selector.text)

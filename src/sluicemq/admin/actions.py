@@ -37,7 +37,7 @@ from sluicemq.broker import Broker, Delivery, Destination, Selector, Subscriptio
 from sluicemq.broker.deadletter import origin_of
 from sluicemq.broker.delivery import READY
 from sluicemq.broker.handling import copy_to, delete, move, redeliver, send_back
-from sluicemq.broker.lane import PRIORITIES
+from sluicemq.broker.pending_queue import PRIORITIES
 from sluicemq.broker.walk import Walk
 from sluicemq.model.access import Operation
 from sluicemq.model.destination import CreatedBy, is_temporary

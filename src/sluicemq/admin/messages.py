@@ -44,7 +44,7 @@ from sluicemq.admin.subscriptions import sees_subscription
 from sluicemq.broker import Broker, Delivery, Destination, Selector, Subscription
 from sluicemq.broker.delivery import DELAYED, READY
 from sluicemq.broker.handling import find, in_flight, is_held
-from sluicemq.broker.lane import Lane
+from sluicemq.broker.pending_queue import PendingQueue
 from sluicemq.broker.walk import Walk
 from sluicemq.model.access import Operation
 from sluicemq.model.errors import JournalError, SelectorError
@@ -440,7 +440,7 @@ async def _skip(subscription: Subscription, walk: Walk, count: int, pace: Pace) 
     return count
 
 
-def _goes_on(line: Lane, walk: Walk) -> bool:
+def _goes_on(line: PendingQueue, walk: Walk) -> bool:
     """Something waits behind the place of the walk."""
     return walk.priority >= 0 and bool(Walk(line, NO_END, walk.priority, walk.last).step(1))
 

@@ -6,7 +6,7 @@ from sluicemq.broker.consumer import Consumer, Sink, Window
 from sluicemq.broker.delivery import Delivery
 from sluicemq.broker.destination import Destination
 from sluicemq.broker.engine import Broker
-from sluicemq.broker.lane import Selector
+from sluicemq.broker.pending_queue import Selector
 from sluicemq.broker.records import BatchPart
 from sluicemq.broker.selectors import compile_selector
 from sluicemq.broker.settings import BrokerSettings

@@ -8,7 +8,7 @@ for the next walk. Of a packed backlog only what a selector wants becomes object
 
 What arrives during the walk is tried at once, so that the walk ends however much arrives; but it
 is kept back until the walk has passed its priority, lest it overtake what is older. The walk waits
-when each of its lanes has enough to go on with and nobody waits for the next one.
+when each of its pending queues has enough to go on with and nobody waits for the next one.
 """
 
 from __future__ import annotations
@@ -22,11 +22,11 @@ from sluicemq.broker.walk import Walk
 
 if TYPE_CHECKING:
     from sluicemq.broker.delivery import Delivery
-    from sluicemq.broker.lane import Lane, Selector
+    from sluicemq.broker.pending_queue import PendingQueue, Selector
     from sluicemq.broker.subscription import Subscription
 
 ENOUGH: Final = 1000
-"""Deliveries in a lane that need no others yet."""
+"""Deliveries in a pending queue that need no others yet."""
 STEP: Final = 50
 """Deliveries tried between two looks at what there is enough of."""
 IDLE: Final = 3
@@ -45,8 +45,8 @@ class Backfill:
         "_expected",
         "_following",
         "_kept",
-        "_lanes",
         "_last",
+        "_pending_queues",
         "_routes",
         "_subscription",
         "_turns",
@@ -55,16 +55,16 @@ class Backfill:
 
     def __init__(self, subscription: Subscription) -> None:
         self._subscription = subscription
-        self._lanes: dict[Lane, None] = {}
+        self._pending_queues: dict[PendingQueue, None] = {}
         """Those whose selectors are being tried."""
-        self._routes: Routes[Lane] = Routes()
+        self._routes: Routes[PendingQueue] = Routes()
         """The same, by what they want."""
-        self._following: dict[Lane, None] = {}
+        self._following: dict[PendingQueue, None] = {}
         """Those that wait for the next walk."""
-        self._expected: Routes[Lane] = Routes()
+        self._expected: Routes[PendingQueue] = Routes()
         """The same, by what they want."""
-        self._kept: list[tuple[Lane, Delivery]] = []
-        """What came since the walk began and its lanes want."""
+        self._kept: list[tuple[PendingQueue, Delivery]] = []
+        """What came since the walk began and its pending queues want."""
         self._armed = False
         self._last = 0
         """Steady ms of the last slice."""
@@ -77,17 +77,18 @@ class Backfill:
         return Walk(subscription.everything, subscription.core.journal.next_sequence())
 
     def load_with(self, selector: Selector) -> int:
-        """Return the load (routing.py) of the lanes that wait for a walk, and that selector."""
+        """Return the load (routing.py) of the pending queues that wait for a walk, and that
+        selector."""
         return self._expected.load_with(selector)
 
-    def join(self, lane: Lane) -> None:
-        """Try what waits against the selector of a lane that is new."""
-        if self._lanes:
-            self._following[lane] = None
-            self._expected.add(lane, lane.selector)
+    def join(self, pending_queue: PendingQueue) -> None:
+        """Try what waits against the selector of a pending queue that is new."""
+        if self._pending_queues:
+            self._following[pending_queue] = None
+            self._expected.add(pending_queue, pending_queue.selector)
             self._arm()
             return
-        self._enter(lane)
+        self._enter(pending_queue)
         core = self._subscription.core
         self._last = core.clock.steady
         self._turns = core.turns
@@ -96,39 +97,40 @@ class Backfill:
         else:
             self._try(core.tries_first)
 
-    def _enter(self, lane: Lane) -> None:
-        """The walk is for this lane too, and so is what arrives from now on."""
-        self._lanes[lane] = None
-        self._routes.add(lane, lane.selector)
-        self._subscription.selective.add(lane, lane.selector)
+    def _enter(self, pending_queue: PendingQueue) -> None:
+        """The walk is for this pending queue too, and so is what arrives from now on."""
+        self._pending_queues[pending_queue] = None
+        self._routes.add(pending_queue, pending_queue.selector)
+        self._subscription.selective.add(pending_queue, pending_queue.selector)
 
-    def leave(self, lane: Lane) -> bool:
-        """Nobody uses the lane any more. True if it has been waiting for its walk until now."""
-        if lane in self._following:
-            del self._following[lane]
-            self._expected.remove(lane, lane.selector)
+    def leave(self, pending_queue: PendingQueue) -> bool:
+        """Nobody uses the pending queue any more. True if it has been waiting for its walk until
+        now."""
+        if pending_queue in self._following:
+            del self._following[pending_queue]
+            self._expected.remove(pending_queue, pending_queue.selector)
             return True
-        if lane in self._lanes:
-            del self._lanes[lane]
-            self._routes.remove(lane, lane.selector)
-            if not self._lanes:
+        if pending_queue in self._pending_queues:
+            del self._pending_queues[pending_queue]
+            self._routes.remove(pending_queue, pending_queue.selector)
+            if not self._pending_queues:
                 self._next()
         return False
 
-    def defers(self, lane: Lane, delivery: Delivery) -> bool:
-        """Whether a delivery that has arrived or come back, and that the lane wants, is not to
-        stand in it now, because the walk will come to it or has to come further before."""
+    def defers(self, pending_queue: PendingQueue, delivery: Delivery) -> bool:
+        """Whether a delivery that has arrived or come back, and that the pending queue wants, is
+        not to stand in it now, because the walk will come to it or has to come further before."""
         walk = self._walk
-        if lane not in self._lanes or delivery.priority > walk.priority:
+        if pending_queue not in self._pending_queues or delivery.priority > walk.priority:
             return False
         if delivery.order <= walk.until:
             return walk.is_before(delivery)
         self._subscription.everything.share(delivery)
-        self._kept.append((lane, delivery))
+        self._kept.append((pending_queue, delivery))
         return True
 
     def resume(self) -> None:
-        """Something has been taken out of the lanes."""
+        """Something has been taken out of the pending queues."""
         if not self._armed and not self._sated():
             self._last = self._subscription.core.clock.steady
             self._arm()
@@ -154,11 +156,14 @@ class Backfill:
         self._try(core.tries * min(max(elapsed, 1), LONGEST) * (IDLE if idle else 1))
 
     def _sated(self) -> bool:
-        return not self._following and all(lane.length >= ENOUGH for lane in self._lanes)
+        return not self._following and all(
+            pending_queue.length >= ENOUGH for pending_queue in self._pending_queues
+        )
 
     def _try(self, budget: int) -> None:
-        """Walk on until the budget or the time of scans is used up. A delivery that goes to a lane
-        without enough is not counted: it is work for that lane's consumers."""
+        """Walk on until the budget or the time of scans is used up. A delivery that goes to a
+        pending queue without enough is not counted: it is work for that pending queue's
+        consumers."""
         core = self._subscription.core
         everything = self._subscription.everything
         core.dirty[self._subscription] = None
@@ -179,13 +184,13 @@ class Backfill:
             for delivery in deliveries:
                 tried += 1
                 cost = 1 + delivery.size // TRIED_BYTES
-                lanes = self._routes.targets(core.read(delivery))
-                if lanes:
+                pending_queues = self._routes.targets(core.read(delivery))
+                if pending_queues:
                     everything.pull(delivery)
-                for lane in lanes:
-                    if lane.length < ENOUGH:
+                for pending_queue in pending_queues:
+                    if pending_queue.length < ENOUGH:
                         cost = 0
-                    lane.push(delivery)
+                    pending_queue.push(delivery)
                 budget -= cost
                 if core.scans.over():
                     walk.back_to(delivery)
@@ -196,23 +201,23 @@ class Backfill:
     def _show(self, priority: int) -> None:
         """The walk has come down to a priority: what was kept of higher ones has its turn."""
         kept, self._kept = self._kept, []
-        for lane, delivery in kept:
+        for pending_queue, delivery in kept:
             if delivery.priority <= priority:
-                self._kept.append((lane, delivery))
+                self._kept.append((pending_queue, delivery))
             elif delivery.state == READY:
-                lane.push(delivery)
+                pending_queue.push(delivery)
 
     def _next(self) -> None:
         """Begin the next walk, if somebody waits for it."""
         self._show(-1)
-        self._lanes = {}
+        self._pending_queues = {}
         self._routes = Routes()
         if self._following:
             following, self._following = self._following, {}
             self._expected = Routes()
             self._walk = self._begin()
-            for lane in following:
-                self._enter(lane)
+            for pending_queue in following:
+                self._enter(pending_queue)
             self._arm()
         else:
             self._subscription.backfill = None

@@ -22,8 +22,8 @@ from sluicemq.broker.dispatch import dispatch, serve_one
 from sluicemq.broker.gauges import Gauges
 from sluicemq.broker.heldmessages import HeldMessages
 from sluicemq.broker.intake import Intake
-from sluicemq.broker.lane import Selector
 from sluicemq.broker.listing import Listing, scan
+from sluicemq.broker.pending_queue import Selector
 from sluicemq.broker.records import BatchPart, SubscriptionEntry, encode
 from sluicemq.broker.registry import shown_creator
 from sluicemq.broker.scans import StartDeadline, unlimited
@@ -381,7 +381,7 @@ class Broker(Intake):
                 return
             subscription = consumer.subscription
             subscription.enter_line(consumer)
-            if consumer.lane.mask:
+            if consumer.pending_queue.mask:
                 dispatch(subscription)
 
     def dispatch(self, subscription: Subscription) -> None:
@@ -392,12 +392,12 @@ class Broker(Intake):
         """Take all credit back; deliveries in flight stay with their consumers."""
         window.credit = 0
         for consumer in window.consumers:
-            consumer.lane.line.pop(consumer, None)
+            consumer.pending_queue.line.pop(consumer, None)
 
     def suspend(self, consumer: Consumer) -> None:
         """Deliver nothing more to a consumer whose connection cannot take it."""
         consumer.suspended = True
-        consumer.lane.line.pop(consumer, None)
+        consumer.pending_queue.line.pop(consumer, None)
 
     def resume(self, consumer: Consumer) -> None:
         """The connection of a suspended consumer takes bytes again."""

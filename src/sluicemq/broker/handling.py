@@ -21,7 +21,7 @@ from typing import TYPE_CHECKING
 
 from sluicemq.broker.deadletter import Origin, without_story
 from sluicemq.broker.delivery import DELAYED, READY, RECORDED, TAKEN, Delivery
-from sluicemq.broker.lane import PRIORITIES
+from sluicemq.broker.pending_queue import PRIORITIES
 from sluicemq.broker.redelivery import release, relocate
 from sluicemq.journal.format import Cause
 from sluicemq.model.destination import CreatedBy

@@ -33,7 +33,7 @@ from sluicemq.broker.delivery import (
     place,
 )
 from sluicemq.broker.dispatch import hand_over
-from sluicemq.broker.lane import Lane, Selector
+from sluicemq.broker.pending_queue import PendingQueue, Selector
 from sluicemq.broker.routing import Routes
 from sluicemq.broker.walk import Walk
 from sluicemq.journal.format import Cause
@@ -65,13 +65,13 @@ class Subscription:
     unacked   TAKEN deliveries; unacked_bytes their bodies
     back      READY and DELAYED deliveries that a consumer has seen, by sequence: it may still
               settle them by their id
-    lanes     by the text of the selector, "" for `everything`, which has none
-    selective which lanes want a message; not yet those that have still to wait for a walk
+    pending_queues  by the text of the selector, "" for `everything`, which has none
+    selective which pending queues want a message; not yet those that have still to wait for a walk
     retired   consumers that have left and still hold deliveries
     refused   DELAYED deliveries that are over and wait for room in the dead-letter queue, by
               sequence, with the reason and whether they become dead letters in any case
     retrying  a timer runs that offers those again
-    backfill  tries what waits against the selectors of lanes that are new, or None
+    backfill  tries what waits against the selectors of pending queues that are new, or None
     closed    True once it is gone: what still comes back to it is dropped
     acked, delivered, redelivered   sequences (with attempts) the journal is to be told this turn
     """
@@ -88,11 +88,11 @@ class Subscription:
         "destination",
         "everything",
         "exclude",
-        "lanes",
         "member",
         "name",
         "number",
         "owner",
+        "pending_queues",
         "redelivered",
         "refused",
         "retired",
@@ -126,9 +126,9 @@ class Subscription:
         self.exclude = exclude
         self.shared = shared
         self.owner = owner
-        self.everything = Lane(core.page)
-        self.lanes: dict[str, Lane] = {"": self.everything}
-        self.selective: Routes[Lane] = Routes()
+        self.everything = PendingQueue(core.page)
+        self.pending_queues: dict[str, PendingQueue] = {"": self.everything}
+        self.selective: Routes[PendingQueue] = Routes()
         self.backfill: Backfill | None = None
         self.consumers: dict[Consumer, None] = {}
         self.retired: dict[Consumer, None] = {}
@@ -169,19 +169,19 @@ class Subscription:
         if not message.references:
             core.memory += size + core.overhead
         message.references += 1
-        lane = self.everything
+        pending_queue = self.everything
         if (
             alone
-            and lane.line
-            and not lane.mask
-            and len(self.lanes) == 1
+            and pending_queue.line
+            and not pending_queue.mask
+            and len(self.pending_queues) == 1
             and (not expires or expires > now)
             and due <= now
             and not self.destination.paused
             and not core.halted
             and not (self.destination.limited and self.destination.full(size))
         ):
-            consumer = next(iter(lane.line))
+            consumer = next(iter(pending_queue.line))
             if consumer.window.credit == 1:
                 hand_over(consumer, delivery)
                 return
@@ -224,51 +224,52 @@ class Subscription:
             self._line_up(delivery)
 
     def _line_up(self, delivery: Delivery) -> None:
-        """Behind everything of its priority, in every lane it matches."""
+        """Behind everything of its priority, in every pending queue it matches."""
         everything = self.everything
         everything.push(delivery)
-        if len(self.lanes) == 1:
+        if len(self.pending_queues) == 1:
             if everything.line:
                 self.core.dirty[self] = None
             return
         backfill = self.backfill
-        for lane in self.selective.targets(self.core.read(delivery)):
-            if backfill is None or not backfill.defers(lane, delivery):
+        for pending_queue in self.selective.targets(self.core.read(delivery)):
+            if backfill is None or not backfill.defers(pending_queue, delivery):
                 everything.share(delivery)
-                lane.push(delivery)
+                pending_queue.push(delivery)
         self.core.dirty[self] = None
 
     def put_back(self, delivery: Delivery) -> None:
-        """To the place that its order gives it, in every lane it matches."""
+        """To the place that its order gives it, in every pending queue it matches."""
         delivery.state = READY
         delivery.consumer = None
         if delivery.attempts:
             self.back[delivery.sequence] = delivery
         everything = self.everything
         everything.restore(delivery)
-        if len(self.lanes) > 1:
+        if len(self.pending_queues) > 1:
             backfill = self.backfill
-            for lane in self.selective.targets(self.core.read(delivery)):
-                if backfill is None or not backfill.defers(lane, delivery):
+            for pending_queue in self.selective.targets(self.core.read(delivery)):
+                if backfill is None or not backfill.defers(pending_queue, delivery):
                     everything.share(delivery)
-                    lane.restore(delivery)
+                    pending_queue.restore(delivery)
             self.tidy()
         self.core.dirty[self] = None
 
     def tidy(self) -> None:
-        """Let go of what was taken through other lanes, when it may be most of a lane."""
+        """Let go of what was taken through other pending queues, when it may be most of a pending
+        queue."""
         everything = self.everything
         gone = everything.length - self.ready
         if gone > 64 and gone > everything.loose() // 2:
             everything.compact()
-        if len(self.lanes) == 1:
+        if len(self.pending_queues) == 1:
             return
         most = 2 * self.waiting + 64
-        for lane in self.lanes.values():
-            if lane is not everything and lane.length > 64:
-                loose = lane.loose()
-                if loose > most or loose > lane.limit:
-                    lane.compact()
+        for pending_queue in self.pending_queues.values():
+            if pending_queue is not everything and pending_queue.length > 64:
+                loose = pending_queue.loose()
+                if loose > most or loose > pending_queue.limit:
+                    pending_queue.compact()
 
     def delay(self, delivery: Delivery, milliseconds: int) -> None:
         delivery.state = DELAYED
@@ -325,16 +326,19 @@ class Subscription:
     def enter_line(self, consumer: Consumer) -> None:
         """Put the consumer at the end of its line, if it may take a message."""
         if consumer.window.credit > 0 and consumer.active and not consumer.suspended:
-            line = consumer.lane.line
+            line = consumer.pending_queue.line
             line.pop(consumer, None)
             line[consumer] = None
-            if consumer.lane.mask:
+            if consumer.pending_queue.mask:
                 self.core.dirty[self] = None
 
     @property
     def hungry(self) -> bool:
         """A consumer is in line and nothing waits for it."""
-        return any(lane.line and not lane.mask for lane in self.lanes.values())
+        return any(
+            pending_queue.line and not pending_queue.mask
+            for pending_queue in self.pending_queues.values()
+        )
 
     # --- acknowledgement ---------------------------------------------------------------------
 
@@ -374,7 +378,7 @@ class Subscription:
             window.credit += 1
             if window.credit == 1:
                 self.refilled(window)
-            elif consumer.lane.mask:
+            elif consumer.pending_queue.mask:
                 self.core.dirty[self] = None
         elif consumer.retired:
             self.let_go(consumer)
@@ -587,8 +591,8 @@ class Subscription:
             if delivery.journaled == RECORDED:
                 recorded.append(delivery.sequence)
             self.forget(delivery)
-        for lane in self.lanes.values():
-            lane.clear()
+        for pending_queue in self.pending_queues.values():
+            pending_queue.clear()
         if recorded:
             self.core.notes.write()
             self.core.journal.append_settled(

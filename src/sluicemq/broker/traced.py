@@ -15,8 +15,8 @@ from typing import TYPE_CHECKING, Protocol
 
 from sluicemq.broker.clock import Clock
 from sluicemq.broker.engine import Broker
-from sluicemq.broker.lane import Selector
 from sluicemq.broker.notes import Notes
+from sluicemq.broker.pending_queue import Selector
 from sluicemq.broker.scans import StartDeadline, unlimited
 from sluicemq.broker.selectors import compile_selector
 from sluicemq.broker.settings import BrokerSettings

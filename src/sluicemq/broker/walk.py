@@ -6,12 +6,12 @@ from bisect import bisect_right
 from collections.abc import Iterator
 from typing import TYPE_CHECKING, Final
 
-from sluicemq.broker.lane import PRIORITIES
+from sluicemq.broker.pending_queue import PRIORITIES
 from sluicemq.broker.pieces import Run, ready_of
 
 if TYPE_CHECKING:
     from sluicemq.broker.delivery import Delivery
-    from sluicemq.broker.lane import Lane
+    from sluicemq.broker.pending_queue import PendingQueue
 
 RUN_COST: Final = 20
 """To pass over a page costs as much as to look at so many deliveries."""
@@ -26,13 +26,13 @@ class Walk:
     until     order at which it ends within each priority
     """
 
-    __slots__ = ("_lane", "last", "priority", "until")
+    __slots__ = ("_pending_queue", "last", "priority", "until")
 
     def __init__(
-        self, lane: Lane, until: int, priority: int = PRIORITIES - 1, last: int = 0
+        self, pending_queue: PendingQueue, until: int, priority: int = PRIORITIES - 1, last: int = 0
     ) -> None:
         """`priority` and `last` are those of an earlier walk that is to be gone on with."""
-        self._lane = lane
+        self._pending_queue = pending_queue
         self.until = until
         self.priority = priority
         self.last = last
@@ -44,7 +44,7 @@ class Walk:
     def step(self, count: int) -> list[Delivery]:
         """Up to `count` READY deliveries of one priority; none at the end of the walk.
 
-        Some may be objects of the moment: Lane.pull makes them the line's own.
+        Some may be objects of the moment: Pending queue.pull makes them the line's own.
         """
         while self.priority >= 0:
             ready = self.look(count)
@@ -57,7 +57,7 @@ class Walk:
         not ended."""
         if self.priority < 0:
             return []
-        found = self._lane.after(self.priority, self.last, count)
+        found = self._pending_queue.after(self.priority, self.last, count)
         while found and found[-1].order > self.until:
             found.pop()
         if not found:
@@ -78,8 +78,8 @@ class Walk:
         """
         passed = 0
         while passed < count and budget > 0 and self.priority >= 0:
-            line = self._lane.runs(self.priority, self.last, clean)
-            returned = self._lane.returned[self.priority]
+            line = self._pending_queue.runs(self.priority, self.last, clean)
+            returned = self._pending_queue.returned[self.priority]
             others = returned.runs(self.last, clean) if returned is not None else iter(())
             here = self._next(line)
             there = self._next(others)

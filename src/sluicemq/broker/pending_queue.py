@@ -1,13 +1,13 @@
 """The waiting line of one selector: deliveries by priority, then order; consumers by turn.
 
-A subscription has one lane for consumers without a selector and one for each distinct selector
-in use. A delivery stands in every lane that it matches and is taken out of only one; the others
-find it no longer READY and skip it. So a selector is evaluated once per message, a take is O(1),
-and the backlog is searched once, when a selector is new (see backfill.py).
+A subscription has one pending queue for consumers without a selector and one for each distinct
+selector in use. A delivery stands in every pending queue that it matches and is taken out of only
+one; the others find it no longer READY and skip it. So a selector is evaluated once per message, a
+take is O(1), and the backlog is searched once, when a selector is new (see backfill.py).
 
 Within a priority there are two sources: a FIFO of first deliveries, and those that came back
 (returned.py). The lower `order` goes first, which is what "original position" means. The older part
-of a long FIFO is kept in pages (see there). No delivery stands in a lane twice.
+of a long FIFO is kept in pages (see there). No delivery stands in a pending queue twice.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ if TYPE_CHECKING:
 
 PRIORITIES: Final = 10
 LOOSE: Final = 1024
-"""Objects in a lane before those that have gone are looked for."""
+"""Objects in a pending queue before those that have gone are looked for."""
 FEW: Final = 8
 """Deliveries looked at together for the first that is READY."""
 
@@ -48,7 +48,7 @@ class Selector(Protocol):
     def __call__(self, message: Message) -> bool: ...
 
 
-class Lane:
+class PendingQueue:
     """See the module. `line` holds the consumers that could take a message now.
 
     fifos     by priority: the FIFO's youngest part,
@@ -82,7 +82,7 @@ class Lane:
         self.paged = False
         """Some priority may have pages."""
         self.pinned = False
-        """Other lanes may have some of its deliveries too."""
+        """Other pending queues may have some of its deliveries too."""
         self.fifos: list[deque[Delivery] | None] = [None] * PRIORITIES
         self.returned: list[Returned | None] = [None] * PRIORITIES
         self.mask = 0
@@ -134,7 +134,7 @@ class Lane:
             older.add(ready, packing)
 
     def share(self, delivery: Delivery) -> None:
-        """One of its deliveries that is an object is to stand in another lane too."""
+        """One of its deliveries that is an object is to stand in another pending queue too."""
         delivery.pinned = True
         self.pinned = True
 
@@ -206,7 +206,7 @@ class Lane:
 
     def restore(self, delivery: Delivery) -> None:
         """Add a delivery at the place its order gives it, unless it stands there already: taken
-        through another lane, it was left behind in this one."""
+        through another pending queue, it was left behind in this one."""
         if delivery.pinned and self.find(delivery.priority, delivery.order) is delivery:
             return
         self._insert(delivery)
