@@ -19,7 +19,7 @@ MORE = 60
 
 def packing() -> Rig:
     """A rig that keeps no journaled body in memory and packs all but the youngest deliveries."""
-    return Rig(BrokerSettings(memory_budget=0, page_deliveries=4))
+    return Rig(BrokerSettings(memory_budget=0, chunk_deliveries=4))
 
 
 def objects(queue: Destination) -> int:
@@ -198,7 +198,7 @@ def test_what_comes_back_during_the_walk_keeps_its_place() -> None:
 
 
 def test_what_comes_back_where_the_walk_has_still_to_come_to_is_found() -> None:
-    rig = Rig(BrokerSettings(page_deliveries=4))
+    rig = Rig(BrokerSettings(chunk_deliveries=4))
     queue = rig.queue()
     also_red = OfType("red")
     also_red.text = "also red"

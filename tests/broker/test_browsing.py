@@ -48,7 +48,7 @@ def test_not_what_a_transaction_has_acknowledged() -> None:
 
 
 def test_a_message_comes_with_it_only_if_the_journal_does_not_have_it() -> None:
-    rig = Rig(BrokerSettings(page_deliveries=2, memory_budget=0))
+    rig = Rig(BrokerSettings(chunk_deliveries=2, memory_budget=0))
     queue = rig.queue()
     sequences = rig.send(queue, *"abcdefgh")
     [volatile] = rig.send(queue, "volatile", durability=Durability.NONE)

@@ -216,7 +216,7 @@ def test_a_scan_goes_on_whatever_happens_meanwhile() -> None:
 
 @given(st.data())
 def test_a_scan_without_changes_lists_what_a_listing_lists(data: st.DataObject) -> None:
-    rig = Rig(BrokerSettings(page_deliveries=3))
+    rig = Rig(BrokerSettings(chunk_deliveries=3))
     queue = rig.queue()
     for number in range(data.draw(st.integers(0, 30))):
         fields = data.draw(

@@ -122,7 +122,7 @@ class World:
         """Put a new broker over the journal."""
         self.journal = journal
         settings = engine.BrokerSettings(
-            memory_budget=self.budget, message_overhead=0, page_deliveries=2
+            memory_budget=self.budget, message_overhead=0, chunk_deliveries=2
         )
         self.broker = broker = engine.Broker(journal, self.clock, settings, AtLeast)
         broker.core.tries_first, broker.core.tries = self.tries

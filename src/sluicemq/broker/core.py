@@ -39,7 +39,7 @@ class Core:
     """Shared state of one broker.
 
     memory          bytes of messages held in memory: their bodies, and `overhead` for each
-    page            deliveries to a page of a long line
+    chunk_deliveries  deliveries in a chunk of a backlog
     memory_budget   above it, journaled bodies are dropped and read back when their turn comes
     dirty           subscriptions that may be able to dispatch
     again           those that used up their share of this turn
@@ -69,6 +69,7 @@ class Core:
     __slots__ = (
         "again",
         "bury",
+        "chunk_deliveries",
         "clock",
         "clock_log",
         "dead_letter_queues",
@@ -81,7 +82,6 @@ class Core:
         "memory_budget",
         "notes",
         "overhead",
-        "page",
         "refused_retry",
         "requeued",
         "requeued_limit",
@@ -112,7 +112,7 @@ class Core:
         self.memory = 0
         self.memory_budget = settings.memory_budget
         self.overhead = settings.message_overhead
-        self.page = settings.page_deliveries
+        self.chunk_deliveries = settings.chunk_deliveries
         self.selector_load = settings.selector_load
         self.bury: Callable[[Delivery, str, bool], bool | None] = _nowhere
         self.has_room: Callable[[Destination, int], bool] = _unlimited

@@ -145,7 +145,7 @@ def _pending_queue(subscription: Subscription, selector: Selector | None) -> Pen
     pending_queue = subscription.pending_queues.get(selector.text)
     if pending_queue is None:
         pending_queue = subscription.pending_queues[selector.text] = PendingQueue(
-            subscription.core.page, selector
+            subscription.core.chunk_deliveries, selector
         )
         if not subscription.everything.mask:
             subscription.selective.add(pending_queue, selector)

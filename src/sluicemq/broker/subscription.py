@@ -126,7 +126,7 @@ class Subscription:
         self.exclude = exclude
         self.shared = shared
         self.owner = owner
-        self.everything = PendingQueue(core.page)
+        self.everything = PendingQueue(core.chunk_deliveries)
         self.pending_queues: dict[str, PendingQueue] = {"": self.everything}
         self.selective: Routes[PendingQueue] = Routes()
         self.backfill: Backfill | None = None

@@ -6,15 +6,15 @@ from bisect import bisect_right
 from collections.abc import Iterator
 from typing import TYPE_CHECKING, Final
 
+from sluicemq.broker.chunks import Run, ready_of
 from sluicemq.broker.pending_queue import PRIORITIES
-from sluicemq.broker.pieces import Run, ready_of
 
 if TYPE_CHECKING:
     from sluicemq.broker.delivery import Delivery
     from sluicemq.broker.pending_queue import PendingQueue
 
 RUN_COST: Final = 20
-"""To pass over a page costs as much as to look at so many deliveries."""
+"""To pass over a chunk costs as much as to look at so many deliveries."""
 
 
 class Walk:
@@ -72,15 +72,15 @@ class Walk:
         self.last = delivery.order
 
     def skip(self, count: int, clean: bool, budget: int) -> int:
-        """Pass over up to `count` READY deliveries, page by page where it can. Returns how many:
+        """Pass over up to `count` READY deliveries, chunk by chunk where it can. Returns how many:
         fewer than `count` if the walk has ended, or if it had to look at so many that its `budget`
         was used up. `clean`: all that is in the line is READY.
         """
         passed = 0
         while passed < count and budget > 0 and self.priority >= 0:
             line = self._pending_queue.runs(self.priority, self.last, clean)
-            returned = self._pending_queue.returned[self.priority]
-            others = returned.runs(self.last, clean) if returned is not None else iter(())
+            requeued = self._pending_queue.requeued[self.priority]
+            others = requeued.runs(self.last, clean) if requeued is not None else iter(())
             here = self._next(line)
             there = self._next(others)
             while budget > 0:
