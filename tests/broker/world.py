@@ -16,11 +16,11 @@ import pytest
 from sluicemq import broker as engine
 from sluicemq.broker import handling
 from sluicemq.broker.clock import ManualClock
+from sluicemq.broker.cursor import Cursor
 from sluicemq.broker.deadletter import origin_of
 from sluicemq.broker.delivery import DELAYED, READY, RECORDED, TAKEN
 from sluicemq.broker.records import BatchPart, decode_prepared
 from sluicemq.broker.restore import restore, snapshot
-from sluicemq.broker.walk import Walk
 from sluicemq.journal import FileJournal
 from sluicemq.journal.port import Journal
 from sluicemq.model.destination import Address, DestinationSettings, Kind
@@ -731,11 +731,11 @@ class World:
         place = len(in_line) // 2
         line = subscription.everything
         clean = line.length == len(in_line)
-        walk = Walk(line, 1 << 62)
-        assert walk.skip(place, clean, 1 << 30) == place
+        cursor = Cursor(line, 1 << 62)
+        assert cursor.skip(place, clean, 1 << 30) == place
         rest = []
-        while walk.priority >= 0:
-            rest += [delivery.sequence for delivery in walk.look(3)]
+        while cursor.priority >= 0:
+            rest += [delivery.sequence for delivery in cursor.look(3)]
         assert rest == in_line[place:]
 
     def bind_staged(self) -> None:

@@ -3,11 +3,11 @@
 A consumer may come with a selector that nobody has used yet, to a line of millions. Each of them
 has to be read and tried, which takes seconds, and meanwhile everybody else is to be served. So it
 is done in slices, of a share of each millisecond and never longer than scans may take (scans.py):
-one walk along the line for all selectors that were new when it began; those that come later wait
-for the next walk. Of a packed backlog only what a selector wants becomes objects.
+one pass along the line for all selectors that were new when it began; those that come later wait
+for the next pass. Of a packed backlog only what a selector wants becomes objects.
 
-What arrives during the walk is tried at once, so that the walk ends however much arrives; but it
-is kept back until the walk has passed its priority, lest it overtake what is older. The walk waits
+What arrives during the pass is tried at once, so that the pass ends however much arrives; but it
+is kept back until the pass has passed its priority, lest it overtake what is older. The pass waits
 when each of its pending queues has enough to go on with and nobody waits for the next one.
 """
 
@@ -16,9 +16,9 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Final
 
 from sluicemq.broker.core import TURN_DELIVERIES
+from sluicemq.broker.cursor import Cursor
 from sluicemq.broker.delivery import READY
 from sluicemq.broker.routing import Routes
-from sluicemq.broker.walk import Walk
 
 if TYPE_CHECKING:
     from sluicemq.broker.delivery import Delivery
@@ -38,10 +38,11 @@ TRIED_BYTES: Final = 1 << 13
 
 
 class Backfill:
-    """The walk of one subscription. It ends by itself."""
+    """The pass of one subscription. It ends by itself."""
 
     __slots__ = (
         "_armed",
+        "_cursor",
         "_expected",
         "_following",
         "_kept",
@@ -50,7 +51,6 @@ class Backfill:
         "_routes",
         "_subscription",
         "_turns",
-        "_walk",
     )
 
     def __init__(self, subscription: Subscription) -> None:
@@ -60,24 +60,24 @@ class Backfill:
         self._routes: Routes[PendingQueue] = Routes()
         """The same, by what they want."""
         self._following: dict[PendingQueue, None] = {}
-        """Those that wait for the next walk."""
+        """Those that wait for the next pass."""
         self._expected: Routes[PendingQueue] = Routes()
         """The same, by what they want."""
         self._kept: list[tuple[PendingQueue, Delivery]] = []
-        """What came since the walk began and its pending queues want."""
+        """What came since the pass began and its pending queues want."""
         self._armed = False
         self._last = 0
         """Steady ms of the last slice."""
         self._turns = 0
         """Turns that had ended when it came."""
-        self._walk = self._begin()
+        self._cursor = self._begin()
 
-    def _begin(self) -> Walk:
+    def _begin(self) -> Cursor:
         subscription = self._subscription
-        return Walk(subscription.everything, subscription.core.journal.next_sequence())
+        return Cursor(subscription.everything, subscription.core.journal.next_sequence())
 
     def load_with(self, selector: Selector) -> int:
-        """Return the load (routing.py) of the pending queues that wait for a walk, and that
+        """Return the load (routing.py) of the pending queues that wait for a pass, and that
         selector."""
         return self._expected.load_with(selector)
 
@@ -98,13 +98,13 @@ class Backfill:
             self._try(core.tries_first)
 
     def _enter(self, pending_queue: PendingQueue) -> None:
-        """The walk is for this pending queue too, and so is what arrives from now on."""
+        """The pass is for this pending queue too, and so is what arrives from now on."""
         self._pending_queues[pending_queue] = None
         self._routes.add(pending_queue, pending_queue.selector)
         self._subscription.selective.add(pending_queue, pending_queue.selector)
 
     def leave(self, pending_queue: PendingQueue) -> bool:
-        """Nobody uses the pending queue any more. True if it has been waiting for its walk until
+        """Nobody uses the pending queue any more. True if it has been waiting for its pass until
         now."""
         if pending_queue in self._following:
             del self._following[pending_queue]
@@ -119,12 +119,12 @@ class Backfill:
 
     def defers(self, pending_queue: PendingQueue, delivery: Delivery) -> bool:
         """Whether a delivery that has arrived or come back, and that the pending queue wants, is
-        not to stand in it now, because the walk will come to it or has to come further before."""
-        walk = self._walk
-        if pending_queue not in self._pending_queues or delivery.priority > walk.priority:
+        not to stand in it now, because the pass will come to it or has to come further before."""
+        cursor = self._cursor
+        if pending_queue not in self._pending_queues or delivery.priority > cursor.priority:
             return False
-        if delivery.order <= walk.until:
-            return walk.is_before(delivery)
+        if delivery.order <= cursor.until:
+            return cursor.is_before(delivery)
         self._subscription.everything.share(delivery)
         self._kept.append((pending_queue, delivery))
         return True
@@ -161,25 +161,25 @@ class Backfill:
         )
 
     def _try(self, budget: int) -> None:
-        """Walk on until the budget or the time of scans is used up. A delivery that goes to a
+        """Continue until the budget or the time of scans is used up. A delivery that goes to a
         pending queue without enough is not counted: it is work for that pending queue's
         consumers."""
         core = self._subscription.core
         everything = self._subscription.everything
         core.dirty[self._subscription] = None
-        walk = self._walk
+        cursor = self._cursor
         tried = 0
         while budget > 0 and tried < TURN_DELIVERIES:
             if self._sated():
                 return
-            priority = walk.priority
-            deliveries = walk.look(min(budget, STEP))
-            if walk.priority != priority:
-                self._show(walk.priority)
-            if walk.priority < 0:
+            priority = cursor.priority
+            deliveries = cursor.look(min(budget, STEP))
+            if cursor.priority != priority:
+                self._show(cursor.priority)
+            if cursor.priority < 0:
                 self._next()
                 return
-            if not deliveries and walk.priority == priority:
+            if not deliveries and cursor.priority == priority:
                 budget -= 1  # all it has looked at were no longer READY
             for delivery in deliveries:
                 tried += 1
@@ -193,13 +193,13 @@ class Backfill:
                     pending_queue.push(delivery)
                 budget -= cost
                 if core.scans.over():
-                    walk.back_to(delivery)
+                    cursor.back_to(delivery)
                     self._arm()
                     return
         self._arm()
 
     def _show(self, priority: int) -> None:
-        """The walk has come down to a priority: what was kept of higher ones has its turn."""
+        """The pass has come down to a priority: what was kept of higher ones has its turn."""
         kept, self._kept = self._kept, []
         for pending_queue, delivery in kept:
             if delivery.priority <= priority:
@@ -208,14 +208,14 @@ class Backfill:
                 pending_queue.push(delivery)
 
     def _next(self) -> None:
-        """Begin the next walk, if somebody waits for it."""
+        """Begin the next pass, if somebody waits for it."""
         self._show(-1)
         self._pending_queues = {}
         self._routes = Routes()
         if self._following:
             following, self._following = self._following, {}
             self._expected = Routes()
-            self._walk = self._begin()
+            self._cursor = self._begin()
             for pending_queue in following:
                 self._enter(pending_queue)
             self._arm()

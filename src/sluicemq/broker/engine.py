@@ -14,6 +14,7 @@ from typing import Final
 
 from sluicemq.broker import declined, membership, redelivery
 from sluicemq.broker.batches import BatchAnswer, Batches
+from sluicemq.broker.browse import BrowseSnapshot, scan
 from sluicemq.broker.clock import Clock
 from sluicemq.broker.consumer import Consumer, Sink, Window
 from sluicemq.broker.delivery import GONE, Delivery
@@ -22,7 +23,6 @@ from sluicemq.broker.dispatch import dispatch, serve_one
 from sluicemq.broker.gauges import Gauges
 from sluicemq.broker.heldmessages import HeldMessages
 from sluicemq.broker.intake import Intake
-from sluicemq.broker.listing import Listing, scan
 from sluicemq.broker.pending_queue import Selector
 from sluicemq.broker.records import BatchPart, SubscriptionEntry, encode
 from sluicemq.broker.registry import shown_creator
@@ -358,12 +358,12 @@ class Broker(Intake):
         """
         return redelivery.again(consumer, sequences, attempted)
 
-    def browse(self, subscription: Subscription, *, unacked: bool = True) -> Listing:
+    def browse(self, subscription: Subscription, *, unacked: bool = True) -> BrowseSnapshot:
         """What could be delivered now or, with `unacked`, is in flight, in queue order."""
-        return Listing(subscription.browse(unacked), self.clock.steady)
+        return BrowseSnapshot(subscription.browse(unacked), self.clock.steady)
 
     def scan(self, subscription: Subscription) -> Iterator[tuple[int, Message | None] | None]:
-        """As `browse`, found step by step while the subscription changes; see listing.scan."""
+        """As `browse`, found step by step while the subscription changes; see browse.scan."""
         return scan(subscription)
 
     def fetch(self, sequence: int) -> Message:

@@ -140,7 +140,7 @@ class PendingQueue:
 
     def pull(self, delivery: Delivery) -> None:
         """Make sure that this very object stands in the line, and stays an object: somebody else
-        is going to hold it too. It is READY, and has come by `after` or a walk just now."""
+        is going to hold it too. It is READY, and has come by `after` or a cursor just now."""
         self.share(delivery)
         backlog = self.backlogs[delivery.priority]
         if backlog is not None and backlog.remove(delivery.sequence):

@@ -20,6 +20,7 @@ from itertools import chain, islice
 from typing import TYPE_CHECKING, Final
 
 from sluicemq.broker.core import Core
+from sluicemq.broker.cursor import Cursor
 from sluicemq.broker.delivery import (
     DELAYED,
     GONE,
@@ -35,7 +36,6 @@ from sluicemq.broker.delivery import (
 from sluicemq.broker.dispatch import hand_over
 from sluicemq.broker.pending_queue import PendingQueue, Selector
 from sluicemq.broker.routing import Routes
-from sluicemq.broker.walk import Walk
 from sluicemq.journal.format import Cause
 from sluicemq.model.destination import Overflow
 
@@ -66,7 +66,7 @@ class Subscription:
     back      READY and DELAYED deliveries that a consumer has seen, by sequence: it may still
               settle them by their id
     pending_queues  by the text of the selector, "" for `everything`, which has none
-    selective which pending queues want a message; not yet those that have still to wait for a walk
+    selective which pending queues want a message; not yet those that have still to wait for a pass
     retired   consumers that have left and still hold deliveries
     refused   DELAYED deliveries that are over and wait for room in the dead-letter queue, by
               sequence, with the reason and whether they become dead letters in any case
@@ -645,15 +645,15 @@ class Subscription:
     def matching(self, predicate: Callable[[Message], bool] | None) -> Iterator[Delivery]:
         """READY deliveries whose message satisfies the predicate, if there is one, in order; to
         be withdrawn one by one. What arrives meanwhile is not among them."""
-        walk = Walk(self.everything, self.core.journal.next_sequence())
-        step = walk.step(1)
+        cursor = Cursor(self.everything, self.core.journal.next_sequence())
+        step = cursor.step(1)
         while step:
             delivery = step[0]
             if predicate is None or predicate(self.core.read(delivery)):
                 self.everything.pull(delivery)
                 yield delivery
                 self.tidy()
-            step = walk.step(1)
+            step = cursor.step(1)
 
     def oldest(self) -> int:
         """Arrival time (wall ms) of the message that would be delivered next; 0 when none waits."""

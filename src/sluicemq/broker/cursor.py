@@ -1,4 +1,4 @@
-"""A walk along a line in the order of delivery, in steps between which the line may change."""
+"""A position in a pending queue that moves on in steps, between which the queue may change."""
 
 from __future__ import annotations
 
@@ -17,9 +17,9 @@ RUN_COST: Final = 20
 """To pass over a chunk costs as much as to look at so many deliveries."""
 
 
-class Walk:
+class Cursor:
     """Comes to every delivery that stays READY in the line from the beginning to the end of the
-    walk, highest priority first, then by order.
+    scan, highest priority first, then by order.
 
     priority  the one it is at, -1 at the end
     last      in that priority it has passed everything up to this order
@@ -31,7 +31,7 @@ class Walk:
     def __init__(
         self, pending_queue: PendingQueue, until: int, priority: int = PRIORITIES - 1, last: int = 0
     ) -> None:
-        """`priority` and `last` are those of an earlier walk that is to be gone on with."""
+        """`priority` and `last` are those of an earlier cursor that is to be gone on with."""
         self._pending_queue = pending_queue
         self.until = until
         self.priority = priority
@@ -42,7 +42,7 @@ class Walk:
         self.last = 0
 
     def step(self, count: int) -> list[Delivery]:
-        """Up to `count` READY deliveries of one priority; none at the end of the walk.
+        """Up to `count` READY deliveries of one priority; none at the end of the scan.
 
         Some may be objects of the moment: Pending queue.pull makes them the line's own.
         """
@@ -53,7 +53,7 @@ class Walk:
         return []
 
     def look(self, count: int) -> list[Delivery]:
-        """The same, but it looks at no more than `count`: there may be none although the walk has
+        """The same, but it looks at no more than `count`: there may be none although the scan has
         not ended."""
         if self.priority < 0:
             return []
@@ -73,7 +73,7 @@ class Walk:
 
     def skip(self, count: int, clean: bool, budget: int) -> int:
         """Pass over up to `count` READY deliveries, chunk by chunk where it can. Returns how many:
-        fewer than `count` if the walk has ended, or if it had to look at so many that its `budget`
+        fewer than `count` if the scan has ended, or if it had to look at so many that its `budget`
         was used up. `clean`: all that is in the line is READY.
         """
         passed = 0
@@ -106,7 +106,7 @@ class Walk:
         return passed
 
     def _next(self, runs: Iterator[Run]) -> Run | None:
-        """The next run, as far as the walk goes."""
+        """The next run, as far as the scan goes."""
         run = next(runs, None)
         if run is None or self.last >= self.until:
             return None
@@ -124,7 +124,7 @@ class Walk:
             self.last = sorted(orders)[count - 1]
 
     def is_before(self, delivery: Delivery) -> bool:
-        """The walk has still to come to the place of this delivery."""
+        """The scan has still to come to the place of this delivery."""
         return delivery.order <= self.until and (
             delivery.priority < self.priority
             or (delivery.priority == self.priority and delivery.order > self.last)

@@ -1,4 +1,4 @@
-"""Places in a line: walks that pass over what nobody asked for (broker/walk.py, requeued.py)."""
+"""Places in a line: cursors that pass over what nobody wants (broker/cursor.py, requeued.py)."""
 
 from __future__ import annotations
 
@@ -9,9 +9,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from sluicemq.broker import BrokerSettings, Delivery, Destination
+from sluicemq.broker.cursor import RUN_COST, Cursor
 from sluicemq.broker.delivery import READY, TAKEN
 from sluicemq.broker.requeued import CHUNK, Requeued
-from sluicemq.broker.walk import RUN_COST, Walk
 from sluicemq.model.message import Durability
 from tests.broker.support import OfType, Rig
 
@@ -29,14 +29,14 @@ def is_clean(queue: Destination) -> bool:
     return subscription.everything.length == subscription.waiting - len(subscription.delayed)
 
 
-def skipped(queue: Destination, count: int, until: int, clean: bool, budget: int) -> Walk:
-    """A walk that has passed over `count`, in as many goes as the budget makes necessary."""
-    walk = Walk(queue.queue.everything, until)
+def skipped(queue: Destination, count: int, until: int, clean: bool, budget: int) -> Cursor:
+    """A cursor that has passed over `count`, in as many goes as the budget makes necessary."""
+    cursor = Cursor(queue.queue.everything, until)
     left = count
-    while left and walk.priority >= 0:
-        left -= walk.skip(left, clean, budget)
+    while left and cursor.priority >= 0:
+        left -= cursor.skip(left, clean, budget)
         assert left >= 0
-    return walk
+    return cursor
 
 
 steps = st.lists(
@@ -117,10 +117,10 @@ def test_any_place_is_found_however_the_line_is_kept(
     assert len(set(waiting)) == len(waiting)
     for clean in {False, is_clean(queue)}:
         for place in range(len(waiting) + 2):
-            walk = skipped(queue, place, NO_END, clean, budget)
+            cursor = skipped(queue, place, NO_END, clean, budget)
             found: list[int] = []
-            while walk.priority >= 0:
-                found += sequences(walk.look(3))
+            while cursor.priority >= 0:
+                found += sequences(cursor.look(3))
             assert found == waiting[place:], f"from place {place}"
 
 
@@ -136,12 +136,12 @@ def test_a_walk_ends_where_it_is_to_and_goes_on_from_where_another_was(
     place = data.draw(st.integers(0, len(waiting)))
     first = skipped(queue, place, until, False, PLENTY)
     assert first.skip(0, False, PLENTY) == 0
-    walk = Walk(line, until, first.priority, first.last)
+    cursor = Cursor(line, until, first.priority, first.last)
     found: list[int] = []
-    while step := walk.step(2):
+    while step := cursor.step(2):
         found += sequences(step)
     assert found == waiting[place:]
-    assert walk.priority == -1
+    assert cursor.priority == -1
 
 
 @given(made=steps, chunk_deliveries=st.integers(1, 3))
@@ -167,10 +167,10 @@ def test_a_line_that_is_all_ready_is_passed_over_by_its_pages() -> None:
     rig = Rig(BrokerSettings(memory_budget=0, chunk_deliveries=100))
     queue = rig.queue()
     rig.send(queue, *["x"] * 2000, durability=Durability.LAZY)
-    walk = Walk(queue.queue.everything, NO_END)
+    cursor = Cursor(queue.queue.everything, NO_END)
     # 19 pages at most, however many they hold
-    assert walk.skip(1950, True, 20 * RUN_COST) == 1950
-    assert len(walk.step(100)) == 50
+    assert cursor.skip(1950, True, 20 * RUN_COST) == 1950
+    assert len(cursor.step(100)) == 50
 
 
 def test_what_was_taken_through_another_lane_and_comes_back_stands_where_it_stood() -> None:
