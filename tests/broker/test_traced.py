@@ -269,4 +269,6 @@ def test_a_broker_that_is_not_traced_has_none_of_it() -> None:
     queue = rig.queue("q")
     assert type(queue.queue) is Subscription
     assert type(rig.broker.subscribe(rig.topic("t"), "s")) is Subscription
-    assert type(Broker(MemoryJournal(), ManualClock()).core.notes).__name__ == "Notes"
+    assert (
+        type(Broker(MemoryJournal(), ManualClock()).core.event_recorder).__name__ == "EventRecorder"
+    )

@@ -802,8 +802,8 @@ class World:
         self.committing.clear()
         for pair in decided:
             pair.model.prepared = True
-        notes = self.broker.core.notes
-        self.model.restart(told=not (notes.kept or notes.delivering))
+        event_recorder = self.broker.core.event_recorder
+        self.model.restart(told=not (event_recorder.kept or event_recorder.delivering))
         self.consumers.clear()
         self.retired.clear()
         prepared = {p.engine.xid: p for p in self.transactions if p.model.prepared}

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Final
 
 from sluicemq.broker.clocklog import ClockLog
 from sluicemq.broker.delivery import DELAYED, GONE, READY
-from sluicemq.broker.notes import Notes
+from sluicemq.broker.event_recorder import EventRecorder
 from sluicemq.broker.scans import Scans
 from sluicemq.broker.timers import ExpiryWheel, Timers
 
@@ -43,7 +43,7 @@ class Core:
     memory_budget   above it, journaled bodies are dropped and read back when their turn comes
     dirty           subscriptions that may be able to dispatch
     again           those that used up their share of this turn
-    notes           what the journal is told without being made to write
+    event_recorder  what the journal is told without being made to write
     selector_load   nodes of selectors that one message may be evaluated with; 0 = not limited
     settling        those with acknowledgements not yet given to the journal
     settled         sequence number of the last record of acknowledgements, or of a change of the
@@ -75,12 +75,12 @@ class Core:
         "dead_letter_queues",
         "dirty",
         "dropping_dead_letter_queues",
+        "event_recorder",
         "halted",
         "has_room",
         "journal",
         "memory",
         "memory_budget",
-        "notes",
         "overhead",
         "refused_retry",
         "requeued",
@@ -119,7 +119,7 @@ class Core:
         self.refused_retry = settings.dead_letter_retry
         self.dead_letter_queues: dict[Address, dict[Destination, None]] = {}
         self.dropping_dead_letter_queues: set[Address] = set()
-        self.notes = Notes(journal, clock)
+        self.event_recorder = EventRecorder(journal, clock)
         self.clock_log = ClockLog(journal, clock)
         self.timers = Timers()
         self.wheel = ExpiryWheel()

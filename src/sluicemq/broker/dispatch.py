@@ -82,7 +82,7 @@ def hand_over(consumer: Consumer, delivery: Delivery) -> None:
     statistics.bytes_out += size
     consumer.delivered += 1
     given = [delivery]
-    subscription.core.notes.deliver(subscription, given)
+    subscription.core.event_recorder.deliver(subscription, given)
     consumer.sink.deliver(consumer, given)
 
 
@@ -209,6 +209,6 @@ def _serve(subscription: Subscription, pending_queue: PendingQueue, limit: int) 
         for consumer, batch in batches.items():
             if batch:
                 consumer.delivered += len(batch)
-                core.notes.deliver(subscription, batch)
+                core.event_recorder.deliver(subscription, batch)
                 consumer.sink.deliver(consumer, batch)
     return given

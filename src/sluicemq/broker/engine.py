@@ -18,9 +18,9 @@ from sluicemq.broker.browse import BrowseSnapshot, scan
 from sluicemq.broker.clock import Clock
 from sluicemq.broker.consumer import Consumer, Sink, Window
 from sluicemq.broker.delivery import GONE, Delivery
+from sluicemq.broker.depth_sampler import DepthSampler
 from sluicemq.broker.destination import Destination
 from sluicemq.broker.dispatch import dispatch, serve_one
-from sluicemq.broker.gauges import Gauges
 from sluicemq.broker.heldmessages import HeldMessages
 from sluicemq.broker.intake import Intake
 from sluicemq.broker.pending_queue import Selector
@@ -69,7 +69,7 @@ class Broker(Intake):
         self.restored_selector = compile_selector
         self.transactions = Transactions(self)
         self.batches = Batches(self)
-        self.gauges = Gauges(self.core, self.destinations)
+        self.depth_sampler = DepthSampler(self.core, self.destinations)
         self.traffic: dict[str, Traffic] = {}
         """By protocol, of those that have had clients."""
         self.survey = Survey(self)
@@ -86,8 +86,8 @@ class Broker(Intake):
         for subscription in (destination.queue, *destination.subscriptions.values()):
             orphans += self._close(subscription)
             self.durable_subscriptions.pop(subscription.number, None)
-        self.gauges.gone(destination)
-        self.core.notes.write()  # as long as the journal knows the destination
+        self.depth_sampler.gone(destination)
+        self.core.event_recorder.write()  # as long as the journal knows the destination
         destination.removed = True
         if self.destinations.get(destination.address) is destination:
             self.forget(destination)
@@ -477,7 +477,7 @@ class Broker(Intake):
                 if core.unblocking:
                     self.unpark()
             if core.settling:
-                core.notes.write()
+                core.event_recorder.write()
                 settling, core.settling = core.settling, {}
                 for subscription in settling:
                     subscription.flush_acks()

@@ -107,7 +107,7 @@ def delete(broker: Broker, subscription: Subscription, deliveries: Iterable[Deli
     subscription.tidy()
     if not recorded:
         return 0
-    broker.core.notes.write()
+    broker.core.event_recorder.write()
     return broker.journal.append_settled(
         subscription.number,
         subscription.destination.number,

@@ -299,10 +299,10 @@ class Intake(Registry):
         was_halted = core.halted
         self.low_space = report.level > SpaceLevel.ENOUGH
         core.halted = report.level == SpaceLevel.EXHAUSTED
-        if self.low_space and not core.notes.suspended:
-            core.notes.suspend()
-        elif not self.low_space and core.notes.suspended:
-            core.notes.resume()
+        if self.low_space and not core.event_recorder.suspended:
+            core.event_recorder.suspend()
+        elif not self.low_space and core.event_recorder.suspended:
+            core.event_recorder.resume()
         if was_halted and not core.halted:
             for destination in self.destinations.values():
                 for subscription in (destination.queue, *destination.subscriptions.values()):
@@ -351,9 +351,9 @@ class Intake(Registry):
                     callback()
                 else:
                     self._settled.append((settled, callback))
-        if self.core.notes.end_turn():
+        if self.core.event_recorder.end_iteration():
             if journal.pending or self._overdue or self.stopping:
-                self.core.notes.write()
+                self.core.event_recorder.write()
             else:
                 self._set_alarm()
         sync = bool(self.staged or self._confirmations or self._overdue)
@@ -498,7 +498,7 @@ class Intake(Registry):
         if message.durability and not target.number:
             self.number(target)
         if recorded:
-            self.core.notes.write()
+            self.core.event_recorder.write()
         self.accept(target, message, not recorded, chosen)
         sequence = message.sequence if message.durability else 0
         if recorded:

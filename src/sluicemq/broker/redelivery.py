@@ -150,7 +150,7 @@ def again(consumer: Consumer, sequences: Iterable[int], attempted: bool) -> list
         sent.append(delivery)
     _journal_attempts(subscription, counted)
     if sent:
-        subscription.core.notes.deliver(subscription, sent)
+        subscription.core.event_recorder.deliver(subscription, sent)
     if ended:
         _return(consumer, ended, attempted, 0)
     if sent and consumer.ack_timeout and not consumer.watched:

@@ -364,7 +364,7 @@ class Registry:
         destination = Destination(
             self.core, address, settings, None, automatic, created, creator, provenance
         )
-        destination.gauged = None
+        destination.recorded_depth = None
         destination.paused = paused
         destination.grouped = grouped
         self.destinations[address] = destination

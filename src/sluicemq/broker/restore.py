@@ -73,7 +73,7 @@ def snapshot(broker: Broker) -> bytes:
                 counts = list(subscription.failures())
                 if counts:
                     attempts.append(Attempts(subscription.number, counts))
-                if subscription.unacked and broker.core.notes.recording:
+                if subscription.unacked and broker.core.event_recorder.recording:
                     flying.setdefault(subscription.number, []).extend(subscription.in_flight())
     transactions = broker.transactions
     for transaction in (*transactions.open.values(), *transactions.prepared.values()):

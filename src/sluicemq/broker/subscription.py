@@ -446,7 +446,7 @@ class Subscription:
         """The delivery is over; the journal is told why. It must not be counted any more."""
         self.forget(delivery)
         if delivery.journaled == RECORDED:
-            self.core.notes.write()
+            self.core.event_recorder.write()
             self.core.journal.append_settled(
                 self.number,
                 self.destination.number,
@@ -594,7 +594,7 @@ class Subscription:
         for pending_queue in self.pending_queues.values():
             pending_queue.clear()
         if recorded:
-            self.core.notes.write()
+            self.core.event_recorder.write()
             self.core.journal.append_settled(
                 self.number, self.destination.number, cause, recorded, self.core.clock.wall
             )

@@ -412,7 +412,7 @@ class Transactions:
         ended = [transaction.acks.popleft()[0] for _ in range(acks)]
         settled = recorded(ended)
         if settled:
-            broker.core.notes.write()
+            broker.core.event_recorder.write()
         left = sum(1 for _, message in accepted if message.durability) + len(settled) + bool(record)
         sequence = 0
         for destination, message in accepted:

@@ -454,7 +454,7 @@ class Server:
                 connection.abort("the broker has stopped")
         await asyncio.sleep(0)
         if not self.exit_code:
-            broker.gauges.finish()
+            broker.depth_sampler.finish()
             broker.core.clock_log.note_time()
             broker.flush()
 
