@@ -47,7 +47,7 @@ COMPILED = {
         "registry",
         "requeued",
         "routing",
-        "statistics",
+        "stats",
         "subscription",
         "timers",
         "traced",

@@ -29,7 +29,7 @@ from typing import Final, NamedTuple
 from sluicemq.broker.core import Core
 from sluicemq.broker.delivery import RECORDED, SHARED, UNJOURNALED
 from sluicemq.broker.routing import Routes
-from sluicemq.broker.statistics import Statistics
+from sluicemq.broker.stats import DestinationStats
 from sluicemq.broker.subscription import DURABLE_SUBSCRIPTION, Subscription
 from sluicemq.journal.format import Cause
 from sluicemq.model.destination import Address, DestinationSettings, Kind, Overflow, Provenance
@@ -124,7 +124,7 @@ class Destination:
         self.members: dict[Subscription, None] = {}
         self.grouped = False
         self.routes: Routes[Subscription] = Routes()
-        self.statistics = Statistics()
+        self.statistics = DestinationStats()
         self.paused = False
         self.removed = False
         self.recorded_depth: tuple[int, int, int] | None = (0, 0, 0)

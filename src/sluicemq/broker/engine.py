@@ -29,9 +29,9 @@ from sluicemq.broker.registry import shown_creator
 from sluicemq.broker.scans import StartDeadline, unlimited
 from sluicemq.broker.selectors import CompiledSelector, compile_selector
 from sluicemq.broker.settings import BrokerSettings
-from sluicemq.broker.statistics import Traffic
+from sluicemq.broker.stats import Traffic
+from sluicemq.broker.stats_sampler import StatsSampler
 from sluicemq.broker.subscription import DURABLE_SUBSCRIPTION, Subscription
-from sluicemq.broker.survey import Survey
 from sluicemq.broker.transaction import Transactions
 from sluicemq.journal.format import Cause, RecordType
 from sluicemq.journal.port import Journal
@@ -72,7 +72,7 @@ class Broker(Intake):
         self.depth_sampler = DepthSampler(self.core, self.destinations)
         self.traffic: dict[str, Traffic] = {}
         """By protocol, of those that have had clients."""
-        self.survey = Survey(self)
+        self.stats_sampler = StatsSampler(self)
 
     # --- destinations ------------------------------------------------------------------------
 
