@@ -26,6 +26,7 @@ from setuptools import Extension, setup
 COMPILED = {
     "model": ("message",),
     "broker": (
+        "attachment",
         "backfill",
         "backlog",
         "browse",
@@ -40,9 +41,8 @@ COMPILED = {
         "dispatch",
         "engine",
         "event_recorder",
-        "intake",
-        "membership",
         "pending_queue",
+        "publishing",
         "redelivery",
         "registry",
         "requeued",
@@ -50,7 +50,7 @@ COMPILED = {
         "stats",
         "subscription",
         "timers",
-        "traced",
+        "tracing",
         "transaction",
     ),
     "journal": ("append", "format", "liveness", "log", "meta"),

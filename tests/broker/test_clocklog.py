@@ -8,7 +8,7 @@ import pytest
 
 from sluicemq.broker import Broker, ManualClock
 from sluicemq.broker.clocklog import MAX_STEPS, ClockLog
-from sluicemq.broker.handling import copy_to
+from sluicemq.broker.management import copy_to
 from sluicemq.broker.restore import restore, snapshot
 from sluicemq.journal import FileJournal
 from sluicemq.journal.memory import MemoryJournal

@@ -14,7 +14,7 @@ from typing import NamedTuple
 import pytest
 
 from sluicemq import broker as engine
-from sluicemq.broker import handling
+from sluicemq.broker import management
 from sluicemq.broker.clock import ManualClock
 from sluicemq.broker.cursor import Cursor
 from sluicemq.broker.deadletter import origin_of
@@ -392,7 +392,7 @@ class World:
 
     def found(self, entry: model.Entry) -> engine.Delivery:
         subscription = self.subscription(entry.subscription)
-        delivery = handling.find(self.broker, subscription, entry.sequence)
+        delivery = management.find(self.broker, subscription, entry.sequence)
         assert delivery is not None, f"{entry} is not found"
         assert delivery.sequence == entry.sequence
         assert STATES[delivery.state] == entry.state
@@ -413,19 +413,19 @@ class World:
         subscription = self.subscription(entry.subscription)
         delivery = self.found(entry)
         expected = self.model.delete(entry)
-        self.by_hand(expected, lambda: handling.delete(self.broker, subscription, [delivery]))
+        self.by_hand(expected, lambda: management.delete(self.broker, subscription, [delivery]))
 
     def move_one(self, entry: model.Entry, target: model.Destination) -> None:
         self.model.look()
         delivery, where = self.found(entry), self.find(target)
         expected = self.model.move_one(entry, target)
-        self.by_hand(expected, lambda: handling.move(self.broker, delivery, where))
+        self.by_hand(expected, lambda: management.move(self.broker, delivery, where))
 
     def copy_one(self, entry: model.Entry, target: model.Destination) -> None:
         self.model.look()
         delivery, where = self.found(entry), self.find(target)
         expected = self.model.copy_one(entry, target)
-        self.by_hand(expected, lambda: handling.copy_to(self.broker, delivery, where))
+        self.by_hand(expected, lambda: management.copy_to(self.broker, delivery, where))
 
     def send_back(self, entry: model.Entry) -> None:
         self.model.look()
@@ -435,13 +435,13 @@ class World:
         if origin is not None:
             assert origin == entry.letter.origin
             expected = self.model.send_back(entry)
-            self.by_hand(expected, lambda: handling.send_back(self.broker, delivery, origin))
+            self.by_hand(expected, lambda: management.send_back(self.broker, delivery, origin))
 
     def redeliver(self, entry: model.Entry) -> None:
         self.model.look()
         delivery = self.found(entry)
         expected = self.model.redeliver(entry, delivery.journaled == RECORDED)
-        self.by_hand(expected, lambda: handling.redeliver(self.broker, delivery))
+        self.by_hand(expected, lambda: management.redeliver(self.broker, delivery))
 
     # --- topics ---------------------------------------------------------------------------------
 

@@ -1,7 +1,7 @@
 """What a person does with messages: delete, move, copy, redeliver, send back to where they were.
 
 They are given by id, or chosen by a selector, or all. Each message is handled for itself, as one
-unit of the journal (broker/handling.py), and the answer comes when all of it is on disk: whatever
+unit of the journal (broker/management.py), and the answer comes when all of it is on disk: whatever
 ends the broker meanwhile, a message is in one place and there once, and the same request goes on
 where it was. Many are handled in slices, for as long as the limits allow; then `next` says where to
 go on. What arrives after the first request is left alone.
@@ -37,7 +37,7 @@ from sluicemq.broker import Broker, Delivery, Destination, Selector, Subscriptio
 from sluicemq.broker.cursor import Cursor
 from sluicemq.broker.deadletter import origin_of
 from sluicemq.broker.delivery import READY
-from sluicemq.broker.handling import copy_to, delete, move, redeliver, send_back
+from sluicemq.broker.management import copy_to, delete, move, redeliver, send_back
 from sluicemq.broker.pending_queue import PRIORITIES
 from sluicemq.model.access import Operation
 from sluicemq.model.destination import CreatedBy, is_temporary

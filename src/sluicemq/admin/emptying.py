@@ -8,7 +8,7 @@ from sluicemq.admin.pace import Pace
 from sluicemq.broker import Broker, Destination, Subscription
 from sluicemq.broker.cursor import Cursor
 from sluicemq.broker.delivery import DELAYED, Delivery
-from sluicemq.broker.handling import delete, is_held
+from sluicemq.broker.management import delete, is_held
 
 SLICE: Final = 200
 """Messages dropped together, with one record of the journal."""

@@ -44,7 +44,7 @@ from sluicemq.admin.subscriptions import sees_subscription
 from sluicemq.broker import Broker, Delivery, Destination, Selector, Subscription
 from sluicemq.broker.cursor import Cursor
 from sluicemq.broker.delivery import DELAYED, READY
-from sluicemq.broker.handling import find, in_flight, is_held
+from sluicemq.broker.management import find, in_flight, is_held
 from sluicemq.broker.pending_queue import PendingQueue
 from sluicemq.model.access import Operation
 from sluicemq.model.errors import JournalError, SelectorError

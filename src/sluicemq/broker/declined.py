@@ -16,8 +16,8 @@ from __future__ import annotations
 from collections.abc import Iterable
 from typing import TYPE_CHECKING, Final
 
+from sluicemq.broker.attachment import reselect
 from sluicemq.broker.deadletter import is_dead_letter
-from sluicemq.broker.membership import reselect
 from sluicemq.broker.redelivery import release
 
 if TYPE_CHECKING:

@@ -3,7 +3,7 @@
 Everything here is synchronous and belongs to one thread. A turn is: calls of any number of
 sessions, then `flush`, which dispatches, journals acknowledgements and starts a group commit.
 What a broker does comes in three layers, each a class: its destinations (registry.py), messages
-that come in (intake.py), and here those who want them, and the turns.
+that come in (publishing.py), and here those who want them, and the turns.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ from collections.abc import Callable, Iterable, Iterator
 from contextlib import suppress
 from typing import Final
 
-from sluicemq.broker import declined, membership, redelivery
+from sluicemq.broker import attachment, declined, redelivery
 from sluicemq.broker.batches import BatchAnswer, Batches
 from sluicemq.broker.browse import BrowseSnapshot, scan
 from sluicemq.broker.clock import Clock
@@ -22,8 +22,8 @@ from sluicemq.broker.depth_sampler import DepthSampler
 from sluicemq.broker.destination import Destination
 from sluicemq.broker.dispatch import dispatch, serve_one
 from sluicemq.broker.heldmessages import HeldMessages
-from sluicemq.broker.intake import Intake
 from sluicemq.broker.pending_queue import Selector
+from sluicemq.broker.publishing import PublishOperations
 from sluicemq.broker.records import BatchPart, SubscriptionEntry, encode
 from sluicemq.broker.registry import shown_creator
 from sluicemq.broker.scans import StartDeadline, unlimited
@@ -50,7 +50,7 @@ _NO_OWNER: Final = object()
 """Stands for the owner of a temporary destination that has been removed."""
 
 
-class Broker(Intake):
+class Broker(PublishOperations):
     """See the module.
 
     `compile_selector` understands the selectors of durable subscriptions that the journal brings
@@ -120,7 +120,7 @@ class Broker(Intake):
         """Detach the consumers of a subscription, which are returned."""
         consumers = list(subscription.consumers)
         for consumer in consumers:
-            membership.detach(consumer)
+            attachment.detach(consumer)
         return consumers
 
     def delete_temporary(self, owner: object) -> None:
@@ -193,7 +193,7 @@ class Broker(Intake):
         section 6.11.1: with other terms and no consumers it is replaced), LimitExceeded.
         """
         if selector is not None and selector.text not in topic.routes.routes:
-            membership.expect_load(topic, topic.routes.load_with(selector))
+            attachment.expect_load(topic, topic.routes.load_with(selector))
         existing = topic.subscriptions.get(name)
         if existing is not None:
             text = selector.text if selector else None
@@ -327,11 +327,11 @@ class Broker(Intake):
         `owner` is who asks: a temporary destination serves only the owner it was declared with.
         Raises DestinationPrivate, SubscriptionInUse.
         """
-        return membership.attach(subscription, sink, window, selector, rank, ack_timeout, owner)
+        return attachment.attach(subscription, sink, window, selector, rank, ack_timeout, owner)
 
     def detach(self, consumer: Consumer) -> None:
         """Remove a consumer; what it holds goes back to its original position."""
-        membership.detach(consumer)
+        attachment.detach(consumer)
 
     def retire(
         self, consumer: Consumer, kept: Iterable[int] = (), *, attempted: bool = False
@@ -343,7 +343,7 @@ class Broker(Intake):
         as before; `detach` gives back what is left. All others go back to their original
         position, uncounted unless `attempted`. No credit comes back for what it goes on holding.
         """
-        membership.retire(consumer, kept, attempted)
+        attachment.retire(consumer, kept, attempted)
 
     def again(
         self, consumer: Consumer, sequences: Iterable[int], *, attempted: bool

@@ -8,10 +8,10 @@ from typing import Final, TypeVar
 
 from msgspec.structs import replace
 
+from sluicemq.broker.attachment import elect
 from sluicemq.broker.clock import Clock
 from sluicemq.broker.core import Core
 from sluicemq.broker.destination import Destination
-from sluicemq.broker.membership import elect
 from sluicemq.broker.records import Settings, encode
 from sluicemq.broker.scans import Scans
 from sluicemq.broker.settings import BrokerSettings

@@ -9,7 +9,7 @@ Life of a delivery (state, and the methods that change it):
                      ├──expiry, purge, overflow─────────────────────────> GONE
     add (deliver_at) ──> DELAYED ──timer──> READY
 
-Who is served is in membership.py, who gets what in dispatch.py, what comes back in redelivery.py.
+Who is served is in attachment.py, who gets what in dispatch.py, what comes back in redelivery.py.
 """
 
 from __future__ import annotations
@@ -311,7 +311,7 @@ class Subscription:
             self.withdraw(delivery)
             self.drop(delivery, "overflow", False)
 
-    # --- consumers (see also membership.py) --------------------------------------------------
+    # --- consumers (see also attachment.py) --------------------------------------------------
 
     def let_go(self, consumer: Consumer) -> None:
         """The consumer holds less than it did; one that is retired is forgotten with the last."""

@@ -27,7 +27,7 @@ from sluicemq.broker import BrokerSettings as EngineSettings
 from sluicemq.broker.build import COMPILED
 from sluicemq.broker.restore import restore, snapshot
 from sluicemq.broker.selectors import SelectorLimits
-from sluicemq.broker.traced import TracedBroker
+from sluicemq.broker.tracing import TracedBroker
 from sluicemq.journal import FileJournal, MemoryJournal
 from sluicemq.journal.port import Journal
 from sluicemq.journal.space import SpaceLevel

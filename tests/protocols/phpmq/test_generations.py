@@ -10,7 +10,7 @@ import pytest
 
 from sluicemq.broker import Broker
 from sluicemq.broker.deadletter import Origin as Home
-from sluicemq.broker.handling import send_back
+from sluicemq.broker.management import send_back
 from sluicemq.broker.restore import restore, snapshot
 from sluicemq.journal import FileJournal
 from sluicemq.model.destination import Address, Kind

@@ -6,7 +6,7 @@ import pytest
 
 from sluicemq.broker import BrokerSettings, Delivery, Destination
 from sluicemq.broker.deadletter import Origin, origin_of
-from sluicemq.broker.handling import delete, find, move, redeliver, send_back
+from sluicemq.broker.management import delete, find, move, redeliver, send_back
 from sluicemq.model.destination import Address, Kind, Overflow
 from sluicemq.model.errors import ActionRefused
 from sluicemq.model.message import Durability

@@ -189,7 +189,7 @@ class TracedBroker(Broker):
         last: bool = True,
         chosen: Subscription | None = None,
     ) -> None:
-        """See Intake."""
+        """See PublishOperations."""
         observer = self.observer
         if not observer.accepted(destination, message):
             super().accept(destination, message, last, chosen)
@@ -208,7 +208,7 @@ class TracedBroker(Broker):
         cause: Cause,
         chosen: Subscription | None = None,
     ) -> int:
-        """See Intake."""
+        """See PublishOperations."""
         subscription = delivery.subscription
         assert isinstance(subscription, TracedSubscription)
         subscription.over(delivery.sequence, REPLACED)

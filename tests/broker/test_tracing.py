@@ -16,7 +16,7 @@ from sluicemq.broker import (
     Window,
 )
 from sluicemq.broker.restore import restore, snapshot
-from sluicemq.broker.traced import TracedBroker, TracedSubscription
+from sluicemq.broker.tracing import TracedBroker, TracedSubscription
 from sluicemq.journal import FileJournal
 from sluicemq.journal.memory import MemoryJournal
 from sluicemq.model.destination import Address, DestinationSettings, Kind

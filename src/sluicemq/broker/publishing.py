@@ -37,7 +37,7 @@ Staged = tuple[Message, Destination, list[Subscription] | None, bool]
 """A message, where it goes, its targets at a topic, and whether it is for the topic's group."""
 
 
-class Intake(Registry):
+class PublishOperations(Registry):
     """The part of the broker that the module tells of.
 
     wake      called whenever a flush is needed although no turn is under way
