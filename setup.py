@@ -27,7 +27,6 @@ COMPILED = {
     "model": ("message",),
     "broker": (
         "attachment",
-        "backfill",
         "backlog",
         "browse",
         "chunks",
@@ -47,6 +46,7 @@ COMPILED = {
         "registry",
         "requeued",
         "routing",
+        "selector_rescan",
         "stats",
         "subscription",
         "timers",

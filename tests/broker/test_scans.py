@@ -101,7 +101,7 @@ def test_a_new_selector_evaluates_no_message_after_the_deadline(limit: int) -> N
     evaluated = selector.calls
     assert evaluated <= limit
     iterations = 0
-    while fixture.queue.queue.backfill is not None:
+    while fixture.queue.queue.rescan is not None:
         fixture.clock.advance(1)
         broker.tick()
         broker.flush()
@@ -127,7 +127,7 @@ def test_many_new_selectors_share_the_time() -> None:
         reader.consumer = broker.attach(queue.queue, reader, Window(10, True), selector=selector)
         broker.flush()
     before = sum(selector.calls for selector in selectors)
-    while any(queue.queue.backfill for queue in queues):
+    while any(queue.queue.rescan for queue in queues):
         fixture.clock.advance(1)
         broker.tick()
         broker.flush()

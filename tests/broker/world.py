@@ -627,7 +627,7 @@ class World:
     def catch_up(self) -> None:
         """Let time pass until no selector is new any more."""
         for _ in range(30):
-            trying = [s for s in self.model.subscriptions() if self.subscription(s).backfill]
+            trying = [s for s in self.model.subscriptions() if self.subscription(s).rescan]
             if not trying:
                 return
             self.advance(100)
@@ -776,7 +776,7 @@ class World:
         for twin in self.model.subscriptions():
             if twin.destination.paused:
                 continue
-            trying = self.subscription(twin).backfill is not None
+            trying = self.subscription(twin).rescan is not None
             for consumer in twin.consumers:
                 if trying and consumer.wants is not None:
                     continue  # it may have to wait

@@ -5,11 +5,11 @@ from __future__ import annotations
 from collections.abc import Iterable
 from typing import TYPE_CHECKING
 
-from sluicemq.broker.backfill import Backfill
 from sluicemq.broker.consumer import Consumer, Sink, Window
 from sluicemq.broker.dispatch import dispatch
 from sluicemq.broker.pending_queue import PendingQueue, Selector
 from sluicemq.broker.redelivery import release
+from sluicemq.broker.rescan import SelectorRescan
 from sluicemq.model.errors import DestinationPrivate, LimitExceeded, SubscriptionInUse
 
 if TYPE_CHECKING:
@@ -120,8 +120,8 @@ def _expect_room(subscription: Subscription, selector: Selector) -> None:
     if selector.text in subscription.pending_queues:
         return
     routes = subscription.selective
-    if subscription.backfill is not None:
-        load = routes.load + subscription.backfill.load_with(selector)
+    if subscription.rescan is not None:
+        load = routes.load + subscription.rescan.load_with(selector)
     else:
         load = routes.load_with(selector)
     expect_load(subscription.destination, load)
@@ -150,9 +150,9 @@ def _pending_queue(subscription: Subscription, selector: Selector | None) -> Pen
         if not subscription.everything.mask:
             subscription.selective.add(pending_queue, selector)
         else:
-            if subscription.backfill is None:
-                subscription.backfill = Backfill(subscription)
-            subscription.backfill.join(pending_queue)
+            if subscription.rescan is None:
+                subscription.rescan = SelectorRescan(subscription)
+            subscription.rescan.join(pending_queue)
     return pending_queue
 
 
@@ -171,7 +171,7 @@ def _leave_pending_queue(consumer: Consumer) -> None:
     pending_queue.consumers -= 1
     if pending_queue.selector is not None and not pending_queue.consumers:
         del subscription.pending_queues[pending_queue.selector.text]
-        if subscription.backfill is None or not subscription.backfill.leave(pending_queue):
+        if subscription.rescan is None or not subscription.rescan.leave(pending_queue):
             subscription.selective.remove(pending_queue, pending_queue.selector)
 
 

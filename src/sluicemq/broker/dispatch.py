@@ -50,8 +50,8 @@ def dispatch(subscription: Subscription) -> None:
         text = first.selector.text if first.selector is not None else ""
         subscription.pending_queues[text] = subscription.pending_queues.pop(text)
     subscription.tidy()
-    if subscription.backfill is not None:
-        subscription.backfill.resume()
+    if subscription.rescan is not None:
+        subscription.rescan.resume()
 
 
 def hand_over(consumer: Consumer, delivery: Delivery) -> None:

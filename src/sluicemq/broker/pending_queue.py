@@ -3,7 +3,7 @@
 A subscription has one pending queue for consumers without a selector and one for each distinct
 selector in use. A delivery stands in every pending queue that it matches and is taken out of only
 one; the others find it no longer READY and skip it. So a selector is evaluated once per message, a
-take is O(1), and the backlog is searched once, when a selector is new (see backfill.py).
+take is O(1), and the backlog is searched once, when a selector is new (see selector_rescan.py).
 
 Within a priority there are two sources: a FIFO of first deliveries, and those that came back
 (requeued.py). The lower `order` goes first, which is what "original position" means. The older part

@@ -40,9 +40,9 @@ from sluicemq.journal.format import Cause
 from sluicemq.model.destination import Overflow
 
 if TYPE_CHECKING:
-    from sluicemq.broker.backfill import Backfill
     from sluicemq.broker.consumer import Consumer, Window
     from sluicemq.broker.destination import Destination
+    from sluicemq.broker.rescan import SelectorRescan
     from sluicemq.model.message import Message
 
 DURABLE_SUBSCRIPTION: Final = 1 << 31
@@ -71,7 +71,7 @@ class Subscription:
     refused   DELAYED deliveries that are over and wait for room in the dead-letter queue, by
               sequence, with the reason and whether they become dead letters in any case
     retrying  a timer runs that offers those again
-    backfill  tries what waits against the selectors of pending queues that are new, or None
+    rescan    tries what waits against the selectors of pending queues that are new, or None
     closed    True once it is gone: what still comes back to it is dropped
     acked, delivered, redelivered   sequences (with attempts) the journal is to be told this turn
     """
@@ -79,7 +79,6 @@ class Subscription:
     __slots__ = (
         "acked",
         "back",
-        "backfill",
         "closed",
         "consumers",
         "core",
@@ -95,6 +94,7 @@ class Subscription:
         "pending_queues",
         "redelivered",
         "refused",
+        "rescan",
         "retired",
         "retrying",
         "selective",
@@ -129,7 +129,7 @@ class Subscription:
         self.everything = PendingQueue(core.chunk_deliveries)
         self.pending_queues: dict[str, PendingQueue] = {"": self.everything}
         self.selective: Routes[PendingQueue] = Routes()
-        self.backfill: Backfill | None = None
+        self.rescan: SelectorRescan | None = None
         self.consumers: dict[Consumer, None] = {}
         self.retired: dict[Consumer, None] = {}
         self.delayed: dict[int, Delivery] = {}
@@ -231,9 +231,9 @@ class Subscription:
             if everything.line:
                 self.core.dirty[self] = None
             return
-        backfill = self.backfill
+        rescan = self.rescan
         for pending_queue in self.selective.targets(self.core.read(delivery)):
-            if backfill is None or not backfill.defers(pending_queue, delivery):
+            if rescan is None or not rescan.defers(pending_queue, delivery):
                 everything.share(delivery)
                 pending_queue.push(delivery)
         self.core.dirty[self] = None
@@ -247,9 +247,9 @@ class Subscription:
         everything = self.everything
         everything.restore(delivery)
         if len(self.pending_queues) > 1:
-            backfill = self.backfill
+            rescan = self.rescan
             for pending_queue in self.selective.targets(self.core.read(delivery)):
-                if backfill is None or not backfill.defers(pending_queue, delivery):
+                if rescan is None or not rescan.defers(pending_queue, delivery):
                     everything.share(delivery)
                     pending_queue.restore(delivery)
             self.tidy()

@@ -37,7 +37,7 @@ TRIED_BYTES: Final = 1 << 13
 """Bytes of a body that cost as much as another delivery."""
 
 
-class Backfill:
+class SelectorRescan:
     """The pass of one subscription. It ends by itself."""
 
     __slots__ = (
@@ -147,7 +147,7 @@ class Backfill:
     def _run(self) -> None:
         self._armed = False
         core = self._subscription.core
-        if self._subscription.backfill is not self:
+        if self._subscription.rescan is not self:
             return
         elapsed = core.clock.steady - self._last
         idle = core.turns == self._turns + 1
@@ -220,4 +220,4 @@ class Backfill:
                 self._enter(pending_queue)
             self._arm()
         else:
-            self._subscription.backfill = None
+            self._subscription.rescan = None
