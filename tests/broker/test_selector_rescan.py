@@ -5,9 +5,9 @@ from __future__ import annotations
 import gc
 
 import pytest
-from sluicemq.broker.rescan import ENOUGH, IDLE
 
 from sluicemq.broker import BrokerSettings, Delivery, Destination
+from sluicemq.broker.selector_rescan import ENOUGH, IDLE
 from sluicemq.model.message import Durability
 from tests.broker.support import OfType, Rig, bodies
 

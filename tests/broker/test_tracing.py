@@ -15,7 +15,7 @@ from sluicemq.broker import (
     Subscription,
     Window,
 )
-from sluicemq.broker.restore import restore, snapshot
+from sluicemq.broker.recovery import recover, snapshot
 from sluicemq.broker.tracing import TracedBroker, TracedSubscription
 from sluicemq.journal import FileJournal
 from sluicemq.journal.memory import MemoryJournal
@@ -243,7 +243,7 @@ def test_after_a_restart_it_goes_on(tmp_path: Path) -> None:
         journal = FileJournal.open(tmp_path / "journal")
         broker = TracedBroker(journal, clock, witness)
         journal.snapshot_source = lambda: snapshot(broker)
-        restore(broker, journal.recovery)
+        recover(broker, journal.recovery)
         return broker
 
     broker = start()

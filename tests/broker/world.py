@@ -20,7 +20,7 @@ from sluicemq.broker.cursor import Cursor
 from sluicemq.broker.deadletter import origin_of
 from sluicemq.broker.delivery import DELAYED, READY, RECORDED, TAKEN
 from sluicemq.broker.records import BatchPart, decode_prepared
-from sluicemq.broker.restore import restore, snapshot
+from sluicemq.broker.recovery import recover, snapshot
 from sluicemq.journal import FileJournal
 from sluicemq.journal.port import Journal
 from sluicemq.model.destination import Address, DestinationSettings, Kind
@@ -809,7 +809,7 @@ class World:
         prepared = {p.engine.xid: p for p in self.transactions if p.model.prepared}
         self.transactions = list(prepared.values())
         self.start(journal)
-        restore(self.broker, journal.recovery)
+        recover(self.broker, journal.recovery)
         assert set(self.broker.transactions.prepared) == set(prepared)
         for xid, pair in prepared.items():
             pair.engine = self.broker.transactions.find_prepared(xid)

@@ -9,7 +9,7 @@ from sluicemq.broker.consumer import Consumer, Sink, Window
 from sluicemq.broker.dispatch import dispatch
 from sluicemq.broker.pending_queue import PendingQueue, Selector
 from sluicemq.broker.redelivery import release
-from sluicemq.broker.rescan import SelectorRescan
+from sluicemq.broker.selector_rescan import SelectorRescan
 from sluicemq.model.errors import DestinationPrivate, LimitExceeded, SubscriptionInUse
 
 if TYPE_CHECKING:

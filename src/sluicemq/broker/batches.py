@@ -304,7 +304,7 @@ class Batches:
             for name, writer in self.writers.items()
         ]
 
-    def restore(self, states: list[WriterState]) -> None:
+    def recover(self, states: list[WriterState]) -> None:
         """From a snapshot."""
         for state in states:
             writer = self.writers[state.name] = Writer(state.batch, state.owner)

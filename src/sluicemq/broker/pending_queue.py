@@ -102,12 +102,12 @@ class PendingQueue:
             fifo = self.fifos[priority] = deque()
         elif fifo:
             if fifo[-1].order > delivery.order:
-                self.restore(delivery)
+                self.reinsert(delivery)
                 return
         elif self.has_backlog:
             backlog = self.backlogs[priority]
             if backlog is not None and backlog.last() > delivery.order:
-                self.restore(delivery)
+                self.reinsert(delivery)
                 return
         fifo.append(delivery)
         self.mask |= 1 << priority
@@ -204,7 +204,7 @@ class PendingQueue:
         backlog = self.backlogs[priority]
         return backlog.find(order) if backlog is not None else None
 
-    def restore(self, delivery: Delivery) -> None:
+    def reinsert(self, delivery: Delivery) -> None:
         """Add a delivery at the place its order gives it, unless it stands there already: taken
         through another pending queue, it was left behind in this one."""
         if delivery.pinned and self.find(delivery.priority, delivery.order) is delivery:

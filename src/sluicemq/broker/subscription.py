@@ -2,7 +2,7 @@
 
 Life of a delivery (state, and the methods that change it):
 
-    add/restore ──> READY ──dispatch──> TAKEN ──settle──────────────> GONE
+    add/recover ──> READY ──dispatch──> TAKEN ──settle──────────────> GONE
                      │ ^                  │ ├──release──> READY
                      │ │                  │ ├──time-out──> DELAYED (back-off) or READY
                      │ └──timer── DELAYED │ └──dead_letter─────────────> GONE
@@ -42,7 +42,7 @@ from sluicemq.model.destination import Overflow
 if TYPE_CHECKING:
     from sluicemq.broker.consumer import Consumer, Window
     from sluicemq.broker.destination import Destination
-    from sluicemq.broker.rescan import SelectorRescan
+    from sluicemq.broker.selector_rescan import SelectorRescan
     from sluicemq.model.message import Message
 
 DURABLE_SUBSCRIPTION: Final = 1 << 31
@@ -197,13 +197,13 @@ class Subscription:
             else:
                 core.unpaged.append(delivery)
 
-    def restore(self, delivery: Delivery, due: int = 0) -> None:
+    def recover(self, delivery: Delivery, due: int = 0) -> None:
         """A delivery found in the journal at start; in ascending order. `due` as in `enter`."""
         if delivery.attempts:
             self.back[delivery.sequence] = delivery
         self.enter(delivery, due)
 
-    def restore_requeued(self, delivery: Delivery) -> None:
+    def recover_requeued(self, delivery: Delivery) -> None:
         """The same for one whose order is out of sequence."""
         self.waiting += 1
         self.waiting_bytes += delivery.size
@@ -245,13 +245,13 @@ class Subscription:
         if delivery.attempts:
             self.back[delivery.sequence] = delivery
         everything = self.everything
-        everything.restore(delivery)
+        everything.reinsert(delivery)
         if len(self.pending_queues) > 1:
             rescan = self.rescan
             for pending_queue in self.selective.targets(self.core.read(delivery)):
                 if rescan is None or not rescan.defers(pending_queue, delivery):
                     everything.share(delivery)
-                    pending_queue.restore(delivery)
+                    pending_queue.reinsert(delivery)
             self.tidy()
         self.core.dirty[self] = None
 

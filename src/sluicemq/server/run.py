@@ -25,7 +25,7 @@ from sluicemq.admin.sessions import Sessions
 from sluicemq.broker import Broker
 from sluicemq.broker import BrokerSettings as EngineSettings
 from sluicemq.broker.build import COMPILED
-from sluicemq.broker.restore import restore, snapshot
+from sluicemq.broker.recovery import recover, snapshot
 from sluicemq.broker.selectors import SelectorLimits
 from sluicemq.broker.tracing import TracedBroker
 from sluicemq.journal import FileJournal, MemoryJournal
@@ -199,7 +199,7 @@ class Server:
         journal.snapshot_source = lambda: snapshot(broker)
         if isinstance(journal, FileJournal):
             journal.on_warning = log.warning
-            waiting = restore(broker, journal.recovery)
+            waiting = recover(broker, journal.recovery)
             log.info("recovered", waiting=waiting, **journal.recovery.report)
             warn_of_loss(journal.recovery.report)
         for address, destination_settings in self.config.destinations.items():

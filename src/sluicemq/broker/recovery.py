@@ -130,20 +130,20 @@ def _recorded(subscription: Subscription) -> Iterator[int]:
     return (d.sequence for d in subscription.browse() if d.journaled == RECORDED)
 
 
-def restore(broker: Broker, recovery: Recovery) -> int:
+def recover(broker: Broker, recovery: Recovery) -> int:
     """Fill a new broker from its journal. Returns how many deliveries wait.
 
     Raises ConfigurationError if a durable subscription has a selector nobody here can compile.
     """
-    restoration = _Restoration(broker, recovery)
-    restoration.read()
+    replay = _Recovery(broker, recovery)
+    replay.read()
     broker.core.clock_log.resume(recovery.last_time())
-    count = restoration.deliver()
+    count = replay.deliver()
     recovery.done()
     return count
 
 
-class _Restoration:
+class _Recovery:
     """What the journal tells, on its way into the broker.
 
     attempts   failed deliveries, by subscription and sequence
@@ -237,7 +237,7 @@ class _Restoration:
         self.payloads.update(state.prepared)
         for number, packed, counts in state.delivered:
             self._delivered(number, array("Q", packed), array("I", counts))
-        self.broker.batches.restore(state.writers)
+        self.broker.batches.recover(state.writers)
         self.broker.core.clock_log.steps.extend(state.clock_steps)
 
     def _skip_number(self, number: int) -> None:
@@ -468,10 +468,10 @@ class _Restoration:
         elif place is not None:
             delivery.order = place[0]
             self.broker.core.requeued[key] = delivery
-            subscription.restore_requeued(delivery)
+            subscription.recover_requeued(delivery)
         else:
             due = self.broker.journal.fetch(sequence).deliver_at - epoch if delayed else 0
-            subscription.restore(delivery, due)
+            subscription.recover(delivery, due)
 
     def _decode_prepared(self) -> None:
         journal = self.broker.journal
