@@ -11,7 +11,7 @@ The modules below are those that a message passes through, translated to C by my
 so that they call each other without the interpreter. They are ordinary Python, and the .py files
 are installed beside what was made of them. A module that derives from a compiled class has to be
 compiled too. Not among them, because mypyc cannot: modules that define msgspec structs
-(model/destination, broker/records, broker/settings), and classes that derive from
+(model/destination, broker/codec, broker/settings), and classes that derive from
 asyncio.Protocol (server/connection).
 """
 

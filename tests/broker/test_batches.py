@@ -10,7 +10,7 @@ from msgspec.structs import replace
 
 from sluicemq.broker import BatchPart, Broker, BrokerSettings, ManualClock
 from sluicemq.broker.batches import LONGEST_WRITER, MOST_PARTITIONS, RETENTION_MS
-from sluicemq.broker.records import State, WriterState, decode_batch, decode_state, encode
+from sluicemq.broker.codec import State, WriterState, decode_batch, decode_state, encode
 from sluicemq.broker.recovery import recover, snapshot
 from sluicemq.journal import FileJournal
 from sluicemq.journal.format import UNIT_END, RecordType

@@ -12,7 +12,7 @@ import pytest
 from msgspec.msgpack import Ext
 
 from sluicemq.broker import Broker, Destination, ManualClock, Subscription, Window
-from sluicemq.broker.records import (
+from sluicemq.broker.codec import (
     State,
     as_text,
     decode_attempts,

@@ -8,7 +8,7 @@ from collections.abc import Callable
 import pytest
 
 from sluicemq.broker import Broker, ManualClock, Window, management
-from sluicemq.broker.records import BatchPart
+from sluicemq.broker.codec import BatchPart
 from sluicemq.journal.format import RecordType
 from sluicemq.journal.memory import MemoryJournal
 from sluicemq.journal.space import SpaceLevel, SpaceReport

@@ -16,10 +16,10 @@ import pytest
 from sluicemq import broker as engine
 from sluicemq.broker import management
 from sluicemq.broker.clock import ManualClock
+from sluicemq.broker.codec import BatchPart, decode_prepared
 from sluicemq.broker.cursor import Cursor
 from sluicemq.broker.deadletter import origin_of
 from sluicemq.broker.delivery import DELAYED, READY, RECORDED, TAKEN
-from sluicemq.broker.records import BatchPart, decode_prepared
 from sluicemq.broker.recovery import recover, snapshot
 from sluicemq.journal import FileJournal
 from sluicemq.journal.port import Journal

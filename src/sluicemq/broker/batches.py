@@ -31,7 +31,7 @@ from collections import OrderedDict
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Final, NamedTuple
 
-from sluicemq.broker.records import BatchPart, WriterState, encode
+from sluicemq.broker.codec import BatchPart, WriterState, encode
 from sluicemq.journal.format import RecordType
 from sluicemq.model.destination import CreatedBy
 from sluicemq.model.errors import (

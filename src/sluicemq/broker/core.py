@@ -58,8 +58,8 @@ class Core:
     halted          nothing is delivered: there is no space to record acknowledgements
     unblocking      destinations with parked messages and perhaps room for them
     subscriptions   what a subscription is made as
-    bury            moves a delivery to its dead-letter queue; False when there is none, None when
-                    it has no room
+    move_to_dead_letters  moves a delivery to its dead-letter queue; False when there is none,
+                    None when it has no room
     has_room        whether the dead-letter queue of a destination takes a body of that size
     refused_retry   ms after which a dead letter is offered again to a queue that had no room
     dead_letter_queues  the destinations that send their dead letters to each queue
@@ -68,7 +68,6 @@ class Core:
 
     __slots__ = (
         "again",
-        "bury",
         "chunk_deliveries",
         "clock",
         "clock_log",
@@ -81,6 +80,7 @@ class Core:
         "journal",
         "memory",
         "memory_budget",
+        "move_to_dead_letters",
         "overhead",
         "refused_retry",
         "requeued",
@@ -114,7 +114,7 @@ class Core:
         self.overhead = settings.message_overhead
         self.chunk_deliveries = settings.chunk_deliveries
         self.selector_load = settings.selector_load
-        self.bury: Callable[[Delivery, str, bool], bool | None] = _nowhere
+        self.move_to_dead_letters: Callable[[Delivery, str, bool], bool | None] = _nowhere
         self.has_room: Callable[[Destination, int], bool] = _unlimited
         self.refused_retry = settings.dead_letter_retry
         self.dead_letter_queues: dict[Address, dict[Destination, None]] = {}

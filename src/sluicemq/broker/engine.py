@@ -16,6 +16,7 @@ from sluicemq.broker import attachment, declined, redelivery
 from sluicemq.broker.batches import BatchAnswer, Batches
 from sluicemq.broker.browse import BrowseSnapshot, scan
 from sluicemq.broker.clock import Clock
+from sluicemq.broker.codec import BatchPart, SubscriptionEntry, encode
 from sluicemq.broker.consumer import Consumer, Sink, Window
 from sluicemq.broker.delivery import GONE, Delivery
 from sluicemq.broker.depth_sampler import DepthSampler
@@ -24,7 +25,6 @@ from sluicemq.broker.dispatch import dispatch, serve_one
 from sluicemq.broker.heldmessages import HeldMessages
 from sluicemq.broker.pending_queue import Selector
 from sluicemq.broker.publishing import PublishOperations
-from sluicemq.broker.records import BatchPart, SubscriptionEntry, encode
 from sluicemq.broker.registry import shown_creator
 from sluicemq.broker.scans import StartDeadline, unlimited
 from sluicemq.broker.selectors import CompiledSelector, compile_selector

@@ -19,7 +19,7 @@ from collections.abc import Iterable, Iterator
 from itertools import chain, islice
 from typing import TYPE_CHECKING
 
-from sluicemq.broker.deadletter import Origin, without_story
+from sluicemq.broker.deadletter import Origin, without_dead_letter_properties
 from sluicemq.broker.delivery import DELAYED, READY, RECORDED, TAKEN, Delivery
 from sluicemq.broker.pending_queue import PRIORITIES
 from sluicemq.broker.redelivery import release, relocate
@@ -142,7 +142,7 @@ def send_back(
             raise ActionRefused(
                 "origin-gone", f"{origin.address} has no subscription {origin.subscription} now"
             )
-    properties = without_story(message)
+    properties = without_dead_letter_properties(message)
     copy = message.copy(target.address, 0, properties)
     copy.properties = properties or None
     return _replace(broker, delivery, target, copy, chosen)

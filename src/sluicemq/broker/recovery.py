@@ -17,13 +17,11 @@ from itertools import repeat
 from typing import TYPE_CHECKING
 
 from sluicemq.broker.clocklog import decode_clock
-from sluicemq.broker.delivery import GONE, RECORDED, SHARED, TAKEN, Delivery
-from sluicemq.broker.engine import Broker
-from sluicemq.broker.records import (
+from sluicemq.broker.codec import (
     Attempts,
     Prepared,
-    Settings,
     State,
+    StoredSettings,
     SubscriptionEntry,
     as_text,
     decode_attempts,
@@ -35,6 +33,8 @@ from sluicemq.broker.records import (
     decode_subscription,
     encode,
 )
+from sluicemq.broker.delivery import GONE, RECORDED, SHARED, TAKEN, Delivery
+from sluicemq.broker.engine import Broker
 from sluicemq.broker.subscription import DURABLE_SUBSCRIPTION, Subscription
 from sluicemq.journal.format import Cause, RecordType, decode_redelivered
 from sluicemq.model.destination import Address, Kind
@@ -88,7 +88,7 @@ def snapshot(broker: Broker) -> bytes:
                     flying[number].append(delivery)
     state = State(
         [
-            Settings.of(d, broker.settings.defaults)
+            StoredSettings.of(d, broker.settings.defaults)
             for d in broker.destinations.values()
             if d.number or d.paused or d.stays or not (d.temporary or d.automatic)
         ],
@@ -164,7 +164,7 @@ class _Recovery:
         self.payloads: dict[int, bytes] = {}
         """Of PREPARED records that are not resolved; b"" = not read."""
         self.prepared: dict[int, Prepared] = {}
-        self.declared: dict[Address, Settings] = {}
+        self.declared: dict[Address, StoredSettings] = {}
         self.orphans: dict[int, list[int]] = {}
 
     def read(self) -> None:
@@ -300,16 +300,18 @@ class _Recovery:
             else:
                 count += self._distribute(destination, row, held)
         self._adopt_prepared(held)
-        self._bury_orphans()
+        self._dead_letter_orphans()
         return count
 
-    def _only_if_used(self, settings: Settings) -> bool:
+    def _only_if_used(self, settings: StoredSettings) -> bool:
         """Whether a destination came into being by itself, with the settings of any other, and goes
         when it is idle: without messages or durable subscriptions it does not come back."""
         stays = settings.paused or settings.grouped or settings.settings.idle_timeout == 0
         return settings.automatic and settings.default_settings and not stays
 
-    def _adopt(self, address: Address, settings: Settings | None, created: int = 0) -> Destination:
+    def _adopt(
+        self, address: Address, settings: StoredSettings | None, created: int = 0
+    ) -> Destination:
         """Bring a destination back; without settings, an automatic one. `created` is in wall ms, if
         the journal does not know better."""
         if settings is None:
@@ -338,7 +340,7 @@ class _Recovery:
         destination.set_number(row.destination)
         return destination
 
-    def _bury_orphans(self) -> None:
+    def _dead_letter_orphans(self) -> None:
         """Settle what nobody will, and forget the temporary destinations."""
         journal = self.broker.journal
         wall = self.broker.clock.wall

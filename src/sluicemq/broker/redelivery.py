@@ -11,8 +11,8 @@ from collections.abc import Iterable
 from itertools import islice
 from typing import TYPE_CHECKING
 
+from sluicemq.broker.codec import encode_attempts, encode_requeue
 from sluicemq.broker.delivery import GONE, RECORDED, SHARED, Delivery, place
-from sluicemq.broker.records import encode_attempts, encode_requeue
 from sluicemq.journal.format import Cause, RecordType
 
 if TYPE_CHECKING:

@@ -516,10 +516,10 @@ class Subscription:
 
     def finish(self, delivery: Delivery, reason: str, force: bool) -> None:
         """The same for one that has been counted as expired if it has."""
-        buried = self.core.bury(delivery, reason, force)
-        if buried is None:
+        dead_lettered = self.core.move_to_dead_letters(delivery, reason, force)
+        if dead_lettered is None:
             self.keep_refused(delivery, reason, force)
-        elif buried:
+        elif dead_lettered:
             return
         elif reason == "expired":
             self.end(delivery, Cause.EXPIRED)

@@ -25,10 +25,10 @@ from enum import Enum
 from itertools import count
 from typing import TYPE_CHECKING
 
+from sluicemq.broker.codec import Prepared, Resolved, StoredMessage, encode
 from sluicemq.broker.commits import Commits, Part, recorded, stored_acks
 from sluicemq.broker.consumer import Consumer
 from sluicemq.broker.delivery import Delivery
-from sluicemq.broker.records import Prepared, Resolved, StoredMessage, encode
 from sluicemq.broker.redelivery import give_back, hold
 from sluicemq.journal.format import Cause, RecordType
 from sluicemq.model.destination import is_temporary

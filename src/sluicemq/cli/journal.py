@@ -20,8 +20,8 @@ from rich.table import Table
 
 from sluicemq.broker import Broker
 from sluicemq.broker.clocklog import decode_clock
+from sluicemq.broker.codec import decode_batch
 from sluicemq.broker.older import state_of_version_1, writers_in
-from sluicemq.broker.records import decode_batch
 from sluicemq.broker.recovery import recover, snapshot
 from sluicemq.cli.console import Exit, JsonFlag, complain, err, out, print_json, printable
 from sluicemq.cli.serve import load_flags

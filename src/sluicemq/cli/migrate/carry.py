@@ -19,7 +19,7 @@ from typing import Final
 import msgspec
 
 from sluicemq.broker import Broker, BrokerSettings, Destination, Subscription, compile_selector
-from sluicemq.broker.records import BatchPart, Prepared, StoredMessage, encode, encode_attempts
+from sluicemq.broker.codec import BatchPart, Prepared, StoredMessage, encode, encode_attempts
 from sluicemq.broker.recovery import recover
 from sluicemq.cli.migrate.aside import write_aside
 from sluicemq.cli.migrate.ledger import NAME, Ledger
