@@ -23,9 +23,9 @@ if TYPE_CHECKING:
     from sluicemq.model.destination import Address
     from sluicemq.model.message import Message
 
-TURN_DELIVERIES: Final = 1000
-TURN_BYTES: Final = 1 << 20
-"""What one consumer may be given per turn, so that no backlog holds up the other connections."""
+ITERATION_DELIVERIES: Final = 1000
+ITERATION_BYTES: Final = 1 << 20
+"""Limits per consumer and iteration, so that no backlog holds up the other connections."""
 TRIES: Final = 60
 """Each costs some 5 µs if it has to be read, so that others keep two thirds of the time."""
 TRIES_FIRST: Final = 500
@@ -50,7 +50,7 @@ class Core:
                     durable subscriptions
     tries           deliveries that a subscription tries against new selectors per ms
     tries_first     the same as soon as there is a new one
-    turns           how often a turn has ended
+    iterations      event loop iterations of the broker so far
     requeued        deliveries whose place is not the one their sequence gives them, by
                     (subscription, sequence), and some that have gone since
     scans           the time that scans may take, and those that wait for theirs
@@ -77,6 +77,7 @@ class Core:
         "event_recorder",
         "halted",
         "has_room",
+        "iterations",
         "journal",
         "memory",
         "memory_budget",
@@ -93,7 +94,6 @@ class Core:
         "timers",
         "tries",
         "tries_first",
-        "turns",
         "unblocking",
         "unpaged",
         "wheel",
@@ -131,7 +131,7 @@ class Core:
         self.requeued_limit = REQUEUED_LIMIT
         self.tries = TRIES
         self.tries_first = TRIES_FIRST
-        self.turns = 0
+        self.iterations = 0
         self.halted = False
         self.unpaged: deque[Delivery] = deque()
         self.unblocking: dict[Destination, None] = {}

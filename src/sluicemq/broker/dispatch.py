@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from sluicemq.broker.core import TURN_BYTES, TURN_DELIVERIES
+from sluicemq.broker.core import ITERATION_BYTES, ITERATION_DELIVERIES
 from sluicemq.broker.delivery import TAKEN
 from sluicemq.broker.redelivery import watch
 from sluicemq.model.errors import JournalDamaged, RecordNotFound
@@ -25,10 +25,10 @@ def dispatch(subscription: Subscription) -> None:
     if subscription.destination.paused or subscription.core.halted:
         return
     if len(subscription.pending_queues) == 1:
-        _serve(subscription, subscription.everything, TURN_DELIVERIES)
+        _serve(subscription, subscription.everything, ITERATION_DELIVERIES)
         return
     statistics = subscription.destination.statistics
-    enough = statistics.bytes_out + TURN_BYTES
+    enough = statistics.bytes_out + ITERATION_BYTES
     total = 0
     pending_queues = [
         pending_queue
@@ -43,7 +43,7 @@ def dispatch(subscription: Subscription) -> None:
             if _serve(subscription, pending_queue, 1)
         ]
         total += 1
-        if total >= TURN_DELIVERIES or statistics.bytes_out > enough:
+        if total >= ITERATION_DELIVERIES or statistics.bytes_out > enough:
             subscription.core.again[subscription] = None
             break
     if first is not None:
@@ -158,7 +158,7 @@ def _serve(subscription: Subscription, pending_queue: PendingQueue, limit: int) 
         if batch is None:
             batch = batches[consumer] = []
         room = limit - len(batch)
-        if room <= 0 or size > TURN_BYTES:
+        if room <= 0 or size > ITERATION_BYTES:
             if limit > 1:
                 core.again[subscription] = None
             break
@@ -183,7 +183,7 @@ def _serve(subscription: Subscription, pending_queue: PendingQueue, limit: int) 
             batch.append(delivery)
             taken += 1
             size += delivery.size
-            if size > TURN_BYTES:
+            if size > ITERATION_BYTES:
                 break
         given += taken
         window.credit -= taken

@@ -467,7 +467,7 @@ class Broker(PublishOperations):
         """End the turn: run scans, dispatch, journal acknowledgements, start a group commit."""
         core = self.core
         core.scans.run()
-        core.turns += 1
+        core.iterations += 1
         self.transactions.commits.advance()
         while True:
             while core.dirty or core.unblocking:

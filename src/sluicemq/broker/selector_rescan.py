@@ -15,7 +15,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Final
 
-from sluicemq.broker.core import TURN_DELIVERIES
+from sluicemq.broker.core import ITERATION_DELIVERIES
 from sluicemq.broker.cursor import Cursor
 from sluicemq.broker.delivery import READY
 from sluicemq.broker.routing import Routes
@@ -45,12 +45,12 @@ class SelectorRescan:
         "_cursor",
         "_expected",
         "_following",
+        "_iterations",
         "_kept",
         "_last",
         "_pending_queues",
         "_routes",
         "_subscription",
-        "_turns",
     )
 
     def __init__(self, subscription: Subscription) -> None:
@@ -68,7 +68,7 @@ class SelectorRescan:
         self._armed = False
         self._last = 0
         """Steady ms of the last slice."""
-        self._turns = 0
+        self._iterations = 0
         """Turns that had ended when it came."""
         self._cursor = self._begin()
 
@@ -91,7 +91,7 @@ class SelectorRescan:
         self._enter(pending_queue)
         core = self._subscription.core
         self._last = core.clock.steady
-        self._turns = core.turns
+        self._iterations = core.iterations
         if core.scans.waiting or core.scans.over():
             self._arm()
         else:
@@ -150,9 +150,9 @@ class SelectorRescan:
         if self._subscription.rescan is not self:
             return
         elapsed = core.clock.steady - self._last
-        idle = core.turns == self._turns + 1
+        idle = core.iterations == self._iterations + 1
         self._last = core.clock.steady
-        self._turns = core.turns
+        self._iterations = core.iterations
         self._try(core.tries * min(max(elapsed, 1), LONGEST) * (IDLE if idle else 1))
 
     def _sated(self) -> bool:
@@ -169,7 +169,7 @@ class SelectorRescan:
         core.dirty[self._subscription] = None
         cursor = self._cursor
         tried = 0
-        while budget > 0 and tried < TURN_DELIVERIES:
+        while budget > 0 and tried < ITERATION_DELIVERIES:
             if self._sated():
                 return
             priority = cursor.priority
