@@ -11,7 +11,7 @@ The modules below are those that a message passes through, translated to C by my
 so that they call each other without the interpreter. They are ordinary Python, and the .py files
 are installed beside what was made of them. A module that derives from a compiled class has to be
 compiled too. Not among them, because mypyc cannot: modules that define msgspec structs
-(model/destination, broker/records, broker/settings), and classes that derive from
+(model/destination, broker/codec, broker/settings), and classes that derive from
 asyncio.Protocol (server/connection).
 """
 
@@ -26,32 +26,32 @@ from setuptools import Extension, setup
 COMPILED = {
     "model": ("message",),
     "broker": (
-        "backfill",
+        "attachment",
+        "backlog",
+        "browse",
+        "chunks",
         "clock",
         "consumer",
         "core",
+        "cursor",
         "deadletter",
         "delivery",
         "destination",
         "dispatch",
         "engine",
-        "intake",
-        "lane",
-        "listing",
-        "membership",
-        "notes",
-        "pages",
-        "pieces",
+        "event_recorder",
+        "pending_queue",
+        "publishing",
         "redelivery",
         "registry",
-        "returned",
+        "requeued",
         "routing",
-        "statistics",
+        "selector_rescan",
+        "stats",
         "subscription",
         "timers",
-        "traced",
+        "tracing",
         "transaction",
-        "walk",
     ),
     "journal": ("append", "format", "liveness", "log", "meta"),
     "protocols/msglite": ("mapping", "replies", "session", "wire"),

@@ -54,7 +54,7 @@ def brokers() -> dict[str, Any]:
     try:
         from opentelemetry.sdk.trace.export import SpanExporter, SpanExportResult
 
-        from sluicemq.broker.traced import TracedBroker
+        from sluicemq.broker.tracing import TracedBroker
         from sluicemq.server.tracing.export import Export
         from sluicemq.server.tracing.otel_spans import maker
         from sluicemq.server.tracing.span_recorder import SpanRecorder

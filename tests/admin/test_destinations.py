@@ -10,7 +10,7 @@ import pytest
 
 from sluicemq.admin.destinations import FIGURES
 from sluicemq.broker import Broker, ManualClock
-from sluicemq.broker.restore import restore, snapshot
+from sluicemq.broker.recovery import recover, snapshot
 from sluicemq.journal import FileJournal
 from sluicemq.model.destination import (
     Address,
@@ -309,7 +309,7 @@ def test_settings_and_a_pause_survive_a_restart(tmp_path: Any) -> None:
         journal = FileJournal.open(tmp_path)
         broker = Broker(journal, ManualClock())
         journal.snapshot_source = lambda broker=broker: snapshot(broker)
-        restore(broker, journal.recovery)
+        recover(broker, journal.recovery)
         if not broker.destinations:
             jobs = broker.declare(Address(Kind.QUEUE, "jobs"), DestinationSettings(max_messages=5))
             broker.pause(jobs)

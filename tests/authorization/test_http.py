@@ -16,7 +16,7 @@ from sluicemq.admin.server_interface import AttachedConsumer, ConnectionView
 from sluicemq.admin.static_files import load_static_files
 from sluicemq.admin.transactions import id_of
 from sluicemq.broker import BatchPart, Broker, ManualClock
-from sluicemq.broker.restore import snapshot
+from sluicemq.broker.recovery import snapshot
 from sluicemq.journal import FileJournal, MemoryJournal
 from sluicemq.model.access import Operation, Permission
 from sluicemq.model.destination import Address, DestinationSettings, Kind

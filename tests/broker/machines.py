@@ -21,7 +21,7 @@ from hypothesis.stateful import (
 from msgspec.structs import replace
 
 from sluicemq.broker.clock import ManualClock
-from sluicemq.broker.records import BatchPart
+from sluicemq.broker.codec import BatchPart
 from sluicemq.journal.memory import MemoryJournal
 from sluicemq.journal.port import Journal
 from sluicemq.model.destination import Address, DestinationSettings, Kind, Overflow

@@ -406,14 +406,14 @@ class Model:
     # --- ends -----------------------------------------------------------------------------------
 
     def drop(self, entry: Entry) -> None:
-        if not self.bury(entry):
+        if not self.move_to_dead_letters(entry):
             entry.subscription.destination.totals.dropped += 1
 
     def expire(self, entry: Entry) -> None:
         entry.subscription.destination.totals.expired += 1
-        self.bury(entry)
+        self.move_to_dead_letters(entry)
 
-    def bury(self, entry: Entry, force: bool = False) -> bool:
+    def move_to_dead_letters(self, entry: Entry, force: bool = False) -> bool:
         """Out it goes; True if a dead letter of it was sent."""
         entry.subscription.entries.remove(entry)
         source = entry.subscription.destination
@@ -607,7 +607,7 @@ class Model:
     def dead_letter(self, entry: Entry, force: bool) -> None:
         if isinstance(entry.holder, Consumer):
             self.refund(entry.holder)
-        if not self.bury(entry, force):
+        if not self.move_to_dead_letters(entry, force):
             entry.subscription.destination.totals.dropped += 1
 
     def move(self, source: Subscription, target: Destination, limit: int) -> int:

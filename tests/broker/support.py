@@ -137,9 +137,9 @@ class Rig:
         self.broker.tick()
         self.broker.flush()
 
-    def survey(self, seconds: float = 1.0) -> None:
+    def sample_stats(self, seconds: float = 1.0) -> None:
         """A whole round."""
-        for _ in self.broker.survey.round(seconds):
+        for _ in self.broker.stats_sampler.round(seconds):
             pass
 
     def dead(self, name: str = "q.dlq") -> list[Message]:

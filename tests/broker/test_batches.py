@@ -10,8 +10,8 @@ from msgspec.structs import replace
 
 from sluicemq.broker import BatchPart, Broker, BrokerSettings, ManualClock
 from sluicemq.broker.batches import LONGEST_WRITER, MOST_PARTITIONS, RETENTION_MS
-from sluicemq.broker.records import State, WriterState, decode_batch, decode_state, encode
-from sluicemq.broker.restore import restore, snapshot
+from sluicemq.broker.codec import State, WriterState, decode_batch, decode_state, encode
+from sluicemq.broker.recovery import recover, snapshot
 from sluicemq.journal import FileJournal
 from sluicemq.journal.format import UNIT_END, RecordType
 from sluicemq.journal.memory import MemoryJournal
@@ -54,7 +54,7 @@ class Lives:
         self.broker = Broker(self.journal, self.clock, self.settings)
         broker = self.broker
         self.journal.snapshot_source = lambda: snapshot(broker)
-        restore(broker, self.journal.recovery)
+        recover(broker, self.journal.recovery)
 
     def write(self, part: BatchPart, *texts: str) -> bool:
         """False if it was there already."""

@@ -48,30 +48,30 @@ def test_not_what_a_transaction_has_acknowledged() -> None:
 
 
 def test_a_message_comes_with_it_only_if_the_journal_does_not_have_it() -> None:
-    rig = Rig(BrokerSettings(page_deliveries=2, memory_budget=0))
+    rig = Rig(BrokerSettings(chunk_deliveries=2, memory_budget=0))
     queue = rig.queue()
     sequences = rig.send(queue, *"abcdefgh")
     [volatile] = rig.send(queue, "volatile", durability=Durability.NONE)
     rig.broker.publish(queue, rig.message(queue, "lazy", durability=Durability.LAZY))
-    listing = rig.broker.browse(queue.queue)
-    assert len(listing) == 10
-    assert [sequence for sequence, _ in listing][:9] == [*sequences, volatile]
-    assert [message for _, message in listing][:8] == [None] * 8
-    sequence, message = listing[8]
+    snapshot = rig.broker.browse(queue.queue)
+    assert len(snapshot) == 10
+    assert [sequence for sequence, _ in snapshot][:9] == [*sequences, volatile]
+    assert [message for _, message in snapshot][:8] == [None] * 8
+    sequence, message = snapshot[8]
     assert message is not None
     assert (sequence, message.body) == (volatile, b"volatile")
-    assert rig.broker.fetch(listing[9][0]).body == b"lazy"
+    assert rig.broker.fetch(snapshot[9][0]).body == b"lazy"
     with pytest.raises(IndexError):
-        listing[10]
+        snapshot[10]
 
 
 def test_it_shows_what_was_there_whatever_has_happened_since() -> None:
     rig = Rig()
     queue = rig.queue()
     [volatile] = rig.send(queue, "a", durability=Durability.NONE)
-    listing = rig.broker.browse(queue.queue)
+    snapshot = rig.broker.browse(queue.queue)
     rig.broker.purge(queue)
     rig.send(queue, "b")
-    [(sequence, message)] = listing
+    [(sequence, message)] = snapshot
     assert message is not None
     assert (sequence, message.body) == (volatile, b"a")

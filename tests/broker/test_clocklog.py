@@ -8,8 +8,8 @@ import pytest
 
 from sluicemq.broker import Broker, ManualClock
 from sluicemq.broker.clocklog import MAX_STEPS, ClockLog
-from sluicemq.broker.handling import copy_to
-from sluicemq.broker.restore import restore, snapshot
+from sluicemq.broker.management import copy_to
+from sluicemq.broker.recovery import recover, snapshot
 from sluicemq.journal import FileJournal
 from sluicemq.journal.memory import MemoryJournal
 from sluicemq.model.destination import Address, Kind
@@ -32,7 +32,7 @@ class Restartable:
         self.journal = FileJournal.open(self.directory)
         self.broker = Broker(self.journal, self.clock)
         self.journal.snapshot_source = lambda: snapshot(self.broker)
-        restore(self.broker, self.journal.recovery)
+        recover(self.broker, self.journal.recovery)
         self.broker.refresh()
         self.queue = self.broker.resolve(QUEUE).queue
 

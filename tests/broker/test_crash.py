@@ -1,4 +1,4 @@
-"""Crashes at chosen moments. What random restarts (test_restore.py) hardly ever meet."""
+"""Crashes at chosen moments. What random restarts (test_recovery.py) hardly ever meet."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ import pytest
 from msgspec.msgpack import Ext
 
 from sluicemq.broker import Broker, Destination, ManualClock, Subscription, Window
-from sluicemq.broker.records import (
+from sluicemq.broker.codec import (
     State,
     as_text,
     decode_attempts,
@@ -22,7 +22,7 @@ from sluicemq.broker.records import (
     decode_subscription,
     encode,
 )
-from sluicemq.broker.restore import restore, snapshot
+from sluicemq.broker.recovery import recover, snapshot
 from sluicemq.journal import FileJournal, JournalOptions
 from sluicemq.journal.format import UNIT_END, RecordType
 from sluicemq.model.destination import Address, DestinationSettings, Kind, Overflow
@@ -51,7 +51,7 @@ class Disk:
         self.broker = Broker(self.journal, self.clock, None, lambda text: OfType(text[11:-1]))
         broker = self.broker
         self.journal.snapshot_source = lambda: snapshot(broker)
-        self.restored = restore(broker, self.journal.recovery)
+        self.recovered = recover(broker, self.journal.recovery)
         self.sync()
 
     def sync(self) -> None:
@@ -122,7 +122,7 @@ def test_a_queue_that_was_removed_with_messages_not_yet_durable_stays_away(disk:
     disk.broker.remove(queue)
     disk.crash_when_durable()
     assert QUEUE not in disk.broker.destinations
-    assert (disk.restored, disk.journal.stats().live) == (0, 0)
+    assert (disk.recovered, disk.journal.stats().live) == (0, 0)
     disk.crash()
     assert disk.journal.stats().live == 0
 
@@ -164,7 +164,7 @@ def test_a_temporary_queue_and_what_it_held_do_not_outlive_a_crash(
         disk.seal()
     disk.crash()
     assert QUEUE not in disk.broker.destinations
-    assert (disk.restored, disk.journal.stats().live) == (0, 0)
+    assert (disk.recovered, disk.journal.stats().live) == (0, 0)
     disk.send(disk.broker.queue("q"), "to a new queue of that name")
     disk.sync()
     disk.crash()
@@ -303,7 +303,7 @@ def test_a_selector_that_nobody_understands_any_more_stops_the_start(disk: Disk)
     disk.journal = FileJournal.open(disk.directory)
     broker = Broker(disk.journal, disk.clock)
     with pytest.raises(ConfigurationError, match="durable subscription s of topic t"):
-        restore(broker, disk.journal.recovery)
+        recover(broker, disk.journal.recovery)
 
 
 @pytest.mark.parametrize("sealed", [False, True], ids=["replay", "snapshot"])

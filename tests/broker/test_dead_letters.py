@@ -167,7 +167,7 @@ class Note:
         self.asked.append((message.body, destination.name))
         return self.kept
 
-    def letter(
+    def dead_letter(
         self, message: Message, origin: str, reason: str, attempts: int, wall: int
     ) -> Message:
         dead = dead_letter_of(message, origin, reason, attempts, wall)
@@ -183,7 +183,7 @@ def test_a_protocol_decides_for_its_own_messages(
     kept: bool | None, setting: bool, force: bool
 ) -> None:
     rig = Rig()
-    note = rig.broker.burials[Origin.JMQ] = Note(kept)
+    note = rig.broker.dead_letter_policies[Origin.JMQ] = Note(kept)
     queue = rig.queue(dead_letter=setting)
     reader = rig.read(queue)
     for body, origin in (("a", Origin.JMQ), ("b", Origin.PHPMQ)):
@@ -203,7 +203,7 @@ def test_a_protocol_decides_for_its_own_messages(
 
 def test_a_protocol_may_keep_what_a_temporary_queue_loses() -> None:
     rig = Rig()
-    rig.broker.burials[Origin.JMQ] = Note(True)
+    rig.broker.dead_letter_policies[Origin.JMQ] = Note(True)
     queue = rig.broker.declare(Address(Kind.QUEUE, "q"), owner="connection")
     rig.send(queue, "a", origin=Origin.JMQ, expiration=rig.clock.wall + 100)
     rig.wait(300)
@@ -212,7 +212,7 @@ def test_a_protocol_may_keep_what_a_temporary_queue_loses() -> None:
 
 def test_a_dead_letter_of_a_protocol_does_not_die_again() -> None:
     rig = Rig()
-    rig.broker.burials[Origin.JMQ] = Note(True)
+    rig.broker.dead_letter_policies[Origin.JMQ] = Note(True)
     queue = rig.queue()
     rig.send(queue, "a", origin=Origin.JMQ, expiration=rig.clock.wall + 100)
     rig.wait(300)
@@ -228,8 +228,8 @@ def test_a_dead_letter_of_a_protocol_does_not_die_again() -> None:
 
 def test_a_protocol_decides_for_what_a_full_queue_redirects() -> None:
     rig = Rig()
-    rig.broker.burials[Origin.JMQ] = Note(None)
-    rig.broker.burials[Origin.PHPMQ] = Note(False)
+    rig.broker.dead_letter_policies[Origin.JMQ] = Note(None)
+    rig.broker.dead_letter_policies[Origin.PHPMQ] = Note(False)
     queue = rig.queue(max_messages=1, overflow=Overflow.DEAD_LETTER, dead_letter=True)
     rig.send(queue, "there", "kept", origin=Origin.JMQ)
     with pytest.raises(LimitExceeded):

@@ -55,8 +55,8 @@ def test_message_that_no_consumer_can_take_becomes_a_dead_letter_whatever_the_se
     rig.send(queue, "large")
     decline(rig, first, "large")
     decline(rig, second, "large")
-    [letter] = rig.dead()
-    assert (letter.properties or {})["deadLetterReason"] == "TooLarge"
+    [dead_letter] = rig.dead()
+    assert (dead_letter.properties or {})["deadLetterReason"] == "TooLarge"
     assert bodies(queue) == []
 
 
@@ -69,7 +69,7 @@ def test_consumer_whose_selector_matches_can_take_it() -> None:
     rig.send(queue, "large", type="a")
     rig.send(queue, "other", type="c")
     decline(rig, reader, "large", "other")
-    assert [letter.body for letter in rig.dead()] == [b"other"]
+    assert [dead_letter.body for dead_letter in rig.dead()] == [b"other"]
     rig.broker.grant(matching.consumer.window, 1)
     rig.broker.flush()
     assert matching.got() == ["large"]
@@ -103,7 +103,7 @@ def test_last_consumer_that_could_take_it_leaves() -> None:
     assert able.got() == ["large"]
     able.detach()
     decline(rig, reader, "large")
-    assert [letter.body for letter in rig.dead()] == [b"large"]
+    assert [dead_letter.body for dead_letter in rig.dead()] == [b"large"]
 
 
 def test_what_is_remembered_is_bounded() -> None:
@@ -116,7 +116,7 @@ def test_what_is_remembered_is_bounded() -> None:
     while len(reader.consumer.unacked) < count:
         rig.broker.flush()
     decline(rig, reader, *map(str, range(count)))
-    selector = reader.consumer.lane.selector
+    selector = reader.consumer.pending_queue.selector
     assert isinstance(selector, declined.Acceptable)
     assert selector.declined == declined.MOST_DECLINED
     assert queue.queue.ready == declined.MOST_DECLINED  # the others are offered once more
@@ -130,7 +130,7 @@ def test_no_jms_selector_has_the_name_of_a_kind() -> None:
     reader = rig.read(queue)
     rig.send(queue, "large")
     decline(rig, reader, "large", kind="VibeMQ with gzip")
-    selector = reader.consumer.lane.selector
+    selector = reader.consumer.pending_queue.selector
     assert selector is not None
     with pytest.raises(SelectorError):
         compile_selector(selector.text)

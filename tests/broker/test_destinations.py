@@ -133,10 +133,10 @@ def test_a_survey_removes_automatic_destinations_after_their_time_without_use() 
     rig.broker.queue("idle")
     rig.clock.advance(999)
     rig.read(used).detach()
-    rig.survey()
+    rig.sample_stats()
     assert len(rig.broker.destinations) == 3
     rig.clock.advance(1)
-    rig.survey()
+    rig.sample_stats()
     assert {address.name for address in rig.broker.destinations} == {"declared", "used"}
 
 
@@ -147,7 +147,7 @@ def test_a_survey_leaves_what_holds_messages_or_has_consumers() -> None:
     rig.read(read)
     for _ in range(3):
         rig.clock.advance(1000)
-        rig.survey()
+        rig.sample_stats()
     assert set(rig.broker.destinations.values()) == {filled, read}
 
 
@@ -270,10 +270,10 @@ def test_rates_approach_the_present_and_fade() -> None:
     rig.read(queue, 1000)
     for _ in range(30):
         rig.send(queue, *"0123456789")
-        rig.survey()
+        rig.sample_stats()
     assert queue.statistics.rate_in == pytest.approx(10, rel=0.01)
     assert queue.statistics.rate_out == pytest.approx(10, rel=0.01)
-    rig.survey(60.0)
+    rig.sample_stats(60.0)
     assert queue.statistics.rate_in == pytest.approx(0, abs=0.01)
 
 

@@ -7,8 +7,8 @@ from collections.abc import Callable
 
 import pytest
 
-from sluicemq.broker import Broker, ManualClock, Window, handling
-from sluicemq.broker.records import BatchPart
+from sluicemq.broker import Broker, ManualClock, Window, management
+from sluicemq.broker.codec import BatchPart
 from sluicemq.journal.format import RecordType
 from sluicemq.journal.memory import MemoryJournal
 from sluicemq.journal.space import SpaceLevel, SpaceReport
@@ -115,14 +115,14 @@ def test_moving_by_hand_is_refused_and_deleting_is_not(fixture: Fixture) -> None
     sequence = fixture.publish()
     fixture.level(SpaceLevel.LOW)
     subscription = fixture.queue.queue
-    delivery = handling.find(fixture.broker, subscription, sequence)
+    delivery = management.find(fixture.broker, subscription, sequence)
     assert delivery is not None
     other = fixture.broker.queue("other")
-    for act in (handling.move, handling.copy_to):
+    for act in (management.move, management.copy_to):
         with pytest.raises(ActionRefused) as caught:
             act(fixture.broker, delivery, other)
         assert caught.value.reason == "low-disk-space"
-    handling.delete(fixture.broker, subscription, [delivery])
+    management.delete(fixture.broker, subscription, [delivery])
     assert fixture.queue.waiting == 0
 
 

@@ -101,7 +101,7 @@ def test_a_new_selector_evaluates_no_message_after_the_deadline(limit: int) -> N
     evaluated = selector.calls
     assert evaluated <= limit
     iterations = 0
-    while fixture.queue.queue.backfill is not None:
+    while fixture.queue.queue.rescan is not None:
         fixture.clock.advance(1)
         broker.tick()
         broker.flush()
@@ -127,7 +127,7 @@ def test_many_new_selectors_share_the_time() -> None:
         reader.consumer = broker.attach(queue.queue, reader, Window(10, True), selector=selector)
         broker.flush()
     before = sum(selector.calls for selector in selectors)
-    while any(queue.queue.backfill for queue in queues):
+    while any(queue.queue.rescan for queue in queues):
         fixture.clock.advance(1)
         broker.tick()
         broker.flush()
@@ -216,7 +216,7 @@ def test_a_scan_goes_on_whatever_happens_meanwhile() -> None:
 
 @given(st.data())
 def test_a_scan_without_changes_lists_what_a_listing_lists(data: st.DataObject) -> None:
-    rig = Rig(BrokerSettings(page_deliveries=3))
+    rig = Rig(BrokerSettings(chunk_deliveries=3))
     queue = rig.queue()
     for number in range(data.draw(st.integers(0, 30))):
         fields = data.draw(

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from sluicemq.broker import Broker, ManualClock, Window
-from sluicemq.broker.restore import restore, snapshot
+from sluicemq.broker.recovery import recover, snapshot
 from sluicemq.journal import Cause, FileJournal, JournalOptions, RecordType
 from sluicemq.model.destination import Address, DestinationSettings, Kind
 from sluicemq.model.message import Durability, Message
@@ -25,7 +25,7 @@ class Recording:
         self.journal = FileJournal.open(directory, options)
         self.broker = Broker(self.journal, self.clock)
         self.journal.snapshot_source = lambda: snapshot(self.broker)
-        self.waiting = restore(self.broker, self.journal.recovery)
+        self.waiting = recover(self.broker, self.journal.recovery)
         self.queue = self.broker.resolve(QUEUE)
 
     def message(self, body: bytes, durability: Durability = Durability.NONE) -> Message:

@@ -14,13 +14,13 @@ from typing import NamedTuple
 import pytest
 
 from sluicemq import broker as engine
-from sluicemq.broker import handling
+from sluicemq.broker import management
 from sluicemq.broker.clock import ManualClock
+from sluicemq.broker.codec import BatchPart, decode_prepared
+from sluicemq.broker.cursor import Cursor
 from sluicemq.broker.deadletter import origin_of
 from sluicemq.broker.delivery import DELAYED, READY, RECORDED, TAKEN
-from sluicemq.broker.records import BatchPart, decode_prepared
-from sluicemq.broker.restore import restore, snapshot
-from sluicemq.broker.walk import Walk
+from sluicemq.broker.recovery import recover, snapshot
 from sluicemq.journal import FileJournal
 from sluicemq.journal.port import Journal
 from sluicemq.model.destination import Address, DestinationSettings, Kind
@@ -122,7 +122,7 @@ class World:
         """Put a new broker over the journal."""
         self.journal = journal
         settings = engine.BrokerSettings(
-            memory_budget=self.budget, message_overhead=0, page_deliveries=2
+            memory_budget=self.budget, message_overhead=0, chunk_deliveries=2
         )
         self.broker = broker = engine.Broker(journal, self.clock, settings, AtLeast)
         broker.core.tries_first, broker.core.tries = self.tries
@@ -392,7 +392,7 @@ class World:
 
     def found(self, entry: model.Entry) -> engine.Delivery:
         subscription = self.subscription(entry.subscription)
-        delivery = handling.find(self.broker, subscription, entry.sequence)
+        delivery = management.find(self.broker, subscription, entry.sequence)
         assert delivery is not None, f"{entry} is not found"
         assert delivery.sequence == entry.sequence
         assert STATES[delivery.state] == entry.state
@@ -413,19 +413,19 @@ class World:
         subscription = self.subscription(entry.subscription)
         delivery = self.found(entry)
         expected = self.model.delete(entry)
-        self.by_hand(expected, lambda: handling.delete(self.broker, subscription, [delivery]))
+        self.by_hand(expected, lambda: management.delete(self.broker, subscription, [delivery]))
 
     def move_one(self, entry: model.Entry, target: model.Destination) -> None:
         self.model.look()
         delivery, where = self.found(entry), self.find(target)
         expected = self.model.move_one(entry, target)
-        self.by_hand(expected, lambda: handling.move(self.broker, delivery, where))
+        self.by_hand(expected, lambda: management.move(self.broker, delivery, where))
 
     def copy_one(self, entry: model.Entry, target: model.Destination) -> None:
         self.model.look()
         delivery, where = self.found(entry), self.find(target)
         expected = self.model.copy_one(entry, target)
-        self.by_hand(expected, lambda: handling.copy_to(self.broker, delivery, where))
+        self.by_hand(expected, lambda: management.copy_to(self.broker, delivery, where))
 
     def send_back(self, entry: model.Entry) -> None:
         self.model.look()
@@ -435,13 +435,13 @@ class World:
         if origin is not None:
             assert origin == entry.letter.origin
             expected = self.model.send_back(entry)
-            self.by_hand(expected, lambda: handling.send_back(self.broker, delivery, origin))
+            self.by_hand(expected, lambda: management.send_back(self.broker, delivery, origin))
 
     def redeliver(self, entry: model.Entry) -> None:
         self.model.look()
         delivery = self.found(entry)
         expected = self.model.redeliver(entry, delivery.journaled == RECORDED)
-        self.by_hand(expected, lambda: handling.redeliver(self.broker, delivery))
+        self.by_hand(expected, lambda: management.redeliver(self.broker, delivery))
 
     # --- topics ---------------------------------------------------------------------------------
 
@@ -627,7 +627,7 @@ class World:
     def catch_up(self) -> None:
         """Let time pass until no selector is new any more."""
         for _ in range(30):
-            trying = [s for s in self.model.subscriptions() if self.subscription(s).backfill]
+            trying = [s for s in self.model.subscriptions() if self.subscription(s).rescan]
             if not trying:
                 return
             self.advance(100)
@@ -731,11 +731,11 @@ class World:
         place = len(in_line) // 2
         line = subscription.everything
         clean = line.length == len(in_line)
-        walk = Walk(line, 1 << 62)
-        assert walk.skip(place, clean, 1 << 30) == place
+        cursor = Cursor(line, 1 << 62)
+        assert cursor.skip(place, clean, 1 << 30) == place
         rest = []
-        while walk.priority >= 0:
-            rest += [delivery.sequence for delivery in walk.look(3)]
+        while cursor.priority >= 0:
+            rest += [delivery.sequence for delivery in cursor.look(3)]
         assert rest == in_line[place:]
 
     def bind_staged(self) -> None:
@@ -776,7 +776,7 @@ class World:
         for twin in self.model.subscriptions():
             if twin.destination.paused:
                 continue
-            trying = self.subscription(twin).backfill is not None
+            trying = self.subscription(twin).rescan is not None
             for consumer in twin.consumers:
                 if trying and consumer.wants is not None:
                     continue  # it may have to wait
@@ -802,14 +802,14 @@ class World:
         self.committing.clear()
         for pair in decided:
             pair.model.prepared = True
-        notes = self.broker.core.notes
-        self.model.restart(told=not (notes.kept or notes.delivering))
+        event_recorder = self.broker.core.event_recorder
+        self.model.restart(told=not (event_recorder.kept or event_recorder.delivering))
         self.consumers.clear()
         self.retired.clear()
         prepared = {p.engine.xid: p for p in self.transactions if p.model.prepared}
         self.transactions = list(prepared.values())
         self.start(journal)
-        restore(self.broker, journal.recovery)
+        recover(self.broker, journal.recovery)
         assert set(self.broker.transactions.prepared) == set(prepared)
         for xid, pair in prepared.items():
             pair.engine = self.broker.transactions.find_prepared(xid)

@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from sluicemq.broker.records import BatchPart, encode
+from sluicemq.broker.codec import BatchPart, encode
 from sluicemq.cli.local import LocalBroker
 from sluicemq.journal import Cause, FileJournal, JournalOptions, RecordType
 from sluicemq.journal.format import GAUGE, encode_redelivered, encode_settled

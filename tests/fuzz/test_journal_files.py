@@ -24,7 +24,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from sluicemq.broker import Broker, ManualClock, Window
-from sluicemq.broker.restore import restore, snapshot
+from sluicemq.broker.recovery import recover, snapshot
 from sluicemq.journal import FileJournal, Slots
 from sluicemq.journal.format import HEADER_BYTES
 from sluicemq.journal.index import TRAILER_BYTES
@@ -59,7 +59,7 @@ def written(tmp_path_factory: pytest.TempPathFactory) -> Path:
     journal = FileJournal.open(directory, TINY)
     broker = Broker(journal, ManualClock())
     journal.snapshot_source = lambda: snapshot(broker)
-    restore(broker, journal.recovery)
+    recover(broker, journal.recovery)
 
     def sync() -> None:
         for _ in range(2):
@@ -137,7 +137,7 @@ def read_all(directory: Path) -> list[str]:
         journal = FileJournal.open(directory, TINY)
         try:
             broker = Broker(journal, ManualClock())
-            restore(broker, journal.recovery)
+            recover(broker, journal.recovery)
             for destination in broker.destinations.values():
                 for delivery in destination.queue.browse():
                     journal.fetch(delivery.sequence)

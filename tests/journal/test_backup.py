@@ -12,11 +12,11 @@ import pytest
 from sluicemq.journal import FileJournal, JournalOptions
 from sluicemq.journal import backup as backup_module
 from sluicemq.journal.backup import NO_LIMIT, SLOT_PREFIX, create
-from sluicemq.journal.copying import LEASE_MS, Cancelled, Progress
+from sluicemq.journal.backup_copy import LEASE_MS, BackupCancelled, CopyProgress
+from sluicemq.journal.backup_restore import LEAP, PARTIAL, restore
 from sluicemq.journal.index import TRAILER_BYTES, encode_trailer
 from sluicemq.journal.inspect import check
 from sluicemq.journal.manifest import MANIFEST_NAME, read_manifest, verify
-from sluicemq.journal.restoring import LEAP, PARTIAL, restore
 from sluicemq.journal.slots import Slots
 from sluicemq.journal.writer import DURABLE_NAME, DurableEnd, read_durable
 from sluicemq.model.errors import JournalDamaged, JournalError
@@ -113,7 +113,7 @@ def test_a_backup_beside_a_journal_that_is_written_and_emptied(tmp_path: Path) -
     before = set(segments_of(tmp_path / "journal"))
     begun, go_on = threading.Event(), threading.Event()
 
-    def told(progress: Progress) -> None:
+    def told(progress: CopyProgress) -> None:
         begun.set()
         go_on.wait(20)
 
@@ -282,7 +282,7 @@ def test_linked_segments_stay_when_the_journal_lets_them_go(
 def test_the_slot_is_dropped_whatever_happens(tmp_path: Path, journal: FileJournal) -> None:
     fill(journal)
     back_up(tmp_path)
-    with pytest.raises(Cancelled):
+    with pytest.raises(BackupCancelled):
         back_up(tmp_path, "given up", cancelled=lambda: True)
     assert not Slots(tmp_path / "journal").list()
     with pytest.raises(JournalError, match="not empty"):
@@ -294,7 +294,7 @@ def test_a_dropped_slot_ends_the_backup(tmp_path: Path, journal: FileJournal) ->
     fill(journal)
     slots = Slots(tmp_path / "journal")
 
-    def told(progress: Progress) -> None:
+    def told(progress: CopyProgress) -> None:
         for name in slots.list():
             slots.drop(name)
 

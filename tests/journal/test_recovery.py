@@ -12,7 +12,7 @@ import pytest
 from sluicemq.journal import FileJournal, JournalOptions, RecordType, Recovery
 from sluicemq.journal.format import FORMAT_VERSION, HEADER_BYTES, encode_record
 from sluicemq.journal.inspect import check
-from sluicemq.journal.segment import SegmentView, walk
+from sluicemq.journal.segment import SegmentView, record_offsets
 from sluicemq.journal.snapshot import list_snapshots
 from sluicemq.journal.writer import read_durable
 from sluicemq.model.destination import Address, Kind
@@ -72,7 +72,7 @@ def test_a_tail_torn_anywhere_is_cut_at_the_last_whole_unit(written: Path, tmp_p
     path = segments_of(written)[0]
     data = path.read_bytes()
     view = SegmentView(path)
-    ends = [offset + (size + 7 & -8) for offset, size in walk(view.view, view.size)]
+    ends = [offset + (size + 7 & -8) for offset, size in record_offsets(view.view, view.size)]
     view.close()
     assert ends[-1] == len(data)
     # STARTED, DESTINATION, a, b, c, d, e, f: where each unit ends, and what is live then
@@ -227,7 +227,7 @@ def test_sequence_numbers_too_far_apart_for_memory_are_damage(written: Path) -> 
     (written / "durable").unlink()
     data = bytearray(path.read_bytes())
     view = SegmentView(path)
-    *_, (offset, size) = walk(view.view, view.size)
+    *_, (offset, size) = record_offsets(view.view, view.size)
     view.close()
     data[offset + 8 : offset + 16] = (1 << 40).to_bytes(8, "little")
     data[offset + 4 : offset + 8] = crc32(data[offset + 8 : offset + size]).to_bytes(4, "little")
@@ -241,7 +241,7 @@ def test_a_priority_without_meaning_is_damage(written: Path) -> None:
     (written / "durable").unlink()
     data = bytearray(path.read_bytes())
     view = SegmentView(path)
-    *_, (offset, size) = walk(view.view, view.size)
+    *_, (offset, size) = record_offsets(view.view, view.size)
     view.close()
     data[offset + 46] = 10
     data[offset + 4 : offset + 8] = crc32(data[offset + 8 : offset + size]).to_bytes(4, "little")

@@ -33,8 +33,8 @@ from sluicemq.admin.journal import kept
 from sluicemq.admin.routing import Call, Endpoint, Need
 from sluicemq.admin.server_interface import Backups
 from sluicemq.journal.backup import create
-from sluicemq.journal.catalogue import BackupView, catalogue
-from sluicemq.journal.copying import Cancelled, Progress
+from sluicemq.journal.backup_catalogue import BackupView, catalogue
+from sluicemq.journal.backup_copy import BackupCancelled, CopyProgress
 from sluicemq.journal.manifest import Manifest, read_manifest
 from sluicemq.model.errors import JournalError
 
@@ -183,7 +183,7 @@ class _Work:
         with suppress(RuntimeError):  # the loop has ended, and its listeners with it
             self._loop.call_soon_threadsafe(self._said.put_nowait, line)
 
-    def _copying(self, progress: Progress) -> None:
+    def _copying(self, progress: CopyProgress) -> None:
         now = time.monotonic()
         if now - self._told >= TELL_SECONDS:
             self._told = now
@@ -206,7 +206,7 @@ class _Work:
             log.info("backup made", name=name, bytes=manifest.bytes, peer=peer)
         except Exception as error:
             shutil.rmtree(self._target, ignore_errors=True)
-            code = "cancelled" if isinstance(error, Cancelled) else "backup-failed"
+            code = "cancelled" if isinstance(error, BackupCancelled) else "backup-failed"
             if not isinstance(error, JournalError | OSError):
                 log.error("internal error", exc_info=error)
             log.warning("backup failed", name=name, error=str(error), peer=peer)

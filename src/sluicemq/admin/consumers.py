@@ -86,7 +86,7 @@ def _item(attached: AttachedConsumer) -> ConsumerItem:
     consumer = attached.consumer
     subscription = consumer.subscription
     destination = subscription.destination
-    selector = consumer.lane.selector or subscription.selector
+    selector = consumer.pending_queue.selector or subscription.selector
     return ConsumerItem(
         id=consumer.number,
         destination=printable(destination.name),

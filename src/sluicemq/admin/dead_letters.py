@@ -18,8 +18,8 @@ from sluicemq.admin.printable_names import base64_of, printable
 from sluicemq.admin.routing import Call, Endpoint
 from sluicemq.admin.time_slices import TimeSlices
 from sluicemq.broker import Delivery, Destination
+from sluicemq.broker.cursor import Cursor
 from sluicemq.broker.deadletter import REASON
-from sluicemq.broker.walk import Walk
 from sluicemq.model.access import Identity
 from sluicemq.model.destination import Address, Kind
 from sluicemq.model.errors import JournalError
@@ -145,13 +145,13 @@ class DeadLetterEndpoints:
             return known
         reasons: Counter[str] = Counter()
         counted = 0
-        walk = Walk(queue.queue.everything, NO_END)
-        while counted < most and walk.priority >= 0:
-            for delivery in walk.look(min(STEP, most - counted)):
+        cursor = Cursor(queue.queue.everything, NO_END)
+        while counted < most and cursor.priority >= 0:
+            for delivery in cursor.look(min(STEP, most - counted)):
                 counted += 1
                 reasons[self._reason_of(delivery)] += 1
                 if slices.due:
-                    walk.back_to(delivery)
+                    cursor.back_to(delivery)
                     break
             if slices.due:
                 await slices.rest()

@@ -1,6 +1,6 @@
 """Samples of the broker's figures over the last hour, and of each destination's over ten minutes.
 
-    each second   a round of the engine's survey, in slices
+    each second   a round of the engine's statistics, in slices
     each STEP     of it all figures become a sample: the totals' in a ring of TOTAL_STEPS, each
                   destination's in one of its own, of DESTINATION_STEPS
 
@@ -95,7 +95,7 @@ class History:
         self._rounds += 1
         self._seconds += seconds
         last = self._rounds >= STEP
-        yield from self._broker.survey.round(seconds, self._look if last else None)
+        yield from self._broker.stats_sampler.round(seconds, self._look if last else None)
         if last:
             self._sample()
 
@@ -122,7 +122,7 @@ class History:
         ring.depths[place + 1] = min(unacked, _MOST)
 
     def _sample(self) -> None:
-        totals = self._broker.survey.totals
+        totals = self._broker.stats_sampler.totals
         counted = totals.statistics
         arrived, self._published = counted.published - self._published, counted.published
         left, self._delivered = counted.delivered - self._delivered, counted.delivered

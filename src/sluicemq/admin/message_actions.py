@@ -1,7 +1,7 @@
 """What a person does with messages: delete, move, copy, redeliver, send back to where they were.
 
 They are given by id, or chosen by a selector, or all. Each message is handled for itself, as one
-unit of the journal (broker/handling.py), and the answer comes when all of it is on disk: whatever
+unit of the journal (broker/management.py), and the answer comes when all of it is on disk: whatever
 ends the broker meanwhile, a message is in one place and there once, and the same request goes on
 where it was. Many are handled in slices, for as long as the limits allow; then `next` says where to
 go on. What arrives after the first request is left alone.
@@ -23,7 +23,7 @@ from sluicemq.admin.errors import Problem
 from sluicemq.admin.messages import (
     by_id,
     compiled,
-    cursor,
+    encode_cursor,
     id_of,
     read_cursor,
     selects,
@@ -34,11 +34,11 @@ from sluicemq.admin.publishing import Target
 from sluicemq.admin.routing import Call, Endpoint
 from sluicemq.admin.time_slices import TimeSlices
 from sluicemq.broker import Broker, Delivery, Destination, Selector, Subscription
+from sluicemq.broker.cursor import Cursor
 from sluicemq.broker.deadletter import origin_of
 from sluicemq.broker.delivery import READY
-from sluicemq.broker.handling import copy_to, delete, move, redeliver, send_back
-from sluicemq.broker.lane import PRIORITIES
-from sluicemq.broker.walk import Walk
+from sluicemq.broker.management import copy_to, delete, move, redeliver, send_back
+from sluicemq.broker.pending_queue import PRIORITIES
 from sluicemq.model.access import Operation
 from sluicemq.model.destination import CreatedBy, is_temporary
 from sluicemq.model.errors import (
@@ -283,10 +283,10 @@ class ActionEndpoints:
             priority, last, until = read_cursor(body.after)
         else:
             until = work.broker.journal.next_sequence()
-        walk = Walk(line, until, priority, last)
-        while walk.priority >= 0 and not work.over() and not work.subscription.closed:
+        cursor = Cursor(line, until, priority, last)
+        while cursor.priority >= 0 and not work.over() and not work.subscription.closed:
             chosen: list[Delivery] = []
-            for delivery in walk.look(STEP if work.room < 0 else min(STEP, work.room)):
+            for delivery in cursor.look(STEP if work.room < 0 else min(STEP, work.room)):
                 work.scanned += 1
                 if selector is None or selects(work.broker, selector, delivery):
                     if body.action == "delete":
@@ -294,13 +294,13 @@ class ActionEndpoints:
                     else:
                         _try_waiting(work, delivery, act)
                 if work.slices.due or work.refused:
-                    walk.back_to(delivery)
+                    cursor.back_to(delivery)
                     break
             delete(work.broker, work.subscription, chosen)
             work.done += len(chosen)
             await work.rest()
-        ended = walk.priority < 0 or work.refused or work.subscription.closed
-        return None if ended else cursor(walk.priority, walk.last, until)
+        ended = cursor.priority < 0 or work.refused or work.subscription.closed
+        return None if ended else encode_cursor(cursor.priority, cursor.last, until)
 
     async def _delayed(
         self, work: MessageActionRun, selector: Selector | None, act: Act
@@ -313,7 +313,7 @@ class ActionEndpoints:
         delayed = work.subscription.delayed
         for sequence in sorted(each for each in delayed if last < each <= until):
             if work.over():
-                return None if work.refused else cursor(0, last, until)
+                return None if work.refused else encode_cursor(0, last, until)
             work.scanned += 1
             delivery = delayed.get(sequence)
             if delivery is not None and (

@@ -2,7 +2,7 @@
 
 A page is found by its offset, or by the cursor that the page before gave (`next`, to be sent as
 `after`): the place of its last message, which stays a place whatever comes and goes meanwhile. What
-is passed over is not looked at (broker/walk.py).
+is passed over is not looked at (broker/cursor.py).
 
 With a selector every message has to be looked at. A request does so for as long, and with as many,
 as its limits allow, giving the loop back all the while; then it answers with what it has found, and
@@ -42,10 +42,10 @@ from sluicemq.admin.routing import Call, Endpoint
 from sluicemq.admin.subscriptions import sees_subscription
 from sluicemq.admin.time_slices import TimeSlices
 from sluicemq.broker import Broker, Delivery, Destination, Selector, Subscription
+from sluicemq.broker.cursor import Cursor
 from sluicemq.broker.delivery import DELAYED, READY
-from sluicemq.broker.handling import find, in_flight, is_held
-from sluicemq.broker.lane import Lane
-from sluicemq.broker.walk import Walk
+from sluicemq.broker.management import find, in_flight, is_held
+from sluicemq.broker.pending_queue import PendingQueue
 from sluicemq.model.access import Operation
 from sluicemq.model.errors import JournalError, SelectorError
 from sluicemq.model.message import Message
@@ -54,7 +54,7 @@ NO_END: Final = (1 << 62) - 1
 STEP: Final = 20
 """Messages looked at before the clock is."""
 SKIP_BUDGET: Final = 20_000
-"""What `Walk.skip` may look at in one go: some ms."""
+"""What `Cursor.skip` may look at in one go: some ms."""
 PREVIEW_BYTES: Final = 4096
 """Of each body in a list."""
 LARGEST_VIEW: Final = 1 << 20
@@ -196,17 +196,17 @@ class MessageEndpoints:
         self, subscription: Subscription, query: MessageQuery, selector: Selector | None
     ) -> MessagePage:
         line = subscription.everything
-        walk, place = Walk(line, NO_END), query.offset
+        cursor, place = Cursor(line, NO_END), query.offset
         slices = TimeSlices(self._broker)
         if query.after:
             priority, last, place = read_cursor(query.after)
-            walk = Walk(line, NO_END, priority, last)
+            cursor = Cursor(line, NO_END, priority, last)
         else:
-            place -= await _skip(subscription, walk, place, slices)
+            place -= await _skip(subscription, cursor, place, slices)
         budget = ScanBudget(self._context)
         items: list[MessageItem] = []
-        while len(items) < query.limit and walk.priority >= 0 and not budget.over:
-            for delivery in walk.look(min(STEP, query.limit - len(items))):
+        while len(items) < query.limit and cursor.priority >= 0 and not budget.over:
+            for delivery in cursor.look(min(STEP, query.limit - len(items))):
                 budget.spend(1)
                 if selector is None:
                     items.append(self._item(delivery, "waiting", place, query.body))
@@ -214,14 +214,16 @@ class MessageEndpoints:
                     items.append(self._item(delivery, "waiting", None, query.body))
                 place += 1
                 if slices.due:
-                    walk.back_to(delivery)
+                    cursor.back_to(delivery)
                     break
             if slices.due:
                 await slices.rest()
         return MessagePage(
             items=items,
             total=subscription.ready if selector is None else None,
-            next=cursor(walk.priority, walk.last, place) if _goes_on(line, walk) else None,
+            next=encode_cursor(cursor.priority, cursor.last, place)
+            if _goes_on(line, cursor)
+            else None,
             scanned=budget.scanned,
         )
 
@@ -260,7 +262,7 @@ class MessageEndpoints:
         return MessagePage(
             items=items,
             total=there if selector is None else None,
-            next=cursor(0, 0, place) if place < there else None,
+            next=encode_cursor(0, 0, place) if place < there else None,
             scanned=budget.scanned,
         )
 
@@ -361,7 +363,7 @@ def delayed(subscription: Subscription, offset: int, count: int) -> list[Deliver
     return list(islice(subscription.delayed.values(), offset, offset + count))
 
 
-def cursor(priority: int, last: int, place: int) -> str:
+def encode_cursor(priority: int, last: int, place: int) -> str:
     """A place in a line, or among other messages: what `next` says."""
     return f"{priority}.{last}.{place}"
 
@@ -433,18 +435,18 @@ def damaged(broker: Broker, delivery: Delivery, state: State, position: int | No
     return msgspec.structs.replace(view, kind="none", damaged=True)
 
 
-async def _skip(subscription: Subscription, walk: Walk, count: int, slices: TimeSlices) -> int:
+async def _skip(subscription: Subscription, cursor: Cursor, count: int, slices: TimeSlices) -> int:
     """Pass over so many; returns how many were not there."""
-    while count and walk.priority >= 0:
-        count -= walk.skip(count, subscription.clean, SKIP_BUDGET)
+    while count and cursor.priority >= 0:
+        count -= cursor.skip(count, subscription.clean, SKIP_BUDGET)
         if slices.due:
             await slices.rest()
     return count
 
 
-def _goes_on(line: Lane, walk: Walk) -> bool:
-    """Something waits behind the place of the walk."""
-    return walk.priority >= 0 and bool(Walk(line, NO_END, walk.priority, walk.last).step(1))
+def _goes_on(line: PendingQueue, cursor: Cursor) -> bool:
+    """Something waits behind the cursor."""
+    return cursor.priority >= 0 and bool(Cursor(line, NO_END, cursor.priority, cursor.last).step(1))
 
 
 def endpoints(context: ApiContext) -> list[Endpoint]:

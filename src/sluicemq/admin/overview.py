@@ -236,7 +236,7 @@ class Overview:
 
     def _totals(self) -> TotalsView:
         broker = self._context.broker
-        totals = broker.survey.totals
+        totals = broker.stats_sampler.totals
         counted = totals.statistics
         transactions = broker.transactions
         return TotalsView(

@@ -6,9 +6,9 @@ from typing import Final
 
 from sluicemq.admin.time_slices import TimeSlices
 from sluicemq.broker import Broker, Destination, Subscription
+from sluicemq.broker.cursor import Cursor
 from sluicemq.broker.delivery import DELAYED, Delivery
-from sluicemq.broker.handling import delete, is_held
-from sluicemq.broker.walk import Walk
+from sluicemq.broker.management import delete, is_held
 
 SLICE: Final = 200
 """Messages dropped together, with one record of the journal."""
@@ -32,9 +32,9 @@ async def _drop_ready(
     broker: Broker, subscription: Subscription, until: int, slices: TimeSlices
 ) -> int:
     count = 0
-    walk = Walk(subscription.everything, until)
-    while walk.priority >= 0 and not subscription.closed:
-        found = walk.look(SLICE)
+    cursor = Cursor(subscription.everything, until)
+    while cursor.priority >= 0 and not subscription.closed:
+        found = cursor.look(SLICE)
         if found:
             delete(broker, subscription, found)
             count += len(found)

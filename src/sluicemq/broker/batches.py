@@ -31,7 +31,7 @@ from collections import OrderedDict
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Final, NamedTuple
 
-from sluicemq.broker.records import BatchPart, WriterState, encode
+from sluicemq.broker.codec import BatchPart, WriterState, encode
 from sluicemq.journal.format import RecordType
 from sluicemq.model.destination import CreatedBy
 from sluicemq.model.errors import (
@@ -304,7 +304,7 @@ class Batches:
             for name, writer in self.writers.items()
         ]
 
-    def restore(self, states: list[WriterState]) -> None:
+    def recover(self, states: list[WriterState]) -> None:
         """From a snapshot."""
         for state in states:
             writer = self.writers[state.name] = Writer(state.batch, state.owner)

@@ -20,8 +20,8 @@ from functools import partial
 from itertools import islice
 from typing import TYPE_CHECKING, Final, NamedTuple
 
+from sluicemq.broker.codec import Prepared, StoredMessage, encode
 from sluicemq.broker.delivery import RECORDED
-from sluicemq.broker.records import Prepared, StoredMessage, encode
 from sluicemq.journal.format import RecordType
 
 if TYPE_CHECKING:

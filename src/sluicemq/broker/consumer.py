@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Final, Protocol
 from sluicemq.broker.delivery import Delivery
 
 if TYPE_CHECKING:
-    from sluicemq.broker.lane import Lane
+    from sluicemq.broker.pending_queue import PendingQueue
     from sluicemq.broker.subscription import Subscription
 
 _numbers: Final = count(1)
@@ -59,8 +59,8 @@ class Consumer:
         "ack_timeout",
         "active",
         "delivered",
-        "lane",
         "number",
+        "pending_queue",
         "rank",
         "retired",
         "sink",
@@ -76,7 +76,7 @@ class Consumer:
         subscription: Subscription,
         sink: Sink,
         window: Window,
-        lane: Lane,
+        pending_queue: PendingQueue,
         rank: int,
         ack_timeout: int,
     ) -> None:
@@ -84,7 +84,7 @@ class Consumer:
         self.subscription = subscription
         self.sink = sink
         self.window = window
-        self.lane = lane
+        self.pending_queue = pending_queue
         self.rank = rank
         self.ack_timeout = ack_timeout
         self.unacked: dict[int, Delivery] = {}

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Final
 
 from sluicemq.broker.clocklog import ClockLog
 from sluicemq.broker.delivery import DELAYED, GONE, READY
-from sluicemq.broker.notes import Notes
+from sluicemq.broker.event_recorder import EventRecorder
 from sluicemq.broker.scans import Scans
 from sluicemq.broker.timers import ExpiryWheel, Timers
 
@@ -23,9 +23,9 @@ if TYPE_CHECKING:
     from sluicemq.model.destination import Address
     from sluicemq.model.message import Message
 
-TURN_DELIVERIES: Final = 1000
-TURN_BYTES: Final = 1 << 20
-"""What one consumer may be given per turn, so that no backlog holds up the other connections."""
+ITERATION_DELIVERIES: Final = 1000
+ITERATION_BYTES: Final = 1 << 20
+"""Limits per consumer and iteration, so that no backlog holds up the other connections."""
 TRIES: Final = 60
 """Each costs some 5 µs if it has to be read, so that others keep two thirds of the time."""
 TRIES_FIRST: Final = 500
@@ -39,18 +39,18 @@ class Core:
     """Shared state of one broker.
 
     memory          bytes of messages held in memory: their bodies, and `overhead` for each
-    page            deliveries to a page of a long line
+    chunk_deliveries  deliveries in a chunk of a backlog
     memory_budget   above it, journaled bodies are dropped and read back when their turn comes
     dirty           subscriptions that may be able to dispatch
     again           those that used up their share of this turn
-    notes           what the journal is told without being made to write
+    event_recorder  what the journal is told without being made to write
     selector_load   nodes of selectors that one message may be evaluated with; 0 = not limited
     settling        those with acknowledgements not yet given to the journal
     settled         sequence number of the last record of acknowledgements, or of a change of the
                     durable subscriptions
     tries           deliveries that a subscription tries against new selectors per ms
     tries_first     the same as soon as there is a new one
-    turns           how often a turn has ended
+    iterations      event loop iterations of the broker so far
     requeued        deliveries whose place is not the one their sequence gives them, by
                     (subscription, sequence), and some that have gone since
     scans           the time that scans may take, and those that wait for theirs
@@ -58,8 +58,8 @@ class Core:
     halted          nothing is delivered: there is no space to record acknowledgements
     unblocking      destinations with parked messages and perhaps room for them
     subscriptions   what a subscription is made as
-    bury            moves a delivery to its dead-letter queue; False when there is none, None when
-                    it has no room
+    move_to_dead_letters  moves a delivery to its dead-letter queue; False when there is none,
+                    None when it has no room
     has_room        whether the dead-letter queue of a destination takes a body of that size
     refused_retry   ms after which a dead letter is offered again to a queue that had no room
     dead_letter_queues  the destinations that send their dead letters to each queue
@@ -68,20 +68,21 @@ class Core:
 
     __slots__ = (
         "again",
-        "bury",
+        "chunk_deliveries",
         "clock",
         "clock_log",
         "dead_letter_queues",
         "dirty",
         "dropping_dead_letter_queues",
+        "event_recorder",
         "halted",
         "has_room",
+        "iterations",
         "journal",
         "memory",
         "memory_budget",
-        "notes",
+        "move_to_dead_letters",
         "overhead",
-        "page",
         "refused_retry",
         "requeued",
         "requeued_limit",
@@ -93,7 +94,6 @@ class Core:
         "timers",
         "tries",
         "tries_first",
-        "turns",
         "unblocking",
         "unpaged",
         "wheel",
@@ -112,14 +112,14 @@ class Core:
         self.memory = 0
         self.memory_budget = settings.memory_budget
         self.overhead = settings.message_overhead
-        self.page = settings.page_deliveries
+        self.chunk_deliveries = settings.chunk_deliveries
         self.selector_load = settings.selector_load
-        self.bury: Callable[[Delivery, str, bool], bool | None] = _nowhere
+        self.move_to_dead_letters: Callable[[Delivery, str, bool], bool | None] = _nowhere
         self.has_room: Callable[[Destination, int], bool] = _unlimited
         self.refused_retry = settings.dead_letter_retry
         self.dead_letter_queues: dict[Address, dict[Destination, None]] = {}
         self.dropping_dead_letter_queues: set[Address] = set()
-        self.notes = Notes(journal, clock)
+        self.event_recorder = EventRecorder(journal, clock)
         self.clock_log = ClockLog(journal, clock)
         self.timers = Timers()
         self.wheel = ExpiryWheel()
@@ -131,7 +131,7 @@ class Core:
         self.requeued_limit = REQUEUED_LIMIT
         self.tries = TRIES
         self.tries_first = TRIES_FIRST
-        self.turns = 0
+        self.iterations = 0
         self.halted = False
         self.unpaged: deque[Delivery] = deque()
         self.unblocking: dict[Destination, None] = {}

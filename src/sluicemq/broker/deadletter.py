@@ -31,7 +31,7 @@ KIND: Final = "originalKind"
 SUBSCRIPTION: Final = "originalSubscription"
 """Of the topic; not there if it never got as far as that."""
 
-STORY: Final = frozenset({REASON, ORIGIN, ATTEMPTS, TIME, KIND, SUBSCRIPTION})
+DEAD_LETTER_PROPERTIES: Final = frozenset({REASON, ORIGIN, ATTEMPTS, TIME, KIND, SUBSCRIPTION})
 
 DMQ_PREFIX: Final = "JMS_SUN_DMQ_"
 DMQ_TIMESTAMP: Final = f"{DMQ_PREFIX}UNDELIVERED_TIMESTAMP"
@@ -53,13 +53,13 @@ _DMQ_COMMENTS: Final = {
 }
 
 
-class Burial(Protocol):
+class DeadLetterPolicy(Protocol):
     """What one protocol has to say about its messages that cannot be delivered."""
 
     def keep(self, message: Message, destination: Destination) -> bool | None:
         """Whether it becomes a dead letter; None = as the destination's settings say."""
 
-    def letter(
+    def dead_letter(
         self, message: Message, origin: str, reason: str, attempts: int, wall: int
     ) -> Message:
         """As `dead_letter_of`, which it has to begin with."""
@@ -77,13 +77,13 @@ def dead_letter_of(message: Message, origin: str, reason: str, attempts: int, wa
     return message.copy(Address(Kind.QUEUE, origin), 0, properties)
 
 
-def note_topic(letter: Message, subscription: str) -> None:
+def note_topic(dead_letter: Message, subscription: str) -> None:
     """Tell of a new dead letter that it comes from a topic, and from which of its subscriptions, if
     from one."""
-    assert letter.properties is not None
-    letter.properties[KIND] = "topic"
+    assert dead_letter.properties is not None
+    dead_letter.properties[KIND] = "topic"
     if subscription:
-        letter.properties[SUBSCRIPTION] = subscription
+        dead_letter.properties[SUBSCRIPTION] = subscription
 
 
 class Origin(NamedTuple):
@@ -93,9 +93,9 @@ class Origin(NamedTuple):
     subscription: str
 
 
-def origin_of(letter: Message) -> Origin | None:
+def origin_of(dead_letter: Message) -> Origin | None:
     """Where to send a dead letter back to; None if it does not say, or is none."""
-    properties = letter.properties or {}
+    properties = dead_letter.properties or {}
     name = properties.get(ORIGIN)
     if REASON not in properties or not isinstance(name, str) or not name:
         return None
@@ -104,9 +104,13 @@ def origin_of(letter: Message) -> Origin | None:
     return Origin(Address(kind, name), subscription if isinstance(subscription, str) else "")
 
 
-def without_story(letter: Message) -> dict[str, Property]:
+def without_dead_letter_properties(dead_letter: Message) -> dict[str, Property]:
     """The properties that the message had before it became a dead letter."""
-    return {name: value for name, value in (letter.properties or {}).items() if name not in STORY}
+    return {
+        name: value
+        for name, value in (dead_letter.properties or {}).items()
+        if name not in DEAD_LETTER_PROPERTIES
+    }
 
 
 def is_dead_letter(message: Message) -> bool:

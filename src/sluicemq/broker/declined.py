@@ -3,8 +3,8 @@
 A consumer may be unable to take a message that it has been given, such as one too large for its
 protocol. It says so (`decline`), and names its kind: consumers of one kind can take the same
 messages. From then on it is served like a consumer with a selector that does not match what its
-kind has declined (lane.py). So such a message blocks nothing, is not offered to that kind again,
-and costs other queues nothing.
+kind has declined (pending_queue.py). So such a message blocks nothing, is not offered to that kind
+again, and costs other queues nothing.
 
     another attached consumer may take it    it waits, in its place
     no other attached consumer can           it becomes a dead letter
@@ -16,8 +16,8 @@ from __future__ import annotations
 from collections.abc import Iterable
 from typing import TYPE_CHECKING, Final
 
+from sluicemq.broker.attachment import reselect
 from sluicemq.broker.deadletter import is_dead_letter
-from sluicemq.broker.membership import reselect
 from sluicemq.broker.redelivery import release
 
 if TYPE_CHECKING:
@@ -68,9 +68,9 @@ class Acceptable:
         """Whether a message that has been declined waits for another consumer."""
         if is_dead_letter(message):
             return True
-        for lane in self._subscription.lanes.values():
-            selector = lane.selector
-            if selector is self or not lane.consumers:
+        for pending_queue in self._subscription.pending_queues.values():
+            selector = pending_queue.selector
+            if selector is self or not pending_queue.consumers:
                 continue
             if selector is None:
                 return True
@@ -86,10 +86,10 @@ def decline(consumer: Consumer, sequences: Iterable[int], kind: str, reason: str
     if not held or consumer not in subscription.consumers:
         return
     text = f"(not too large for {kind})"
-    lane = subscription.lanes.get(text)
-    selector = Acceptable(subscription, text) if lane is None else lane.selector
+    pending_queue = subscription.pending_queues.get(text)
+    selector = Acceptable(subscription, text) if pending_queue is None else pending_queue.selector
     assert isinstance(selector, Acceptable)
-    if consumer.lane.selector is None:
+    if consumer.pending_queue.selector is None:
         reselect(consumer, selector)
     returned: list[int] = []
     for sequence in held:

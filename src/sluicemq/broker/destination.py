@@ -29,7 +29,7 @@ from typing import Final, NamedTuple
 from sluicemq.broker.core import Core
 from sluicemq.broker.delivery import RECORDED, SHARED, UNJOURNALED
 from sluicemq.broker.routing import Routes
-from sluicemq.broker.statistics import Statistics
+from sluicemq.broker.stats import DestinationStats
 from sluicemq.broker.subscription import DURABLE_SUBSCRIPTION, Subscription
 from sluicemq.journal.format import Cause
 from sluicemq.model.destination import Address, DestinationSettings, Kind, Overflow, Provenance
@@ -63,7 +63,7 @@ class Destination:
     parked         messages of blocked producers, in order of arrival
     committing     commits under way that will publish here
     dead_letters   the queue that its dead letters go to; None if it has none, or is that itself
-    gauged         waiting, in flight and consumers as the journal was last told; None = not known
+    recorded_depth waiting, in flight and consumers as the journal was last told; None = not known
     removed        True once it is gone: whoever kept a reference must look it up again
     """
 
@@ -75,7 +75,6 @@ class Destination:
         "created",
         "creator",
         "dead_letters",
-        "gauged",
         "grouped",
         "held",
         "idle_since",
@@ -88,6 +87,7 @@ class Destination:
         "paused",
         "provenance",
         "queue",
+        "recorded_depth",
         "removed",
         "routes",
         "settings",
@@ -124,10 +124,10 @@ class Destination:
         self.members: dict[Subscription, None] = {}
         self.grouped = False
         self.routes: Routes[Subscription] = Routes()
-        self.statistics = Statistics()
+        self.statistics = DestinationStats()
         self.paused = False
         self.removed = False
-        self.gauged: tuple[int, int, int] | None = (0, 0, 0)
+        self.recorded_depth: tuple[int, int, int] | None = (0, 0, 0)
         self.staged = 0
         self.staged_bytes = 0
         self.parked: deque[Parked] = deque()

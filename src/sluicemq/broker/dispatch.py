@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from sluicemq.broker.core import TURN_BYTES, TURN_DELIVERIES
+from sluicemq.broker.core import ITERATION_BYTES, ITERATION_DELIVERIES
 from sluicemq.broker.delivery import TAKEN
 from sluicemq.broker.redelivery import watch
 from sluicemq.model.errors import JournalDamaged, RecordNotFound
@@ -12,43 +12,52 @@ from sluicemq.model.errors import JournalDamaged, RecordNotFound
 if TYPE_CHECKING:
     from sluicemq.broker.consumer import Consumer
     from sluicemq.broker.delivery import Delivery
-    from sluicemq.broker.lane import Lane
+    from sluicemq.broker.pending_queue import PendingQueue
     from sluicemq.broker.subscription import Subscription
 
 
 def dispatch(subscription: Subscription) -> None:
     """Deliver ready messages to the consumers in line, one each in turn.
 
-    A message may match the selectors of several lanes, and the first of them gets it. So the lane
-    that is served first comes last the next time.
+    A message may match the selectors of several pending queues, and the first of them gets it. So
+    the pending queue that is served first comes last the next time.
     """
     if subscription.destination.paused or subscription.core.halted:
         return
-    if len(subscription.lanes) == 1:
-        _serve(subscription, subscription.everything, TURN_DELIVERIES)
+    if len(subscription.pending_queues) == 1:
+        _serve(subscription, subscription.everything, ITERATION_DELIVERIES)
         return
     statistics = subscription.destination.statistics
-    enough = statistics.bytes_out + TURN_BYTES
+    enough = statistics.bytes_out + ITERATION_BYTES
     total = 0
-    lanes = [lane for lane in subscription.lanes.values() if lane.line and lane.mask]
-    first = lanes[0] if len(lanes) > 1 else None
-    while lanes:
-        lanes = [lane for lane in lanes if _serve(subscription, lane, 1)]
+    pending_queues = [
+        pending_queue
+        for pending_queue in subscription.pending_queues.values()
+        if pending_queue.line and pending_queue.mask
+    ]
+    first = pending_queues[0] if len(pending_queues) > 1 else None
+    while pending_queues:
+        pending_queues = [
+            pending_queue
+            for pending_queue in pending_queues
+            if _serve(subscription, pending_queue, 1)
+        ]
         total += 1
-        if total >= TURN_DELIVERIES or statistics.bytes_out > enough:
+        if total >= ITERATION_DELIVERIES or statistics.bytes_out > enough:
             subscription.core.again[subscription] = None
             break
     if first is not None:
         text = first.selector.text if first.selector is not None else ""
-        subscription.lanes[text] = subscription.lanes.pop(text)
+        subscription.pending_queues[text] = subscription.pending_queues.pop(text)
     subscription.tidy()
-    if subscription.backfill is not None:
-        subscription.backfill.resume()
+    if subscription.rescan is not None:
+        subscription.rescan.resume()
 
 
 def hand_over(consumer: Consumer, delivery: Delivery) -> None:
     """Give a delivery to the consumer whose turn it is, whose credit is 1: it could not be given
-    more if that waited for the end of the turn. The delivery is neither in a lane nor counted."""
+    more if that waited for the end of the turn. The delivery is neither in a pending queue nor
+    counted."""
     subscription = consumer.subscription
     sequence = delivery.sequence
     size = delivery.size
@@ -66,14 +75,14 @@ def hand_over(consumer: Consumer, delivery: Delivery) -> None:
     window = consumer.window
     window.credit = 0
     for peer in window.consumers:
-        peer.lane.line.pop(peer, None)
+        peer.pending_queue.line.pop(peer, None)
     if consumer.ack_timeout and not consumer.watched:
         watch(consumer)
     statistics.delivered += 1
     statistics.bytes_out += size
     consumer.delivered += 1
     given = [delivery]
-    subscription.core.notes.deliver(subscription, given)
+    subscription.core.event_recorder.deliver(subscription, given)
     consumer.sink.deliver(consumer, given)
 
 
@@ -84,19 +93,19 @@ def serve_one(consumer: Consumer) -> bool:
     get in line.
     """
     subscription = consumer.subscription
-    lane = consumer.lane
+    pending_queue = consumer.pending_queue
     destination = subscription.destination
     if (
-        not lane.mask
-        or lane.line
-        or len(subscription.lanes) > 1
+        not pending_queue.mask
+        or pending_queue.line
+        or len(subscription.pending_queues) > 1
         or not consumer.active
         or consumer.suspended
         or destination.paused
         or subscription.core.halted
     ):
         return False
-    delivery = _take(subscription, lane)
+    delivery = _take(subscription, pending_queue)
     if delivery is None:
         return False
     subscription.waiting -= 1
@@ -107,12 +116,12 @@ def serve_one(consumer: Consumer) -> bool:
     return True
 
 
-def _take(subscription: Subscription, lane: Lane) -> Delivery | None:
+def _take(subscription: Subscription, pending_queue: PendingQueue) -> Delivery | None:
     """The first delivery that has not expired, with its message. Raises JournalDamaged,
     RecordNotFound."""
     core = subscription.core
     while True:
-        delivery = lane.take()
+        delivery = pending_queue.take()
         if delivery is None:
             return None
         if delivery.expires and delivery.expires <= core.clock.steady:
@@ -127,10 +136,10 @@ def _take(subscription: Subscription, lane: Lane) -> Delivery | None:
         return delivery
 
 
-def _serve(subscription: Subscription, lane: Lane, limit: int) -> int:
+def _serve(subscription: Subscription, pending_queue: PendingQueue, limit: int) -> int:
     """Give up to `limit` deliveries per consumer. Returns how many were given."""
-    line = lane.line
-    if not line or not lane.mask:
+    line = pending_queue.line
+    if not line or not pending_queue.mask:
         return 0
     core = subscription.core
     now = core.clock.steady
@@ -139,7 +148,7 @@ def _serve(subscription: Subscription, lane: Lane, limit: int) -> int:
     given = 0
     size = 0
     redelivered = 0
-    while line and lane.mask:
+    while line and pending_queue.mask:
         consumer = next(iter(line))
         window = consumer.window
         if window.credit <= 0:
@@ -149,7 +158,7 @@ def _serve(subscription: Subscription, lane: Lane, limit: int) -> int:
         if batch is None:
             batch = batches[consumer] = []
         room = limit - len(batch)
-        if room <= 0 or size > TURN_BYTES:
+        if room <= 0 or size > ITERATION_BYTES:
             if limit > 1:
                 core.again[subscription] = None
             break
@@ -160,7 +169,7 @@ def _serve(subscription: Subscription, lane: Lane, limit: int) -> int:
         unacked = consumer.unacked
         taken = 0
         while taken < room:
-            delivery = _take(subscription, lane)
+            delivery = _take(subscription, pending_queue)
             if delivery is None:
                 break
             delivery.state = TAKEN
@@ -174,13 +183,13 @@ def _serve(subscription: Subscription, lane: Lane, limit: int) -> int:
             batch.append(delivery)
             taken += 1
             size += delivery.size
-            if size > TURN_BYTES:
+            if size > ITERATION_BYTES:
                 break
         given += taken
         window.credit -= taken
         if window.credit <= 0:
             for peer in window.consumers:
-                peer.lane.line.pop(peer, None)
+                peer.pending_queue.line.pop(peer, None)
         elif taken and len(line) > 1:
             line.move_to_end(consumer)
         if consumer.ack_timeout and taken and not consumer.watched:
@@ -200,6 +209,6 @@ def _serve(subscription: Subscription, lane: Lane, limit: int) -> int:
         for consumer, batch in batches.items():
             if batch:
                 consumer.delivered += len(batch)
-                core.notes.deliver(subscription, batch)
+                core.event_recorder.deliver(subscription, batch)
                 consumer.sink.deliver(consumer, batch)
     return given

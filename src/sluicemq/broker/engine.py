@@ -3,7 +3,7 @@
 Everything here is synchronous and belongs to one thread. A turn is: calls of any number of
 sessions, then `flush`, which dispatches, journals acknowledgements and starts a group commit.
 What a broker does comes in three layers, each a class: its destinations (registry.py), messages
-that come in (intake.py), and here those who want them, and the turns.
+that come in (publishing.py), and here those who want them, and the turns.
 """
 
 from __future__ import annotations
@@ -12,26 +12,26 @@ from collections.abc import Callable, Iterable, Iterator
 from contextlib import suppress
 from typing import Final
 
-from sluicemq.broker import declined, membership, redelivery
+from sluicemq.broker import attachment, declined, redelivery
 from sluicemq.broker.batches import BatchAnswer, Batches
+from sluicemq.broker.browse import BrowseSnapshot, scan
 from sluicemq.broker.clock import Clock
+from sluicemq.broker.codec import BatchPart, SubscriptionEntry, encode
 from sluicemq.broker.consumer import Consumer, Sink, Window
 from sluicemq.broker.delivery import GONE, Delivery
+from sluicemq.broker.depth_sampler import DepthSampler
 from sluicemq.broker.destination import Destination
 from sluicemq.broker.dispatch import dispatch, serve_one
-from sluicemq.broker.gauges import Gauges
 from sluicemq.broker.heldmessages import HeldMessages
-from sluicemq.broker.intake import Intake
-from sluicemq.broker.lane import Selector
-from sluicemq.broker.listing import Listing, scan
-from sluicemq.broker.records import BatchPart, SubscriptionEntry, encode
+from sluicemq.broker.pending_queue import Selector
+from sluicemq.broker.publishing import PublishOperations
 from sluicemq.broker.registry import shown_creator
 from sluicemq.broker.scans import StartDeadline, unlimited
 from sluicemq.broker.selectors import CompiledSelector, compile_selector
 from sluicemq.broker.settings import BrokerSettings
-from sluicemq.broker.statistics import Traffic
+from sluicemq.broker.stats import Traffic
+from sluicemq.broker.stats_sampler import StatsSampler
 from sluicemq.broker.subscription import DURABLE_SUBSCRIPTION, Subscription
-from sluicemq.broker.survey import Survey
 from sluicemq.broker.transaction import Transactions
 from sluicemq.journal.format import Cause, RecordType
 from sluicemq.journal.port import Journal
@@ -50,7 +50,7 @@ _NO_OWNER: Final = object()
 """Stands for the owner of a temporary destination that has been removed."""
 
 
-class Broker(Intake):
+class Broker(PublishOperations):
     """See the module.
 
     `compile_selector` understands the selectors of durable subscriptions that the journal brings
@@ -69,10 +69,10 @@ class Broker(Intake):
         self.restored_selector = compile_selector
         self.transactions = Transactions(self)
         self.batches = Batches(self)
-        self.gauges = Gauges(self.core, self.destinations)
+        self.depth_sampler = DepthSampler(self.core, self.destinations)
         self.traffic: dict[str, Traffic] = {}
         """By protocol, of those that have had clients."""
-        self.survey = Survey(self)
+        self.stats_sampler = StatsSampler(self)
 
     # --- destinations ------------------------------------------------------------------------
 
@@ -86,8 +86,8 @@ class Broker(Intake):
         for subscription in (destination.queue, *destination.subscriptions.values()):
             orphans += self._close(subscription)
             self.durable_subscriptions.pop(subscription.number, None)
-        self.gauges.gone(destination)
-        self.core.notes.write()  # as long as the journal knows the destination
+        self.depth_sampler.gone(destination)
+        self.core.event_recorder.write()  # as long as the journal knows the destination
         destination.removed = True
         if self.destinations.get(destination.address) is destination:
             self.forget(destination)
@@ -120,7 +120,7 @@ class Broker(Intake):
         """Detach the consumers of a subscription, which are returned."""
         consumers = list(subscription.consumers)
         for consumer in consumers:
-            membership.detach(consumer)
+            attachment.detach(consumer)
         return consumers
 
     def delete_temporary(self, owner: object) -> None:
@@ -193,7 +193,7 @@ class Broker(Intake):
         section 6.11.1: with other terms and no consumers it is replaced), LimitExceeded.
         """
         if selector is not None and selector.text not in topic.routes.routes:
-            membership.expect_load(topic, topic.routes.load_with(selector))
+            attachment.expect_load(topic, topic.routes.load_with(selector))
         existing = topic.subscriptions.get(name)
         if existing is not None:
             text = selector.text if selector else None
@@ -327,11 +327,11 @@ class Broker(Intake):
         `owner` is who asks: a temporary destination serves only the owner it was declared with.
         Raises DestinationPrivate, SubscriptionInUse.
         """
-        return membership.attach(subscription, sink, window, selector, rank, ack_timeout, owner)
+        return attachment.attach(subscription, sink, window, selector, rank, ack_timeout, owner)
 
     def detach(self, consumer: Consumer) -> None:
         """Remove a consumer; what it holds goes back to its original position."""
-        membership.detach(consumer)
+        attachment.detach(consumer)
 
     def retire(
         self, consumer: Consumer, kept: Iterable[int] = (), *, attempted: bool = False
@@ -343,7 +343,7 @@ class Broker(Intake):
         as before; `detach` gives back what is left. All others go back to their original
         position, uncounted unless `attempted`. No credit comes back for what it goes on holding.
         """
-        membership.retire(consumer, kept, attempted)
+        attachment.retire(consumer, kept, attempted)
 
     def again(
         self, consumer: Consumer, sequences: Iterable[int], *, attempted: bool
@@ -358,12 +358,12 @@ class Broker(Intake):
         """
         return redelivery.again(consumer, sequences, attempted)
 
-    def browse(self, subscription: Subscription, *, unacked: bool = True) -> Listing:
+    def browse(self, subscription: Subscription, *, unacked: bool = True) -> BrowseSnapshot:
         """What could be delivered now or, with `unacked`, is in flight, in queue order."""
-        return Listing(subscription.browse(unacked), self.clock.steady)
+        return BrowseSnapshot(subscription.browse(unacked), self.clock.steady)
 
     def scan(self, subscription: Subscription) -> Iterator[tuple[int, Message | None] | None]:
-        """As `browse`, found step by step while the subscription changes; see listing.scan."""
+        """As `browse`, found step by step while the subscription changes; see browse.scan."""
         return scan(subscription)
 
     def fetch(self, sequence: int) -> Message:
@@ -381,7 +381,7 @@ class Broker(Intake):
                 return
             subscription = consumer.subscription
             subscription.enter_line(consumer)
-            if consumer.lane.mask:
+            if consumer.pending_queue.mask:
                 dispatch(subscription)
 
     def dispatch(self, subscription: Subscription) -> None:
@@ -392,12 +392,12 @@ class Broker(Intake):
         """Take all credit back; deliveries in flight stay with their consumers."""
         window.credit = 0
         for consumer in window.consumers:
-            consumer.lane.line.pop(consumer, None)
+            consumer.pending_queue.line.pop(consumer, None)
 
     def suspend(self, consumer: Consumer) -> None:
         """Deliver nothing more to a consumer whose connection cannot take it."""
         consumer.suspended = True
-        consumer.lane.line.pop(consumer, None)
+        consumer.pending_queue.line.pop(consumer, None)
 
     def resume(self, consumer: Consumer) -> None:
         """The connection of a suspended consumer takes bytes again."""
@@ -467,7 +467,7 @@ class Broker(Intake):
         """End the turn: run scans, dispatch, journal acknowledgements, start a group commit."""
         core = self.core
         core.scans.run()
-        core.turns += 1
+        core.iterations += 1
         self.transactions.commits.advance()
         while True:
             while core.dirty or core.unblocking:
@@ -477,7 +477,7 @@ class Broker(Intake):
                 if core.unblocking:
                     self.unpark()
             if core.settling:
-                core.notes.write()
+                core.event_recorder.write()
                 settling, core.settling = core.settling, {}
                 for subscription in settling:
                     subscription.flush_acks()

@@ -8,8 +8,8 @@ from __future__ import annotations
 from collections import deque
 from typing import TYPE_CHECKING
 
+from sluicemq.broker.cursor import Cursor
 from sluicemq.broker.delivery import DELAYED, UNJOURNALED
-from sluicemq.broker.walk import Walk
 from sluicemq.model.errors import JournalDamaged, RecordNotFound
 from sluicemq.model.message import Durability
 
@@ -25,12 +25,12 @@ class HeldMessages:
     that are still to be handed over.
     """
 
-    __slots__ = ("_delayed", "_held", "_subscription", "_walk")
+    __slots__ = ("_cursor", "_delayed", "_held", "_subscription")
 
     def __init__(self, subscription: Subscription) -> None:
         self._subscription = subscription
         held = self._held = subscription.destination.queue
-        self._walk = Walk(held.everything, held.core.journal.next_sequence())
+        self._cursor = Cursor(held.everything, held.core.journal.next_sequence())
         self._delayed: deque[Delivery] = deque(held.delayed.values())
 
     def begin(self) -> None:
@@ -42,8 +42,8 @@ class HeldMessages:
         scans = held.core.scans
         topic = held.destination
         while not self._subscription.closed and not held.closed and topic.queue is held:
-            if self._walk.priority >= 0:
-                for delivery in self._walk.look(1):
+            if self._cursor.priority >= 0:
+                for delivery in self._cursor.look(1):
                     self._offer(delivery, ready=True)
             elif self._delayed:
                 delivery = self._delayed.popleft()

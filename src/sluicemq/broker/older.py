@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from sluicemq.broker.records import decode_state, encode
+from sluicemq.broker.codec import decode_state, encode
 
 
 def state_of_version_1(payload: bytes) -> bytes:

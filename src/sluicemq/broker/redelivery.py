@@ -11,8 +11,8 @@ from collections.abc import Iterable
 from itertools import islice
 from typing import TYPE_CHECKING
 
+from sluicemq.broker.codec import encode_attempts, encode_requeue
 from sluicemq.broker.delivery import GONE, RECORDED, SHARED, Delivery, place
-from sluicemq.broker.records import encode_attempts, encode_requeue
 from sluicemq.journal.format import Cause, RecordType
 
 if TYPE_CHECKING:
@@ -150,7 +150,7 @@ def again(consumer: Consumer, sequences: Iterable[int], attempted: bool) -> list
         sent.append(delivery)
     _journal_attempts(subscription, counted)
     if sent:
-        subscription.core.notes.deliver(subscription, sent)
+        subscription.core.event_recorder.deliver(subscription, sent)
     if ended:
         _return(consumer, ended, attempted, 0)
     if sent and consumer.ack_timeout and not consumer.watched:

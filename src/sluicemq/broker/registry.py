@@ -8,11 +8,11 @@ from typing import Final, TypeVar
 
 from msgspec.structs import replace
 
+from sluicemq.broker.attachment import elect
 from sluicemq.broker.clock import Clock
+from sluicemq.broker.codec import StoredSettings, encode
 from sluicemq.broker.core import Core
 from sluicemq.broker.destination import Destination
-from sluicemq.broker.membership import elect
-from sluicemq.broker.records import Settings, encode
 from sluicemq.broker.scans import Scans
 from sluicemq.broker.settings import BrokerSettings
 from sluicemq.broker.subscription import Subscription
@@ -261,7 +261,7 @@ class Registry:
         """Let the journal know what a destination is to be like after a restart."""
         self.journal.append_entry(
             RecordType.SETTINGS,
-            encode(Settings.of(destination, self.settings.defaults)),
+            encode(StoredSettings.of(destination, self.settings.defaults)),
             self.clock.wall,
             destination=self.number(destination),
         )
@@ -364,7 +364,7 @@ class Registry:
         destination = Destination(
             self.core, address, settings, None, automatic, created, creator, provenance
         )
-        destination.gauged = None
+        destination.recorded_depth = None
         destination.paused = paused
         destination.grouped = grouped
         self.destinations[address] = destination
@@ -385,7 +385,7 @@ class Registry:
             if destination.owner is not None or destination.automatic:
                 self.journal.append_entry(
                     RecordType.SETTINGS,
-                    encode(Settings.of(destination, self.settings.defaults)),
+                    encode(StoredSettings.of(destination, self.settings.defaults)),
                     self.clock.wall,
                     destination=number,
                 )

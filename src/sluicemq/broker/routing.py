@@ -1,4 +1,5 @@
-"""Who wants a message, without asking every selector: subscriptions of a topic, lanes of a queue.
+"""Who wants a message, without asking every selector: subscriptions of a topic, pending queues of a
+queue.
 
 Takers with the same selector share a route, so that it is asked once. A route whose selector
 demands an equality (selectors/equality.py) lies in the bucket of the values it demands and is asked
@@ -17,7 +18,7 @@ from typing import TYPE_CHECKING, Generic, TypeVar
 from sluicemq.broker.selectors.equality import Bucket, Equality, bucket_of, field_reader
 
 if TYPE_CHECKING:
-    from sluicemq.broker.lane import Selector
+    from sluicemq.broker.pending_queue import Selector
     from sluicemq.broker.selectors.fields import Read
     from sluicemq.model.message import Message
 

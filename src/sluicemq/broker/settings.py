@@ -22,7 +22,7 @@ class BrokerSettings(msgspec.Struct, frozen=True, kw_only=True):
     memory_budget     bytes of messages kept in memory; the bodies of journaled ones beyond it are
                       read back from the segments
     message_overhead  bytes a message is counted with beside its body
-    page_deliveries   deliveries to a page of a long backlog
+    chunk_deliveries  deliveries in a chunk of a backlog
     selectors         what one selector may cost
     selector_load     nodes of the selectors that one message may have to be evaluated with at a
                       destination (routing.py); 0 = not limited
@@ -46,7 +46,7 @@ class BrokerSettings(msgspec.Struct, frozen=True, kw_only=True):
     idle_timeout: int = 120_000
     memory_budget: int = 256 << 20
     message_overhead: int = 512
-    page_deliveries: int = 1024
+    chunk_deliveries: int = 1024
     memory_limit: int = 1 << 30
     selectors: SelectorLimits = SelectorLimits()
     selector_load: int = 12_000

@@ -2,14 +2,14 @@
 
 Life of a delivery (state, and the methods that change it):
 
-    add/restore ──> READY ──dispatch──> TAKEN ──settle──────────────> GONE
+    add/recover ──> READY ──dispatch──> TAKEN ──settle──────────────> GONE
                      │ ^                  │ ├──release──> READY
                      │ │                  │ ├──time-out──> DELAYED (back-off) or READY
                      │ └──timer── DELAYED │ └──dead_letter─────────────> GONE
                      ├──expiry, purge, overflow─────────────────────────> GONE
     add (deliver_at) ──> DELAYED ──timer──> READY
 
-Who is served is in membership.py, who gets what in dispatch.py, what comes back in redelivery.py.
+Who is served is in attachment.py, who gets what in dispatch.py, what comes back in redelivery.py.
 """
 
 from __future__ import annotations
@@ -20,6 +20,7 @@ from itertools import chain, islice
 from typing import TYPE_CHECKING, Final
 
 from sluicemq.broker.core import Core
+from sluicemq.broker.cursor import Cursor
 from sluicemq.broker.delivery import (
     DELAYED,
     GONE,
@@ -33,16 +34,15 @@ from sluicemq.broker.delivery import (
     place,
 )
 from sluicemq.broker.dispatch import hand_over
-from sluicemq.broker.lane import Lane, Selector
+from sluicemq.broker.pending_queue import PendingQueue, Selector
 from sluicemq.broker.routing import Routes
-from sluicemq.broker.walk import Walk
 from sluicemq.journal.format import Cause
 from sluicemq.model.destination import Overflow
 
 if TYPE_CHECKING:
-    from sluicemq.broker.backfill import Backfill
     from sluicemq.broker.consumer import Consumer, Window
     from sluicemq.broker.destination import Destination
+    from sluicemq.broker.selector_rescan import SelectorRescan
     from sluicemq.model.message import Message
 
 DURABLE_SUBSCRIPTION: Final = 1 << 31
@@ -65,13 +65,13 @@ class Subscription:
     unacked   TAKEN deliveries; unacked_bytes their bodies
     back      READY and DELAYED deliveries that a consumer has seen, by sequence: it may still
               settle them by their id
-    lanes     by the text of the selector, "" for `everything`, which has none
-    selective which lanes want a message; not yet those that have still to wait for a walk
+    pending_queues  by the text of the selector, "" for `everything`, which has none
+    selective which pending queues want a message; not yet those that have still to wait for a pass
     retired   consumers that have left and still hold deliveries
     refused   DELAYED deliveries that are over and wait for room in the dead-letter queue, by
               sequence, with the reason and whether they become dead letters in any case
     retrying  a timer runs that offers those again
-    backfill  tries what waits against the selectors of lanes that are new, or None
+    rescan    tries what waits against the selectors of pending queues that are new, or None
     closed    True once it is gone: what still comes back to it is dropped
     acked, delivered, redelivered   sequences (with attempts) the journal is to be told this turn
     """
@@ -79,7 +79,6 @@ class Subscription:
     __slots__ = (
         "acked",
         "back",
-        "backfill",
         "closed",
         "consumers",
         "core",
@@ -88,13 +87,14 @@ class Subscription:
         "destination",
         "everything",
         "exclude",
-        "lanes",
         "member",
         "name",
         "number",
         "owner",
+        "pending_queues",
         "redelivered",
         "refused",
+        "rescan",
         "retired",
         "retrying",
         "selective",
@@ -126,10 +126,10 @@ class Subscription:
         self.exclude = exclude
         self.shared = shared
         self.owner = owner
-        self.everything = Lane(core.page)
-        self.lanes: dict[str, Lane] = {"": self.everything}
-        self.selective: Routes[Lane] = Routes()
-        self.backfill: Backfill | None = None
+        self.everything = PendingQueue(core.chunk_deliveries)
+        self.pending_queues: dict[str, PendingQueue] = {"": self.everything}
+        self.selective: Routes[PendingQueue] = Routes()
+        self.rescan: SelectorRescan | None = None
         self.consumers: dict[Consumer, None] = {}
         self.retired: dict[Consumer, None] = {}
         self.delayed: dict[int, Delivery] = {}
@@ -169,19 +169,19 @@ class Subscription:
         if not message.references:
             core.memory += size + core.overhead
         message.references += 1
-        lane = self.everything
+        pending_queue = self.everything
         if (
             alone
-            and lane.line
-            and not lane.mask
-            and len(self.lanes) == 1
+            and pending_queue.line
+            and not pending_queue.mask
+            and len(self.pending_queues) == 1
             and (not expires or expires > now)
             and due <= now
             and not self.destination.paused
             and not core.halted
             and not (self.destination.limited and self.destination.full(size))
         ):
-            consumer = next(iter(lane.line))
+            consumer = next(iter(pending_queue.line))
             if consumer.window.credit == 1:
                 hand_over(consumer, delivery)
                 return
@@ -197,13 +197,13 @@ class Subscription:
             else:
                 core.unpaged.append(delivery)
 
-    def restore(self, delivery: Delivery, due: int = 0) -> None:
+    def recover(self, delivery: Delivery, due: int = 0) -> None:
         """A delivery found in the journal at start; in ascending order. `due` as in `enter`."""
         if delivery.attempts:
             self.back[delivery.sequence] = delivery
         self.enter(delivery, due)
 
-    def restore_requeued(self, delivery: Delivery) -> None:
+    def recover_requeued(self, delivery: Delivery) -> None:
         """The same for one whose order is out of sequence."""
         self.waiting += 1
         self.waiting_bytes += delivery.size
@@ -224,51 +224,52 @@ class Subscription:
             self._line_up(delivery)
 
     def _line_up(self, delivery: Delivery) -> None:
-        """Behind everything of its priority, in every lane it matches."""
+        """Behind everything of its priority, in every pending queue it matches."""
         everything = self.everything
         everything.push(delivery)
-        if len(self.lanes) == 1:
+        if len(self.pending_queues) == 1:
             if everything.line:
                 self.core.dirty[self] = None
             return
-        backfill = self.backfill
-        for lane in self.selective.targets(self.core.read(delivery)):
-            if backfill is None or not backfill.defers(lane, delivery):
+        rescan = self.rescan
+        for pending_queue in self.selective.targets(self.core.read(delivery)):
+            if rescan is None or not rescan.defers(pending_queue, delivery):
                 everything.share(delivery)
-                lane.push(delivery)
+                pending_queue.push(delivery)
         self.core.dirty[self] = None
 
     def put_back(self, delivery: Delivery) -> None:
-        """To the place that its order gives it, in every lane it matches."""
+        """To the place that its order gives it, in every pending queue it matches."""
         delivery.state = READY
         delivery.consumer = None
         if delivery.attempts:
             self.back[delivery.sequence] = delivery
         everything = self.everything
-        everything.restore(delivery)
-        if len(self.lanes) > 1:
-            backfill = self.backfill
-            for lane in self.selective.targets(self.core.read(delivery)):
-                if backfill is None or not backfill.defers(lane, delivery):
+        everything.reinsert(delivery)
+        if len(self.pending_queues) > 1:
+            rescan = self.rescan
+            for pending_queue in self.selective.targets(self.core.read(delivery)):
+                if rescan is None or not rescan.defers(pending_queue, delivery):
                     everything.share(delivery)
-                    lane.restore(delivery)
+                    pending_queue.reinsert(delivery)
             self.tidy()
         self.core.dirty[self] = None
 
     def tidy(self) -> None:
-        """Let go of what was taken through other lanes, when it may be most of a lane."""
+        """Let go of what was taken through other pending queues, when it may be most of a pending
+        queue."""
         everything = self.everything
         gone = everything.length - self.ready
         if gone > 64 and gone > everything.loose() // 2:
             everything.compact()
-        if len(self.lanes) == 1:
+        if len(self.pending_queues) == 1:
             return
         most = 2 * self.waiting + 64
-        for lane in self.lanes.values():
-            if lane is not everything and lane.length > 64:
-                loose = lane.loose()
-                if loose > most or loose > lane.limit:
-                    lane.compact()
+        for pending_queue in self.pending_queues.values():
+            if pending_queue is not everything and pending_queue.length > 64:
+                loose = pending_queue.loose()
+                if loose > most or loose > pending_queue.limit:
+                    pending_queue.compact()
 
     def delay(self, delivery: Delivery, milliseconds: int) -> None:
         delivery.state = DELAYED
@@ -310,7 +311,7 @@ class Subscription:
             self.withdraw(delivery)
             self.drop(delivery, "overflow", False)
 
-    # --- consumers (see also membership.py) --------------------------------------------------
+    # --- consumers (see also attachment.py) --------------------------------------------------
 
     def let_go(self, consumer: Consumer) -> None:
         """The consumer holds less than it did; one that is retired is forgotten with the last."""
@@ -325,16 +326,19 @@ class Subscription:
     def enter_line(self, consumer: Consumer) -> None:
         """Put the consumer at the end of its line, if it may take a message."""
         if consumer.window.credit > 0 and consumer.active and not consumer.suspended:
-            line = consumer.lane.line
+            line = consumer.pending_queue.line
             line.pop(consumer, None)
             line[consumer] = None
-            if consumer.lane.mask:
+            if consumer.pending_queue.mask:
                 self.core.dirty[self] = None
 
     @property
     def hungry(self) -> bool:
         """A consumer is in line and nothing waits for it."""
-        return any(lane.line and not lane.mask for lane in self.lanes.values())
+        return any(
+            pending_queue.line and not pending_queue.mask
+            for pending_queue in self.pending_queues.values()
+        )
 
     # --- acknowledgement ---------------------------------------------------------------------
 
@@ -374,7 +378,7 @@ class Subscription:
             window.credit += 1
             if window.credit == 1:
                 self.refilled(window)
-            elif consumer.lane.mask:
+            elif consumer.pending_queue.mask:
                 self.core.dirty[self] = None
         elif consumer.retired:
             self.let_go(consumer)
@@ -442,7 +446,7 @@ class Subscription:
         """The delivery is over; the journal is told why. It must not be counted any more."""
         self.forget(delivery)
         if delivery.journaled == RECORDED:
-            self.core.notes.write()
+            self.core.event_recorder.write()
             self.core.journal.append_settled(
                 self.number,
                 self.destination.number,
@@ -512,10 +516,10 @@ class Subscription:
 
     def finish(self, delivery: Delivery, reason: str, force: bool) -> None:
         """The same for one that has been counted as expired if it has."""
-        buried = self.core.bury(delivery, reason, force)
-        if buried is None:
+        dead_lettered = self.core.move_to_dead_letters(delivery, reason, force)
+        if dead_lettered is None:
             self.keep_refused(delivery, reason, force)
-        elif buried:
+        elif dead_lettered:
             return
         elif reason == "expired":
             self.end(delivery, Cause.EXPIRED)
@@ -587,10 +591,10 @@ class Subscription:
             if delivery.journaled == RECORDED:
                 recorded.append(delivery.sequence)
             self.forget(delivery)
-        for lane in self.lanes.values():
-            lane.clear()
+        for pending_queue in self.pending_queues.values():
+            pending_queue.clear()
         if recorded:
-            self.core.notes.write()
+            self.core.event_recorder.write()
             self.core.journal.append_settled(
                 self.number, self.destination.number, cause, recorded, self.core.clock.wall
             )
@@ -641,15 +645,15 @@ class Subscription:
     def matching(self, predicate: Callable[[Message], bool] | None) -> Iterator[Delivery]:
         """READY deliveries whose message satisfies the predicate, if there is one, in order; to
         be withdrawn one by one. What arrives meanwhile is not among them."""
-        walk = Walk(self.everything, self.core.journal.next_sequence())
-        step = walk.step(1)
+        cursor = Cursor(self.everything, self.core.journal.next_sequence())
+        step = cursor.step(1)
         while step:
             delivery = step[0]
             if predicate is None or predicate(self.core.read(delivery)):
                 self.everything.pull(delivery)
                 yield delivery
                 self.tidy()
-            step = walk.step(1)
+            step = cursor.step(1)
 
     def oldest(self) -> int:
         """Arrival time (wall ms) of the message that would be delivered next; 0 when none waits."""

@@ -25,10 +25,10 @@ from enum import Enum
 from itertools import count
 from typing import TYPE_CHECKING
 
+from sluicemq.broker.codec import Prepared, Resolved, StoredMessage, encode
 from sluicemq.broker.commits import Commits, Part, recorded, stored_acks
 from sluicemq.broker.consumer import Consumer
 from sluicemq.broker.delivery import Delivery
-from sluicemq.broker.records import Prepared, Resolved, StoredMessage, encode
 from sluicemq.broker.redelivery import give_back, hold
 from sluicemq.journal.format import Cause, RecordType
 from sluicemq.model.destination import is_temporary
@@ -412,7 +412,7 @@ class Transactions:
         ended = [transaction.acks.popleft()[0] for _ in range(acks)]
         settled = recorded(ended)
         if settled:
-            broker.core.notes.write()
+            broker.core.event_recorder.write()
         left = sum(1 for _, message in accepted if message.durability) + len(settled) + bool(record)
         sequence = 0
         for destination, message in accepted:

@@ -20,9 +20,9 @@ from rich.table import Table
 
 from sluicemq.broker import Broker
 from sluicemq.broker.clocklog import decode_clock
+from sluicemq.broker.codec import decode_batch
 from sluicemq.broker.older import state_of_version_1, writers_in
-from sluicemq.broker.records import decode_batch
-from sluicemq.broker.restore import restore, snapshot
+from sluicemq.broker.recovery import recover, snapshot
 from sluicemq.cli.console import Exit, JsonFlag, complain, err, out, print_json, printable
 from sluicemq.cli.serve import load_flags
 from sluicemq.cli.tables import size
@@ -187,7 +187,7 @@ def downgrade(
 def _adopt(journal: FileJournal) -> None:
     """Read the journal as a broker would, so that a snapshot of now can be taken."""
     broker = Broker(journal, SystemClock())
-    restore(broker, journal.recovery)
+    recover(broker, journal.recovery)
     journal.snapshot_source = partial(snapshot, broker)
 
 

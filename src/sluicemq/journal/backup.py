@@ -26,7 +26,7 @@ from typing import TYPE_CHECKING, Final, NamedTuple
 from zlib import decompressobj
 
 from sluicemq import __version__
-from sluicemq.journal.copying import LEASE_MS, Copy, Pace, Progress
+from sluicemq.journal.backup_copy import LEASE_MS, BackupCopy, CopyProgress, CopyThrottle
 from sluicemq.journal.directory import IDENTITY_NAME, read_identity, take_lock
 from sluicemq.journal.format import HEADER_BYTES, RecordType
 from sluicemq.journal.index import TRAILER_BYTES, decode_trailer
@@ -95,7 +95,7 @@ def create(
     previous: Path | None = None,
     link: bool = False,
     rate: int = 0,
-    told: Callable[[Progress], None] = lambda progress: None,
+    told: Callable[[CopyProgress], None] = lambda progress: None,
     cancelled: Callable[[], bool] = lambda: False,
 ) -> Manifest:
     """Back up the journal in that directory, whether or not a broker has it open.
@@ -107,7 +107,7 @@ def create(
     link      share sealed segments with the data directory, where that is on the same file system
     rate      bytes in a second to copy at most, 0 = as fast as it goes
     told      is called now and then
-    cancelled asked now and then; True ends it with Cancelled
+    cancelled asked now and then; True ends it with BackupCancelled
 
     What is there after an error has no manifest. Raises JournalError, JournalDamaged for a source
     that is, OSError.
@@ -123,10 +123,10 @@ def create(
     slots.create(name, 0, NO_LIMIT, LEASE_MS)
     try:
         plan = _plan(journal, identity)
-        pace = Pace(plan.total, rate, slots, name, told, cancelled)
+        throttle = CopyThrottle(plan.total, rate, slots, name, told, cancelled)
         inner = target / JOURNAL_NAME
         inner.mkdir(mode=0o700)
-        copy = Copy(journal, target, previous, earlier, link, pace)
+        copy = BackupCopy(journal, target, previous, earlier, link, throttle)
         files = [
             copy.store(f"{JOURNAL_NAME}/{IDENTITY_NAME}", plan.identity.hex().encode() + b"\n"),
             copy.store(f"{JOURNAL_NAME}/{DURABLE_NAME}", encode_durable(plan.end)),

@@ -43,7 +43,7 @@ Bodies by type:
     REDELIVERED       the same of later ones, then u32 deliveries so far x count
     GAUGE             u64 waiting, u64 in flight, u32 consumers, u32 0: how a destination stands
     CLOCK             i64 ms: a step of the wall clock (broker/clocklog.py)
-    the others        are the broker's (broker/records.py)
+    the others        are the broker's (broker/codec.py)
 
 DELIVERED, REDELIVERED, GAUGE, BATCH and CLOCK came with format version 2; segments of version 1 are
 read, and gone on from in a new segment, as they are.

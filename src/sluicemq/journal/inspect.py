@@ -21,10 +21,10 @@ from sluicemq.journal.segment import (
     SEGMENT_HEADER_BYTES,
     SegmentView,
     list_segments,
+    record_offsets,
     records_end,
     segment_path,
     sequence_at,
-    walk,
 )
 from sluicemq.journal.slots import Slots
 from sluicemq.journal.snapshot import list_snapshots, newest_snapshot
@@ -187,7 +187,7 @@ def _check_records(
     last = view.header.first - 1
     stop = SEGMENT_HEADER_BYTES
     unit = stop
-    for offset, size in walk(view.view, end):
+    for offset, size in record_offsets(view.view, end):
         head = bytes(view.view[offset : offset + HEADER_BYTES])
         if head[44] == RecordType.INDEX:
             break

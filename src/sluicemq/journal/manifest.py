@@ -151,7 +151,7 @@ def _compare(backup: Path, manifest: Manifest, advance: Advance) -> Iterator[str
         digest = sha256()
         size = 0
         try:
-            for data in pieces(backup / file.path):
+            for data in read_chunks(backup / file.path):
                 digest.update(data)
                 size += len(data)
                 advance(len(data))
@@ -171,7 +171,7 @@ def _compare(backup: Path, manifest: Manifest, advance: Advance) -> Iterator[str
             yield f"{name}: the file is not part of the backup"
 
 
-def pieces(path: Path) -> Iterator[bytes]:
+def read_chunks(path: Path) -> Iterator[bytes]:
     """The content of a file. Raises OSError."""
     fd = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
     try:

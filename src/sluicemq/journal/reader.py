@@ -12,9 +12,9 @@ from sluicemq.journal.segment import (
     SegmentView,
     damaged,
     list_segments,
+    record_offsets,
     records_end,
     segment_path,
-    walk,
 )
 from sluicemq.journal.writer import DurableEnd, read_durable
 
@@ -31,7 +31,7 @@ def read_segment(view: SegmentView, end: int, sequence: int) -> Iterator[tuple[i
         row = index.row(sequence)
         start = int(index.columns["offset"][row]) if row < index.count else end
     reached = start
-    for offset, size in walk(view.view, end, start):
+    for offset, size in record_offsets(view.view, end, start):
         reached = offset + (size + 7 & -8)
         record = decode_record(view.view, offset, size)
         if record.type == RecordType.INDEX:

@@ -398,10 +398,10 @@ class Recovery:
             del live[max(0, segment.last - segment.base + 1) :]
             segment.changed = True
         if count and len(live) != segment.last - segment.base + 1:
-            raise _untold(segment.first, self.directory)
+            raise _missing_liveness(segment.first, self.directory)
         for match in re.finditer(b"%c" % MANY, live):
             if segment.base + match.start() not in self.liveness.live_many:
-                raise _untold(segment.first, self.directory)
+                raise _missing_liveness(segment.first, self.directory)
 
     def _load_rows(self, segment: Segment, index: Index, start: int) -> None:
         live = segment.live
@@ -617,13 +617,13 @@ def _unpack(state: SegmentState, directory: Path) -> bytes:
     try:
         live = unpacker.decompress(state.live, LARGEST_SPAN)
     except ZlibError as error:
-        raise _untold(state.first, directory) from error
+        raise _missing_liveness(state.first, directory) from error
     if not unpacker.eof:
-        raise _untold(state.first, directory)
+        raise _missing_liveness(state.first, directory)
     return live
 
 
-def _untold(first: int, directory: Path) -> JournalDamaged:
+def _missing_liveness(first: int, directory: Path) -> JournalDamaged:
     return JournalDamaged(
         f"the snapshot in {directory} does not tell what is live in segment {first:020d}"
     )

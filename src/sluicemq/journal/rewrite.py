@@ -13,7 +13,7 @@ from zlib import crc32
 
 from sluicemq.journal.format import FORMAT_VERSION
 from sluicemq.journal.index import TRAILER_BYTES, decode_trailer, encode_trailer
-from sluicemq.journal.manifest import pieces
+from sluicemq.journal.manifest import read_chunks
 from sluicemq.journal.segment import (
     SEGMENT_HEADER_BYTES,
     SegmentHeader,
@@ -65,7 +65,7 @@ def _recast(
     """The last bytes so far, which may be the trailer."""
     place = 0
     crc = 0
-    for data in pieces(source) if content is None else content:
+    for data in read_chunks(source) if content is None else content:
         if place == 0 and not kept:
             header = decode_segment_header(data, source)
             data = (

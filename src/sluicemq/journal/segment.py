@@ -131,7 +131,7 @@ def damaged(path: Path, offset: int, what: str) -> JournalDamaged:
     )
 
 
-def walk(
+def record_offsets(
     view: memoryview, end: int, start: int = SEGMENT_HEADER_BYTES
 ) -> Iterator[tuple[int, int]]:
     """Offset and size of the intact records up to `end`; stops before the first bad one."""
@@ -201,7 +201,7 @@ class SegmentView:
         if crc32(self.view[:end]) == self.crc:
             return
         reached = SEGMENT_HEADER_BYTES
-        for offset, size in walk(self.view, end):
+        for offset, size in record_offsets(self.view, end):
             reached = offset + (size + 7 & -8)
         raise damaged(self.path, min(reached, end), "the bytes do not match their CRC")
 

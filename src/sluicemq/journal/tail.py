@@ -19,8 +19,8 @@ from sluicemq.journal.segment import (
     SEGMENT_HEADER_BYTES,
     SegmentView,
     damaged,
+    record_offsets,
     sequence_at,
-    walk,
 )
 from sluicemq.journal.writer import DurableEnd
 
@@ -58,7 +58,7 @@ def find_tail(view: SegmentView, durable: DurableEnd | None, limit: int | None =
     whole = stop = SEGMENT_HEADER_BYTES
     last = view.header.first - 1
     beyond = 0
-    for offset, size in walk(view.view, end):
+    for offset, size in record_offsets(view.view, end):
         head = bytes(view.view[offset : offset + HEADER_BYTES])
         sequence = sequence_at(view.view, offset)
         if head[44] == RecordType.INDEX or sequence <= last:

@@ -25,9 +25,9 @@ from sluicemq.admin.server_interface import State
 from sluicemq.broker import Broker
 from sluicemq.broker import BrokerSettings as EngineSettings
 from sluicemq.broker.build import COMPILED
-from sluicemq.broker.restore import restore, snapshot
+from sluicemq.broker.recovery import recover, snapshot
 from sluicemq.broker.selectors import SelectorLimits
-from sluicemq.broker.traced import TracedBroker
+from sluicemq.broker.tracing import TracedBroker
 from sluicemq.journal import FileJournal, MemoryJournal
 from sluicemq.journal.port import Journal
 from sluicemq.journal.space import SpaceLevel
@@ -199,7 +199,7 @@ class Server:
         journal.snapshot_source = lambda: snapshot(broker)
         if isinstance(journal, FileJournal):
             journal.on_warning = log.warning
-            waiting = restore(broker, journal.recovery)
+            waiting = recover(broker, journal.recovery)
             log.info("recovered", waiting=waiting, **journal.recovery.report)
             warn_of_loss(journal.recovery.report)
         for address, destination_settings in self.config.destinations.items():
@@ -463,7 +463,7 @@ class Server:
                 connection.abort("the broker has stopped")
         await asyncio.sleep(0)
         if not self.exit_code:
-            broker.gauges.finish()
+            broker.depth_sampler.finish()
             broker.core.clock_log.note_time()
             broker.flush()
 

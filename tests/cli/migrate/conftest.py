@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 
 from sluicemq.broker import Broker
-from sluicemq.broker.restore import restore
+from sluicemq.broker.recovery import recover
 from sluicemq.journal import FileJournal
 from sluicemq.journal.inspect import dump
 from sluicemq.model.message import Message
@@ -67,7 +67,7 @@ def restored(data_dir: Path) -> Iterator[Broker]:
     journal = FileJournal.open(data_dir / "journal")
     try:
         broker = Broker(journal, SystemClock())
-        restore(broker, journal.recovery)
+        recover(broker, journal.recovery)
         yield broker
     finally:
         journal.close()

@@ -12,7 +12,7 @@ from typing import Any
 
 import pyarrow as pa
 
-from sluicemq.broker.records import decode_requeue, encode_requeue
+from sluicemq.broker.codec import decode_requeue, encode_requeue
 from sluicemq.journal import FileJournal, JournalOptions
 from sluicemq.journal.format import (
     ENTRY,

@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from sluicemq.broker import Broker, BrokerSettings, Destination
-from sluicemq.broker.restore import restore, snapshot
+from sluicemq.broker.recovery import recover, snapshot
 from sluicemq.journal import FileJournal
 from sluicemq.model.access import EVERYBODY
 from sluicemq.model.destination import Address, Kind
@@ -113,7 +113,7 @@ class DiskHarness(Harness):
         self.broker = Broker(self.journal, self.clock)
         self.broker.wake = self._wake
         self.journal.snapshot_source = lambda: snapshot(self.broker)
-        restore(self.broker, self.journal.recovery)
+        recover(self.broker, self.journal.recovery)
         self.coordinator = Coordinator(self.broker)
 
     def turn(self, milliseconds: int = 0) -> None:

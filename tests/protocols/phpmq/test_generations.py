@@ -10,8 +10,8 @@ import pytest
 
 from sluicemq.broker import Broker
 from sluicemq.broker.deadletter import Origin as Home
-from sluicemq.broker.handling import send_back
-from sluicemq.broker.restore import restore, snapshot
+from sluicemq.broker.management import send_back
+from sluicemq.broker.recovery import recover, snapshot
 from sluicemq.journal import FileJournal
 from sluicemq.model.destination import Address, Kind
 from sluicemq.model.message import BodyKind, Message, Origin
@@ -140,7 +140,7 @@ class DiskHarness(Harness):
         self.broker = Broker(self.journal, self.clock)
         self.broker.wake = self._wake
         self.journal.snapshot_source = lambda: snapshot(self.broker)
-        restore(self.broker, self.journal.recovery)
+        recover(self.broker, self.journal.recovery)
 
     def turn(self, milliseconds: int = 0) -> None:
         super().turn(milliseconds)

@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from sluicemq.broker import Broker, BrokerSettings, Consumer, Delivery, ManualClock, Window
-from sluicemq.broker.restore import restore, snapshot
+from sluicemq.broker.recovery import recover, snapshot
 from sluicemq.journal import FileJournal
 from sluicemq.model.destination import (
     Address,
@@ -293,7 +293,7 @@ def test_a_restart_changes_nothing_of_it(tmp_path: Path, from_snapshot: bool) ->
         harness.broker = Broker(journal, ManualClock())
         harness.broker.wake = lambda: None
         journal.snapshot_source = lambda: snapshot(harness.broker)
-        restore(harness.broker, journal.recovery)
+        recover(harness.broker, journal.recovery)
         return journal, harness
 
     journal, harness = opened()
@@ -332,7 +332,7 @@ def test_defaults_of_the_broker_are_those_after_the_restart(tmp_path: Path) -> N
         harness = Harness()
         harness.broker = Broker(journal, ManualClock(), settings)
         harness.broker.wake = lambda: None
-        restore(harness.broker, journal.recovery)
+        recover(harness.broker, journal.recovery)
         destination = harness.broker.queue("q", by=CreatedBy.PHPMQ)
         assert destination.settings.max_messages == expected
         assert destination.provenance.created_by is CreatedBy.PHPMQ

@@ -8,7 +8,7 @@ from opentelemetry.sdk.trace.export import SpanExporter, SpanExportResult
 from opentelemetry.sdk.trace.export.in_memory_span_exporter import InMemorySpanExporter
 from opentelemetry.trace import SpanKind
 
-from sluicemq.broker.traced import TracedBroker
+from sluicemq.broker.tracing import TracedBroker
 from sluicemq.model.destination import Address, Kind
 from sluicemq.model.errors import ConfigurationError
 from sluicemq.model.message import Durability, Origin

@@ -34,7 +34,7 @@ from sluicemq.model.errors import JournalDamaged, RecordNotFound
 SHARE: Final = 200
 """Lines between two looks at the clock: some 100 µs."""
 DEAD_LETTERS_END: Final = ".dlq"
-"""Of the names of dead-letter queues, where settings say nothing else (see Intake)."""
+"""Of the names of dead-letter queues, where settings say nothing else (see PublishOperations)."""
 READING_SECONDS: Final = 0.05
 """Of a round, for messages that are not in memory."""
 

@@ -22,7 +22,7 @@ from typing import Final
 from sluicemq.admin.metrics.exposition import escape, text_of
 from sluicemq.admin.metrics.families import DESTINATION_COUNTERS
 from sluicemq.broker import Broker, Destination
-from sluicemq.broker.statistics import Statistics
+from sluicemq.broker.stats import DestinationStats
 
 OTHERS: Final = "~others"
 TEMPORARY: Final = "~temporary"
@@ -34,7 +34,7 @@ NOTHING: Final = (0,) * len(DESTINATION_COUNTERS)
 Counters = tuple[int, int, int, int, int, int, int, int, int, int]
 
 
-def counters_of(statistics: Statistics) -> Counters:
+def counters_of(statistics: DestinationStats) -> Counters:
     """In the order of `families.DESTINATION_COUNTERS`."""
     return (
         statistics.published,
@@ -65,7 +65,7 @@ class Sum:
         self._before: Sequence[float] = NOTHING
         self._told: Sequence[float] = NOTHING
 
-    def keep(self, statistics: Statistics) -> None:
+    def keep(self, statistics: DestinationStats) -> None:
         """Go on counting what that one has counted so far."""
         self.gone = tuple(map(add, self.gone, counters_of(statistics)))
 
@@ -73,7 +73,7 @@ class Sum:
         """The destinations that are there are about to be read."""
         self._before = self.gone
 
-    def leave(self, statistics: Statistics) -> None:
+    def leave(self, statistics: DestinationStats) -> None:
         """That one is told of by itself from now on, and is not read with the others any more."""
         self.keep(statistics)
         self._before = tuple(map(add, self._before, counters_of(statistics)))

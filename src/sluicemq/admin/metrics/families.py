@@ -109,7 +109,7 @@ DESTINATION_COUNTERS: Final = {
     "bytes_in": _destination("received_bytes", _COUNTER, "bytes", "Bodies accepted."),
     "bytes_out": _destination("sent_bytes", _COUNTER, "bytes", "Bodies delivered."),
 }
-"""By the name that broker/statistics.py has for it."""
+"""By the name that broker/stats.py has for it."""
 
 WAITING: Final = _destination(
     "waiting_messages", _GAUGE, "", "Messages waiting; of a topic, in its longest subscription."

@@ -19,8 +19,8 @@ from typing import Final
 import msgspec
 
 from sluicemq.broker import Broker, BrokerSettings, Destination, Subscription, compile_selector
-from sluicemq.broker.records import BatchPart, Prepared, StoredMessage, encode, encode_attempts
-from sluicemq.broker.restore import restore
+from sluicemq.broker.codec import BatchPart, Prepared, StoredMessage, encode, encode_attempts
+from sluicemq.broker.recovery import recover
 from sluicemq.cli.migrate.aside import write_aside
 from sluicemq.cli.migrate.ledger import NAME, Ledger
 from sluicemq.cli.migrate.plan import Key, Plan, Waiting, key_of
@@ -104,7 +104,7 @@ def carry(plan: Plan, data_dir: Path, configured: Collection[Address] = ()) -> O
         try:
             settings = BrokerSettings(defaults=plan.defaults or DestinationSettings())
             broker = Broker(journal, SystemClock(), settings)
-            restore(broker, journal.recovery)
+            recover(broker, journal.recovery)
             _check_names(plan, broker.destinations)
             writer = broker.batches.writers.get(WRITER)
             ledger.settle(journal.identity, writer.batch if writer else 0)

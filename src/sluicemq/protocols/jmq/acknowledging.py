@@ -163,10 +163,10 @@ class Acknowledging:
             if kind == AckType.UNDELIVERABLE:
                 reroute(self._broker, holder, delivery)
             else:
-                self._bury(delivery, "expired" if expired else GIVEN_UP)
+                self._move_to_dead_letters(delivery, "expired" if expired else GIVEN_UP)
             self._forget(consumer)
 
-    def _bury(self, delivery: Delivery, reason: str) -> None:
+    def _move_to_dead_letters(self, delivery: Delivery, reason: str) -> None:
         self._broker.dead_letter(delivery.subscription, delivery.sequence, reason)
 
     # --- REDELIVER ---------------------------------------------------------------------------

@@ -300,7 +300,9 @@ class JmsConsumer:
         self._connection.traffic.delivered += count
         self._connection.transport.write(chunks)
         if unspeakable:
-            self._connection.transport.call_later(0, lambda: self._bury(unspeakable))
+            self._connection.transport.call_later(
+                0, lambda: self._move_to_dead_letters(unspeakable)
+            )
         if len(held) > self._trim_at:
             self._trim()
         if len(held) >= self._most_held:
@@ -330,7 +332,7 @@ class JmsConsumer:
         if entry[1] is not delivery:
             self._twins.setdefault(sysid, []).append(entry)
 
-    def _bury(self, unspeakable: list[Delivery]) -> None:
+    def _move_to_dead_letters(self, unspeakable: list[Delivery]) -> None:
         for delivery in unspeakable:
             if delivery.state != GONE:
                 self._broker.dead_letter(

@@ -25,8 +25,8 @@ TRUNCATED: Final = f"{DMQ_PREFIX}BODY_TRUNCATED"
 _FLAGS_AT: Final = 62
 
 
-class JmqBurial:
-    """See the module, and `sluicemq.broker.deadletter.Burial`."""
+class JmqDeadLetterPolicy:
+    """See the module, and `sluicemq.broker.deadletter.DeadLetterPolicy`."""
 
     __slots__ = ()
 
@@ -35,22 +35,22 @@ class JmqBurial:
         wish = (message.properties or {}).get(PRESERVE)
         return wish if isinstance(wish, bool) else None
 
-    def letter(
+    def dead_letter(
         self, message: Message, origin: str, reason: str, attempts: int, wall: int
     ) -> Message:
         """As the broker's own, without the body if the message says so."""
-        letter = dead_letter_of(message, origin, reason, attempts, wall)
-        if letter.properties is None or letter.properties.get(TRUNCATE) is not True:
-            return letter
-        letter.body = _empty(letter.kind)
-        letter.properties[TRUNCATED] = True
-        native = letter.native
+        dead_letter = dead_letter_of(message, origin, reason, attempts, wall)
+        if dead_letter.properties is None or dead_letter.properties.get(TRUNCATE) is not True:
+            return dead_letter
+        dead_letter.body = _empty(dead_letter.kind)
+        dead_letter.properties[TRUNCATED] = True
+        native = dead_letter.native
         if native:
             flags = int.from_bytes(native[_FLAGS_AT : _FLAGS_AT + 2], "big") & ~Z
-            letter.native = b"".join(
+            dead_letter.native = b"".join(
                 (native[:_FLAGS_AT], flags.to_bytes(2, "big"), native[_FLAGS_AT + 2 :])
             )
-        return letter
+        return dead_letter
 
 
 def _empty(kind: BodyKind) -> bytes:

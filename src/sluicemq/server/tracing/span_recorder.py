@@ -1,4 +1,4 @@
-"""Recording the path of messages as spans, from what the engine reports (`sluicemq.broker.traced`).
+"""Record the path of messages as spans from the events of the engine (`sluicemq.broker.tracing`).
 
     publish orders   taken in ──────────────> shown to consumers; of SYNC messages, on disk
       journal orders   given to the journal ─> on disk
@@ -23,7 +23,7 @@ from random import getrandbits, random
 from time import time_ns
 from typing import TYPE_CHECKING, Final, NamedTuple
 
-from sluicemq.broker.traced import ACKNOWLEDGED, REDELIVERED, RELEASED
+from sluicemq.broker.tracing import ACKNOWLEDGED, REDELIVERED, RELEASED
 from sluicemq.model.message import Message, Origin
 from sluicemq.server.tracing.context import PARENT, STATE, TraceContext, read, write
 
@@ -111,7 +111,7 @@ class _Handling(NamedTuple):
 
 
 class SpanRecorder:
-    """See the module, and `sluicemq.broker.traced.Observer`."""
+    """See the module, and `sluicemq.broker.tracing.Observer`."""
 
     def __init__(
         self,

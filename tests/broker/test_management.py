@@ -6,7 +6,7 @@ import pytest
 
 from sluicemq.broker import BrokerSettings, Delivery, Destination
 from sluicemq.broker.deadletter import Origin, origin_of
-from sluicemq.broker.handling import delete, find, move, redeliver, send_back
+from sluicemq.broker.management import delete, find, move, redeliver, send_back
 from sluicemq.model.destination import Address, Kind, Overflow
 from sluicemq.model.errors import ActionRefused
 from sluicemq.model.message import Durability
@@ -20,7 +20,7 @@ def found(rig: Rig, queue: Destination, sequence: int) -> Delivery:
 
 
 def test_the_last_of_a_page_may_go_and_the_line_is_empty() -> None:
-    rig = Rig(BrokerSettings(memory_budget=0, page_deliveries=2))
+    rig = Rig(BrokerSettings(memory_budget=0, chunk_deliveries=2))
     queue = rig.queue()
     sent = rig.send(queue, *"abcdefgh", durability=Durability.LAZY)
     for sequence in (*sent[2:], *sent[:2]):
@@ -36,7 +36,7 @@ def test_the_last_of_a_page_may_go_and_the_line_is_empty() -> None:
 
 
 def test_pages_of_one_priority_go_and_those_of_another_stay() -> None:
-    rig = Rig(BrokerSettings(memory_budget=0, page_deliveries=1))
+    rig = Rig(BrokerSettings(memory_budget=0, chunk_deliveries=1))
     queue = rig.queue()
     high = rig.send(queue, *"abcd", durability=Durability.LAZY, priority=9)
     low = rig.send(queue, *"efgh", durability=Durability.LAZY, priority=1)

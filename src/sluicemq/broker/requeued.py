@@ -1,7 +1,7 @@
 """Deliveries that came back to a line, in order.
 
-They come in any order and leave at the front, mostly; but any page of them is to be found without
-sorting, however many there are. So they stand in pieces, each small enough that to insert somewhere
+They come in any order and leave at the front, mostly; but any chunk of them is to be found without
+sorting, however many there are. So they stand in chunks, each small enough that to insert somewhere
 costs next to nothing. For few it costs about what a heap does, for many less.
 """
 
@@ -12,32 +12,32 @@ from collections.abc import Iterator
 from itertools import islice
 from typing import TYPE_CHECKING, Final
 
-from sluicemq.broker.pieces import Piece, Run, ready_of, run_of
+from sluicemq.broker.chunks import Chunk, Run, ready_of, run_of
 
 if TYPE_CHECKING:
     from sluicemq.broker.delivery import Delivery
 
-PIECE: Final = 512
-"""Deliveries to a piece; one of twice as many is split."""
+CHUNK: Final = 512
+"""Deliveries to a chunk; one of twice as many is split."""
 
 
-class Returned:
+class Requeued:
     """See the module. No two of them have the same order."""
 
-    __slots__ = ("_lasts", "_length", "_pieces")
+    __slots__ = ("_chunks", "_lasts", "_length")
 
     def __init__(self) -> None:
-        self._pieces: list[Piece] = []
+        self._chunks: list[Chunk] = []
         self._lasts: list[int] = []
-        """The last order of each piece."""
+        """The last order of each chunk."""
         self._length = 0
 
     def __len__(self) -> int:
         return self._length
 
     def __iter__(self) -> Iterator[Delivery]:
-        for piece in self._pieces:
-            yield from piece.deliveries
+        for chunk in self._chunks:
+            yield from chunk.deliveries
 
     def add(self, delivery: Delivery) -> None:
         """Where its order places it. There must be none of that order."""
@@ -45,33 +45,33 @@ class Returned:
         lasts = self._lasts
         self._length += 1
         if not lasts:
-            self._pieces.append(Piece([delivery]))
+            self._chunks.append(Chunk([delivery]))
             lasts.append(order)
             return
         if order > lasts[-1]:
             place = len(lasts) - 1
-            piece = self._pieces[place]
-            piece.append(delivery)
+            chunk = self._chunks[place]
+            chunk.append(delivery)
             lasts[place] = order
         else:
             place = bisect_left(lasts, order)
-            piece = self._pieces[place]
-            piece.add(delivery)
-        if len(piece.deliveries) > 2 * PIECE:
-            self._pieces.insert(place + 1, piece.split(PIECE))
-            lasts.insert(place, piece.last)
+            chunk = self._chunks[place]
+            chunk.add(delivery)
+        if len(chunk.deliveries) > 2 * CHUNK:
+            self._chunks.insert(place + 1, chunk.split(CHUNK))
+            lasts.insert(place, chunk.last)
 
     def first(self) -> Delivery:
         """The one with the lowest order. There must be one."""
-        return self._pieces[0].deliveries[0]
+        return self._chunks[0].deliveries[0]
 
     def pop(self) -> Delivery:
         """Remove and return it."""
-        piece = self._pieces[0]
-        delivery = piece.pop()
+        chunk = self._chunks[0]
+        delivery = chunk.pop()
         self._length -= 1
-        if not piece.deliveries:
-            del self._pieces[0], self._lasts[0]
+        if not chunk.deliveries:
+            del self._chunks[0], self._lasts[0]
         return delivery
 
     def discard(self, order: int) -> bool:
@@ -79,39 +79,39 @@ class Returned:
         place = bisect_left(self._lasts, order)
         if place == len(self._lasts):
             return False
-        piece = self._pieces[place]
-        if not piece.remove(order):
+        chunk = self._chunks[place]
+        if not chunk.remove(order):
             return False
         self._length -= 1
-        if piece.deliveries:
-            self._lasts[place] = piece.last
+        if chunk.deliveries:
+            self._lasts[place] = chunk.last
         else:
-            del self._pieces[place], self._lasts[place]
+            del self._chunks[place], self._lasts[place]
         return True
 
     def find(self, order: int) -> Delivery | None:
         """The one with that order, whatever its state."""
         place = bisect_left(self._lasts, order)
-        return self._pieces[place].find(order) if place < len(self._lasts) else None
+        return self._chunks[place].find(order) if place < len(self._lasts) else None
 
     def after(self, order: int, count: int) -> list[Delivery]:
         """The first `count` behind that order, whatever their state."""
         found: list[Delivery] = []
-        for piece in islice(self._pieces, bisect_right(self._lasts, order), None):
-            found += piece.after(order, count - len(found))
+        for chunk in islice(self._chunks, bisect_right(self._lasts, order), None):
+            found += chunk.after(order, count - len(found))
             if len(found) >= count:
                 break
         return found
 
     def runs(self, order: int, clean: bool) -> Iterator[Run]:
         """All behind that order, and perhaps some before; `clean`: all of them are READY."""
-        for piece in islice(self._pieces, bisect_right(self._lasts, order), None):
-            yield run_of(piece, clean)
+        for chunk in islice(self._chunks, bisect_right(self._lasts, order), None):
+            yield run_of(chunk, clean)
 
     def compact(self) -> None:
         """Forget those that are no longer READY."""
         ready = ready_of(self)
-        parts = [ready[start : start + PIECE] for start in range(0, len(ready), PIECE)]
-        self._pieces = [Piece(part) for part in parts]
-        self._lasts = [piece.last for piece in self._pieces]
+        parts = [ready[start : start + CHUNK] for start in range(0, len(ready), CHUNK)]
+        self._chunks = [Chunk(part) for part in parts]
+        self._lasts = [chunk.last for chunk in self._chunks]
         self._length = len(ready)

@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 from typing import TYPE_CHECKING, Final
 
-from sluicemq.broker.statistics import Statistics, kept
+from sluicemq.broker.stats import DestinationStats, kept
 
 if TYPE_CHECKING:
     from sluicemq.broker.destination import Destination
@@ -19,11 +19,11 @@ if TYPE_CHECKING:
 SHARE: Final = 100
 """Destinations looked at together. Each costs about 3 µs."""
 
-Look = Callable[["Destination", int, int], None]
+DestinationCallback = Callable[["Destination", int, int], None]
 """Is told how many messages wait at a destination, and how many are in flight."""
 
 
-class Totals:
+class BrokerTotals:
     """All destinations together.
 
     temporary   destinations that belong to a connection
@@ -56,7 +56,7 @@ class Totals:
         self.waiting = 0
         self.bytes = 0
         self.unacked = 0
-        self.statistics = Statistics()
+        self.statistics = DestinationStats()
 
     def take(self, destination: Destination, waiting: int, unacked: int) -> None:
         """Add a destination."""
@@ -75,7 +75,7 @@ class Totals:
         self.statistics.add(destination.statistics)
 
 
-class Survey:
+class StatsSampler:
     """See the module. `totals` are those of the last round."""
 
     __slots__ = ("_broker", "_gone", "_late", "_left", "_under_way", "totals")
@@ -84,15 +84,17 @@ class Survey:
         self._broker = broker
         self._left: dict[Destination, None] = {}
         """Those that this round has still to look at."""
-        self._gone = Statistics()
+        self._gone = DestinationStats()
         """Of destinations that are no more."""
-        self._late = Statistics()
+        self._late = DestinationStats()
         """Of those that this round has counted before they went."""
         self._under_way = False
-        self.totals = Totals()
+        self.totals = BrokerTotals()
         broker.removals.append(self._removed)
 
-    def round(self, seconds: float, look: Look | None = None) -> Iterator[None]:
+    def round(
+        self, seconds: float, on_destination: DestinationCallback | None = None
+    ) -> Iterator[None]:
         """One round, `seconds` (> 0) after the one before; others have their turn at each yield.
 
         Whoever gave the loop back has to begin a turn of the broker before it goes on.
@@ -101,7 +103,7 @@ class Survey:
         keep = kept(seconds)
         for traffic in broker.traffic.values():
             traffic.sample(seconds, keep)
-        totals = Totals()
+        totals = BrokerTotals()
         self._left = left = dict.fromkeys(broker.destinations.values())
         self._under_way = True
         share = 0
@@ -110,8 +112,8 @@ class Survey:
             destination.statistics.sample(seconds, keep)
             waiting, unacked = destination.waiting, destination.unacked
             totals.take(destination, waiting, unacked)
-            if look is not None:
-                look(destination, waiting, unacked)
+            if on_destination is not None:
+                on_destination(destination, waiting, unacked)
             if destination.automatic:
                 broker.reap(destination)
             share += 1
@@ -121,7 +123,7 @@ class Survey:
         self._under_way = False
         totals.statistics.add(self._gone)
         self._gone.add(self._late)
-        self._late = Statistics()
+        self._late = DestinationStats()
         self.totals = totals
 
     def _removed(self, destination: Destination) -> None:

@@ -1,13 +1,13 @@
 """The waiting line of one selector: deliveries by priority, then order; consumers by turn.
 
-A subscription has one lane for consumers without a selector and one for each distinct selector
-in use. A delivery stands in every lane that it matches and is taken out of only one; the others
-find it no longer READY and skip it. So a selector is evaluated once per message, a take is O(1),
-and the backlog is searched once, when a selector is new (see backfill.py).
+A subscription has one pending queue for consumers without a selector and one for each distinct
+selector in use. A delivery stands in every pending queue that it matches and is taken out of only
+one; the others find it no longer READY and skip it. So a selector is evaluated once per message, a
+take is O(1), and the backlog is searched once, when a selector is new (see selector_rescan.py).
 
 Within a priority there are two sources: a FIFO of first deliveries, and those that came back
-(returned.py). The lower `order` goes first, which is what "original position" means. The older part
-of a long FIFO is kept in pages (see there). No delivery stands in a lane twice.
+(requeued.py). The lower `order` goes first, which is what "original position" means. The older part
+of a long FIFO is kept in chunks (backlog.py). No delivery stands in a pending queue twice.
 """
 
 from __future__ import annotations
@@ -17,10 +17,10 @@ from collections.abc import Iterator
 from heapq import merge
 from typing import TYPE_CHECKING, Final, Protocol
 
+from sluicemq.broker.backlog import Backlog, at, behind, chained, oldest
+from sluicemq.broker.chunks import Chunk, Run, ready_of, run_of
 from sluicemq.broker.delivery import READY, Delivery
-from sluicemq.broker.pages import Pages, at, behind, chained, oldest
-from sluicemq.broker.pieces import Piece, Run, ready_of, run_of
-from sluicemq.broker.returned import Returned
+from sluicemq.broker.requeued import Requeued
 
 if TYPE_CHECKING:
     from sluicemq.broker.consumer import Consumer
@@ -29,7 +29,7 @@ if TYPE_CHECKING:
 
 PRIORITIES: Final = 10
 LOOSE: Final = 1024
-"""Objects in a lane before those that have gone are looked for."""
+"""Objects in a pending queue before those that have gone are looked for."""
 FEW: Final = 8
 """Deliveries looked at together for the first that is READY."""
 
@@ -48,43 +48,43 @@ class Selector(Protocol):
     def __call__(self, message: Message) -> bool: ...
 
 
-class Lane:
+class PendingQueue:
     """See the module. `line` holds the consumers that could take a message now.
 
     fifos     by priority: the FIFO's youngest part,
-    older     its pages, and
-    returned  what came back; None when there is nothing
+    backlogs  the older part in chunks, and
+    requeued  what came back; None when there is nothing
     mask      a bit for each priority of which there is anything
     length    deliveries in it, those that are no longer READY included
     limit     objects among them above which it is to be compacted
     """
 
     __slots__ = (
-        "_page",
+        "_chunk_size",
+        "backlogs",
         "consumers",
         "fifos",
+        "has_backlog",
         "length",
         "limit",
         "line",
         "mask",
-        "older",
-        "paged",
         "pinned",
-        "returned",
+        "requeued",
         "selector",
     )
 
-    def __init__(self, page: int, selector: Selector | None = None) -> None:
-        """`page`: deliveries to a page."""
-        self._page = page
+    def __init__(self, chunk_size: int, selector: Selector | None = None) -> None:
+        """`chunk_size`: deliveries in a chunk."""
+        self._chunk_size = chunk_size
         self.selector = selector
-        self.older: list[Pages | None] = [None] * PRIORITIES
-        self.paged = False
-        """Some priority may have pages."""
+        self.backlogs: list[Backlog | None] = [None] * PRIORITIES
+        self.has_backlog = False
+        """Some priority may have a backlog."""
         self.pinned = False
-        """Other lanes may have some of its deliveries too."""
+        """Other pending queues may have some of its deliveries too."""
         self.fifos: list[deque[Delivery] | None] = [None] * PRIORITIES
-        self.returned: list[Returned | None] = [None] * PRIORITIES
+        self.requeued: list[Requeued | None] = [None] * PRIORITIES
         self.mask = 0
         self.length = 0
         self.limit = LOOSE
@@ -102,22 +102,22 @@ class Lane:
             fifo = self.fifos[priority] = deque()
         elif fifo:
             if fifo[-1].order > delivery.order:
-                self.restore(delivery)
+                self.reinsert(delivery)
                 return
-        elif self.paged:
-            older = self.older[priority]
-            if older is not None and older.last() > delivery.order:
-                self.restore(delivery)
+        elif self.has_backlog:
+            backlog = self.backlogs[priority]
+            if backlog is not None and backlog.last() > delivery.order:
+                self.reinsert(delivery)
                 return
         fifo.append(delivery)
         self.mask |= 1 << priority
         self.length += 1
-        if len(fifo) > 2 * self._page:
-            self._turn_page(priority, fifo)
+        if len(fifo) > 2 * self._chunk_size:
+            self._move_to_backlog(priority, fifo)
 
-    def _turn_page(self, priority: int, fifo: deque[Delivery]) -> None:
-        """Page the older half of a FIFO that is long."""
-        ready, others = oldest(fifo, self._page)
+    def _move_to_backlog(self, priority: int, fifo: deque[Delivery]) -> None:
+        """Move the older half of a long FIFO to the backlog."""
+        ready, others = oldest(fifo, self._chunk_size)
         self.length -= others
         packing = self.selector is None
         if packing and self.pinned:
@@ -127,23 +127,23 @@ class Lane:
                     self._insert(delivery)
             ready = [delivery for delivery in ready if not delivery.pinned]
         if ready:
-            older = self.older[priority]
-            if older is None:
-                older = self.older[priority] = Pages()
-                self.paged = True
-            older.add(ready, packing)
+            backlog = self.backlogs[priority]
+            if backlog is None:
+                backlog = self.backlogs[priority] = Backlog()
+                self.has_backlog = True
+            backlog.add(ready, packing)
 
     def share(self, delivery: Delivery) -> None:
-        """One of its deliveries that is an object is to stand in another lane too."""
+        """One of its deliveries that is an object is to stand in another pending queue too."""
         delivery.pinned = True
         self.pinned = True
 
     def pull(self, delivery: Delivery) -> None:
         """Make sure that this very object stands in the line, and stays an object: somebody else
-        is going to hold it too. It is READY, and has come by `after` or a Walk just now."""
+        is going to hold it too. It is READY, and has come by `after` or a cursor just now."""
         self.share(delivery)
-        older = self.older[delivery.priority]
-        if older is not None and older.remove(delivery.sequence):
+        backlog = self.backlogs[delivery.priority]
+        if backlog is not None and backlog.remove(delivery.sequence):
             self.length -= 1
             self._insert(delivery)
 
@@ -151,31 +151,31 @@ class Lane:
         """A READY delivery is to go without being taken. Of the youngest ones, and those next in
         line, it may stay behind as what it is then: not READY any more."""
         priority = delivery.priority
-        older, returned = self.older[priority], self.returned[priority]
-        if older is not None and older.discard(delivery.order):
-            if older.empty:
-                self.older[priority] = older = None
-                self.paged = any(each is not None for each in self.older)
-        elif returned is not None and returned.discard(delivery.order):
-            if not returned:
-                self.returned[priority] = returned = None
+        backlog, requeued = self.backlogs[priority], self.requeued[priority]
+        if backlog is not None and backlog.discard(delivery.order):
+            if backlog.empty:
+                self.backlogs[priority] = backlog = None
+                self.has_backlog = any(each is not None for each in self.backlogs)
+        elif requeued is not None and requeued.discard(delivery.order):
+            if not requeued:
+                self.requeued[priority] = requeued = None
         else:
             return
         self.length -= 1
-        if older is None and returned is None and not self.fifos[priority]:
+        if backlog is None and requeued is None and not self.fifos[priority]:
             self.mask &= ~(1 << priority)
 
     def after(self, priority: int, order: int, count: int) -> list[Delivery]:
-        """The first `count` of a priority behind that order, whatever their state; those in pages
+        """The first `count` of a priority behind that order, whatever their state; those in chunks
         as objects of the moment."""
-        older = self.older[priority]
-        found = older.after(order, count) if older is not None else []
+        backlog = self.backlogs[priority]
+        found = backlog.after(order, count) if backlog is not None else []
         fifo = self.fifos[priority]
         if fifo and len(found) < count:
             found += behind(fifo, order, count - len(found))
-        returned = self.returned[priority]
-        if returned is not None:
-            found += returned.after(order, count)
+        requeued = self.requeued[priority]
+        if requeued is not None:
+            found += requeued.after(order, count)
             found.sort(key=_order)
             del found[count:]
         return found
@@ -183,40 +183,40 @@ class Lane:
     def runs(self, priority: int, order: int, clean: bool) -> Iterator[Run]:
         """What is in the FIFO of a priority behind that order, and perhaps some before; `clean`:
         all of them are READY."""
-        older = self.older[priority]
-        if older is not None:
-            yield from older.runs(order, clean)
+        backlog = self.backlogs[priority]
+        if backlog is not None:
+            yield from backlog.runs(order, clean)
         fifo = self.fifos[priority]
         if fifo and fifo[-1].order > order:
-            yield run_of(Piece(list(fifo)), clean)
+            yield run_of(Chunk(list(fifo)), clean)
 
     def find(self, priority: int, order: int) -> Delivery | None:
-        """The delivery with that order, whatever its state; one in a page as an object of the
+        """The delivery with that order, whatever its state; one in a chunk as an object of the
         moment."""
-        returned = self.returned[priority]
-        if returned is not None:
-            delivery = returned.find(order)
+        requeued = self.requeued[priority]
+        if requeued is not None:
+            delivery = requeued.find(order)
             if delivery is not None:
                 return delivery
         fifo = self.fifos[priority]
         if fifo and fifo[0].order <= order:
             return at(fifo, order)
-        older = self.older[priority]
-        return older.find(order) if older is not None else None
+        backlog = self.backlogs[priority]
+        return backlog.find(order) if backlog is not None else None
 
-    def restore(self, delivery: Delivery) -> None:
+    def reinsert(self, delivery: Delivery) -> None:
         """Add a delivery at the place its order gives it, unless it stands there already: taken
-        through another lane, it was left behind in this one."""
+        through another pending queue, it was left behind in this one."""
         if delivery.pinned and self.find(delivery.priority, delivery.order) is delivery:
             return
         self._insert(delivery)
 
     def _insert(self, delivery: Delivery) -> None:
         priority = delivery.priority
-        returned = self.returned[priority]
-        if returned is None:
-            returned = self.returned[priority] = Returned()
-        returned.add(delivery)
+        requeued = self.requeued[priority]
+        if requeued is None:
+            requeued = self.requeued[priority] = Requeued()
+        requeued.add(delivery)
         self.mask |= 1 << priority
         self.length += 1
 
@@ -225,7 +225,7 @@ class Lane:
         while self.mask:
             priority = self.mask.bit_length() - 1
             fifo = self.fifos[priority]
-            if fifo and not self.paged and self.returned[priority] is None:
+            if fifo and not self.has_backlog and self.requeued[priority] is None:
                 # as `_pop`, in the usual case
                 delivery = fifo.popleft()
                 self.length -= 1
@@ -288,20 +288,20 @@ class Lane:
 
     def _front(self, priority: int) -> deque[Delivery] | None:
         """Where the FIFO begins."""
-        older = self.older[priority]
-        if older is not None:
-            front = older.front()
+        backlog = self.backlogs[priority]
+        if backlog is not None:
+            front = backlog.front()
             if front:
                 return front
-            self.older[priority] = None
-            self.paged = any(self.older)
+            self.backlogs[priority] = None
+            self.has_backlog = any(self.backlogs)
         return self.fifos[priority]
 
     def _head(self, priority: int) -> Delivery:
         fifo = self._front(priority)
-        returned = self.returned[priority]
-        if returned is not None:
-            first = returned.first()
+        requeued = self.requeued[priority]
+        if requeued is not None:
+            first = requeued.first()
             if not (fifo and fifo[0].order < first.order):
                 return first
         assert fifo
@@ -309,26 +309,26 @@ class Lane:
 
     def _pop(self, priority: int) -> Delivery:
         fifo = self._front(priority)
-        returned = self.returned[priority]
-        if returned is not None and not (fifo and fifo[0].order < returned.first().order):
-            delivery = returned.pop()
-            if not returned:
-                returned = self.returned[priority] = None
+        requeued = self.requeued[priority]
+        if requeued is not None and not (fifo and fifo[0].order < requeued.first().order):
+            delivery = requeued.pop()
+            if not requeued:
+                requeued = self.requeued[priority] = None
         else:
             assert fifo
             delivery = fifo.popleft()
         self.length -= 1
-        if not fifo and returned is None and not self._front(priority):
+        if not fifo and requeued is None and not self._front(priority):
             self.mask &= ~(1 << priority)
         return delivery
 
     def __iter__(self) -> Iterator[Delivery]:
         """READY deliveries in the order in which they would be taken, good for reading only."""
         for priority in range(PRIORITIES - 1, -1, -1):
-            line = chained(self.older[priority], self.fifos[priority])
-            returned = self.returned[priority]
-            if returned is not None:
-                line = merge(line, returned, key=_order)
+            line = chained(self.backlogs[priority], self.fifos[priority])
+            requeued = self.requeued[priority]
+            if requeued is not None:
+                line = merge(line, requeued, key=_order)
             for delivery in line:
                 if delivery.state == READY:
                     yield delivery
@@ -336,10 +336,10 @@ class Lane:
     def loose(self) -> int:
         """How many of its deliveries are objects."""
         count = self.length
-        if self.paged:
-            for older in self.older:
-                if older is not None:
-                    count -= older.packed
+        if self.has_backlog:
+            for backlog in self.backlogs:
+                if backlog is not None:
+                    count -= backlog.packed
         return count
 
     def compact(self) -> None:
@@ -348,20 +348,20 @@ class Lane:
         self.mask = 0
         for priority in range(PRIORITIES):
             count = 0
-            older = self.older[priority]
-            if older is not None:
-                count = older.compact()
+            backlog = self.backlogs[priority]
+            if backlog is not None:
+                count = backlog.compact()
             fifo = self.fifos[priority]
             if fifo is not None:
                 fifo = deque(ready_of(fifo))
                 self.fifos[priority] = fifo
                 count += len(fifo)
-            returned = self.returned[priority]
-            if returned is not None:
-                returned.compact()
-                count += len(returned)
-                if not returned:
-                    self.returned[priority] = None
+            requeued = self.requeued[priority]
+            if requeued is not None:
+                requeued.compact()
+                count += len(requeued)
+                if not requeued:
+                    self.requeued[priority] = None
             self.length += count
             if count:
                 self.mask |= 1 << priority
@@ -370,9 +370,9 @@ class Lane:
     def clear(self) -> None:
         """Forget all."""
         self.fifos = [None] * PRIORITIES
-        self.returned = [None] * PRIORITIES
-        self.older = [None] * PRIORITIES
-        self.paged = False
+        self.requeued = [None] * PRIORITIES
+        self.backlogs = [None] * PRIORITIES
+        self.has_backlog = False
         self.mask = 0
         self.length = 0
         self.limit = LOOSE

@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from sluicemq.broker import BrokerSettings, Destination
-from sluicemq.broker.survey import SHARE
+from sluicemq.broker.stats_sampler import SHARE
 from tests.broker.support import Rig
 
 
@@ -23,9 +23,9 @@ def test_totals_are_those_of_the_last_round() -> None:
     rig.read(subscription)
     reader = rig.read(orders, 1)
     rig.broker.flush()
-    assert rig.broker.survey.totals.destinations == 0
-    rig.survey()
-    totals = rig.broker.survey.totals
+    assert rig.broker.stats_sampler.totals.destinations == 0
+    rig.sample_stats()
+    totals = rig.broker.stats_sampler.totals
     assert (totals.destinations, totals.queues, totals.topics, totals.temporary) == (2, 1, 1, 0)
     assert (totals.consumers, totals.waiting, totals.unacked, totals.bytes) == (2, 1, 2, 6)
     counted = totals.statistics
@@ -33,31 +33,31 @@ def test_totals_are_those_of_the_last_round() -> None:
     assert (counted.delivered, counted.bytes_out) == (2, 4)
     assert counted.rate_in == pytest.approx(orders.statistics.rate_in + news.statistics.rate_in)
     reader.settle("a")
-    assert rig.broker.survey.totals is totals
-    rig.survey()
-    assert rig.broker.survey.totals.statistics.settled == 1
+    assert rig.broker.stats_sampler.totals is totals
+    rig.sample_stats()
+    assert rig.broker.stats_sampler.totals.statistics.settled == 1
 
 
 def test_temporary_destinations_are_counted() -> None:
     rig = Rig()
     rig.broker.declare(rig.queue("a").address)
     rig.broker.declare(rig.topic("b").address._replace(name="t"), owner=object())
-    rig.survey()
-    assert rig.broker.survey.totals.temporary == 1
+    rig.sample_stats()
+    assert rig.broker.stats_sampler.totals.temporary == 1
 
 
 def test_counters_never_go_back_when_destinations_go() -> None:
     rig = Rig()
     for name in "abc":
         rig.send(rig.queue(name), "1", "2")
-    rig.survey()
-    assert rig.broker.survey.totals.statistics.published == 6
+    rig.sample_stats()
+    assert rig.broker.stats_sampler.totals.statistics.published == 6
     rig.broker.remove(rig.queue("a"))
-    rig.survey()
-    totals = rig.broker.survey.totals
+    rig.sample_stats()
+    totals = rig.broker.stats_sampler.totals
     assert (totals.destinations, totals.waiting, totals.statistics.published) == (2, 4, 6)
-    rig.survey()
-    assert rig.broker.survey.totals.statistics.published == 6
+    rig.sample_stats()
+    assert rig.broker.stats_sampler.totals.statistics.published == 6
 
 
 def test_others_have_their_turn_after_each_share() -> None:
@@ -65,7 +65,7 @@ def test_others_have_their_turn_after_each_share() -> None:
     for number in range(3 * SHARE):
         rig.queue(str(number))
     seen: list[Destination] = []
-    steps = rig.broker.survey.round(
+    steps = rig.broker.stats_sampler.round(
         1.0, lambda destination, waiting, unacked: seen.append(destination)
     )
     sizes = []
@@ -81,7 +81,7 @@ def test_whoever_looks_is_told_how_they_stand() -> None:
     rig.send(queue, "a", "b", "c")
     rig.read(queue, 1)
     seen = []
-    for _ in rig.broker.survey.round(1.0, lambda *told: seen.append(told)):
+    for _ in rig.broker.stats_sampler.round(1.0, lambda *told: seen.append(told)):
         pass
     assert seen == [(queue, 2, 1)]
 
@@ -95,8 +95,8 @@ def test_whatever_happens_within_a_round_counts_once(data: st.DataObject) -> Non
     for name in names:
         rig.queue(name)
     for _ in range(3):
-        steps = rig.broker.survey.round(1.0)
-        published = rig.broker.survey.totals.statistics.published
+        steps = rig.broker.stats_sampler.round(1.0)
+        published = rig.broker.stats_sampler.totals.statistics.published
         while True:
             for name in data.draw(st.lists(st.sampled_from(names), max_size=4)):
                 rig.send(rig.queue(name), "x")
@@ -105,10 +105,10 @@ def test_whatever_happens_within_a_round_counts_once(data: st.DataObject) -> Non
                 rig.broker.remove(rig.queue(name))
             if next(steps, "over") == "over":
                 break
-        assert published <= rig.broker.survey.totals.statistics.published <= sent
-    rig.survey()
-    assert rig.broker.survey.totals.statistics.published == sent
-    assert rig.broker.survey.totals.destinations == len(rig.broker.destinations)
+        assert published <= rig.broker.stats_sampler.totals.statistics.published <= sent
+    rig.sample_stats()
+    assert rig.broker.stats_sampler.totals.statistics.published == sent
+    assert rig.broker.stats_sampler.totals.destinations == len(rig.broker.destinations)
 
 
 def test_a_destination_that_goes_before_its_turn_is_left_alone() -> None:
@@ -116,7 +116,7 @@ def test_a_destination_that_goes_before_its_turn_is_left_alone() -> None:
     for number in range(SHARE + 2):
         rig.broker.queue(str(number))
     rig.clock.advance(1000)
-    steps = rig.broker.survey.round(1.0)
+    steps = rig.broker.stats_sampler.round(1.0)
     list(islice(steps, 1))
     left = list(rig.broker.destinations.values())
     assert len(left) == 2
@@ -133,10 +133,10 @@ def test_protocols_have_rates_too() -> None:
     for _ in range(30):
         traffic.published += 10
         traffic.delivered += 5
-        rig.survey()
+        rig.sample_stats()
     assert traffic.rate_in == pytest.approx(10, rel=0.01)
     assert traffic.rate_out == pytest.approx(5, rel=0.01)
-    rig.survey(600.0)
+    rig.sample_stats(600.0)
     assert (traffic.rate_in, traffic.rate_out) == (0.0, 0.0)
     assert (traffic.published, traffic.delivered) == (300, 150)
 

@@ -17,13 +17,11 @@ from itertools import repeat
 from typing import TYPE_CHECKING
 
 from sluicemq.broker.clocklog import decode_clock
-from sluicemq.broker.delivery import GONE, RECORDED, SHARED, TAKEN, Delivery
-from sluicemq.broker.engine import Broker
-from sluicemq.broker.records import (
+from sluicemq.broker.codec import (
     Attempts,
     Prepared,
-    Settings,
     State,
+    StoredSettings,
     SubscriptionEntry,
     as_text,
     decode_attempts,
@@ -35,6 +33,8 @@ from sluicemq.broker.records import (
     decode_subscription,
     encode,
 )
+from sluicemq.broker.delivery import GONE, RECORDED, SHARED, TAKEN, Delivery
+from sluicemq.broker.engine import Broker
 from sluicemq.broker.subscription import DURABLE_SUBSCRIPTION, Subscription
 from sluicemq.journal.format import Cause, RecordType, decode_redelivered
 from sluicemq.model.destination import Address, Kind
@@ -73,7 +73,7 @@ def snapshot(broker: Broker) -> bytes:
                 counts = list(subscription.failures())
                 if counts:
                     attempts.append(Attempts(subscription.number, counts))
-                if subscription.unacked and broker.core.notes.recording:
+                if subscription.unacked and broker.core.event_recorder.recording:
                     flying.setdefault(subscription.number, []).extend(subscription.in_flight())
     transactions = broker.transactions
     for transaction in (*transactions.open.values(), *transactions.prepared.values()):
@@ -88,7 +88,7 @@ def snapshot(broker: Broker) -> bytes:
                     flying[number].append(delivery)
     state = State(
         [
-            Settings.of(d, broker.settings.defaults)
+            StoredSettings.of(d, broker.settings.defaults)
             for d in broker.destinations.values()
             if d.number or d.paused or d.stays or not (d.temporary or d.automatic)
         ],
@@ -130,20 +130,20 @@ def _recorded(subscription: Subscription) -> Iterator[int]:
     return (d.sequence for d in subscription.browse() if d.journaled == RECORDED)
 
 
-def restore(broker: Broker, recovery: Recovery) -> int:
+def recover(broker: Broker, recovery: Recovery) -> int:
     """Fill a new broker from its journal. Returns how many deliveries wait.
 
     Raises ConfigurationError if a durable subscription has a selector nobody here can compile.
     """
-    restoration = _Restoration(broker, recovery)
-    restoration.read()
+    replay = _Recovery(broker, recovery)
+    replay.read()
     broker.core.clock_log.resume(recovery.last_time())
-    count = restoration.deliver()
+    count = replay.deliver()
     recovery.done()
     return count
 
 
-class _Restoration:
+class _Recovery:
     """What the journal tells, on its way into the broker.
 
     attempts   failed deliveries, by subscription and sequence
@@ -164,7 +164,7 @@ class _Restoration:
         self.payloads: dict[int, bytes] = {}
         """Of PREPARED records that are not resolved; b"" = not read."""
         self.prepared: dict[int, Prepared] = {}
-        self.declared: dict[Address, Settings] = {}
+        self.declared: dict[Address, StoredSettings] = {}
         self.orphans: dict[int, list[int]] = {}
 
     def read(self) -> None:
@@ -237,7 +237,7 @@ class _Restoration:
         self.payloads.update(state.prepared)
         for number, packed, counts in state.delivered:
             self._delivered(number, array("Q", packed), array("I", counts))
-        self.broker.batches.restore(state.writers)
+        self.broker.batches.recover(state.writers)
         self.broker.core.clock_log.steps.extend(state.clock_steps)
 
     def _skip_number(self, number: int) -> None:
@@ -300,16 +300,18 @@ class _Restoration:
             else:
                 count += self._distribute(destination, row, held)
         self._adopt_prepared(held)
-        self._bury_orphans()
+        self._dead_letter_orphans()
         return count
 
-    def _only_if_used(self, settings: Settings) -> bool:
+    def _only_if_used(self, settings: StoredSettings) -> bool:
         """Whether a destination came into being by itself, with the settings of any other, and goes
         when it is idle: without messages or durable subscriptions it does not come back."""
         stays = settings.paused or settings.grouped or settings.settings.idle_timeout == 0
         return settings.automatic and settings.default_settings and not stays
 
-    def _adopt(self, address: Address, settings: Settings | None, created: int = 0) -> Destination:
+    def _adopt(
+        self, address: Address, settings: StoredSettings | None, created: int = 0
+    ) -> Destination:
         """Bring a destination back; without settings, an automatic one. `created` is in wall ms, if
         the journal does not know better."""
         if settings is None:
@@ -338,7 +340,7 @@ class _Restoration:
         destination.set_number(row.destination)
         return destination
 
-    def _bury_orphans(self) -> None:
+    def _dead_letter_orphans(self) -> None:
         """Settle what nobody will, and forget the temporary destinations."""
         journal = self.broker.journal
         wall = self.broker.clock.wall
@@ -468,10 +470,10 @@ class _Restoration:
         elif place is not None:
             delivery.order = place[0]
             self.broker.core.requeued[key] = delivery
-            subscription.restore_requeued(delivery)
+            subscription.recover_requeued(delivery)
         else:
             due = self.broker.journal.fetch(sequence).deliver_at - epoch if delayed else 0
-            subscription.restore(delivery, due)
+            subscription.recover(delivery, due)
 
     def _decode_prepared(self) -> None:
         journal = self.broker.journal

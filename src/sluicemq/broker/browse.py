@@ -7,8 +7,8 @@ from collections import deque
 from collections.abc import Iterable, Iterator
 from typing import TYPE_CHECKING, Final
 
+from sluicemq.broker.cursor import Cursor
 from sluicemq.broker.delivery import DELAYED, TAKEN, place
-from sluicemq.broker.walk import Walk
 
 if TYPE_CHECKING:
     from sluicemq.broker.delivery import Delivery
@@ -19,7 +19,7 @@ STEP: Final = 50
 """Deliveries found together."""
 
 
-class Listing:
+class BrowseSnapshot:
     """Numbers of messages in queue order; each comes with the message itself if the journal does
     not have it, else it is to be fetched. Costs 8 bytes for one that is journaled, however long the
     line is; what has gone since is still listed."""
@@ -51,32 +51,32 @@ class Listing:
 
 
 def scan(subscription: Subscription) -> Iterator[tuple[int, Message | None] | None]:
-    """Yield what a Listing has, in queue order, found while it is asked for.
+    """Yield what a BrowseSnapshot has, in queue order, found while it is asked for.
 
     The subscription may change meanwhile. What arrives after the beginning is left out; what is
     dispatched meanwhile may be. None = nothing in this step; the scan goes on.
     """
     core = subscription.core
-    walk = Walk(subscription.everything, core.journal.next_sequence())
+    cursor = Cursor(subscription.everything, core.journal.next_sequence())
     unacked: deque[Delivery] = deque()
     for consumer in subscription.holders:
         unacked.extend(consumer.unacked.values())
     unacked = deque(sorted(unacked, key=place))
-    while walk.priority >= 0 or unacked:
+    while cursor.priority >= 0 or unacked:
         found: list[Delivery] = []
-        if walk.priority >= 0:
-            found = walk.look(STEP)
+        if cursor.priority >= 0:
+            found = cursor.look(STEP)
         elif unacked[0].state == TAKEN:
             found = [unacked.popleft()]
         else:
-            unacked.popleft()  # released or over: if it is READY again, the walk has passed it
+            unacked.popleft()  # released or over: if it is READY again, the cursor has passed it
         steady = core.clock.steady
-        listed = [_listed(each, steady) for each in _merged(found, unacked)]
+        listed = [_browsed(each, steady) for each in _merged(found, unacked)]
         yield from listed or (None,)
 
 
 def _merged(found: list[Delivery], unacked: deque[Delivery]) -> Iterator[Delivery]:
-    """What a walk has found, and before each delivery those that are unacked and precede it."""
+    """What a cursor has found, and before each delivery those that are unacked and precede it."""
     for delivery in found:
         here = place(delivery)
         while unacked and place(unacked[0]) < here:
@@ -86,7 +86,7 @@ def _merged(found: list[Delivery], unacked: deque[Delivery]) -> Iterator[Deliver
         yield delivery
 
 
-def _listed(delivery: Delivery, steady: int) -> tuple[int, Message | None] | None:
+def _browsed(delivery: Delivery, steady: int) -> tuple[int, Message | None] | None:
     if delivery.expires and delivery.expires <= steady:
         return None
     return delivery.sequence, None if delivery.journaled else delivery.message

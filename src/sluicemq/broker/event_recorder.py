@@ -27,7 +27,7 @@ if TYPE_CHECKING:
     from sluicemq.journal.port import Journal
 
 
-class Notes:
+class EventRecorder:
     """See the module.
 
     recording   deliveries are worth a record
@@ -75,12 +75,14 @@ class Notes:
                 else:
                     subscription.redelivered.append((delivery.sequence, delivery.attempts))
 
-    def gauge(self, destination: Destination, waiting: int, in_flight: int, consumers: int) -> None:
+    def record_depth(
+        self, destination: Destination, waiting: int, in_flight: int, consumers: int
+    ) -> None:
         """How a destination that the journal knows stands now."""
         body = GAUGE.pack(waiting, in_flight, consumers, 0)
         self.kept.append((RecordType.GAUGE, body, self._clock.wall, destination.number))
 
-    def end_turn(self) -> bool:
+    def end_iteration(self) -> bool:
         """Close the turn's deliveries. True when something waits to be written."""
         delivering = self.delivering
         if delivering:
@@ -111,7 +113,7 @@ class Notes:
         """Append all of it: something is about to be settled, or written anyway. Never inside a
         unit."""
         if self.delivering or self.kept:
-            self.end_turn()
+            self.end_iteration()
             kept, self.kept = self.kept, []
             append = self._journal.append_entry
             for type, body, wall, destination in kept:

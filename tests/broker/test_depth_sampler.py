@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import Any
 
-from sluicemq.broker.gauges import LARGEST_SHARE, SHARE, Gauges
+from sluicemq.broker.depth_sampler import LARGEST_SHARE, SHARE, DepthSampler
 from sluicemq.journal.format import RecordType, decode_gauge
 from sluicemq.journal.memory import MemoryJournal
 from sluicemq.model.destination import Address, Kind
@@ -15,7 +15,7 @@ from tests.broker.support import Rig
 Told = list[tuple[str, tuple[int, int, int]]]
 
 
-class GaugeRig(Rig):
+class DepthSamplerRig(Rig):
     def __init__(self, interval: int = 5000) -> None:
         self.disk = MemoryJournal(history=True, gauge_interval=interval)
         self.last = 0
@@ -39,13 +39,13 @@ class GaugeRig(Rig):
         for _ in range(0, milliseconds, 10):
             self.clock.advance(10)
             self.broker.tick()
-            yield len(self.broker.core.notes.kept)
+            yield len(self.broker.core.event_recorder.kept)
             self.broker.flush()
             self.wait(0)
 
 
 def test_a_destination_is_told_of_when_it_has_changed_and_once_an_interval() -> None:
-    rig = GaugeRig()
+    rig = DepthSamplerRig()
     queue = rig.queue()
     rig.queue("idle")
     rig.send(queue, "a", "b", "c")
@@ -71,7 +71,7 @@ def test_a_destination_is_told_of_when_it_has_changed_and_once_an_interval() -> 
 
 
 def test_destinations_the_journal_does_not_know_for_good_are_not_told_of() -> None:
-    rig = GaugeRig()
+    rig = DepthSamplerRig()
     rig.send(rig.broker.queue("memory"), "a", durability=Durability.NONE)
     rig.send(rig.broker.declare(Address(Kind.QUEUE, "reply"), owner="connection"), "a")
     rig.wait(5000)
@@ -80,7 +80,7 @@ def test_destinations_the_journal_does_not_know_for_good_are_not_told_of() -> No
 
 
 def test_a_topic_is_told_of_by_its_longest_subscription() -> None:
-    rig = GaugeRig()
+    rig = DepthSamplerRig()
     topic = rig.topic()
     for name in ("s", "t"):
         rig.broker.subscribe(topic, name, durable=True)
@@ -92,7 +92,7 @@ def test_a_topic_is_told_of_by_its_longest_subscription() -> None:
 
 
 def test_a_queue_that_goes_stands_at_nothing() -> None:
-    rig = GaugeRig()
+    rig = DepthSamplerRig()
     queue = rig.queue()
     rig.send(queue, "a")
     rig.wait(5000)
@@ -108,16 +108,16 @@ def test_a_queue_that_goes_stands_at_nothing() -> None:
 
 
 def test_a_broker_that_stops_tells_of_all_that_has_changed() -> None:
-    rig = GaugeRig()
+    rig = DepthSamplerRig()
     rig.send(rig.queue("a"), "1")
     rig.broker.stopping = True
-    rig.broker.gauges.finish()
+    rig.broker.depth_sampler.finish()
     rig.broker.flush()
     assert rig.told() == [("a", (1, 0, 0))]
 
 
 def test_very_many_destinations_are_told_of_a_share_at_a_time() -> None:
-    rig = GaugeRig()
+    rig = DepthSamplerRig()
     for number in range(3000):
         queue = rig.broker.queue(f"q{number}")
         rig.broker.publish(queue, rig.message(queue, "a"))
@@ -142,11 +142,11 @@ class Looked:
 
 
 def test_a_round_of_very_many_destinations_takes_as_long_as_it_takes() -> None:
-    rig = GaugeRig(0)
+    rig = DepthSamplerRig(0)
     rig.disk.gauge_interval = 5000
     looked: Any = Looked()
     destinations = {Address(Kind.QUEUE, str(number)): looked for number in range(100_000)}
-    Gauges(rig.broker.core, destinations)
+    DepthSampler(rig.broker.core, destinations)
     rig.clock.advance(5000)
     for turn in range(1, 201):
         rig.broker.tick()
@@ -155,11 +155,11 @@ def test_a_round_of_very_many_destinations_takes_as_long_as_it_takes() -> None:
 
 
 def test_without_an_interval_there_are_none() -> None:
-    rig = GaugeRig(0)
+    rig = DepthSamplerRig(0)
     queue = rig.queue()
     rig.send(queue, "a")
     rig.wait(100_000)
-    rig.broker.gauges.finish()
+    rig.broker.depth_sampler.finish()
     rig.broker.remove(queue)
     rig.wait(0)
     assert rig.told() == []

@@ -19,9 +19,9 @@ from collections.abc import Iterable, Iterator
 from itertools import chain, islice
 from typing import TYPE_CHECKING
 
-from sluicemq.broker.deadletter import Origin, without_story
+from sluicemq.broker.deadletter import Origin, without_dead_letter_properties
 from sluicemq.broker.delivery import DELAYED, READY, RECORDED, TAKEN, Delivery
-from sluicemq.broker.lane import PRIORITIES
+from sluicemq.broker.pending_queue import PRIORITIES
 from sluicemq.broker.redelivery import release, relocate
 from sluicemq.journal.format import Cause
 from sluicemq.model.destination import CreatedBy
@@ -107,7 +107,7 @@ def delete(broker: Broker, subscription: Subscription, deliveries: Iterable[Deli
     subscription.tidy()
     if not recorded:
         return 0
-    broker.core.notes.write()
+    broker.core.event_recorder.write()
     return broker.journal.append_settled(
         subscription.number,
         subscription.destination.number,
@@ -142,7 +142,7 @@ def send_back(
             raise ActionRefused(
                 "origin-gone", f"{origin.address} has no subscription {origin.subscription} now"
             )
-    properties = without_story(message)
+    properties = without_dead_letter_properties(message)
     copy = message.copy(target.address, 0, properties)
     copy.properties = properties or None
     return _replace(broker, delivery, target, copy, chosen)

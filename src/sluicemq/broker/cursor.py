@@ -1,4 +1,4 @@
-"""A walk along a line in the order of delivery, in steps between which the line may change."""
+"""A position in a pending queue that moves on in steps, between which the queue may change."""
 
 from __future__ import annotations
 
@@ -6,33 +6,33 @@ from bisect import bisect_right
 from collections.abc import Iterator
 from typing import TYPE_CHECKING, Final
 
-from sluicemq.broker.lane import PRIORITIES
-from sluicemq.broker.pieces import Run, ready_of
+from sluicemq.broker.chunks import Run, ready_of
+from sluicemq.broker.pending_queue import PRIORITIES
 
 if TYPE_CHECKING:
     from sluicemq.broker.delivery import Delivery
-    from sluicemq.broker.lane import Lane
+    from sluicemq.broker.pending_queue import PendingQueue
 
 RUN_COST: Final = 20
-"""To pass over a page costs as much as to look at so many deliveries."""
+"""To pass over a chunk costs as much as to look at so many deliveries."""
 
 
-class Walk:
+class Cursor:
     """Comes to every delivery that stays READY in the line from the beginning to the end of the
-    walk, highest priority first, then by order.
+    scan, highest priority first, then by order.
 
     priority  the one it is at, -1 at the end
     last      in that priority it has passed everything up to this order
     until     order at which it ends within each priority
     """
 
-    __slots__ = ("_lane", "last", "priority", "until")
+    __slots__ = ("_pending_queue", "last", "priority", "until")
 
     def __init__(
-        self, lane: Lane, until: int, priority: int = PRIORITIES - 1, last: int = 0
+        self, pending_queue: PendingQueue, until: int, priority: int = PRIORITIES - 1, last: int = 0
     ) -> None:
-        """`priority` and `last` are those of an earlier walk that is to be gone on with."""
-        self._lane = lane
+        """`priority` and `last` are those of an earlier cursor that is to be gone on with."""
+        self._pending_queue = pending_queue
         self.until = until
         self.priority = priority
         self.last = last
@@ -42,9 +42,9 @@ class Walk:
         self.last = 0
 
     def step(self, count: int) -> list[Delivery]:
-        """Up to `count` READY deliveries of one priority; none at the end of the walk.
+        """Up to `count` READY deliveries of one priority; none at the end of the scan.
 
-        Some may be objects of the moment: Lane.pull makes them the line's own.
+        Some may be objects of the moment: Pending queue.pull makes them the line's own.
         """
         while self.priority >= 0:
             ready = self.look(count)
@@ -53,11 +53,11 @@ class Walk:
         return []
 
     def look(self, count: int) -> list[Delivery]:
-        """The same, but it looks at no more than `count`: there may be none although the walk has
+        """The same, but it looks at no more than `count`: there may be none although the scan has
         not ended."""
         if self.priority < 0:
             return []
-        found = self._lane.after(self.priority, self.last, count)
+        found = self._pending_queue.after(self.priority, self.last, count)
         while found and found[-1].order > self.until:
             found.pop()
         if not found:
@@ -72,15 +72,15 @@ class Walk:
         self.last = delivery.order
 
     def skip(self, count: int, clean: bool, budget: int) -> int:
-        """Pass over up to `count` READY deliveries, page by page where it can. Returns how many:
-        fewer than `count` if the walk has ended, or if it had to look at so many that its `budget`
+        """Pass over up to `count` READY deliveries, chunk by chunk where it can. Returns how many:
+        fewer than `count` if the scan has ended, or if it had to look at so many that its `budget`
         was used up. `clean`: all that is in the line is READY.
         """
         passed = 0
         while passed < count and budget > 0 and self.priority >= 0:
-            line = self._lane.runs(self.priority, self.last, clean)
-            returned = self._lane.returned[self.priority]
-            others = returned.runs(self.last, clean) if returned is not None else iter(())
+            line = self._pending_queue.runs(self.priority, self.last, clean)
+            requeued = self._pending_queue.requeued[self.priority]
+            others = requeued.runs(self.last, clean) if requeued is not None else iter(())
             here = self._next(line)
             there = self._next(others)
             while budget > 0:
@@ -106,7 +106,7 @@ class Walk:
         return passed
 
     def _next(self, runs: Iterator[Run]) -> Run | None:
-        """The next run, as far as the walk goes."""
+        """The next run, as far as the scan goes."""
         run = next(runs, None)
         if run is None or self.last >= self.until:
             return None
@@ -124,7 +124,7 @@ class Walk:
             self.last = sorted(orders)[count - 1]
 
     def is_before(self, delivery: Delivery) -> bool:
-        """The walk has still to come to the place of this delivery."""
+        """The scan has still to come to the place of this delivery."""
         return delivery.order <= self.until and (
             delivery.priority < self.priority
             or (delivery.priority == self.priority and delivery.order > self.last)

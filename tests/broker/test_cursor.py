@@ -1,4 +1,4 @@
-"""Places in a line: walks that pass over what nobody asked for (broker/walk.py, returned.py)."""
+"""Places in a line: cursors that pass over what nobody wants (broker/cursor.py, requeued.py)."""
 
 from __future__ import annotations
 
@@ -9,9 +9,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from sluicemq.broker import BrokerSettings, Delivery, Destination
+from sluicemq.broker.cursor import RUN_COST, Cursor
 from sluicemq.broker.delivery import READY, TAKEN
-from sluicemq.broker.returned import PIECE, Returned
-from sluicemq.broker.walk import RUN_COST, Walk
+from sluicemq.broker.requeued import CHUNK, Requeued
 from sluicemq.model.message import Durability
 from tests.broker.support import OfType, Rig
 
@@ -29,14 +29,14 @@ def is_clean(queue: Destination) -> bool:
     return subscription.everything.length == subscription.waiting - len(subscription.delayed)
 
 
-def skipped(queue: Destination, count: int, until: int, clean: bool, budget: int) -> Walk:
-    """A walk that has passed over `count`, in as many goes as the budget makes necessary."""
-    walk = Walk(queue.queue.everything, until)
+def skipped(queue: Destination, count: int, until: int, clean: bool, budget: int) -> Cursor:
+    """A cursor that has passed over `count`, in as many goes as the budget makes necessary."""
+    cursor = Cursor(queue.queue.everything, until)
     left = count
-    while left and walk.priority >= 0:
-        left -= walk.skip(left, clean, budget)
+    while left and cursor.priority >= 0:
+        left -= cursor.skip(left, clean, budget)
         assert left >= 0
-    return walk
+    return cursor
 
 
 steps = st.lists(
@@ -58,9 +58,9 @@ steps = st.lists(
 )
 
 
-def line_of(made: list[tuple[Any, ...]], page: int) -> tuple[Rig, Destination]:
+def line_of(made: list[tuple[Any, ...]], chunk_deliveries: int) -> tuple[Rig, Destination]:
     """A queue with holes, with messages that came back, and with pages of both kinds."""
-    rig = Rig(BrokerSettings(memory_budget=0, page_deliveries=page))
+    rig = Rig(BrokerSettings(memory_budget=0, chunk_deliveries=chunk_deliveries))
     queue = rig.queue()
     plain = rig.read(queue, 0, refill=False)
     choosy = rig.read(queue, 0, refill=False, selector=OfType("red"))
@@ -96,12 +96,16 @@ def line_of(made: list[tuple[Any, ...]], page: int) -> tuple[Rig, Destination]:
     return rig, queue
 
 
-@given(made=steps, page=st.integers(1, 4), budget=st.sampled_from([1, RUN_COST + 3, PLENTY]))
+@given(
+    made=steps,
+    chunk_deliveries=st.integers(1, 4),
+    budget=st.sampled_from([1, RUN_COST + 3, PLENTY]),
+)
 @settings(max_examples=300, deadline=None)
 def test_any_place_is_found_however_the_line_is_kept(
-    made: list[tuple[Any, ...]], page: int, budget: int
+    made: list[tuple[Any, ...]], chunk_deliveries: int, budget: int
 ) -> None:
-    _, queue = line_of(made, page)
+    _, queue = line_of(made, chunk_deliveries)
     subscription = queue.queue
     line = subscription.everything
     waiting = sequences(list(line))
@@ -113,37 +117,39 @@ def test_any_place_is_found_however_the_line_is_kept(
     assert len(set(waiting)) == len(waiting)
     for clean in {False, is_clean(queue)}:
         for place in range(len(waiting) + 2):
-            walk = skipped(queue, place, NO_END, clean, budget)
+            cursor = skipped(queue, place, NO_END, clean, budget)
             found: list[int] = []
-            while walk.priority >= 0:
-                found += sequences(walk.look(3))
+            while cursor.priority >= 0:
+                found += sequences(cursor.look(3))
             assert found == waiting[place:], f"from place {place}"
 
 
-@given(made=steps, page=st.integers(1, 4), data=st.data())
+@given(made=steps, chunk_deliveries=st.integers(1, 4), data=st.data())
 @settings(max_examples=100, deadline=None)
 def test_a_walk_ends_where_it_is_to_and_goes_on_from_where_another_was(
-    made: list[tuple[Any, ...]], page: int, data: st.DataObject
+    made: list[tuple[Any, ...]], chunk_deliveries: int, data: st.DataObject
 ) -> None:
-    _, queue = line_of(made, page)
+    _, queue = line_of(made, chunk_deliveries)
     line = queue.queue.everything
     until = data.draw(st.integers(0, max((d.order for d in line), default=0) + 1))
     waiting = [d.sequence for d in line if d.order <= until]
     place = data.draw(st.integers(0, len(waiting)))
     first = skipped(queue, place, until, False, PLENTY)
     assert first.skip(0, False, PLENTY) == 0
-    walk = Walk(line, until, first.priority, first.last)
+    cursor = Cursor(line, until, first.priority, first.last)
     found: list[int] = []
-    while step := walk.step(2):
+    while step := cursor.step(2):
         found += sequences(step)
     assert found == waiting[place:]
-    assert walk.priority == -1
+    assert cursor.priority == -1
 
 
-@given(made=steps, page=st.integers(1, 3))
+@given(made=steps, chunk_deliveries=st.integers(1, 3))
 @settings(max_examples=100, deadline=None)
-def test_every_delivery_is_found_by_its_order(made: list[tuple[Any, ...]], page: int) -> None:
-    _, queue = line_of(made, page)
+def test_every_delivery_is_found_by_its_order(
+    made: list[tuple[Any, ...]], chunk_deliveries: int
+) -> None:
+    _, queue = line_of(made, chunk_deliveries)
     line = queue.queue.everything
     there = {(d.priority, d.order): d.sequence for d in line}
     for (priority, order), sequence in there.items():
@@ -158,13 +164,13 @@ def test_every_delivery_is_found_by_its_order(made: list[tuple[Any, ...]], page:
 
 
 def test_a_line_that_is_all_ready_is_passed_over_by_its_pages() -> None:
-    rig = Rig(BrokerSettings(memory_budget=0, page_deliveries=100))
+    rig = Rig(BrokerSettings(memory_budget=0, chunk_deliveries=100))
     queue = rig.queue()
     rig.send(queue, *["x"] * 2000, durability=Durability.LAZY)
-    walk = Walk(queue.queue.everything, NO_END)
+    cursor = Cursor(queue.queue.everything, NO_END)
     # 19 pages at most, however many they hold
-    assert walk.skip(1950, True, 20 * RUN_COST) == 1950
-    assert len(walk.step(100)) == 50
+    assert cursor.skip(1950, True, 20 * RUN_COST) == 1950
+    assert len(cursor.step(100)) == 50
 
 
 def test_what_was_taken_through_another_lane_and_comes_back_stands_where_it_stood() -> None:
@@ -187,7 +193,7 @@ def test_what_was_taken_through_another_lane_and_comes_back_stands_where_it_stoo
 def test_what_came_back_is_kept_in_order(orders: list[int], pops: int) -> None:
     rig = Rig()
     queue = rig.queue().queue
-    kept = Returned()
+    kept = Requeued()
     expected = []
     for order in orders:
         delivery = Delivery(queue, order, None, 4, 1, 1, 0, 0)
@@ -206,26 +212,26 @@ def test_what_came_back_is_kept_in_order(orders: list[int], pops: int) -> None:
 
 def test_many_that_came_back_are_kept_in_pieces_and_forgotten_when_they_have_gone() -> None:
     queue = Rig().queue().queue
-    kept = Returned()
-    orders = list(range(1, 6 * PIECE))
+    kept = Requeued()
+    orders = list(range(1, 6 * CHUNK))
     random.Random(7).shuffle(orders)
     for order in orders:
         kept.add(Delivery(queue, order, None, 4, 1, 1, 0, 0))
     runs = list(kept.runs(0, True))
     assert len(runs) >= 3
-    assert max(len(run.orders) for run in runs) <= 2 * PIECE
+    assert max(len(run.orders) for run in runs) <= 2 * CHUNK
     assert [order for run in runs for order in run.orders] == sorted(orders)
     for delivery in kept:
         delivery.state = TAKEN if delivery.order % 2 else READY
     assert sum(len(run.orders) for run in kept.runs(0, False)) == len(orders) // 2
     kept.compact()
-    assert [d.order for d in kept] == list(range(2, 6 * PIECE, 2))
+    assert [d.order for d in kept] == list(range(2, 6 * CHUNK, 2))
     assert kept.find(4) is not None
     assert kept.find(5) is None
 
 
 def test_what_becomes_durable_late_goes_before_pages_of_what_came_after_it() -> None:
-    rig = Rig(BrokerSettings(memory_budget=0, page_deliveries=1))
+    rig = Rig(BrokerSettings(memory_budget=0, chunk_deliveries=1))
     queue = rig.queue()
     late = rig.message(queue, "late", durability=Durability.SYNC)
     rig.broker.publish(queue, late)

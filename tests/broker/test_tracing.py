@@ -15,8 +15,8 @@ from sluicemq.broker import (
     Subscription,
     Window,
 )
-from sluicemq.broker.restore import restore, snapshot
-from sluicemq.broker.traced import TracedBroker, TracedSubscription
+from sluicemq.broker.recovery import recover, snapshot
+from sluicemq.broker.tracing import TracedBroker, TracedSubscription
 from sluicemq.journal import FileJournal
 from sluicemq.journal.memory import MemoryJournal
 from sluicemq.model.destination import Address, DestinationSettings, Kind
@@ -243,7 +243,7 @@ def test_after_a_restart_it_goes_on(tmp_path: Path) -> None:
         journal = FileJournal.open(tmp_path / "journal")
         broker = TracedBroker(journal, clock, witness)
         journal.snapshot_source = lambda: snapshot(broker)
-        restore(broker, journal.recovery)
+        recover(broker, journal.recovery)
         return broker
 
     broker = start()
@@ -269,4 +269,6 @@ def test_a_broker_that_is_not_traced_has_none_of_it() -> None:
     queue = rig.queue("q")
     assert type(queue.queue) is Subscription
     assert type(rig.broker.subscribe(rig.topic("t"), "s")) is Subscription
-    assert type(Broker(MemoryJournal(), ManualClock()).core.notes).__name__ == "Notes"
+    assert (
+        type(Broker(MemoryJournal(), ManualClock()).core.event_recorder).__name__ == "EventRecorder"
+    )

@@ -11,7 +11,7 @@ from collections.abc import Callable
 from typing import Final
 
 from sluicemq.broker.clock import Clock
-from sluicemq.broker.deadletter import Burial, dead_letter_of, is_dead_letter, note_topic
+from sluicemq.broker.deadletter import DeadLetterPolicy, dead_letter_of, is_dead_letter, note_topic
 from sluicemq.broker.delivery import RECORDED, UNJOURNALED, Delivery
 from sluicemq.broker.destination import Destination, Parked
 from sluicemq.broker.registry import Registry
@@ -37,14 +37,14 @@ Staged = tuple[Message, Destination, list[Subscription] | None, bool]
 """A message, where it goes, its targets at a topic, and whether it is for the topic's group."""
 
 
-class Intake(Registry):
+class PublishOperations(Registry):
     """The part of the broker that the module tells of.
 
     wake      called whenever a flush is needed although no turn is under way
     stopping  True once no more messages are accepted
     low_space the journal's disk is nearly full: messages that are journaled are refused
     staged    messages not yet durable
-    burials   what protocols have to say about dead letters of their messages
+    dead_letter_policies  what protocols have to say about dead letters of their messages
     """
 
     def __init__(
@@ -60,7 +60,7 @@ class Intake(Registry):
         self.stopping = False
         self.low_space = False
         self._space_waiters: dict[object, Callable[[], None]] = {}
-        self.burials: dict[Origin, Burial] = {}
+        self.dead_letter_policies: dict[Origin, DeadLetterPolicy] = {}
         self.staged: deque[Staged] = deque()
         self._unit: list[Staged] = []
         self._confirmations: deque[tuple[int, Callable[[], None]]] = deque()
@@ -71,7 +71,7 @@ class Intake(Registry):
         """A timer runs for what is written and not synced, or kept back for the next write."""
         self._overdue = False
         """It has rung: the next commit is synced."""
-        self.core.bury = self._bury
+        self.core.move_to_dead_letters = self._move_to_dead_letters
         self.core.has_room = self._has_room
         journal.on_durable = self._on_durable
         journal.on_written = self._on_written
@@ -263,7 +263,7 @@ class Intake(Registry):
 
     def redirect(self, message: Message, source: Destination, queue: Destination) -> Message:
         """The dead letter that a message becomes because there is no room for it."""
-        dead = self._letter(message, source, "overflow", 0)
+        dead = self._make_dead_letter(message, source, "overflow", 0)
         dead.destination = queue.address
         source.statistics.dead_lettered += 1
         return dead
@@ -299,10 +299,10 @@ class Intake(Registry):
         was_halted = core.halted
         self.low_space = report.level > SpaceLevel.ENOUGH
         core.halted = report.level == SpaceLevel.EXHAUSTED
-        if self.low_space and not core.notes.suspended:
-            core.notes.suspend()
-        elif not self.low_space and core.notes.suspended:
-            core.notes.resume()
+        if self.low_space and not core.event_recorder.suspended:
+            core.event_recorder.suspend()
+        elif not self.low_space and core.event_recorder.suspended:
+            core.event_recorder.resume()
         if was_halted and not core.halted:
             for destination in self.destinations.values():
                 for subscription in (destination.queue, *destination.subscriptions.values()):
@@ -351,9 +351,9 @@ class Intake(Registry):
                     callback()
                 else:
                     self._settled.append((settled, callback))
-        if self.core.notes.end_turn():
+        if self.core.event_recorder.end_iteration():
             if journal.pending or self._overdue or self.stopping:
-                self.core.notes.write()
+                self.core.event_recorder.write()
             else:
                 self._set_alarm()
         sync = bool(self.staged or self._confirmations or self._overdue)
@@ -433,14 +433,14 @@ class Intake(Registry):
     def _keeps(self, message: Message, source: Destination, usual: bool) -> bool:
         """Whether a message that cannot be delivered becomes a dead letter: what its protocol says,
         or else what is `usual`."""
-        burial = self.burials.get(message.origin)
-        if burial is not None:
-            keep = burial.keep(message, source)
+        policy = self.dead_letter_policies.get(message.origin)
+        if policy is not None:
+            keep = policy.keep(message, source)
             if keep is not None:
                 return keep
         return usual
 
-    def _letter(
+    def _make_dead_letter(
         self,
         message: Message,
         source: Destination,
@@ -448,24 +448,24 @@ class Intake(Registry):
         attempts: int,
         subscription: str = "",
     ) -> Message:
-        burial = self.burials.get(message.origin)
-        make = burial.letter if burial is not None else dead_letter_of
-        letter = make(message, source.name, reason, attempts, self.clock.wall)
+        policy = self.dead_letter_policies.get(message.origin)
+        make = policy.dead_letter if policy is not None else dead_letter_of
+        dead_letter = make(message, source.name, reason, attempts, self.clock.wall)
         if source.topic:
-            note_topic(letter, subscription)
-        return letter
+            note_topic(dead_letter, subscription)
+        return dead_letter
 
     def _has_room(self, source: Destination, size: int) -> bool:
         """Whether the dead-letter queue of a destination takes a body of that size."""
         queue = self.destinations.get(source.dead_letter_address)
         return queue is None or queue is source or takes_dead_letter(queue, size)
 
-    def _bury(self, delivery: Delivery, reason: str, force: bool) -> bool | None:
+    def _move_to_dead_letters(self, delivery: Delivery, reason: str, force: bool) -> bool | None:
         """Replace a delivery by its dead letter. False if it gets none; None if its dead-letter
         queue has no room, unless it makes room itself for another message."""
         source = delivery.subscription.destination
         usual = (force or source.settings.dead_letter) and not source.temporary
-        if not usual and not self.burials:
+        if not usual and not self.dead_letter_policies:
             return False  # without reading the message
         message = delivery.message or self.journal.fetch(delivery.sequence)
         if is_dead_letter(message) or not self._keeps(message, source, usual):
@@ -473,7 +473,9 @@ class Intake(Registry):
         queue = self.dead_letter_queue(source)
         if queue is not source and not takes_dead_letter(queue, delivery.size):
             return False if reason == "overflow" else None
-        dead = self._letter(message, source, reason, delivery.attempts, delivery.subscription.name)
+        dead = self._make_dead_letter(
+            message, source, reason, delivery.attempts, delivery.subscription.name
+        )
         source.statistics.dead_lettered += 1
         self.replace(delivery, queue, dead, Cause.DEAD_LETTERED)
         return True
@@ -498,7 +500,7 @@ class Intake(Registry):
         if message.durability and not target.number:
             self.number(target)
         if recorded:
-            self.core.notes.write()
+            self.core.event_recorder.write()
         self.accept(target, message, not recorded, chosen)
         sequence = message.sequence if message.durability else 0
         if recorded:

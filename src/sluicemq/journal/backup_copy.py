@@ -23,18 +23,18 @@ LOOK_SECONDS: Final = 0.1
 """Who goes slowly looks so often whether it is still wanted."""
 
 
-class Progress(NamedTuple):
+class CopyProgress(NamedTuple):
     """How far it is: bytes dealt with, and in all. Those of files that are shared count as well."""
 
     done: int
     total: int
 
 
-class Cancelled(JournalError):
+class BackupCancelled(JournalError):
     """Whoever asked for the backup does not want it any more."""
 
 
-class Pace:
+class CopyThrottle:
     """Tells how far it is, keeps the slot's lease, and does not go faster than it may."""
 
     def __init__(
@@ -43,7 +43,7 @@ class Pace:
         rate: int,
         slots: Slots,
         slot: str,
-        told: Callable[[Progress], None],
+        told: Callable[[CopyProgress], None],
         cancelled: Callable[[], bool],
     ) -> None:
         self._total = total
@@ -58,14 +58,14 @@ class Pace:
     def advance(self, count: int, *, read: bool = True) -> None:
         """So many bytes more; `read`: not only counted.
 
-        Raises Cancelled, RecordNotFound if the slot is gone.
+        Raises BackupCancelled, RecordNotFound if the slot is gone.
         """
         self._done += count
         self._read += count if read else 0
-        self._told(Progress(self._done, self._total))
+        self._told(CopyProgress(self._done, self._total))
         while True:
             if self._cancelled():
-                raise Cancelled("the backup was given up")
+                raise BackupCancelled("the backup was given up")
             now = time.monotonic()
             if now - self._renewed > RENEW_SECONDS:
                 self._slots.renew(self._slot, LEASE_MS)
@@ -76,7 +76,7 @@ class Pace:
             time.sleep(min(ahead, LOOK_SECONDS))
 
 
-class Copy:
+class BackupCopy:
     """Makes the files of a backup, each on disk when it returns."""
 
     def __init__(
@@ -86,14 +86,14 @@ class Copy:
         previous: Path | None,
         earlier: Mapping[str, File],
         link: bool,
-        pace: Pace,
+        throttle: CopyThrottle,
     ) -> None:
         self._journal = journal
         self._target = target
         self._previous = previous
         self._earlier = earlier
         self._link = link
-        self._pace = pace
+        self._throttle = throttle
         self.copied = 0
 
     def store(self, path: str, data: bytes) -> File:
@@ -116,7 +116,7 @@ class Copy:
             if sealed:
                 shared = self._share_earlier(fd, path, size)
                 if shared is not None:
-                    self._pace.advance(size, read=False)
+                    self._throttle.advance(size, read=False)
                     return shared
                 if self._link and _linked(source, self._target / path):
                     digest = self._read(fd, -1, size, source, sealed)
@@ -168,7 +168,7 @@ class Copy:
             if sealed:
                 crc, last = _crc_but_trailer(crc, last, data)
             done += len(data)
-            self._pace.advance(len(data))
+            self._throttle.advance(len(data))
         if sealed:
             trailer = decode_trailer(last)
             if trailer is None or trailer[2] != crc:

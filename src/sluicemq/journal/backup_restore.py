@@ -28,7 +28,7 @@ from sluicemq.journal.manifest import (
     Advance,
     File,
     Manifest,
-    pieces,
+    read_chunks,
     read_manifest,
 )
 from sluicemq.journal.rewrite import recast
@@ -122,7 +122,7 @@ def _checked(backup: Path, file: File, advance: Advance) -> Iterator[bytes]:
     """The content of a file; JournalDamaged at its end if it is not what was backed up."""
     digest = sha256()
     try:
-        for data in pieces(backup / file.path):
+        for data in read_chunks(backup / file.path):
             digest.update(data)
             advance(len(data))
             yield data

@@ -53,7 +53,7 @@ class Traffic:
             self._last_delivered = self.delivered
 
 
-class Statistics(Traffic):
+class DestinationStats(Traffic):
     """Totals of a destination since it was created or the broker started.
 
     redelivered    deliveries after the first       settled        acknowledged
@@ -85,7 +85,7 @@ class Statistics(Traffic):
         self.bytes_in = 0
         self.bytes_out = 0
 
-    def add(self, other: Statistics) -> None:
+    def add(self, other: DestinationStats) -> None:
         """Its counters and rates, too."""
         self.published += other.published
         self.delivered += other.delivered

@@ -50,7 +50,7 @@ class Requeue(msgspec.Struct, array_like=True):
     attempts: int = 0
 
 
-class Settings(msgspec.Struct, array_like=True):
+class StoredSettings(msgspec.Struct, array_like=True):
     """RecordType.SETTINGS: a destination was declared with these settings, or is temporary and
     so not to be seen again after a restart, or came into being by use. `created` is in wall ms,
     0 = not known. A name that is not UTF-8 is in `raw_name`. One that is `paused` delivers nothing
@@ -72,7 +72,7 @@ class Settings(msgspec.Struct, array_like=True):
     grouped: bool = False
 
     @classmethod
-    def of(cls, destination: Destination, defaults: DestinationSettings) -> Settings:
+    def of(cls, destination: Destination, defaults: DestinationSettings) -> StoredSettings:
         """How the journal knows a destination; `defaults` are the broker's."""
         name = destination.name
         is_text = _is_utf8(name)
@@ -283,7 +283,7 @@ class State(msgspec.Struct, array_like=True):
     clock_steps  (sequence of the CLOCK record, ms), see clocklog.py
     """
 
-    settings: list[Settings]
+    settings: list[StoredSettings]
     subscriptions: list[SubscriptionEntry]
     pending: list[tuple[int, bytes]]
     attempts: list[Attempts]
@@ -335,7 +335,7 @@ _encoder = msgspec.msgpack.Encoder()
 encode = _encoder.encode
 decode_attempts = _decoder(Attempts)
 decode_requeue = _decoder(Requeue)
-decode_settings = _decoder(Settings)
+decode_settings = _decoder(StoredSettings)
 decode_subscription = _decoder(SubscriptionEntry)
 decode_prepared = _decoder(Prepared)
 decode_resolved = _decoder(Resolved)

@@ -5,11 +5,11 @@ from __future__ import annotations
 from collections.abc import Iterable
 from typing import TYPE_CHECKING
 
-from sluicemq.broker.backfill import Backfill
 from sluicemq.broker.consumer import Consumer, Sink, Window
 from sluicemq.broker.dispatch import dispatch
-from sluicemq.broker.lane import Lane, Selector
+from sluicemq.broker.pending_queue import PendingQueue, Selector
 from sluicemq.broker.redelivery import release
+from sluicemq.broker.selector_rescan import SelectorRescan
 from sluicemq.model.errors import DestinationPrivate, LimitExceeded, SubscriptionInUse
 
 if TYPE_CHECKING:
@@ -44,13 +44,13 @@ def attach(
         )
     if selector is not None:
         _expect_room(subscription, selector)
-    lane = _lane(subscription, selector)
-    lane.consumers += 1
+    pending_queue = _pending_queue(subscription, selector)
+    pending_queue.consumers += 1
     consumer = Consumer(
         subscription,
         sink,
         window,
-        lane,
+        pending_queue,
         rank,
         settings.ack_timeout if ack_timeout is None else ack_timeout,
     )
@@ -93,9 +93,9 @@ def reselect(consumer: Consumer, selector: Selector) -> None:
     """Serve an attached consumer by another selector from now on. It goes on holding what it
     has."""
     subscription = consumer.subscription
-    _leave_lane(consumer)
-    consumer.lane = _lane(subscription, selector)
-    consumer.lane.consumers += 1
+    _leave_pending_queue(consumer)
+    consumer.pending_queue = _pending_queue(subscription, selector)
+    consumer.pending_queue.consumers += 1
     subscription.enter_line(consumer)
 
 
@@ -108,7 +108,7 @@ def elect(subscription: Subscription) -> None:
         if consumer.active:
             subscription.enter_line(consumer)
         else:
-            consumer.lane.line.pop(consumer, None)
+            consumer.pending_queue.line.pop(consumer, None)
 
 
 def _by_rank(consumer: Consumer) -> int:
@@ -117,11 +117,11 @@ def _by_rank(consumer: Consumer) -> int:
 
 def _expect_room(subscription: Subscription, selector: Selector) -> None:
     """Raise LimitExceeded if the selectors of a queue would cost each message too much."""
-    if selector.text in subscription.lanes:
+    if selector.text in subscription.pending_queues:
         return
     routes = subscription.selective
-    if subscription.backfill is not None:
-        load = routes.load + subscription.backfill.load_with(selector)
+    if subscription.rescan is not None:
+        load = routes.load + subscription.rescan.load_with(selector)
     else:
         load = routes.load_with(selector)
     expect_load(subscription.destination, load)
@@ -139,19 +139,21 @@ def expect_load(destination: Destination, load: int) -> None:
         )
 
 
-def _lane(subscription: Subscription, selector: Selector | None) -> Lane:
+def _pending_queue(subscription: Subscription, selector: Selector | None) -> PendingQueue:
     if selector is None:
         return subscription.everything
-    lane = subscription.lanes.get(selector.text)
-    if lane is None:
-        lane = subscription.lanes[selector.text] = Lane(subscription.core.page, selector)
+    pending_queue = subscription.pending_queues.get(selector.text)
+    if pending_queue is None:
+        pending_queue = subscription.pending_queues[selector.text] = PendingQueue(
+            subscription.core.chunk_deliveries, selector
+        )
         if not subscription.everything.mask:
-            subscription.selective.add(lane, selector)
+            subscription.selective.add(pending_queue, selector)
         else:
-            if subscription.backfill is None:
-                subscription.backfill = Backfill(subscription)
-            subscription.backfill.join(lane)
-    return lane
+            if subscription.rescan is None:
+                subscription.rescan = SelectorRescan(subscription)
+            subscription.rescan.join(pending_queue)
+    return pending_queue
 
 
 def _leave(consumer: Consumer) -> None:
@@ -159,18 +161,18 @@ def _leave(consumer: Consumer) -> None:
     subscription = consumer.subscription
     del subscription.consumers[consumer]
     consumer.window.consumers.remove(consumer)
-    _leave_lane(consumer)
+    _leave_pending_queue(consumer)
 
 
-def _leave_lane(consumer: Consumer) -> None:
+def _leave_pending_queue(consumer: Consumer) -> None:
     subscription = consumer.subscription
-    lane = consumer.lane
-    lane.line.pop(consumer, None)
-    lane.consumers -= 1
-    if lane.selector is not None and not lane.consumers:
-        del subscription.lanes[lane.selector.text]
-        if subscription.backfill is None or not subscription.backfill.leave(lane):
-            subscription.selective.remove(lane, lane.selector)
+    pending_queue = consumer.pending_queue
+    pending_queue.line.pop(consumer, None)
+    pending_queue.consumers -= 1
+    if pending_queue.selector is not None and not pending_queue.consumers:
+        del subscription.pending_queues[pending_queue.selector.text]
+        if subscription.rescan is None or not subscription.rescan.leave(pending_queue):
+            subscription.selective.remove(pending_queue, pending_queue.selector)
 
 
 def _left(subscription: Subscription) -> None:

@@ -1,4 +1,4 @@
-"""A long line, and selectors that are new to it (broker/backfill.py)."""
+"""A long line, and selectors that are new to it (broker/selector_rescan.py)."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ import gc
 import pytest
 
 from sluicemq.broker import BrokerSettings, Delivery, Destination
-from sluicemq.broker.backfill import ENOUGH, IDLE
+from sluicemq.broker.selector_rescan import ENOUGH, IDLE
 from sluicemq.model.message import Durability
 from tests.broker.support import OfType, Rig, bodies
 
@@ -19,7 +19,7 @@ MORE = 60
 
 def packing() -> Rig:
     """A rig that keeps no journaled body in memory and packs all but the youngest deliveries."""
-    return Rig(BrokerSettings(memory_budget=0, page_deliveries=4))
+    return Rig(BrokerSettings(memory_budget=0, chunk_deliveries=4))
 
 
 def objects(queue: Destination) -> int:
@@ -149,7 +149,7 @@ def test_the_trial_of_a_backlog_ends_when_its_consumer_has_gone() -> None:
     assert (red.calls, green.calls) == (FIRST, 601)
     assert waiting.got() == ["y"]
     waiting.detach()
-    assert queue.queue.backfill is None
+    assert queue.queue.rescan is None
 
 
 def test_one_that_waits_for_its_walk_may_leave() -> None:
@@ -163,7 +163,7 @@ def test_one_that_waits_for_its_walk_may_leave() -> None:
         rig.wait(10)
     rig.send(queue, "y", type="red")
     assert (red.calls, green.calls, reader.got()) == (601, 0, ["y"])
-    assert queue.queue.backfill is None
+    assert queue.queue.rescan is None
 
 
 def test_messages_that_go_while_the_backlog_is_tried_are_not_delivered_twice() -> None:
@@ -198,7 +198,7 @@ def test_what_comes_back_during_the_walk_keeps_its_place() -> None:
 
 
 def test_what_comes_back_where_the_walk_has_still_to_come_to_is_found() -> None:
-    rig = Rig(BrokerSettings(page_deliveries=4))
+    rig = Rig(BrokerSettings(chunk_deliveries=4))
     queue = rig.queue()
     also_red = OfType("red")
     also_red.text = "also red"

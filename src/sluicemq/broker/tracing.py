@@ -15,8 +15,8 @@ from typing import TYPE_CHECKING, Protocol
 
 from sluicemq.broker.clock import Clock
 from sluicemq.broker.engine import Broker
-from sluicemq.broker.lane import Selector
-from sluicemq.broker.notes import Notes
+from sluicemq.broker.event_recorder import EventRecorder
+from sluicemq.broker.pending_queue import Selector
 from sluicemq.broker.scans import StartDeadline, unlimited
 from sluicemq.broker.selectors import compile_selector
 from sluicemq.broker.settings import BrokerSettings
@@ -70,7 +70,7 @@ class Observer(Protocol):
         """The consumer has it no more. `handling` is what `delivered` has given back."""
 
 
-class TracedNotes(Notes):
+class TracedEventRecorder(EventRecorder):
     """Also tells the observer of deliveries."""
 
     __slots__ = ("observer",)
@@ -80,7 +80,7 @@ class TracedNotes(Notes):
         self.observer = observer
 
     def deliver(self, subscription: Subscription, deliveries: Sequence[Delivery]) -> None:
-        """See Notes."""
+        """See EventRecorder."""
         super().deliver(subscription, deliveries)
         assert isinstance(subscription, TracedSubscription)
         for delivery in deliveries:
@@ -110,9 +110,9 @@ class TracedSubscription(Subscription):
         owner: str = "",
     ) -> None:
         super().__init__(core, destination, name, number, selector, exclude, shared, owner)
-        notes = core.notes
-        assert isinstance(notes, TracedNotes)
-        self.observer = notes.observer
+        event_recorder = core.event_recorder
+        assert isinstance(event_recorder, TracedEventRecorder)
+        self.observer = event_recorder.observer
         self.handled: dict[int, object] = {}
         self._how = ""
         """How deliveries are over that are being forgotten, if it is not by acknowledgement."""
@@ -179,7 +179,7 @@ class TracedBroker(Broker):
     ) -> None:
         super().__init__(journal, clock, settings, compile_selector, start_deadline)
         self.observer = observer
-        self.core.notes = TracedNotes(journal, clock, observer)
+        self.core.event_recorder = TracedEventRecorder(journal, clock, observer)
         self.core.subscriptions = TracedSubscription
 
     def accept(
@@ -189,7 +189,7 @@ class TracedBroker(Broker):
         last: bool = True,
         chosen: Subscription | None = None,
     ) -> None:
-        """See Intake."""
+        """See PublishOperations."""
         observer = self.observer
         if not observer.accepted(destination, message):
             super().accept(destination, message, last, chosen)
@@ -208,7 +208,7 @@ class TracedBroker(Broker):
         cause: Cause,
         chosen: Subscription | None = None,
     ) -> int:
-        """See Intake."""
+        """See PublishOperations."""
         subscription = delivery.subscription
         assert isinstance(subscription, TracedSubscription)
         subscription.over(delivery.sequence, REPLACED)

@@ -1,8 +1,8 @@
 """The older part of a long line, packed.
 
 A delivery that waits costs some 200 bytes as an object. In a backlog of millions nothing is known
-of most of them but what the journal says too: such ones are packed, a page of them in arrays of 12
-bytes each, and become objects again when the page's turn comes, or one by one when somebody else
+of most of them but what the journal says too: such ones are packed, a chunk of them in arrays of 12
+bytes each, and become objects again when the chunk's turn comes, or one by one when somebody else
 wants to hold them too.
 """
 
@@ -15,14 +15,14 @@ from collections.abc import Iterable, Iterator
 from itertools import islice
 from typing import TYPE_CHECKING
 
+from sluicemq.broker.chunks import Chunk, Run, ready_of, run_of
 from sluicemq.broker.delivery import Delivery
-from sluicemq.broker.pieces import Piece, Run, ready_of, run_of
 
 if TYPE_CHECKING:
     from sluicemq.broker.subscription import Subscription
 
 
-class Page:
+class PackedChunk:
     """Deliveries that differ in sequence and size only. They are READY, have never been tried,
     never expire, stand at their original place and in this line only, and their messages are in
     the journal.
@@ -45,7 +45,7 @@ class Page:
 
     @staticmethod
     def alike(deliveries: list[Delivery]) -> bool:
-        """Whether they can make a page. Must not be empty; all are READY, of one priority."""
+        """Whether they can make a chunk. Must not be empty; all are READY, of one priority."""
         journaled = deliveries[0].journaled
         return bool(journaled) and all(
             delivery.message is None
@@ -87,49 +87,49 @@ class Page:
         return True
 
 
-class Pages:
-    """What stands in a line before its youngest part: objects, then pages, in order.
+class Backlog:
+    """What stands in a line before its youngest part: objects, then chunks, in order.
 
-    packed  how many are in pages, and so no objects
+    packed  how many are in chunks, and so no objects
     """
 
-    __slots__ = ("_front", "_pages", "packed")
+    __slots__ = ("_chunks", "_front", "packed")
 
     def __init__(self) -> None:
         self._front: deque[Delivery] = deque()
-        self._pages: deque[Page | Piece] = deque()
+        self._chunks: deque[PackedChunk | Chunk] = deque()
         self.packed = 0
 
     def add(self, deliveries: list[Delivery], pack: bool) -> None:
         """Behind all others; packed if that is allowed and possible. Must not be empty."""
-        if pack and Page.alike(deliveries):
-            self._pages.append(Page(deliveries))
+        if pack and PackedChunk.alike(deliveries):
+            self._chunks.append(PackedChunk(deliveries))
             self.packed += len(deliveries)
         else:
-            self._pages.append(Piece(deliveries))
+            self._chunks.append(Chunk(deliveries))
 
     def front(self) -> deque[Delivery]:
         """The deliveries next in line, to take from its left end; empty when none are left."""
-        while not self._front and self._pages:
-            page = self._pages.popleft()
-            if isinstance(page, Page):
-                self.packed -= len(page)
-            self._front.extend(page)
+        while not self._front and self._chunks:
+            chunk = self._chunks.popleft()
+            if isinstance(chunk, PackedChunk):
+                self.packed -= len(chunk)
+            self._front.extend(chunk)
         return self._front
 
     def __iter__(self) -> Iterator[Delivery]:
-        """All, in order; those in a page as objects of the moment, good for reading only."""
+        """All, in order; those in a chunk as objects of the moment, good for reading only."""
         yield from self._front
-        for page in self._pages:
-            yield from page
+        for chunk in self._chunks:
+            yield from chunk
 
     def after(self, order: int, count: int) -> list[Delivery]:
-        """The first `count` behind that order; those in a page as objects of the moment."""
+        """The first `count` behind that order; those in a chunk as objects of the moment."""
         found = behind(self._front, order, count)
         if len(found) < count:
-            start = bisect_right(self._pages, order, key=_last)
-            for page in islice(self._pages, start, None):
-                found.extend(page.after(order, count - len(found)))
+            start = bisect_right(self._chunks, order, key=_last)
+            for chunk in islice(self._chunks, start, None):
+                found.extend(chunk.after(order, count - len(found)))
                 if len(found) >= count:
                     break
         return found
@@ -137,75 +137,75 @@ class Pages:
     def runs(self, order: int, clean: bool) -> Iterator[Run]:
         """All behind that order, and perhaps some before; `clean`: all of them are READY."""
         if self._front and self._front[-1].order > order:
-            yield run_of(Piece(list(self._front)), clean)
-        start = bisect_right(self._pages, order, key=_last)
-        for page in islice(self._pages, start, None):
-            if isinstance(page, Page):
-                yield Run(page.orders, page.last, 0)
+            yield run_of(Chunk(list(self._front)), clean)
+        start = bisect_right(self._chunks, order, key=_last)
+        for chunk in islice(self._chunks, start, None):
+            if isinstance(chunk, PackedChunk):
+                yield Run(chunk.orders, chunk.last, 0)
             else:
-                yield run_of(page, clean)
+                yield run_of(chunk, clean)
 
     def find(self, order: int) -> Delivery | None:
         """The one with that order, whatever its state."""
         if self._front and self._front[-1].order >= order:
             return at(self._front, order)
-        place = bisect_left(self._pages, order, key=_last)
-        if place == len(self._pages):
+        place = bisect_left(self._chunks, order, key=_last)
+        if place == len(self._chunks):
             return None
-        return self._pages[place].find(order)
+        return self._chunks[place].find(order)
 
     def last(self) -> int:
         """The order of the last one, 0 if there is none."""
-        if self._pages:
-            return _last(self._pages[-1])
+        if self._chunks:
+            return _last(self._chunks[-1])
         return self._front[-1].order if self._front else 0
 
     def remove(self, sequence: int) -> bool:
-        """Take one out of its page; False if it is in none."""
-        place = bisect_left(self._pages, sequence, key=_last)
-        if place < len(self._pages):
-            page = self._pages[place]
-            if isinstance(page, Page) and page.remove(sequence):
+        """Take one out of its chunk; False if it is in none."""
+        place = bisect_left(self._chunks, sequence, key=_last)
+        if place < len(self._chunks):
+            chunk = self._chunks[place]
+            if isinstance(chunk, PackedChunk) and chunk.remove(sequence):
                 self.packed -= 1
-                if not page:
-                    del self._pages[place]
+                if not chunk:
+                    del self._chunks[place]
                 return True
         return False
 
     def discard(self, order: int) -> bool:
         """Take one out, wherever it is but in the front; False if it is not there."""
-        place = bisect_left(self._pages, order, key=_last)
-        if place == len(self._pages):
+        place = bisect_left(self._chunks, order, key=_last)
+        if place == len(self._chunks):
             return False
-        page = self._pages[place]
-        if not page.remove(order):
+        chunk = self._chunks[place]
+        if not chunk.remove(order):
             return False
-        if isinstance(page, Page):
+        if isinstance(chunk, PackedChunk):
             self.packed -= 1
-        if not page:
-            del self._pages[place]
+        if not chunk:
+            del self._chunks[place]
         return True
 
     @property
     def empty(self) -> bool:
         """Nothing is there."""
-        return not self._front and not self._pages
+        return not self._front and not self._chunks
 
     def compact(self) -> int:
         """Forget the objects that are no longer READY. Returns how many deliveries are left."""
         self._front = deque(ready_of(self._front))
         left = len(self._front) + self.packed
-        pages: deque[Page | Piece] = deque()
-        for page in self._pages:
-            if isinstance(page, Page):
-                if page:
-                    pages.append(page)
+        chunks: deque[PackedChunk | Chunk] = deque()
+        for chunk in self._chunks:
+            if isinstance(chunk, PackedChunk):
+                if chunk:
+                    chunks.append(chunk)
             else:
-                ready = ready_of(page)
+                ready = ready_of(chunk)
                 left += len(ready)
                 if ready:
-                    pages.append(Piece(ready))
-        self._pages = pages
+                    chunks.append(Chunk(ready))
+        self._chunks = chunks
         return left
 
 
@@ -227,8 +227,8 @@ def _order(delivery: Delivery) -> int:
     return delivery.order
 
 
-def _last(page: Page | Piece) -> int:
-    return page.last
+def _last(chunk: PackedChunk | Chunk) -> int:
+    return chunk.last
 
 
 def oldest(line: deque[Delivery], count: int) -> tuple[list[Delivery], int]:
@@ -238,9 +238,9 @@ def oldest(line: deque[Delivery], count: int) -> tuple[list[Delivery], int]:
     return ready, count - len(ready)
 
 
-def chained(older: Pages | None, line: Iterable[Delivery] | None) -> Iterator[Delivery]:
+def chained(backlog: Backlog | None, line: Iterable[Delivery] | None) -> Iterator[Delivery]:
     """A whole line: its older part, if it has one, and the rest."""
-    if older is not None:
-        yield from older
+    if backlog is not None:
+        yield from backlog
     if line is not None:
         yield from line

@@ -22,7 +22,7 @@ STEPS: Final = 100
 """Shares to a round."""
 
 
-class Gauges:
+class DepthSampler:
     """See the module."""
 
     __slots__ = ("_core", "_delay", "_destinations", "_interval", "_left", "_share")
@@ -66,9 +66,9 @@ class Gauges:
                 self.look(destination)
 
     def _tell(self, destination: Destination, standing: tuple[int, int, int]) -> None:
-        if self._core.notes.suspended:
+        if self._core.event_recorder.suspended:
             return  # the first round after that reports every change since
         known = destination.number and not destination.temporary and not destination.removed
-        if known and destination.gauged != standing:
-            destination.gauged = standing
-            self._core.notes.gauge(destination, *standing)
+        if known and destination.recorded_depth != standing:
+            destination.recorded_depth = standing
+            self._core.event_recorder.record_depth(destination, *standing)

@@ -6,7 +6,7 @@ from pathlib import Path
 
 from sluicemq.broker import Broker, ManualClock
 from sluicemq.broker.delivery import RECORDED, Delivery
-from sluicemq.broker.notes import Notes
+from sluicemq.broker.event_recorder import EventRecorder
 from sluicemq.journal import Cause, FileJournal, JournalOptions
 from sluicemq.journal.format import (
     MAX_SETTLED,
@@ -43,7 +43,7 @@ class QuietJournal(MemoryJournal):
         super().commit(sync)
 
 
-class NotesRig(Rig):
+class EventRecorderRig(Rig):
     def __init__(self) -> None:
         self.disk = QuietJournal()
         super().__init__(journal=self.disk)
@@ -58,7 +58,7 @@ class NotesRig(Rig):
 
 
 def test_deliveries_are_no_reason_to_write_before_the_delay() -> None:
-    rig = NotesRig()
+    rig = EventRecorderRig()
     queue = rig.queue()
     sent = rig.send(queue, "a", "b")
     reader = rig.read(queue)
@@ -75,7 +75,7 @@ def test_deliveries_are_no_reason_to_write_before_the_delay() -> None:
 
 
 def test_a_turn_that_writes_takes_deliveries_along_each_turns_in_a_record() -> None:
-    rig = NotesRig()
+    rig = EventRecorderRig()
     queue = rig.queue()
     other = rig.queue("other")
     sent = rig.send(queue, "a", "b", "c")
@@ -98,7 +98,7 @@ def test_a_turn_that_writes_takes_deliveries_along_each_turns_in_a_record() -> N
 
 
 def test_the_delivery_comes_before_what_settles_it() -> None:
-    rig = NotesRig()
+    rig = EventRecorderRig()
     queue = rig.queue(max_attempts=2, dead_letter=True)
     reader = rig.read(queue)
     [acked] = rig.send(queue, "acked")
@@ -142,7 +142,7 @@ def test_the_delivery_comes_before_what_settles_it() -> None:
 
 def test_no_unit_is_ended_by_a_delivery() -> None:
     """A dead letter and the end of what it was made of are one unit."""
-    rig = NotesRig()
+    rig = EventRecorderRig()
     queue = rig.queue(max_attempts=1, dead_letter=True)
     reader = rig.read(queue)
     rig.send(queue, "dead")
@@ -160,7 +160,7 @@ def test_no_unit_is_ended_by_a_delivery() -> None:
 
 
 def test_later_deliveries_are_told_with_their_number() -> None:
-    rig = NotesRig()
+    rig = EventRecorderRig()
     queue = rig.queue()
     first, second = rig.send(queue, "a", "b")
     reader = rig.read(queue)
@@ -177,7 +177,7 @@ def test_later_deliveries_are_told_with_their_number() -> None:
 
 
 def test_only_what_the_journal_sees_the_end_of_is_told() -> None:
-    rig = NotesRig()
+    rig = EventRecorderRig()
     queue, topic = rig.queue(), rig.topic()
     subscription = rig.broker.subscribe(topic, "s")
     rig.read(queue)
@@ -192,7 +192,7 @@ def test_only_what_the_journal_sees_the_end_of_is_told() -> None:
 
 
 def test_a_broker_that_stops_leaves_nothing_untold() -> None:
-    rig = NotesRig()
+    rig = EventRecorderRig()
     queue = rig.queue()
     sent = rig.send(queue, "a")
     rig.read(queue)
@@ -205,29 +205,29 @@ def test_a_broker_that_stops_leaves_nothing_untold() -> None:
 def test_deliveries_may_be_switched_off(tmp_path: Path) -> None:
     journal = FileJournal.open(tmp_path, JournalOptions(deliveries=False, gauge_interval=0))
     broker = Broker(journal, ManualClock())
-    assert not broker.core.notes.recording
+    assert not broker.core.event_recorder.recording
     assert broker.deadline() == 1 << 62
     journal.close()
 
 
 def test_a_long_list_becomes_several_records() -> None:
-    rig = NotesRig()
+    rig = EventRecorderRig()
     queue = rig.queue()
     rig.send(queue, "a")
-    notes = Notes(rig.disk, rig.clock)
+    event_recorder = EventRecorder(rig.disk, rig.clock)
     deliveries = [
         Delivery(queue.queue, sequence, None, 4, 1, RECORDED, 0, 0)
         for sequence in range(MAX_SETTLED + 2)
     ]
     for delivery in deliveries:
         delivery.attempts = 1
-    notes.deliver(queue.queue, deliveries)
-    assert notes.end_turn()
+    event_recorder.deliver(queue.queue, deliveries)
+    assert event_recorder.end_iteration()
     for delivery in deliveries:
         delivery.attempts = 5
-    notes.deliver(queue.queue, deliveries)
-    notes.write()
-    assert not notes.end_turn()
+    event_recorder.deliver(queue.queue, deliveries)
+    event_recorder.write()
+    assert not event_recorder.end_iteration()
     rig.broker.flush()
     records = [r for r in rig.disk.read_from(0) if r.lists_messages]
     sizes: list[tuple[int, int]] = [(r.type, len(r.sequences)) for r in records]

@@ -13,7 +13,7 @@ if TYPE_CHECKING:
     from sluicemq.broker.delivery import Delivery
 
 
-class Piece:
+class Chunk:
     """See the module. Who has one sees to it that it is not empty."""
 
     __slots__ = ("deliveries", "orders")
@@ -58,9 +58,9 @@ class Piece:
         del self.orders[place], self.deliveries[place]
         return True
 
-    def split(self, place: int) -> Piece:
+    def split(self, place: int) -> Chunk:
         """Keep those before the place, and return the others."""
-        others = Piece(self.deliveries[place:])
+        others = Chunk(self.deliveries[place:])
         del self.deliveries[place:], self.orders[place:]
         return others
 
@@ -97,9 +97,9 @@ class Run:
         self.cost = cost
 
 
-def run_of(piece: Piece, clean: bool) -> Run:
+def run_of(chunk: Chunk, clean: bool) -> Run:
     """`clean`: all of them are READY."""
-    return Run(piece.orders if clean else piece.ready(), piece.last, 0 if clean else len(piece))
+    return Run(chunk.orders if clean else chunk.ready(), chunk.last, 0 if clean else len(chunk))
 
 
 def ready_of(deliveries: Iterable[Delivery]) -> list[Delivery]:
