@@ -13,9 +13,9 @@ from urllib.parse import parse_qs, urlsplit
 
 import pytest
 
-from sluicemq.cli.api import Api, Refused, below, destination, named
-from sluicemq.cli.choosing import carry_out
+from sluicemq.cli.api import Api, ApiRefused, below, destination, named
 from sluicemq.cli.console import UsageError
+from sluicemq.cli.message_selection import run_action
 from sluicemq.model.destination import Address, Kind
 from sluicemq.model.errors import (
     AccessDenied,
@@ -153,9 +153,9 @@ def test_the_first_of_a_list(api: Api, stub: Stub) -> None:
         (401, "authentication-missing", AuthenticationMissing, "--user"),
         (401, "authentication-failed", AuthenticationFailed, "--token-file"),
         (403, "forbidden", AccessDenied, "permissions grant"),
-        (404, "destination-not-found", Refused, "sluicemq queues"),
-        (409, "refused", Refused, ""),
-        (500, "internal-error", Refused, ""),
+        (404, "destination-not-found", ApiRefused, "sluicemq queues"),
+        (409, "refused", ApiRefused, ""),
+        (500, "internal-error", ApiRefused, ""),
     ],
 )
 def test_refusals_say_what_where_and_what_next(
@@ -166,7 +166,7 @@ def test_refusals_say_what_where_and_what_next(
         api.get("/things")
     assert str(caught.value) == f"{api.where}: shop may not do that"
     assert advice in "".join(getattr(caught.value, "__notes__", [""]))
-    if isinstance(caught.value, Refused):
+    if isinstance(caught.value, ApiRefused):
         assert (caught.value.status, caught.value.code) == (status, code)
         assert caught.value.document["error"]["code"] == code
 
@@ -205,7 +205,7 @@ def test_lines_come_one_by_one(api: Api, stub: Stub) -> None:
     stub.answers = [(200, b'{"n": 1}\n{"n": 2}\n')]
     assert [line["n"] for line in api.lines("/backup", {})] == [1, 2]
     stub.answers = [(409, refusal("refused", "no"))]
-    with pytest.raises(Refused, match="no"):
+    with pytest.raises(ApiRefused, match="no"):
         list(api.lines("/backup", {}))
 
 
@@ -231,7 +231,7 @@ def test_what_is_done_in_parts_is_asked_for_until_it_is_through(api: Api, stub: 
         (200, json.dumps({"done": 2, "failed": [failed], "next": "c1"}).encode()),
         (200, json.dumps({"done": 1, "failed": [], "next": "c2"}).encode()),
     ]
-    done = carry_out(api, Address(Kind.QUEUE, "q"), "delete", {"all": True}, "deleted", limit=3)
+    done = run_action(api, Address(Kind.QUEUE, "q"), "delete", {"all": True}, "deleted", limit=3)
     assert done.document == {"done": 3, "failed": [failed]}
     assert done.code == 1
     bodies = [json.loads(body) for _, _, body in stub.requests]

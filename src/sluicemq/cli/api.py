@@ -40,7 +40,7 @@ Query = Mapping[str, str | int | bool | None]
 """Parameters; those that are None are left out."""
 
 
-class Refused(RequestRefused):
+class ApiRefused(RequestRefused):
     """The broker does not do what was asked for.
 
     status    of HTTP
@@ -48,8 +48,8 @@ class Refused(RequestRefused):
     document  the answer, if it is a JSON object
     """
 
-    def __init__(self, said: str, status: int, code: str, document: dict[str, Any]) -> None:
-        super().__init__(said)
+    def __init__(self, message: str, status: int, code: str, document: dict[str, Any]) -> None:
+        super().__init__(message)
         self.status = status
         self.code = code
         self.document = document
@@ -112,7 +112,7 @@ class Api:
     """One connection to the API; it belongs to one thread. Closed by `close` or `with`.
 
     All requests raise ConnectionLost when nobody answers, AuthenticationMissing,
-    AuthenticationFailed, AccessDenied, and Refused for all other errors. What is to be done about
+    AuthenticationFailed, AccessDenied, and ApiRefused for all other errors. What is to be done about
     it is in the error's notes.
     """
 
@@ -250,8 +250,8 @@ class Api:
         return noted(error, "Does it run, and has it a listener http:// there?")
 
     def _refused(self, answer: Answer) -> SluiceError:
-        code, said = said_in(answer)
-        told = f"{self.where}: {said}"
+        code, message = said_in(answer)
+        told = f"{self.where}: {message}"
         if answer.status == 401:
             kind = AuthenticationMissing if code == "authentication-missing" else None
             return noted(
@@ -260,14 +260,14 @@ class Api:
             )
         if answer.status == 403:
             denied = AccessDenied(told)
-            return noted(denied, _PERMIT) if " may not " in said else denied
+            return noted(denied, _PERMIT) if " may not " in message else denied
         if not code:
             return self._stranger()
         try:
             document = msgspec.json.decode(answer.body, type=dict[str, Any])
         except (msgspec.MsgspecError, UnicodeDecodeError):
             document = {}
-        error = Refused(told, answer.status, code, document)
+        error = ApiRefused(told, answer.status, code, document)
         return noted(error, _ADVICE[code]) if code in _ADVICE else error
 
 

@@ -103,7 +103,7 @@ _CONFIG = Annotated[
 ]
 
 
-class Place(NamedTuple):
+class BrokerLocation(NamedTuple):
     """What the options of a command say; those not given are None."""
 
     url: str | None = None
@@ -212,7 +212,7 @@ def _is_far(host: str) -> bool:
         return host != "localhost"
 
 
-def place_options(login: Any = PasswordFileOption) -> dict[str, Any]:
+def location_options(login: Any = PasswordFileOption) -> dict[str, Any]:
     """The options by their parameters; `login` is that of the password."""
     return {
         "url": UrlOption,
@@ -225,7 +225,7 @@ def place_options(login: Any = PasswordFileOption) -> dict[str, Any]:
     }
 
 
-def place_of(given: dict[str, Any]) -> Place:
+def location_of(given: dict[str, Any]) -> BrokerLocation:
     """Take what `place_options` are set to out of the arguments of a command."""
-    found = {name: given.pop(name) for name in place_options()}
-    return Place(user=found.pop("user_name"), **found)
+    found = {name: given.pop(name) for name in location_options()}
+    return BrokerLocation(user=found.pop("user_name"), **found)
