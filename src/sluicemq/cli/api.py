@@ -112,8 +112,8 @@ class Api:
     """One connection to the API; it belongs to one thread. Closed by `close` or `with`.
 
     All requests raise ConnectionLost when nobody answers, AuthenticationMissing,
-    AuthenticationFailed, AccessDenied, and ApiRefused for all other errors. What is to be done about
-    it is in the error's notes.
+    AuthenticationFailed, AccessDenied, and ApiRefused for all other errors. The error's notes tell
+    how to resolve it.
     """
 
     def __init__(self, target: Target, patience: float = TIMEOUT) -> None:
