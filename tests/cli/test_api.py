@@ -24,7 +24,7 @@ from sluicemq.model.errors import (
     ConnectionLost,
     SluiceError,
 )
-from sluicemq.pipeline.remote import Target
+from sluicemq.pipeline.http_client import HttpTarget
 
 
 class Stub:
@@ -82,7 +82,7 @@ def stub(tmp_path: Path) -> Iterator[Stub]:
 
 @pytest.fixture
 def api(stub: Stub, tmp_path: Path) -> Iterator[Api]:
-    with Api(Target("localhost", 0, path=str(tmp_path / "s")), patience=5) as api:
+    with Api(HttpTarget("localhost", 0, path=str(tmp_path / "s")), patience=5) as api:
         yield api
 
 
@@ -216,12 +216,12 @@ def test_text_that_is_not_utf_8_is_a_mistake_of_the_command_line(api: Api) -> No
 
 def test_nobody_answers(tmp_path: Path) -> None:
     with pytest.raises(ConnectionLost, match=r"no broker answers at .*/none: No such file") as lost:
-        Api(Target("localhost", 0, path=str(tmp_path / "none"))).get("/a")
+        Api(HttpTarget("localhost", 0, path=str(tmp_path / "none"))).get("/a")
     assert "sluicemq serve" in lost.value.__notes__[0]
     with pytest.raises(
         ConnectionLost, match=r"no broker answers at http://127\.0\.0\.1:1: "
     ) as lost:
-        Api(Target("127.0.0.1", 1)).get("/a")
+        Api(HttpTarget("127.0.0.1", 1)).get("/a")
     assert "listener" in lost.value.__notes__[0]
 
 

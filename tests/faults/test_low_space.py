@@ -17,7 +17,7 @@ import pytest
 from sluicemq.cli.api import Api
 from sluicemq.cli.local import LocalBroker
 from sluicemq.model.errors import ClientError, RequestRefused
-from sluicemq.pipeline.remote import Target
+from sluicemq.pipeline.http_client import HttpTarget
 from sluicemq.protocols.jmq.client import ApiRefused, BlockingJmqClient, Status
 from sluicemq.protocols.msglite.client import BlockingMsgliteClient
 from sluicemq.protocols.phpmq.client import BlockingPhpmqClient
@@ -77,7 +77,9 @@ class Machine:
         wait_until(lambda: self.alarm() == alarm)
 
     def http(self) -> Api:
-        return Api(Target("localhost", 0, path=str(self.broker.directory / "admin.sock")), SECONDS)
+        return Api(
+            HttpTarget("localhost", 0, path=str(self.broker.directory / "admin.sock")), SECONDS
+        )
 
 
 class MountedMachine(Machine):

@@ -4,8 +4,8 @@
         for queue in api.items("/destinations", kind="queue"):
             ...
 
-It is made of the `Line` that the tasks of Spark use: what a command sends is small, and http.client
-is there, while an HTTP library would take longer to load than the request takes.
+It is made of the `HttpConnection` that the tasks of Spark use: what a command sends is small, and
+http.client is there, while an HTTP library would take longer to load than the request takes.
 """
 
 from __future__ import annotations
@@ -29,7 +29,13 @@ from sluicemq.model.errors import (
     RequestRefused,
     SluiceError,
 )
-from sluicemq.pipeline.remote import TIMEOUT, Answer, Line, Target, said_in
+from sluicemq.pipeline.http_client import (
+    TIMEOUT,
+    HttpConnection,
+    HttpResponse,
+    HttpTarget,
+    error_in,
+)
 
 PREFIX: Final = "/api/v1"
 PAGE_SIZE: Final = 500
@@ -116,10 +122,10 @@ class Api:
     how to resolve it.
     """
 
-    def __init__(self, target: Target, patience: float = TIMEOUT) -> None:
+    def __init__(self, target: HttpTarget, patience: float = TIMEOUT) -> None:
         """`patience`: seconds for the next bytes of an answer to come."""
         self._target = target
-        self._line = Line(target, patience)
+        self._line = HttpConnection(target, patience)
 
     @property
     def where(self) -> str:
@@ -151,7 +157,7 @@ class Api:
             self._line.send("POST", *_request(path, {}, body))
             status, lines = self._line.receive_lines()
             if status >= 400:
-                raise self._refused(Answer(status, {}, b"".join(lines)))
+                raise self._refused(HttpResponse(status, {}, b"".join(lines)))
             for line in lines:
                 yield self._decoded(line)
         except (OSError, http.client.HTTPException) as fault:
@@ -193,7 +199,7 @@ class Api:
 
     def _exchange(
         self, method: str, path: str | Resource, query: Query, body: Any = None
-    ) -> Answer:
+    ) -> HttpResponse:
         request = (method, *_request(path, query, body))
         # what was kept open may have been closed meanwhile; only what changes nothing is repeated
         again = self._line.connected and method == "GET"
@@ -211,7 +217,7 @@ class Api:
                 raise self._refused(answer)
             return answer
 
-    def _document(self, answer: Answer) -> Any:
+    def _document(self, answer: HttpResponse) -> Any:
         return self._decoded(answer.body) if answer.body else None
 
     def _decoded(self, text: bytes) -> Any:
@@ -249,8 +255,8 @@ class Api:
             )
         return noted(error, "Does it run, and has it a listener http:// there?")
 
-    def _refused(self, answer: Answer) -> SluiceError:
-        code, message = said_in(answer)
+    def _refused(self, answer: HttpResponse) -> SluiceError:
+        code, message = error_in(answer)
         told = f"{self.where}: {message}"
         if answer.status == 401:
             kind = AuthenticationMissing if code == "authentication-missing" else None

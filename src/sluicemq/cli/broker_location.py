@@ -21,7 +21,7 @@ import typer
 from sluicemq.cli.console import UsageError, err
 from sluicemq.cli.serve import load_flags
 from sluicemq.model.errors import ConfigurationError
-from sluicemq.pipeline.remote import Target, authorization, target
+from sluicemq.pipeline.http_client import HttpTarget, authorization, target
 from sluicemq.server.loading import CONFIG_VARIABLE
 
 PANEL: Final = "Which broker, and as whom"
@@ -114,7 +114,7 @@ class BrokerLocation(NamedTuple):
     config: Path | None = None
     data_dir: Path | None = None
 
-    def target(self) -> Target:
+    def target(self) -> HttpTarget:
         """Which broker, and as whom; asks for a password where one is missing. Raises
         UsageError."""
         url = self.url
@@ -130,7 +130,7 @@ class BrokerLocation(NamedTuple):
                     f"--{option.replace('_', '-')} goes with --url; the socket in the data "
                     "directory asks nobody who they are"
                 )
-        return Target("localhost", 0, path=str(self.socket()))
+        return HttpTarget("localhost", 0, path=str(self.socket()))
 
     @property
     def local(self) -> bool:
@@ -142,7 +142,7 @@ class BrokerLocation(NamedTuple):
         """Of the broker of the data directory that is meant."""
         return load_flags(self.config, self.data_dir).config.admin_socket
 
-    def _by_url(self, url: str) -> Target:
+    def _by_url(self, url: str) -> HttpTarget:
         try:
             found = target({"url": url})
         except ConfigurationError as error:
