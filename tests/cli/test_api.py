@@ -13,9 +13,9 @@ from urllib.parse import parse_qs, urlsplit
 
 import pytest
 
-from sluicemq.cli.api import Api, Refused, below, destination, named
-from sluicemq.cli.choosing import carry_out
+from sluicemq.cli.api import Api, ApiRefused, below, destination, named
 from sluicemq.cli.console import UsageError
+from sluicemq.cli.message_selection import run_action
 from sluicemq.model.destination import Address, Kind
 from sluicemq.model.errors import (
     AccessDenied,
@@ -24,7 +24,7 @@ from sluicemq.model.errors import (
     ConnectionLost,
     SluiceError,
 )
-from sluicemq.pipeline.remote import Target
+from sluicemq.pipeline.http_client import HttpTarget
 
 
 class Stub:
@@ -82,7 +82,7 @@ def stub(tmp_path: Path) -> Iterator[Stub]:
 
 @pytest.fixture
 def api(stub: Stub, tmp_path: Path) -> Iterator[Api]:
-    with Api(Target("localhost", 0, path=str(tmp_path / "s")), patience=5) as api:
+    with Api(HttpTarget("localhost", 0, path=str(tmp_path / "s")), patience=5) as api:
         yield api
 
 
@@ -153,9 +153,9 @@ def test_the_first_of_a_list(api: Api, stub: Stub) -> None:
         (401, "authentication-missing", AuthenticationMissing, "--user"),
         (401, "authentication-failed", AuthenticationFailed, "--token-file"),
         (403, "forbidden", AccessDenied, "permissions grant"),
-        (404, "destination-not-found", Refused, "sluicemq queues"),
-        (409, "refused", Refused, ""),
-        (500, "internal-error", Refused, ""),
+        (404, "destination-not-found", ApiRefused, "sluicemq queues"),
+        (409, "refused", ApiRefused, ""),
+        (500, "internal-error", ApiRefused, ""),
     ],
 )
 def test_refusals_say_what_where_and_what_next(
@@ -166,7 +166,7 @@ def test_refusals_say_what_where_and_what_next(
         api.get("/things")
     assert str(caught.value) == f"{api.where}: shop may not do that"
     assert advice in "".join(getattr(caught.value, "__notes__", [""]))
-    if isinstance(caught.value, Refused):
+    if isinstance(caught.value, ApiRefused):
         assert (caught.value.status, caught.value.code) == (status, code)
         assert caught.value.document["error"]["code"] == code
 
@@ -205,7 +205,7 @@ def test_lines_come_one_by_one(api: Api, stub: Stub) -> None:
     stub.answers = [(200, b'{"n": 1}\n{"n": 2}\n')]
     assert [line["n"] for line in api.lines("/backup", {})] == [1, 2]
     stub.answers = [(409, refusal("refused", "no"))]
-    with pytest.raises(Refused, match="no"):
+    with pytest.raises(ApiRefused, match="no"):
         list(api.lines("/backup", {}))
 
 
@@ -216,12 +216,12 @@ def test_text_that_is_not_utf_8_is_a_mistake_of_the_command_line(api: Api) -> No
 
 def test_nobody_answers(tmp_path: Path) -> None:
     with pytest.raises(ConnectionLost, match=r"no broker answers at .*/none: No such file") as lost:
-        Api(Target("localhost", 0, path=str(tmp_path / "none"))).get("/a")
+        Api(HttpTarget("localhost", 0, path=str(tmp_path / "none"))).get("/a")
     assert "sluicemq serve" in lost.value.__notes__[0]
     with pytest.raises(
         ConnectionLost, match=r"no broker answers at http://127\.0\.0\.1:1: "
     ) as lost:
-        Api(Target("127.0.0.1", 1)).get("/a")
+        Api(HttpTarget("127.0.0.1", 1)).get("/a")
     assert "listener" in lost.value.__notes__[0]
 
 
@@ -231,7 +231,7 @@ def test_what_is_done_in_parts_is_asked_for_until_it_is_through(api: Api, stub: 
         (200, json.dumps({"done": 2, "failed": [failed], "next": "c1"}).encode()),
         (200, json.dumps({"done": 1, "failed": [], "next": "c2"}).encode()),
     ]
-    done = carry_out(api, Address(Kind.QUEUE, "q"), "delete", {"all": True}, "deleted", limit=3)
+    done = run_action(api, Address(Kind.QUEUE, "q"), "delete", {"all": True}, "deleted", limit=3)
     assert done.document == {"done": 3, "failed": [failed]}
     assert done.code == 1
     bodies = [json.loads(body) for _, _, body in stub.requests]

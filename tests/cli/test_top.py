@@ -14,7 +14,7 @@ import pytest
 
 from sluicemq.cli.keyboard import named
 from sluicemq.cli.tables import age, size, sparkline
-from sluicemq.cli.top import VIEWS, Choice
+from sluicemq.cli.top import VIEWS, ViewState
 from tests.cli.conftest import Run, RunningBroker
 
 
@@ -77,7 +77,7 @@ def test_keys_have_names() -> None:
 
 
 def test_keys_change_what_is_looked_at() -> None:
-    choice = Choice()
+    choice = ViewState()
     assert choice.press("s")
     assert (choice.sort, choice.ascending) == ("name", True)
     choice.press("S")
@@ -107,7 +107,7 @@ def test_keys_change_what_is_looked_at() -> None:
 
 
 def test_a_filter_is_typed() -> None:
-    choice = Choice(page=3)
+    choice = ViewState(page=3)
     for key in ["/", "o", "q", "x", "backspace"]:
         assert choice.press(key)
     assert (choice.filter, choice.typing, choice.over, choice.page) == ("oq", True, False, 1)
@@ -186,7 +186,7 @@ def test_watching_in_a_pipe(
         if len(times) == 2:
             raise KeyboardInterrupt
 
-    monkeypatch.setattr("sluicemq.cli.asking.time.sleep", sleep)
+    monkeypatch.setattr("sluicemq.cli.command_helpers.time.sleep", sleep)
     result = run("queues", "none*", "--watch", "--json", *broker.where)
     assert result.code == 0
     assert [json.loads(line) for line in result.out.splitlines()] == [[], []]

@@ -184,7 +184,8 @@ def dump_fields() -> Uses:
     """Return the fields of `journal dump --json`."""
     text = (ROOT / "cli" / "journal.py").read_text("utf-8")
     body = text[text.index("def describe_entry(") : text.index("def _line(")]
-    found = re.findall(r'^        "(\w+)":|shown\["(\w+)"\]|yield "(\w+)"|"(\w+)"[,)]', body, re.M)
+    pattern = r'^        "(\w+)":|document\["(\w+)"\]|yield "(\w+)"|"(\w+)"[,)]'
+    found = re.findall(pattern, body, re.M)
     return _plain(name for groups in found for name in groups if name)
 
 

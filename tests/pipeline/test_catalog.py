@@ -11,8 +11,8 @@ from sluicemq.model.errors import ConfigurationError
 from sluicemq.pipeline.datasource import SluiceSource
 from sluicemq.pipeline.sink import options as sink
 from sluicemq.pipeline.sink.columns import COLUMNS, DEFAULT_SCHEMA, places
+from sluicemq.pipeline.source.journal_storage import local_path
 from sluicemq.pipeline.source.options import parse_options
-from sluicemq.pipeline.source.places import local_path
 
 URL = "http://broker:7680"
 PROPERTIES = {

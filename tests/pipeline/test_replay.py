@@ -16,7 +16,7 @@ from sluicemq.broker.selectors import compile_selector
 from sluicemq.cli.local import LocalBroker
 from sluicemq.model.errors import ConfigurationError, RequestRefused
 from sluicemq.model.message import BodyKind
-from sluicemq.pipeline.replay import Pace, replay
+from sluicemq.pipeline.replay import ReplaySchedule, replay
 from sluicemq.pipeline.schema import TIME
 from tests.pipeline.sink.witness import published
 
@@ -144,7 +144,7 @@ def test_what_is_no_table_of_messages(spark: SparkSession) -> None:
         replay(spark.range(3), "http://localhost", "q")
 
 
-def due(pace: Pace, seconds: list[float | None]) -> list[tuple[int, float | None]]:
+def due(pace: ReplaySchedule, seconds: list[float | None]) -> list[tuple[int, float | None]]:
     """Pieces of a batch of messages from these times: how many rows, and when they are due."""
     micros = [None if each is None else int(each * 1e6) for each in seconds]
     batch = pa.RecordBatch.from_arrays([pa.array(micros, TIME)], ["published"])
@@ -152,14 +152,14 @@ def due(pace: Pace, seconds: list[float | None]) -> list[tuple[int, float | None
 
 
 def test_a_rate_makes_windows() -> None:
-    pace = Pace(rate=20, pace=None)
+    pace = ReplaySchedule(rate=20, pace=None)
     assert due(pace, [0] * 5) == [(2, 0), (2, 0.1), (1, 0.2)]
     assert due(pace, [0] * 2) == [(1, None), (1, 0.3)]
-    assert due(Pace(None, None), [0, 5]) == [(2, None)]
+    assert due(ReplaySchedule(None, None), [0, 5]) == [(2, None)]
 
 
 def test_a_pace_keeps_the_pauses() -> None:
     """Half of them at twice the pace; a clock that went back makes none."""
-    pace = Pace(rate=None, pace=2)
+    pace = ReplaySchedule(rate=None, pace=2)
     assert due(pace, [100, 100.05, None, 110]) == [(3, 0), (1, 5)]
     assert due(pace, [90, None, 120]) == [(2, None), (1, 10)]

@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Any, NamedTuple, Protocol
 
 from sluicemq.cli.api import Api, below
-from sluicemq.cli.place import Place
+from sluicemq.cli.broker_location import BrokerLocation
 from sluicemq.cli.serve import load_flags
 from sluicemq.model.access import Operation, Permission
 from sluicemq.model.errors import AccessDenied
@@ -99,13 +99,13 @@ class Accounts(Protocol):
 
 
 @contextmanager
-def accounts_at(place: Place) -> Iterator[Accounts]:
+def accounts_at(place: BrokerLocation) -> Iterator[Accounts]:
     """The users of the broker that is meant."""
     if place.local and not _answers(place.socket()):
-        yield InFile(load_flags(place.config, place.data_dir).config)
+        yield FileAccounts(load_flags(place.config, place.data_dir).config)
         return
     with Api(place.target()) as api:
-        yield OverApi(api)
+        yield ApiAccounts(api)
 
 
 def _answers(path: Path) -> bool:
@@ -120,7 +120,7 @@ def _answers(path: Path) -> bool:
     return True
 
 
-class OverApi:
+class ApiAccounts:
     """See Accounts."""
 
     def __init__(self, api: Api) -> None:
@@ -197,7 +197,7 @@ class OverApi:
         self._api.delete(below("/users", name) / "roles" / role)
 
 
-class InFile:
+class FileAccounts:
     """See Accounts. Changes are made in the name of whoever runs the command."""
 
     def __init__(self, config: Config) -> None:

@@ -4,8 +4,8 @@
         for queue in api.items("/destinations", kind="queue"):
             ...
 
-It is made of the `Line` that the tasks of Spark use: what a command sends is small, and http.client
-is there, while an HTTP library would take longer to load than the request takes.
+It is made of the `HttpConnection` that the tasks of Spark use: what a command sends is small, and
+http.client is there, while an HTTP library would take longer to load than the request takes.
 """
 
 from __future__ import annotations
@@ -29,7 +29,13 @@ from sluicemq.model.errors import (
     RequestRefused,
     SluiceError,
 )
-from sluicemq.pipeline.remote import TIMEOUT, Answer, Line, Target, said_in
+from sluicemq.pipeline.http_client import (
+    TIMEOUT,
+    HttpConnection,
+    HttpResponse,
+    HttpTarget,
+    error_in,
+)
 
 PREFIX: Final = "/api/v1"
 PAGE_SIZE: Final = 500
@@ -40,7 +46,7 @@ Query = Mapping[str, str | int | bool | None]
 """Parameters; those that are None are left out."""
 
 
-class Refused(RequestRefused):
+class ApiRefused(RequestRefused):
     """The broker does not do what was asked for.
 
     status    of HTTP
@@ -48,8 +54,8 @@ class Refused(RequestRefused):
     document  the answer, if it is a JSON object
     """
 
-    def __init__(self, said: str, status: int, code: str, document: dict[str, Any]) -> None:
-        super().__init__(said)
+    def __init__(self, message: str, status: int, code: str, document: dict[str, Any]) -> None:
+        super().__init__(message)
         self.status = status
         self.code = code
         self.document = document
@@ -112,14 +118,14 @@ class Api:
     """One connection to the API; it belongs to one thread. Closed by `close` or `with`.
 
     All requests raise ConnectionLost when nobody answers, AuthenticationMissing,
-    AuthenticationFailed, AccessDenied, and Refused for all other errors. What is to be done about
-    it is in the error's notes.
+    AuthenticationFailed, AccessDenied, and ApiRefused for all other errors. The error's notes tell
+    how to resolve it.
     """
 
-    def __init__(self, target: Target, patience: float = TIMEOUT) -> None:
+    def __init__(self, target: HttpTarget, patience: float = TIMEOUT) -> None:
         """`patience`: seconds for the next bytes of an answer to come."""
         self._target = target
-        self._line = Line(target, patience)
+        self._line = HttpConnection(target, patience)
 
     @property
     def where(self) -> str:
@@ -151,7 +157,7 @@ class Api:
             self._line.send("POST", *_request(path, {}, body))
             status, lines = self._line.receive_lines()
             if status >= 400:
-                raise self._refused(Answer(status, {}, b"".join(lines)))
+                raise self._refused(HttpResponse(status, {}, b"".join(lines)))
             for line in lines:
                 yield self._decoded(line)
         except (OSError, http.client.HTTPException) as fault:
@@ -193,7 +199,7 @@ class Api:
 
     def _exchange(
         self, method: str, path: str | Resource, query: Query, body: Any = None
-    ) -> Answer:
+    ) -> HttpResponse:
         request = (method, *_request(path, query, body))
         # what was kept open may have been closed meanwhile; only what changes nothing is repeated
         again = self._line.connected and method == "GET"
@@ -211,7 +217,7 @@ class Api:
                 raise self._refused(answer)
             return answer
 
-    def _document(self, answer: Answer) -> Any:
+    def _document(self, answer: HttpResponse) -> Any:
         return self._decoded(answer.body) if answer.body else None
 
     def _decoded(self, text: bytes) -> Any:
@@ -249,9 +255,9 @@ class Api:
             )
         return noted(error, "Does it run, and has it a listener http:// there?")
 
-    def _refused(self, answer: Answer) -> SluiceError:
-        code, said = said_in(answer)
-        told = f"{self.where}: {said}"
+    def _refused(self, answer: HttpResponse) -> SluiceError:
+        code, message = error_in(answer)
+        told = f"{self.where}: {message}"
         if answer.status == 401:
             kind = AuthenticationMissing if code == "authentication-missing" else None
             return noted(
@@ -260,14 +266,14 @@ class Api:
             )
         if answer.status == 403:
             denied = AccessDenied(told)
-            return noted(denied, _PERMIT) if " may not " in said else denied
+            return noted(denied, _PERMIT) if " may not " in message else denied
         if not code:
             return self._stranger()
         try:
             document = msgspec.json.decode(answer.body, type=dict[str, Any])
         except (msgspec.MsgspecError, UnicodeDecodeError):
             document = {}
-        error = Refused(told, answer.status, code, document)
+        error = ApiRefused(told, answer.status, code, document)
         return noted(error, _ADVICE[code]) if code in _ADVICE else error
 
 

@@ -7,7 +7,7 @@ from typing import Annotated, Final
 import typer
 
 from sluicemq.cli.api import Api
-from sluicemq.cli.asking import Shown, looks
+from sluicemq.cli.command_helpers import QueryResult, query_command
 from sluicemq.cli.tables import Column, Item, moment, table
 
 app = typer.Typer(add_completion=False)
@@ -22,18 +22,18 @@ COLUMNS: Final = (
 )
 
 
-@looks(app, "audit")
+@query_command(app, "audit")
 def audit(
     api: Api,
     limit: Annotated[
         int, typer.Option("--limit", "-n", min=1, max=1000, help="The last so many lines.")
     ] = 50,
-) -> Shown:
+) -> QueryResult:
     """Show the last lines of the audit log: logins, refusals, changes; the latest is the last."""
     found = api.get("/audit", limit=limit)["items"]
     if not found:
-        return Shown([], None, "Nothing has been written down since the broker started.")
-    return Shown(found, table(COLUMNS, reversed(found)))
+        return QueryResult([], None, "Nothing has been written down since the broker started.")
+    return QueryResult(found, table(COLUMNS, reversed(found)))
 
 
 def _rest(item: Item) -> str:

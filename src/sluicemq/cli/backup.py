@@ -16,9 +16,9 @@ import typer
 from rich.progress import BarColumn, DownloadColumn, Progress, TextColumn, TransferSpeedColumn
 
 from sluicemq.cli.api import Api
-from sluicemq.cli.asking import placed
+from sluicemq.cli.broker_location import BrokerLocation
+from sluicemq.cli.command_helpers import broker_command
 from sluicemq.cli.console import Exit, JsonFlag, complain, err, print_json
-from sluicemq.cli.place import Place
 from sluicemq.cli.serve import load_flags
 from sluicemq.cli.tables import Column, moment, number, show, size, table
 from sluicemq.journal.backup import create as create_backup
@@ -51,9 +51,9 @@ BackupArgument = Annotated[
 ]
 
 
-@placed(app, "create", opening=nullcontext)
+@broker_command(app, "create", opening=nullcontext)
 def create(
-    place: Place,
+    place: BrokerLocation,
     directory: Annotated[
         Path,
         typer.Argument(
@@ -122,9 +122,9 @@ def verify(
         raise typer.Exit(Exit.REFUSED)
 
 
-@placed(app, "list", opening=nullcontext)
+@broker_command(app, "list", opening=nullcontext)
 def list_backups(
-    place: Place,
+    place: BrokerLocation,
     directory: Annotated[
         Path | None,
         typer.Argument(metavar="[DIR]", help="Where the backups are; default: the configured."),
@@ -211,7 +211,7 @@ def restore(
 
 
 def _create(
-    place: Place, directory: Path, previous: Path | None, link: bool, rate: int
+    place: BrokerLocation, directory: Path, previous: Path | None, link: bool, rate: int
 ) -> Manifest:
     """Of the files, without the broker's help."""
     config = load_flags(place.config, place.data_dir).config
@@ -242,7 +242,9 @@ def _create(
         )
 
 
-def _ask(place: Place, directory: Path, previous: Path | None, link: bool, rate: int) -> Manifest:
+def _ask(
+    place: BrokerLocation, directory: Path, previous: Path | None, link: bool, rate: int
+) -> Manifest:
     """The broker does it."""
     body: dict[str, Any] = {"directory": str(directory), "link": link, "rate": rate}
     if previous is not None:

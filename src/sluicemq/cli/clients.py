@@ -26,7 +26,7 @@ GRACE: Final = 0.25
 a queue is empty."""
 
 
-class Received(NamedTuple):
+class ReceivedMessage(NamedTuple):
     """A message that has arrived. `settle` tells the broker that it has been dealt with."""
 
     queue: str
@@ -37,13 +37,13 @@ class Received(NamedTuple):
     settle: Callable[[], None]
 
 
-class Connection(Protocol):
+class ClientConnection(Protocol):
     """What `send` and `receive` need of a client. All methods raise ClientError."""
 
     def send(self, body: bytes, ttl: int) -> None:
         """Send to the URL's queue; `ttl` in seconds, 0 = for ever."""
 
-    def receive(self, timeout: float | None) -> Received | None:
+    def receive(self, timeout: float | None) -> ReceivedMessage | None:
         """The next message of the URL's queue; None after `timeout` seconds without one."""
 
     def confirm(self) -> None:
@@ -53,7 +53,7 @@ class Connection(Protocol):
         """End the connection, after what was settled has been sent."""
 
 
-def connect(url: Url, timeout: float, count: int = 0) -> Connection:
+def connect(url: Url, timeout: float, count: int = 0) -> ClientConnection:
     """Connect to the broker and queue of `url`. Raises ConfigurationError, ClientError.
 
     timeout  seconds for connecting and for each write
@@ -102,14 +102,16 @@ class _Phpmq:
         except ValueError as error:
             raise ConfigurationError(f"{self._queue!r} cannot be sent to: {error}") from None
 
-    def receive(self, timeout: float | None) -> Received | None:
+    def receive(self, timeout: float | None) -> ReceivedMessage | None:
         if not self._subscribed:
             self._subscribe()
         try:
             message = self._client.receive(None if timeout is None else max(GRACE, timeout))
         except RequestTimeout:
             return None
-        return Received(message.queue, message.body, message.id, message.ttl, "", message.ack)
+        return ReceivedMessage(
+            message.queue, message.body, message.id, message.ttl, "", message.ack
+        )
 
     def _subscribe(self) -> None:
         try:
@@ -144,7 +146,7 @@ class _Msglite:
         except ValueError as error:
             raise ConfigurationError(f"{self._queue!r} cannot be sent to: {error}") from None
 
-    def receive(self, timeout: float | None) -> Received | None:
+    def receive(self, timeout: float | None) -> ReceivedMessage | None:
         seconds = LONG if timeout is None else ceil(timeout)
         try:
             message = self._client.ready(self._queue, timeout=seconds)
@@ -152,7 +154,7 @@ class _Msglite:
             raise ConfigurationError(f"{self._queue!r} cannot be read: {error}") from None
         if message is None:
             return None
-        return Received(
+        return ReceivedMessage(
             message.address, message.body, "", message.timeout, message.reply_to or "", _settled
         )
 
@@ -197,7 +199,7 @@ class _Vibemq:
         except ValueError as error:
             raise ConfigurationError(f"{self._queue!r} cannot be sent to: {error}") from None
 
-    def receive(self, timeout: float | None) -> Received | None:
+    def receive(self, timeout: float | None) -> ReceivedMessage | None:
         if not self._subscribed:
             self._client.subscribe(self._queue)
             self._subscribed = True
@@ -208,7 +210,7 @@ class _Vibemq:
         except RequestTimeout:
             return None
         reply_to = message.headers.get("replyTo", "")
-        return Received(message.queue, message.text, message.id, 0, reply_to, message.ack)
+        return ReceivedMessage(message.queue, message.text, message.id, 0, reply_to, message.ack)
 
     def confirm(self) -> None:
         self._client.confirm()
@@ -274,7 +276,7 @@ class _Jmq:
             text = body
         self._producer.send(text, ttl=ttl, wait=False)
 
-    def receive(self, timeout: float | None) -> Received | None:
+    def receive(self, timeout: float | None) -> ReceivedMessage | None:
         if self._consumer is None:
             self._consumer = self._subscribe()
         try:
@@ -282,7 +284,7 @@ class _Jmq:
         except RequestTimeout:
             return None
         reply_to = message.reply_to
-        return Received(
+        return ReceivedMessage(
             self._queue,
             message.shown,
             message.id,

@@ -10,15 +10,15 @@ import msgspec
 import typer
 
 from sluicemq.cli.api import Api
-from sluicemq.cli.console import Exit, JsonFlag, UsageError, complain, err, print_json
-from sluicemq.cli.place import (
+from sluicemq.cli.broker_location import (
     AuthorityOption,
+    BrokerLocation,
     PasswordFileOption,
-    Place,
     TokenFileOption,
     UrlOption,
     UserOption,
 )
+from sluicemq.cli.console import Exit, JsonFlag, UsageError, complain, err, print_json
 from sluicemq.cli.serve import (
     ConfigOption,
     DataDirOption,
@@ -62,7 +62,7 @@ def show_configuration(
     as_json: JsonFlag = False,
 ) -> None:
     """Print the configuration that results from file, environment and options, as a file."""
-    place = Place(url, user, password_file, token_file, ca, config, data_dir)
+    place = BrokerLocation(url, user, password_file, token_file, ca, config, data_dir)
     if live:
         _show_live(place, explain, as_json)
         return
@@ -125,7 +125,7 @@ def docs(
         write.write_text(describe(), encoding="utf-8")
 
 
-def _show_live(place: Place, explain: bool, as_json: bool) -> None:
+def _show_live(place: BrokerLocation, explain: bool, as_json: bool) -> None:
     with Api(place.target()) as api:
         found = api.get("/configuration")["items"]
     if as_json:

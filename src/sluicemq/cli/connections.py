@@ -6,8 +6,15 @@ from typing import Annotated, Final
 
 import typer
 
-from sluicemq.cli.api import Api, Refused, below
-from sluicemq.cli.asking import Done, Shown, YesFlag, acts, confirm, looks
+from sluicemq.cli.api import Api, ApiRefused, below
+from sluicemq.cli.command_helpers import (
+    ActionResult,
+    QueryResult,
+    YesFlag,
+    action_command,
+    confirm,
+    query_command,
+)
 from sluicemq.cli.console import Exit, complain
 from sluicemq.cli.destinations import Listing
 from sluicemq.cli.tables import Column, moment, number, size, table
@@ -32,7 +39,7 @@ COLUMNS: Final = (
 )
 
 
-@looks(app, "list")
+@query_command(app, "list")
 def list_connections(
     api: Api,
     text: Annotated[
@@ -42,15 +49,17 @@ def list_connections(
     protocol: Annotated[
         str | None, typer.Option("--protocol", metavar="NAME", help="Only phpmq, jmq, ...")
     ] = None,
-) -> Shown:
+) -> QueryResult:
     """List the connections of clients."""
     found = list(api.items("/connections", filter=text, protocol=protocol))
     if not found:
-        return Shown([], None, "Nobody is connected." if text is None else f"None has {text}.")
-    return Shown(found, table(COLUMNS, found))
+        return QueryResult(
+            [], None, "Nobody is connected." if text is None else f"None has {text}."
+        )
+    return QueryResult(found, table(COLUMNS, found))
 
 
-@acts(app, "close")
+@action_command(app, "close")
 def close(
     api: Api,
     ids: Annotated[list[str], typer.Argument(metavar="ID...", help="As listed.")],
@@ -58,7 +67,7 @@ def close(
         str | None, typer.Option("--reason", metavar="TEXT", help="For the log.")
     ] = None,
     yes: YesFlag = False,
-) -> Done:
+) -> ActionResult:
     """Close connections. What their clients had not acknowledged is delivered again."""
     what = f"connection {ids[0]}" if len(ids) == 1 else f"{len(ids)} connections"
     confirm(f"Close {what}?", yes)
@@ -66,9 +75,9 @@ def close(
     for each in ids:
         try:
             api.delete(below("/connections", each), reason=reason)
-        except Refused as error:
+        except ApiRefused as error:
             complain(str(error))
         else:
             closed.append(each)
     code = Exit.OK if len(closed) == len(ids) else Exit.REFUSED
-    return Done({"closed": closed}, f"Closed {len(closed)} of {len(ids)}.", code)
+    return ActionResult({"closed": closed}, f"Closed {len(closed)} of {len(ids)}.", code)

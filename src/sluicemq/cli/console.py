@@ -72,8 +72,8 @@ def complain(what: str, hint: str = "") -> None:
 
 def printable(text: str) -> str:
     """`text` without what would move a terminal's cursor or cannot be written."""
-    shown = text.encode("utf-8", "backslashreplace").decode()
-    return "".join(c if c == "\n" or c.isprintable() else f"\\x{ord(c):02x}" for c in shown)
+    escaped = text.encode("utf-8", "backslashreplace").decode()
+    return "".join(c if c == "\n" or c.isprintable() else f"\\x{ord(c):02x}" for c in escaped)
 
 
 def no_such(option: str, what: str, word: str, known: Iterable[str]) -> UsageError:

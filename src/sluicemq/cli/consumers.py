@@ -7,9 +7,9 @@ from typing import Annotated, Final
 import typer
 
 from sluicemq.cli.api import KINDS, Api, selected
-from sluicemq.cli.asking import Shown, looks
+from sluicemq.cli.command_helpers import QueryResult, query_command
+from sluicemq.cli.destination_names import address_of, complete_destination
 from sluicemq.cli.destinations import Listing
-from sluicemq.cli.naming import address_of, complete_destination
 from sluicemq.cli.tables import Column, Item, number, table
 
 app = typer.Typer(
@@ -36,7 +36,7 @@ COLUMNS: Final = (
 )
 
 
-@looks(app, "list")
+@query_command(app, "list")
 def list_consumers(
     api: Api,
     name: Annotated[
@@ -47,14 +47,14 @@ def list_consumers(
             autocompletion=complete_destination,
         ),
     ] = None,
-) -> Shown:
+) -> QueryResult:
     """List the consumers."""
     address = address_of(name) if name is not None else None
     which = {**selected(address.name), "kind": KINDS[address.kind]} if address else {}
     found = list(api.items("/consumers", **which))
     if not found:
-        return Shown([], None, f"Nobody receives{f' from {name}' if name else ''}.")
-    return Shown(found, table(COLUMNS, found))
+        return QueryResult([], None, f"Nobody receives{f' from {name}' if name else ''}.")
+    return QueryResult(found, table(COLUMNS, found))
 
 
 def _credit(item: Item) -> str:

@@ -12,12 +12,25 @@ import typer
 from rich.console import Group, RenderableType
 from rich.text import Text
 
-from sluicemq.cli import choosing, destinations
-from sluicemq.cli.api import Api, Refused, destination
-from sluicemq.cli.asking import Done, Shown, YesFlag, acts, confirm, looks
-from sluicemq.cli.choosing import AllFlag, IdsArgument, LimitOption, SelectorOption
+from sluicemq.cli import destinations, message_selection
+from sluicemq.cli.api import Api, ApiRefused, destination
+from sluicemq.cli.command_helpers import (
+    ActionResult,
+    QueryResult,
+    YesFlag,
+    action_command,
+    confirm,
+    query_command,
+)
+from sluicemq.cli.destination_names import (
+    DestinationArgument,
+    address_in,
+    address_of,
+    display_name,
+    is_like,
+)
 from sluicemq.cli.destinations import Listing, oldest
-from sluicemq.cli.naming import DestinationArgument, address_in, address_of, is_like, shown
+from sluicemq.cli.message_selection import AllFlag, IdsArgument, LimitOption, SelectorOption
 from sluicemq.cli.tables import Column, Item, number, size, table
 
 app = typer.Typer(
@@ -44,21 +57,21 @@ _MESSAGES: Final = (
 )
 
 
-@looks(app, "list")
+@query_command(app, "list")
 def list_queues(
     api: Api,
     pattern: Annotated[
         str, typer.Argument(metavar="[PATTERN]", help="Only names like this: orders.*")
     ] = "",
-) -> Shown:
+) -> QueryResult:
     """List the dead-letter queues, and why messages came there."""
     found = [item for item in api.items("/dead-letters") if is_like(item["name"], pattern)]
     if not found:
-        return Shown([], None, "There are no dead letters, nor queues for them.")
-    return Shown(found, table(_QUEUES, found))
+        return QueryResult([], None, "There are no dead letters, nor queues for them.")
+    return QueryResult(found, table(_QUEUES, found))
 
 
-@looks(app, "show")
+@query_command(app, "show")
 def show(
     api: Api,
     name: DestinationArgument,
@@ -69,7 +82,7 @@ def show(
     after: Annotated[
         str | None, typer.Option("--after", metavar="CURSOR", help="Go on where a list ended.")
     ] = None,
-) -> Shown:
+) -> QueryResult:
     """List the dead letters in a queue: the reason, and where they came from."""
     address = address_of(name)
     at = destination(address) / "messages"
@@ -79,19 +92,19 @@ def show(
         # which a list does not tell
         try:
             item["dead_letter"] = api.get(at / item["id"], max_body=0)["dead_letter"]
-        except Refused as error:
+        except ApiRefused as error:
             if error.code != "message-not-found":
                 raise
             item["dead_letter"] = None  # taken away meanwhile
     if not items:
-        return Shown(document, None, f"No such message waits in {shown(address)}.")
+        return QueryResult(document, None, f"No such message waits in {display_name(address)}.")
     found: RenderableType = table(_MESSAGES, items)
     if following := document.get("next"):
         found = Group(found, Text(f"The next ones: --after {following}", style="dim"))
-    return Shown(document, found)
+    return QueryResult(document, found)
 
 
-@acts(app, "requeue")
+@action_command(app, "requeue")
 def requeue(
     api: Api,
     name: DestinationArgument,
@@ -104,30 +117,33 @@ def requeue(
         typer.Option("--to", metavar="TARGET", help="Elsewhere than where they came from."),
     ] = None,
     yes: YesFlag = False,
-) -> Done:
+) -> ActionResult:
     """Send dead letters back to where they came from, or elsewhere."""
-    address, choice = address_of(name), choosing.chosen(ids, selector, everything)
+    address, selection = address_of(name), message_selection.select(ids, selector, everything)
     target = address_of(to) if to is not None else None
-    if "ids" not in choice:
-        where = f"to {shown(target)}" if target else "back to where they came from"
-        confirm(f"Send {choosing.said(choice)} of {shown(address)} {where}?", yes)
-    return choosing.carry_out(
+    if "ids" not in selection:
+        where = f"to {display_name(target)}" if target else "back to where they came from"
+        confirm(
+            f"Send {message_selection.describe(selection)} of {display_name(address)} {where}?",
+            yes,
+        )
+    return message_selection.run_action(
         api,
         address,
         "origin" if target is None else "move",
-        choice,
+        selection,
         "sent back" if target is None else "moved",
         target=target,
         limit=limit,
     )
 
 
-@acts(app, "purge")
+@action_command(app, "purge")
 def purge(
     api: Api,
     name: DestinationArgument,
     yes: YesFlag = False,
-) -> Done:
+) -> ActionResult:
     """Throw away all the dead letters in a queue."""
     address = address_of(name)
     return destinations.purge(api, address.kind, address.name, yes=yes)

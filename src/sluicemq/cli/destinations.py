@@ -11,13 +11,20 @@ from rich.text import Text
 from typer.core import TyperGroup
 
 from sluicemq.cli.api import KINDS, Api, destination
-from sluicemq.cli.asking import Done, Shown, YesFlag, acts, confirm, looks
+from sluicemq.cli.command_helpers import (
+    ActionResult,
+    QueryResult,
+    YesFlag,
+    action_command,
+    confirm,
+    query_command,
+)
 from sluicemq.cli.console import Exit, UsageError, no_such
-from sluicemq.cli.naming import (
+from sluicemq.cli.destination_names import (
     NameArgument,
+    display_name,
+    filter_names,
     is_like,
-    narrowed,
-    shown,
 )
 from sluicemq.cli.tables import (
     Column,
@@ -140,7 +147,7 @@ def list_destinations(
         bool | None,
         typer.Option("--temporary/--no-temporary", help="Only those of clients, or without them."),
     ] = None,
-) -> Shown:
+) -> QueryResult:
     """List them, with their figures."""
     if sort not in _SORTABLE:
         raise no_such("--sort", "column", sort, _SORTABLE)
@@ -149,7 +156,7 @@ def list_destinations(
         for item in api.items(
             "/destinations",
             kind=kind.name.lower(),
-            filter=narrowed(pattern),
+            filter=filter_names(pattern),
             temporary=temporary,
             sort="name",
         )
@@ -162,34 +169,38 @@ def list_destinations(
         word = kind.name.lower()
         guess = nearest(pattern, _COMMANDS)
         hint = f" Did you mean sluicemq {word}s {guess}?" if guess else ""
-        return Shown([], None, f"No {word} is like {pattern}.{hint}", Exit.REFUSED)
+        return QueryResult([], None, f"No {word} is like {pattern}.{hint}", Exit.REFUSED)
     columns = (Column("name", lambda item: marked(item, item["name"])), *COLUMNS)
-    return Shown(found, table(columns, found) if found else None, _NOTHING_YET[kind])
+    return QueryResult(found, table(columns, found) if found else None, _NOTHING_YET[kind])
 
 
-def show_destination(api: Api, kind: Kind, name: NameArgument) -> Shown:
+def show_destination(api: Api, kind: Kind, name: NameArgument) -> QueryResult:
     """Show one: its figures, its settings, and how it went lately."""
     at = destination(Address(kind, name))
     item = api.get(at)
     which = at.query or {"destination": name}
     history = api.get("/history", kind=KINDS[kind], minutes=5, **which)
-    return Shown(item, _details(item, history))
+    return QueryResult(item, _details(item, history))
 
 
-def create(api: Api, kind: Kind, name: NameArgument, settings: SettingsArgument = None) -> Done:
+def create(
+    api: Api, kind: Kind, name: NameArgument, settings: SettingsArgument = None
+) -> ActionResult:
     """Make one, with settings; refused if it is there already."""
     address = Address(kind, name)
     item = api.put(destination(address), _settings(settings), expect="new")
-    return Done(item, f"Made {shown(address)}.")
+    return ActionResult(item, f"Made {display_name(address)}.")
 
 
-def alter(api: Api, kind: Kind, name: NameArgument, settings: SettingsArgument = None) -> Done:
+def alter(
+    api: Api, kind: Kind, name: NameArgument, settings: SettingsArgument = None
+) -> ActionResult:
     """Change settings of one; those that are not named stay as they are."""
     if not settings:
         raise UsageError("say what to change, as in max_messages=1000")
     address = Address(kind, name)
     item = api.put(destination(address), _settings(settings), expect="existing")
-    return Done(item, f"Changed {shown(address)}.")
+    return ActionResult(item, f"Changed {display_name(address)}.")
 
 
 def delete(
@@ -200,15 +211,15 @@ def delete(
         bool, typer.Option("--force", help="Even if it has messages, consumers or subscriptions.")
     ] = False,
     yes: YesFlag = False,
-) -> Done:
+) -> ActionResult:
     """Remove one."""
     address = Address(kind, name)
     at = destination(address)
     if not yes:
         waiting = api.get(at).get("waiting", 0)
-        confirm(f"Remove {shown(address)} with {number(waiting)} messages?", yes)
+        confirm(f"Remove {display_name(address)} with {number(waiting)} messages?", yes)
     api.delete(at, force=force)
-    return Done({"deleted": name}, f"Removed {shown(address)}.")
+    return ActionResult({"deleted": name}, f"Removed {display_name(address)}.")
 
 
 def purge(
@@ -219,61 +230,71 @@ def purge(
         bool, typer.Option("--unacked", help="Also what consumers have been given.")
     ] = False,
     yes: YesFlag = False,
-) -> Done:
+) -> ActionResult:
     """Throw away the messages that wait in one."""
     address = Address(kind, name)
     at = destination(address)
     if not yes:
         item = api.get(at)
         count = item.get("waiting", 0) + item.get("delayed", 0) + unacked * item.get("unacked", 0)
-        confirm(f"Throw away {number(count)} messages of {shown(address)}?", yes)
+        confirm(f"Throw away {number(count)} messages of {display_name(address)}?", yes)
     answer = api.post(at / "purge", {"unacked": unacked})
-    return Done(answer, f"{number(answer['purged'])} messages of {shown(address)} are gone.")
+    return ActionResult(
+        answer, f"{number(answer['purged'])} messages of {display_name(address)} are gone."
+    )
 
 
-def pause(api: Api, kind: Kind, name: NameArgument) -> Done:
+def pause(api: Api, kind: Kind, name: NameArgument) -> ActionResult:
     """Deliver nothing for a while; what is sent goes on being accepted."""
     address = Address(kind, name)
     answer = api.post(destination(address) / "pause")
-    return Done(answer, f"Nothing is delivered from {shown(address)} until it is resumed.")
+    return ActionResult(
+        answer, f"Nothing is delivered from {display_name(address)} until it is resumed."
+    )
 
 
-def resume(api: Api, kind: Kind, name: NameArgument) -> Done:
+def resume(api: Api, kind: Kind, name: NameArgument) -> ActionResult:
     """Deliver again."""
     address = Address(kind, name)
     answer = api.post(destination(address) / "resume")
-    return Done(answer, f"{shown(address)[0].upper()}{shown(address)[1:]} delivers again.")
+    return ActionResult(
+        answer, f"{display_name(address)[0].upper()}{display_name(address)[1:]} delivers again."
+    )
 
 
 _COMMANDS: Final = ("list", "show", "create", "alter", "delete", "purge", "pause", "resume")
 
 for _app, _kind in ((queues, Kind.QUEUE), (topics, Kind.TOPIC)):
     _word = _kind.name.lower()
-    looks(_app, "list", _kind, about=f"List the {_word}s, with their figures.")(list_destinations)
-    looks(
+    query_command(_app, "list", _kind, about=f"List the {_word}s, with their figures.")(
+        list_destinations
+    )
+    query_command(
         _app,
         "show",
         _kind,
         about=f"Show one {_word}: its figures, its settings, and how it went lately.",
     )(show_destination)
-    acts(_app, "create", _kind, about=f"Make a {_word}, with settings; refused if it is there.")(
-        create
-    )
-    acts(
+    action_command(
+        _app, "create", _kind, about=f"Make a {_word}, with settings; refused if it is there."
+    )(create)
+    action_command(
         _app,
         "alter",
         _kind,
         about=f"Change settings of a {_word}; those that are not named stay as they are.",
     )(alter)
-    acts(_app, "delete", _kind, about=f"Remove a {_word}.")(delete)
-    acts(_app, "purge", _kind, about=f"Throw away the messages that wait in a {_word}.")(purge)
-    acts(
+    action_command(_app, "delete", _kind, about=f"Remove a {_word}.")(delete)
+    action_command(_app, "purge", _kind, about=f"Throw away the messages that wait in a {_word}.")(
+        purge
+    )
+    action_command(
         _app,
         "pause",
         _kind,
         about=f"Deliver nothing from a {_word} for a while; what is sent is still accepted.",
     )(pause)
-    acts(_app, "resume", _kind, about=f"Deliver from a {_word} again.")(resume)
+    action_command(_app, "resume", _kind, about=f"Deliver from a {_word} again.")(resume)
 
 
 def _details(item: Item, history: Item) -> RenderableType:

@@ -243,7 +243,7 @@ def locate(directory: Path | None) -> Path:
 def describe_entry(entry: Entry) -> dict[str, Any]:
     """A record as JSON-able data; fields that say nothing are left out."""
     record = entry.record
-    shown: dict[str, Any] = {
+    document: dict[str, Any] = {
         "sequence": record.sequence,
         "type": RecordType(record.type).name.lower(),
         "time": datetime.fromtimestamp(record.time / 1e6, UTC).isoformat(),
@@ -251,11 +251,11 @@ def describe_entry(entry: Entry) -> dict[str, Any]:
         "offset": entry.offset,
     }
     if entry.address is not None:
-        shown["destination"] = _text(str(entry.address))
+        document["destination"] = _text(str(entry.address))
     if record.reference:
-        shown["reference"] = record.reference
-    shown.update(_details(entry))
-    return shown
+        document["reference"] = record.reference
+    document.update(_details(entry))
+    return document
 
 
 def _details(entry: Entry) -> Iterator[tuple[str, Any]]:
@@ -331,8 +331,8 @@ def _line(entry: Entry) -> str:
         parts.append(f"about {record.reference}")
     if message is not None:
         body = message.body[: 4 * SHOWN].decode("utf-8", "backslashreplace").replace("\n", "\\n")
-        shown = printable(body)
-        parts.append(f"{len(message.body)} bytes: {shown[:SHOWN]}{'…' * (len(shown) > SHOWN)}")
+        text = printable(body)
+        parts.append(f"{len(message.body)} bytes: {text[:SHOWN]}{'…' * (len(text) > SHOWN)}")
     return "  ".join(parts)
 
 

@@ -15,7 +15,7 @@ from typing import Any, Final, Self
 
 from sluicemq.cli.api import Api
 from sluicemq.model.errors import ClientError, ConnectionLost
-from sluicemq.pipeline.remote import Target
+from sluicemq.pipeline.http_client import HttpTarget
 
 START_SECONDS: Final = 60.0
 STOP_SECONDS: Final = 30.0
@@ -126,8 +126,8 @@ class LocalBroker:
         except (ClientError, OSError):
             return False
 
-    def _target(self) -> Target:
-        return Target("localhost", 0, path=str(self.directory / "admin.sock"))
+    def _target(self) -> HttpTarget:
+        return HttpTarget("localhost", 0, path=str(self.directory / "admin.sock"))
 
     def _said(self) -> str:
         """The end of the log."""

@@ -20,7 +20,7 @@ from sluicemq.cli.console import Exit, report
 from sluicemq.model.errors import SluiceError
 
 
-class Place(NamedTuple):
+class LazyCommand(NamedTuple):
     """Where a command is: a function or a Typer application in a module; `panel` of the help. An
     application whose only command is called as it is itself is that command."""
 
@@ -38,32 +38,32 @@ _BROKER: Final = "The broker"
 _DATA: Final = "The data"
 
 COMMANDS: Final = {
-    "serve": Place("sluicemq.cli.serve", "serve", _RUN),
-    "demo": Place("sluicemq.cli.demo", "demo", _RUN),
-    "bench": Place("sluicemq.cli.bench.command", "app", _RUN),
-    "send": Place("sluicemq.cli.exchange", "send", _MESSAGES),
-    "receive": Place("sluicemq.cli.exchange", "receive", _MESSAGES),
-    "messages": Place("sluicemq.cli.messages", "app", _MESSAGES),
-    "dlq": Place("sluicemq.cli.dead_letters", "app", _MESSAGES),
-    "queues": Place("sluicemq.cli.destinations", "queues", _DESTINATIONS),
-    "topics": Place("sluicemq.cli.destinations", "topics", _DESTINATIONS),
-    "subscriptions": Place("sluicemq.cli.subscriptions", "app", _DESTINATIONS),
-    "top": Place("sluicemq.cli.top", "app", _DESTINATIONS),
-    "connections": Place("sluicemq.cli.connections", "app", _CLIENTS),
-    "consumers": Place("sluicemq.cli.consumers", "app", _CLIENTS),
-    "transactions": Place("sluicemq.cli.transactions", "app", _CLIENTS),
-    "users": Place("sluicemq.cli.users", "app", _ACCESS),
-    "permissions": Place("sluicemq.cli.permissions", "app", _ACCESS),
-    "audit": Place("sluicemq.cli.audit", "app", _ACCESS),
-    "status": Place("sluicemq.cli.status", "status_app", _BROKER),
-    "health": Place("sluicemq.cli.status", "health_app", _BROKER),
-    "config": Place("sluicemq.cli.configuration", "app", _BROKER),
-    "backup": Place("sluicemq.cli.backup", "app", _DATA),
-    "restore": Place("sluicemq.cli.backup", "restore_app", _DATA),
-    "journal": Place("sluicemq.cli.journal", "app", _DATA),
-    "slots": Place("sluicemq.cli.slots", "app", _DATA),
-    "pipeline": Place("sluicemq.cli.pipeline", "app", _DATA),
-    "migrate": Place("sluicemq.cli.migrate.command", "app", _DATA),
+    "serve": LazyCommand("sluicemq.cli.serve", "serve", _RUN),
+    "demo": LazyCommand("sluicemq.cli.demo", "demo", _RUN),
+    "bench": LazyCommand("sluicemq.cli.bench.command", "app", _RUN),
+    "send": LazyCommand("sluicemq.cli.send_receive", "send", _MESSAGES),
+    "receive": LazyCommand("sluicemq.cli.send_receive", "receive", _MESSAGES),
+    "messages": LazyCommand("sluicemq.cli.messages", "app", _MESSAGES),
+    "dlq": LazyCommand("sluicemq.cli.dead_letters", "app", _MESSAGES),
+    "queues": LazyCommand("sluicemq.cli.destinations", "queues", _DESTINATIONS),
+    "topics": LazyCommand("sluicemq.cli.destinations", "topics", _DESTINATIONS),
+    "subscriptions": LazyCommand("sluicemq.cli.subscriptions", "app", _DESTINATIONS),
+    "top": LazyCommand("sluicemq.cli.top", "app", _DESTINATIONS),
+    "connections": LazyCommand("sluicemq.cli.connections", "app", _CLIENTS),
+    "consumers": LazyCommand("sluicemq.cli.consumers", "app", _CLIENTS),
+    "transactions": LazyCommand("sluicemq.cli.transactions", "app", _CLIENTS),
+    "users": LazyCommand("sluicemq.cli.users", "app", _ACCESS),
+    "permissions": LazyCommand("sluicemq.cli.permissions", "app", _ACCESS),
+    "audit": LazyCommand("sluicemq.cli.audit", "app", _ACCESS),
+    "status": LazyCommand("sluicemq.cli.status", "status_app", _BROKER),
+    "health": LazyCommand("sluicemq.cli.status", "health_app", _BROKER),
+    "config": LazyCommand("sluicemq.cli.configuration", "app", _BROKER),
+    "backup": LazyCommand("sluicemq.cli.backup", "app", _DATA),
+    "restore": LazyCommand("sluicemq.cli.backup", "restore_app", _DATA),
+    "journal": LazyCommand("sluicemq.cli.journal", "app", _DATA),
+    "slots": LazyCommand("sluicemq.cli.slots", "app", _DATA),
+    "pipeline": LazyCommand("sluicemq.cli.pipeline", "app", _DATA),
+    "migrate": LazyCommand("sluicemq.cli.migrate.command", "app", _DATA),
 }
 
 
@@ -136,7 +136,7 @@ def run() -> None:
     sys.exit(main())
 
 
-def _load(name: str, place: Place) -> Any:
+def _load(name: str, place: LazyCommand) -> Any:
     found = getattr(import_module(place.module), place.name)
     if isinstance(found, typer.Typer):
         only = [command.name for command in found.registered_commands] == [name]

@@ -9,7 +9,7 @@ from rich.console import Group, RenderableType
 from rich.text import Text
 
 from sluicemq.cli.console import printable
-from sluicemq.cli.naming import address_in
+from sluicemq.cli.destination_names import address_in
 from sluicemq.cli.tables import Column, Item, moment, pairs, size
 
 SHOWN: Final = 60

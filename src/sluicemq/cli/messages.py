@@ -17,10 +17,20 @@ import typer
 from rich.console import Group, RenderableType
 from rich.text import Text
 
-from sluicemq.cli import choosing
+from sluicemq.cli import message_selection
 from sluicemq.cli.api import Api, destination, named
-from sluicemq.cli.asking import Done, Shown, YesFlag, acts, confirm, looks
-from sluicemq.cli.choosing import (
+from sluicemq.cli.command_helpers import (
+    ActionResult,
+    QueryResult,
+    YesFlag,
+    action_command,
+    confirm,
+    query_command,
+)
+from sluicemq.cli.console import UsageError
+from sluicemq.cli.destination_names import DestinationArgument, address_of, display_name
+from sluicemq.cli.message_arguments import parse_milliseconds, parse_properties, read_standard_input
+from sluicemq.cli.message_selection import (
     AllFlag,
     IdsArgument,
     LimitOption,
@@ -28,10 +38,7 @@ from sluicemq.cli.choosing import (
     StateOption,
     SubscriptionOption,
 )
-from sluicemq.cli.console import UsageError
 from sluicemq.cli.message_tables import COLUMNS, beginning, details
-from sluicemq.cli.naming import DestinationArgument, address_of, shown
-from sluicemq.cli.publishing import properties_of, read_standard_input, whole_milliseconds
 from sluicemq.cli.tables import Column, number, size, table
 
 PRIORITIES: Final = 9
@@ -51,7 +58,7 @@ TargetArgument = Annotated[
 ]
 
 
-@looks(app, "list")
+@query_command(app, "list")
 def list_messages(
     api: Api,
     name: DestinationArgument,
@@ -66,13 +73,13 @@ def list_messages(
         str | None, typer.Option("--after", metavar="CURSOR", help="Go on where a list ended.")
     ] = None,
     body: Annotated[bool, typer.Option("--body", help="With the beginning of the bodies.")] = False,
-) -> Shown:
+) -> QueryResult:
     """List messages in the order in which they will be delivered."""
     address = address_of(name)
     document = api.get(
         destination(address) / "messages",
         selector=selector,
-        state=choosing.checked(state),
+        state=message_selection.check_state(state),
         subscription=subscription,
         limit=limit,
         offset=offset or None,
@@ -81,17 +88,17 @@ def list_messages(
     )
     items = document["items"]
     if not items:
-        return Shown(document, None, f"No such message waits in {shown(address)}.")
+        return QueryResult(document, None, f"No such message waits in {display_name(address)}.")
     columns = (*COLUMNS, Column("body", beginning)) if body else COLUMNS
     shown_table: RenderableType = table(columns, items)
     if following := document.get("next"):
         of = f" of {number(document['total'])}" if document.get("total") is not None else ""
         more = f"The next ones{of}: --after {following}"
         shown_table = Group(shown_table, Text(more, style="dim"))
-    return Shown(document, shown_table)
+    return QueryResult(document, shown_table)
 
 
-@looks(app, "show")
+@query_command(app, "show")
 def show_message(
     api: Api,
     name: DestinationArgument,
@@ -99,14 +106,14 @@ def show_message(
     max_body: Annotated[
         int, typer.Option("--max-body", min=0, help="Bytes of the body that are shown.")
     ] = MAX_BODY,
-) -> Shown:
+) -> QueryResult:
     """Show one message: what it says about itself, its properties, its body."""
     at = destination(address_of(name)) / "messages" / message
     item = api.get(at, max_body=max_body)
-    return Shown(item, details(item))
+    return QueryResult(item, details(item))
 
 
-@acts(app, "save")
+@action_command(app, "save")
 def save(
     api: Api,
     name: DestinationArgument,
@@ -115,7 +122,7 @@ def save(
     overwrite: Annotated[
         bool, typer.Option("--overwrite", help="Replace the file if it is there.")
     ] = False,
-) -> Done:
+) -> ActionResult:
     """Write the body of a message into a file, as it was sent."""
     at = destination(address_of(name)) / "messages" / message / "body"
     if file != Path("-") and file.exists() and not overwrite:
@@ -124,15 +131,15 @@ def save(
     if file == Path("-"):
         sys.stdout.buffer.write(content)
         sys.stdout.buffer.flush()
-        return Done(None, "")
+        return ActionResult(None, "")
     _write(file, content, overwrite)
-    return Done(
+    return ActionResult(
         {"id": message, "file": str(file), "bytes": len(content)},
         f"Wrote {size(len(content))} to {file}.",
     )
 
 
-@acts(app, "publish")
+@action_command(app, "publish")
 def publish(
     api: Api,
     name: DestinationArgument,
@@ -168,15 +175,15 @@ def publish(
     durability: Annotated[
         str | None, typer.Option("--durability", metavar="HOW", help="sync, lazy or none.")
     ] = None,
-) -> Done:
+) -> ActionResult:
     """Send messages: the arguments, files, or standard input as one. Prints their ids."""
     address = address_of(name)
     common: dict[str, Any] = {
         "kind": kind,
-        "properties": properties_of(prop or []),
+        "properties": parse_properties(prop or []),
         "priority": priority,
-        "ttl_ms": whole_milliseconds("--ttl", ttl),
-        "delay_ms": whole_milliseconds("--delay", delay),
+        "ttl_ms": parse_milliseconds("--ttl", ttl),
+        "delay_ms": parse_milliseconds("--delay", delay),
         "correlation_id": correlation_id,
         "reply_to": named(address_of(reply_to)) if reply_to is not None else None,
         "type": type_,
@@ -188,11 +195,13 @@ def publish(
     for content in _contents(bodies or [], file or []):
         answer = api.post(destination(address) / "messages", {**common, **_body(content, kind)})
         ids.append(answer["id"])
-    told = f"Sent message {ids[0]}" if len(ids) == 1 else f"Sent {len(ids)} messages"
-    return Done({"ids": ids}, f"{told} to {shown(address)}.", output="\n".join(ids))
+    summary = f"Sent message {ids[0]}" if len(ids) == 1 else f"Sent {len(ids)} messages"
+    return ActionResult(
+        {"ids": ids}, f"{summary} to {display_name(address)}.", output="\n".join(ids)
+    )
 
 
-@acts(app, "delete")
+@action_command(app, "delete")
 def delete(
     api: Api,
     name: DestinationArgument,
@@ -203,23 +212,26 @@ def delete(
     limit: LimitOption = 0,
     subscription: SubscriptionOption = None,
     yes: YesFlag = False,
-) -> Done:
+) -> ActionResult:
     """Throw messages away."""
-    address, choice = address_of(name), choosing.chosen(ids, selector, everything)
-    confirm(f"Throw away {choosing.said(choice)} of {shown(address)}?", yes)
-    return choosing.carry_out(
+    address, selection = address_of(name), message_selection.select(ids, selector, everything)
+    confirm(
+        f"Throw away {message_selection.describe(selection)} of {display_name(address)}?",
+        yes,
+    )
+    return message_selection.run_action(
         api,
         address,
         "delete",
-        choice,
+        selection,
         "deleted",
         subscription=subscription,
-        state=choosing.checked(state),
+        state=message_selection.check_state(state),
         limit=limit,
     )
 
 
-@acts(app, "move")
+@action_command(app, "move")
 def move(
     api: Api,
     name: DestinationArgument,
@@ -231,26 +243,30 @@ def move(
     limit: LimitOption = 0,
     subscription: SubscriptionOption = None,
     yes: YesFlag = False,
-) -> Done:
+) -> ActionResult:
     """Move messages to another queue or topic."""
     address, to = address_of(name), address_of(target)
-    choice = choosing.chosen(ids, selector, everything)
-    if "ids" not in choice:
-        confirm(f"Move {choosing.said(choice)} of {shown(address)} to {shown(to)}?", yes)
-    return choosing.carry_out(
+    selection = message_selection.select(ids, selector, everything)
+    if "ids" not in selection:
+        confirm(
+            f"Move {message_selection.describe(selection)} of {display_name(address)} "
+            f"to {display_name(to)}?",
+            yes,
+        )
+    return message_selection.run_action(
         api,
         address,
         "move",
-        choice,
+        selection,
         "moved",
         target=to,
         subscription=subscription,
-        state=choosing.checked(state),
+        state=message_selection.check_state(state),
         limit=limit,
     )
 
 
-@acts(app, "copy")
+@action_command(app, "copy")
 def copy(
     api: Api,
     name: DestinationArgument,
@@ -261,22 +277,22 @@ def copy(
     state: StateOption = None,
     limit: LimitOption = 0,
     subscription: SubscriptionOption = None,
-) -> Done:
+) -> ActionResult:
     """Send the same messages to another queue or topic, too."""
-    return choosing.carry_out(
+    return message_selection.run_action(
         api,
         address_of(name),
         "copy",
-        choosing.chosen(ids, selector, everything),
+        message_selection.select(ids, selector, everything),
         "copied",
         target=address_of(target),
         subscription=subscription,
-        state=choosing.checked(state),
+        state=message_selection.check_state(state),
         limit=limit,
     )
 
 
-@acts(app, "redeliver")
+@action_command(app, "redeliver")
 def redeliver(
     api: Api,
     name: DestinationArgument,
@@ -286,16 +302,16 @@ def redeliver(
     state: StateOption = None,
     limit: LimitOption = 0,
     subscription: SubscriptionOption = None,
-) -> Done:
+) -> ActionResult:
     """Take back what a consumer holds, or end the waiting time of what is delayed."""
-    return choosing.carry_out(
+    return message_selection.run_action(
         api,
         address_of(name),
         "redeliver",
-        choosing.chosen(ids, selector, everything),
+        message_selection.select(ids, selector, everything),
         "will be delivered again",
         subscription=subscription,
-        state=choosing.checked(state),
+        state=message_selection.check_state(state),
         limit=limit,
     )
 

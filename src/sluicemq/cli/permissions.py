@@ -7,7 +7,7 @@ from typing import Annotated, Any, Final
 import typer
 
 from sluicemq.cli.accounts import Accounts, accounts_at
-from sluicemq.cli.asking import Done, Shown, acts, looks
+from sluicemq.cli.command_helpers import ActionResult, QueryResult, action_command, query_command
 from sluicemq.cli.console import no_such
 from sluicemq.cli.destinations import Listing
 from sluicemq.cli.tables import Column, Item, table
@@ -55,7 +55,7 @@ _ROLES: Final = (
 )
 
 
-@acts(app, "grant", opening=accounts_at)
+@action_command(app, "grant", opening=accounts_at)
 def grant(
     accounts: Accounts,
     who: WhoArgument,
@@ -73,7 +73,7 @@ def grant(
         bool,
         typer.Option("--ignore-case", help="Letter case of names does not matter, as in VibeMQ."),
     ] = False,
-) -> Done:
+) -> ActionResult:
     """Permit operations on destinations; replaces what was permitted for exactly that pattern."""
     permission = Permission(pattern, _operations(operation), ignore_case)
     if role:
@@ -81,7 +81,7 @@ def grant(
     else:
         accounts.grant(who, permission)
     words = [str(each) for each in Operation if each in permission.operations]
-    return Done(
+    return ActionResult(
         {
             "who": who,
             "role": role,
@@ -93,10 +93,10 @@ def grant(
     )
 
 
-@acts(app, "revoke", opening=accounts_at)
+@action_command(app, "revoke", opening=accounts_at)
 def revoke(
     accounts: Accounts, who: WhoArgument, pattern: PatternArgument, role: RoleFlag = False
-) -> Done:
+) -> ActionResult:
     """Take back what was permitted for exactly that pattern."""
     there = accounts.roles() if role else accounts.users()
     for each in there:
@@ -106,13 +106,13 @@ def revoke(
         accounts.revoke_role(who, pattern)
     else:
         accounts.revoke(who, pattern)
-    return Done(
+    return ActionResult(
         {"who": who, "role": role, "pattern": pattern},
         f"{who} has no permission for {pattern} any more.",
     )
 
 
-@looks(app, "list", opening=accounts_at)
+@query_command(app, "list", opening=accounts_at)
 def list_permissions(
     accounts: Accounts,
     who: Annotated[
@@ -120,7 +120,7 @@ def list_permissions(
         typer.Argument(metavar="[WHO]", help="A user, or a role with --role.", show_default=False),
     ] = None,
     role: RoleFlag = False,
-) -> Shown:
+) -> QueryResult:
     """List permissions: of one user, of one role, or all. A user's are with those of its roles."""
     of_roles = {each["name"]: each["permissions"] for each in accounts.roles()}
     users = {} if role else {each["name"]: each for each in accounts.users()}
@@ -135,45 +135,47 @@ def list_permissions(
             if who in (None, name):
                 rows += [{"role": name, **each, "through": ""} for each in permissions]
     if not rows:
-        return Shown([], None, "Nothing is permitted to anybody." if who is None else "Nothing.")
-    return Shown(rows, table(_PERMISSIONS, rows))
+        return QueryResult(
+            [], None, "Nothing is permitted to anybody." if who is None else "Nothing."
+        )
+    return QueryResult(rows, table(_PERMISSIONS, rows))
 
 
-@looks(roles, "list", opening=accounts_at)
-def list_roles(accounts: Accounts) -> Shown:
+@query_command(roles, "list", opening=accounts_at)
+def list_roles(accounts: Accounts) -> QueryResult:
     """List the roles, and who has them."""
     found = accounts.roles()
     if not found:
-        return Shown([], None, "There are no roles.")
-    return Shown(found, table(_ROLES, found))
+        return QueryResult([], None, "There are no roles.")
+    return QueryResult(found, table(_ROLES, found))
 
 
-@acts(roles, "add", opening=accounts_at)
-def add_role(accounts: Accounts, role: RoleArgument) -> Done:
+@action_command(roles, "add", opening=accounts_at)
+def add_role(accounts: Accounts, role: RoleArgument) -> ActionResult:
     """Make a role, without permissions yet."""
     accounts.add_role(role)
-    return Done({"added": role}, f"Added the role {role}.")
+    return ActionResult({"added": role}, f"Added the role {role}.")
 
 
-@acts(roles, "remove", opening=accounts_at)
-def remove_role(accounts: Accounts, role: RoleArgument) -> Done:
+@action_command(roles, "remove", opening=accounts_at)
+def remove_role(accounts: Accounts, role: RoleArgument) -> ActionResult:
     """Remove a role that no user has."""
     accounts.remove_role(role)
-    return Done({"removed": role}, f"Removed the role {role}.")
+    return ActionResult({"removed": role}, f"Removed the role {role}.")
 
 
-@acts(roles, "assign", opening=accounts_at)
-def assign(accounts: Accounts, role: RoleArgument, user: UserArgument) -> Done:
+@action_command(roles, "assign", opening=accounts_at)
+def assign(accounts: Accounts, role: RoleArgument, user: UserArgument) -> ActionResult:
     """Give a role to a user."""
     accounts.assign(role, user)
-    return Done({"assigned": role, "user": user}, f"{user} has the role {role}.")
+    return ActionResult({"assigned": role, "user": user}, f"{user} has the role {role}.")
 
 
-@acts(roles, "withdraw", opening=accounts_at)
-def withdraw(accounts: Accounts, role: RoleArgument, user: UserArgument) -> Done:
+@action_command(roles, "withdraw", opening=accounts_at)
+def withdraw(accounts: Accounts, role: RoleArgument, user: UserArgument) -> ActionResult:
     """Take a role from a user."""
     accounts.withdraw(role, user)
-    return Done({"withdrawn": role, "user": user}, f"{user} has no role {role} any more.")
+    return ActionResult({"withdrawn": role, "user": user}, f"{user} has no role {role} any more.")
 
 
 def _operations(words: list[str]) -> frozenset[Operation]:

@@ -16,17 +16,24 @@ from typing import TYPE_CHECKING, Annotated, Final
 import typer
 from rich.markup import escape
 
-from sluicemq.cli import replaying
+from sluicemq.cli import pipeline_replay
 from sluicemq.cli.console import JsonFlag, err, out, print_json
 from sluicemq.cli.journal import locate
-from sluicemq.cli.replaying import (
+from sluicemq.cli.pipeline_helpers import (
+    PeriodicAction,
+    ProgressDisplay,
+    require_pipeline,
+    seconds,
+    spark_session,
+    stop_on_signals,
+)
+from sluicemq.cli.pipeline_replay import (
     FormatOption,
     LakeOption,
     PasswordOption,
     TokenOption,
     credentials,
 )
-from sluicemq.cli.watching import Repeated, Shown, needed, seconds, started, stopping
 from sluicemq.model.errors import ConfigurationError
 from sluicemq.server.units import Unit, parse_quantity
 
@@ -149,7 +156,7 @@ def compact(
     """Join the tables' small files, and delete those that only old versions need."""
     place = _lake(lake, format, "main")
     older_than = timedelta(seconds=seconds("--keep", keep))
-    with needed():
+    with require_pipeline():
         from sluicemq.pipeline.jobs.upkeep import compact as compact_lake
 
         def tell(name: str, before: int, after: int) -> None:
@@ -176,7 +183,7 @@ def report(
     top: Annotated[int, typer.Option("--top", min=1, help="Destinations shown one by one.")] = 25,
 ) -> None:
     """Write a page about the traffic: rates, latencies, backlogs, dead letters, anomalies."""
-    with needed():
+    with require_pipeline():
         from sluicemq.pipeline.report import report_lake
 
         with err().status("reading the tables") as status:
@@ -192,15 +199,15 @@ def report(
     out().print(f"{output}", markup=False)
 
 
-app.command("replay")(replaying.replay)
-app.command("decode")(replaying.decode)
+app.command("replay")(pipeline_replay.replay)
+app.command("decode")(pipeline_replay.decode)
 
 
 # --- what run and backfill have in common --------------------------------------------------------
 
 
 def _lake(directory: Path, format: str, broker: str) -> Lake:
-    with needed():
+    with require_pipeline():
         from sluicemq.pipeline.jobs.lake import Lake
 
         return Lake(directory, format, broker)
@@ -232,7 +239,7 @@ def _job(
     watermark: str,
 ) -> Job:
     source = _source(journal, url, password_file, token_file)
-    with needed():
+    with require_pipeline():
         from sluicemq.pipeline.jobs.lake import NAMES
         from sluicemq.pipeline.jobs.run import Job
 
@@ -261,14 +268,17 @@ def _supervise(job: Job, interval: float | None, as_json: bool) -> None:
     find = {"gold", "silver"} <= set(job.tables)
     # two queries at a time: the short tasks of gold are not to wait for those of silver
     tasks = {"spark.master": f"local[{2 * len(os.sched_getaffinity(0))},4]"}
-    with started("sluicemq pipeline", job.lake.log, tasks) as spark:
-        findings = Repeated(partial(find_anomalies, spark, job.lake), ANOMALIES_SECONDS)
-        with Shown(as_json, unending=interval is not None) as shown, stopping(stop):
+    with spark_session("sluicemq pipeline", job.lake.log, tasks) as spark:
+        findings = PeriodicAction(partial(find_anomalies, spark, job.lake), ANOMALIES_SECONDS)
+        with (
+            ProgressDisplay(as_json, unending=interval is not None) as progress,
+            stop_on_signals(stop),
+        ):
 
             def tell(step: Step) -> None:
-                shown.step(step, findings.latest)
+                progress.step(step, findings.latest)
                 if find and interval is not None and step.batch is not None:
-                    findings.perhaps()
+                    findings.run_if_due()
 
             rows = Supervisor(spark, job, tell, stop).run(interval)
             if find and not stop.is_set():
@@ -277,15 +287,15 @@ def _supervise(job: Job, interval: float | None, as_json: bool) -> None:
 
 
 def _rebuild(lake: Lake, max_rows: int, as_json: bool) -> None:
-    with needed():
+    with require_pipeline():
         from sluicemq.pipeline.jobs.rebuild import expect_bronze, rebuild
         from sluicemq.pipeline.jobs.upkeep import find_anomalies
     expect_bronze(lake)  # before Spark takes its time to start
     with (
-        started("sluicemq backfill", lake.log) as spark,
-        Shown(as_json, unending=False) as shown,
+        spark_session("sluicemq backfill", lake.log) as spark,
+        ProgressDisplay(as_json, unending=False) as progress,
     ):
-        rows = rebuild(spark, lake, lambda step, total: shown.step(step, None, total), max_rows)
+        rows = rebuild(spark, lake, lambda step, total: progress.step(step, None, total), max_rows)
         found = find_anomalies(spark, lake)
     _tell_end(as_json, rows, lake, found)
 

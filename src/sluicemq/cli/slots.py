@@ -10,7 +10,14 @@ from typing import Annotated, Any, Final
 import typer
 
 from sluicemq.cli.api import Api, below
-from sluicemq.cli.asking import Done, Shown, YesFlag, acts, confirm, looks
+from sluicemq.cli.command_helpers import (
+    ActionResult,
+    QueryResult,
+    YesFlag,
+    action_command,
+    confirm,
+    query_command,
+)
 from sluicemq.cli.console import UsageError
 from sluicemq.cli.destinations import Listing
 from sluicemq.cli.tables import Column, moment, number, pairs, size, table
@@ -44,26 +51,26 @@ PositionOption = Annotated[
 ]
 
 
-@looks(app, "list")
-def list_slots(api: Api) -> Shown:
+@query_command(app, "list")
+def list_slots(api: Api) -> QueryResult:
     """List the slots."""
     found = api.get("/journal/slots")["slots"]
     if not found:
-        return Shown([], None, "There are no slots. A pipeline's first run makes one.")
-    return Shown(found, table(COLUMNS, found))
+        return QueryResult([], None, "There are no slots. A pipeline's first run makes one.")
+    return QueryResult(found, table(COLUMNS, found))
 
 
-@looks(app, "show")
-def show(api: Api, name: NameArgument) -> Shown:
+@query_command(app, "show")
+def show(api: Api, name: NameArgument) -> QueryResult:
     """Show one slot, and how far behind the journal's end it is."""
     slot = api.get(below("/journal/slots", name))
     end = api.get("/journal")["durable"]["sequence"]
     behind = max(0, end - slot["position"])
     rows = [(column.title, str(column.of(slot))) for column in COLUMNS]
-    return Shown({**slot, "behind": behind}, pairs([*rows, ("behind", number(behind))]))
+    return QueryResult({**slot, "behind": behind}, pairs([*rows, ("behind", number(behind))]))
 
 
-@acts(app, "create")
+@action_command(app, "create")
 def create(
     api: Api,
     name: NameArgument,
@@ -72,17 +79,17 @@ def create(
         str | None,
         typer.Option("--limit", metavar="SIZE", help="What may be kept for it, as 5GiB."),
     ] = None,
-) -> Done:
+) -> ActionResult:
     """Make a slot: from its position on, nothing of the journal is given up."""
     body: dict[str, int] = {"position": position}
     if limit is not None:
         body["limit_bytes"] = _bytes(limit)
     slot = api.put(below("/journal/slots", name), body)
-    return Done(slot, f"The slot {name} is at {slot['position']}.")
+    return ActionResult(slot, f"The slot {name} is at {slot['position']}.")
 
 
-@acts(app, "advance")
-def advance(api: Api, name: NameArgument, position: PositionOption) -> Done:
+@action_command(app, "advance")
+def advance(api: Api, name: NameArgument, position: PositionOption) -> ActionResult:
     """Move a slot forward: what is behind it may go."""
     slot = api.get(below("/journal/slots", name))
     if position < slot["position"]:
@@ -90,15 +97,15 @@ def advance(api: Api, name: NameArgument, position: PositionOption) -> Done:
             f"the slot {name} is at {slot['position']} and cannot go back to {position}"
         )
     slot = api.put(below("/journal/slots", name), {"position": position})
-    return Done(slot, f"The slot {name} is at {slot['position']}.")
+    return ActionResult(slot, f"The slot {name} is at {slot['position']}.")
 
 
-@acts(app, "delete")
-def delete(api: Api, name: NameArgument, yes: YesFlag = False) -> Done:
+@action_command(app, "delete")
+def delete(api: Api, name: NameArgument, yes: YesFlag = False) -> ActionResult:
     """Remove a slot; its reader will have to begin anew."""
     confirm(f"Remove the slot {name}?", yes)
     api.delete(below("/journal/slots", name))
-    return Done({"deleted": name}, f"Removed the slot {name}.")
+    return ActionResult({"deleted": name}, f"Removed the slot {name}.")
 
 
 def _bytes(text: str) -> int:

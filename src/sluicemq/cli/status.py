@@ -8,8 +8,8 @@ import typer
 from rich.console import Group, RenderableType
 from rich.text import Text
 
-from sluicemq.cli.api import Api, Refused
-from sluicemq.cli.asking import Shown, looks
+from sluicemq.cli.api import Api, ApiRefused
+from sluicemq.cli.command_helpers import QueryResult, query_command
 from sluicemq.cli.console import Exit
 from sluicemq.cli.tables import (
     Column,
@@ -40,24 +40,24 @@ _LISTENERS: Final = (
 )
 
 
-@looks(status_app, "status")
-def status(api: Api) -> Shown:
+@query_command(status_app, "status")
+def status(api: Api) -> QueryResult:
     """Show how the broker is: load, memory, protocols, listeners, journal, alarms."""
     overview = api.get("/overview")
-    return Shown(overview, details(overview))
+    return QueryResult(overview, details(overview))
 
 
-@looks(health_app, "health")
-def health(api: Api) -> Shown:
+@query_command(health_app, "health")
+def health(api: Api) -> QueryResult:
     """Say whether the broker works: exit code 0 if it accepts messages, else 1. Needs no login."""
     try:
         document = api.get("/health/ready")
-    except Refused as error:
+    except ApiRefused as error:
         if error.status != 503:
             raise
         document = error.document
-        return Shown(document, pairs(_words(document)), code=Exit.REFUSED)
-    return Shown(document, pairs(_words(document)))
+        return QueryResult(document, pairs(_words(document)), code=Exit.REFUSED)
+    return QueryResult(document, pairs(_words(document)))
 
 
 def details(overview: Item) -> RenderableType:

@@ -7,10 +7,17 @@ from typing import Annotated, Final
 import typer
 
 from sluicemq.cli.api import Api, selected
-from sluicemq.cli.asking import Done, Shown, YesFlag, acts, confirm, looks
+from sluicemq.cli.command_helpers import (
+    ActionResult,
+    QueryResult,
+    YesFlag,
+    action_command,
+    confirm,
+    query_command,
+)
 from sluicemq.cli.console import UsageError
+from sluicemq.cli.destination_names import address_of
 from sluicemq.cli.destinations import Listing
-from sluicemq.cli.naming import address_of
 from sluicemq.cli.tables import Column, Item, number, table
 from sluicemq.model.destination import Kind
 
@@ -36,23 +43,23 @@ TopicOption = Annotated[
 ]
 
 
-@looks(app, "list")
+@query_command(app, "list")
 def list_subscriptions(
     api: Api,
     text: Annotated[
         str | None, typer.Argument(metavar="[TEXT]", help="Only with this in the name.")
     ] = None,
     topic: TopicOption = None,
-) -> Shown:
+) -> QueryResult:
     """List the subscriptions of topics."""
     which = selected(_topic(topic)) if topic is not None else {}
     found = list(api.items("/subscriptions", filter=text, **which))
     if not found:
-        return Shown([], None, "There are no such subscriptions.")
-    return Shown(found, table(COLUMNS, found))
+        return QueryResult([], None, "There are no such subscriptions.")
+    return QueryResult(found, table(COLUMNS, found))
 
 
-@acts(app, "delete")
+@action_command(app, "delete")
 def delete(
     api: Api,
     topic: Annotated[str, typer.Argument(metavar="TOPIC", show_default=False)],
@@ -62,7 +69,7 @@ def delete(
     ] = None,
     force: Annotated[bool, typer.Option("--force", help="Even if it has consumers.")] = False,
     yes: YesFlag = False,
-) -> Done:
+) -> ActionResult:
     """Remove a durable subscription, with what waits for it."""
     destination = _topic(topic)
     confirm(f"Remove the subscription {name} of the topic {destination}, with its messages?", yes)
@@ -76,7 +83,7 @@ def delete(
         raise UsageError(f"several clients have a subscription {name}: say which with --client")
     # one that is not listed is the broker's to refuse: it knows who may see what
     api.delete("/subscriptions", name=found[0] if found else name, force=force, **which)
-    return Done(
+    return ActionResult(
         {"deleted": name, "destination": destination},
         f"Removed the subscription {name} of the topic {destination}.",
     )

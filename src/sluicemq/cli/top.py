@@ -20,10 +20,10 @@ from rich.text import Text
 
 from sluicemq.cli import connections, consumers, destinations
 from sluicemq.cli.api import Api
-from sluicemq.cli.asking import placed
+from sluicemq.cli.command_helpers import broker_command
 from sluicemq.cli.console import no_such, out, printable
+from sluicemq.cli.destination_names import address_in
 from sluicemq.cli.keyboard import Keyboard
-from sluicemq.cli.naming import address_in
 from sluicemq.cli.tables import Column, Item, age, number, rate, show, size, sparkline, table
 from sluicemq.model.errors import ConnectionLost
 
@@ -41,7 +41,7 @@ _FASTEST: Final = 0.25
 _SLOWEST: Final = 60.0
 
 
-class View(NamedTuple):
+class TopView(NamedTuple):
     """One of the lists that can be looked at.
 
     path   of the API
@@ -55,7 +55,7 @@ class View(NamedTuple):
 
 
 VIEWS: Final = {
-    "1": View(
+    "1": TopView(
         "destinations",
         "/destinations",
         (
@@ -64,16 +64,16 @@ VIEWS: Final = {
         ),
         ("rate_in", "name", "waiting", "unacked", "bytes", "consumers", "rate_out"),
     ),
-    "2": View("connections", "/connections", connections.COLUMNS, ()),
-    "3": View("consumers", "/consumers", consumers.COLUMNS, ()),
+    "2": TopView("connections", "/connections", connections.COLUMNS, ()),
+    "3": TopView("consumers", "/consumers", consumers.COLUMNS, ()),
 }
 
 
 @dataclass
-class Choice:
+class ViewState:
     """What is looked at; the keys change it."""
 
-    view: View = VIEWS["1"]
+    view: TopView = VIEWS["1"]
     sort: str = "rate_in"
     ascending: bool = False
     filter: str = ""
@@ -134,7 +134,7 @@ class Choice:
         return True
 
 
-class Look(NamedTuple):
+class TopData(NamedTuple):
     """What the broker has told: the overview, and a page of the list that is looked at."""
 
     overview: Item
@@ -143,7 +143,7 @@ class Look(NamedTuple):
     page: int
 
 
-def take(api: Api, choice: Choice, rows: int) -> Look:
+def fetch_top_data(api: Api, choice: ViewState, rows: int) -> TopData:
     """Ask the broker."""
     overview = api.get("/overview")
     query: dict[str, Any] = {"page_size": rows, "filter": choice.filter or None}
@@ -157,10 +157,10 @@ def take(api: Api, choice: Choice, rows: int) -> Look:
     if choice.page > last:
         choice.page = last
         found = api.get(choice.view.path, page=choice.page, **query)
-    return Look(overview, found["items"], found["total"], choice.page)
+    return TopData(overview, found["items"], found["total"], choice.page)
 
 
-@placed(app, "top")
+@broker_command(app, "top")
 def top(
     api: Api,
     pattern: Annotated[
@@ -181,13 +181,13 @@ def top(
     view = VIEWS["1"]
     if sort not in view.sorts:
         raise no_such("--sort", "column", sort, view.sorts)
-    choice = Choice(view, sort, sort == "name", "" if pattern == "*" else pattern, 1, interval)
+    choice = ViewState(view, sort, sort == "name", "" if pattern == "*" else pattern, 1, interval)
     console = out()
     if not console.is_terminal:
         for done in _times(count):
             if done:
                 time.sleep(interval)
-            look = take(api, choice, MOST_ROWS)
+            look = fetch_top_data(api, choice, MOST_ROWS)
             show(Group(_head(look.overview), _list(look, choice)))
             sys.stdout.flush()
         return
@@ -199,14 +199,14 @@ def top(
         _run(api, choice, count, keyboard, live)
 
 
-def _run(api: Api, choice: Choice, count: int, keyboard: Keyboard, live: Live) -> None:
+def _run(api: Api, choice: ViewState, count: int, keyboard: Keyboard, live: Live) -> None:
     console = live.console
-    look = take(api, choice, _rows(console))
+    look = fetch_top_data(api, choice, _rows(console))
     for done in _times(count):
         trouble = ""
         if done and not choice.frozen:
             try:
-                look = take(api, choice, _rows(console))
+                look = fetch_top_data(api, choice, _rows(console))
             except ConnectionLost as lost:
                 # it may be restarting
                 trouble = str(lost)
@@ -231,7 +231,7 @@ def _rows(console: Console) -> int:
     return min(MOST_ROWS, max(1, console.height - AROUND))
 
 
-def _screen(look: Look, choice: Choice, trouble: str) -> RenderableType:
+def _screen(look: TopData, choice: ViewState, trouble: str) -> RenderableType:
     last = Text(_HELP, style="dim", no_wrap=True, overflow="ellipsis")
     if choice.typing:
         last = Text(f"filter: {choice.filter}▏  Enter keeps it, Escape drops it", style="bold")
@@ -257,7 +257,7 @@ def _head(overview: Item) -> RenderableType:
     return Group(first, second, *alarms)
 
 
-def _about(look: Look, choice: Choice) -> Text:
+def _about(look: TopData, choice: ViewState) -> Text:
     parts = [f"{number(look.total)} {choice.view.title}"]
     if choice.sort:
         parts.append(f"by {choice.sort}{' ↑' if choice.ascending else ' ↓'}")
@@ -269,7 +269,7 @@ def _about(look: Look, choice: Choice) -> Text:
     return Text("  ".join(parts), style="dim")
 
 
-def _list(look: Look, choice: Choice, *, cut: bool = False) -> RenderableType:
+def _list(look: TopData, choice: ViewState, *, cut: bool = False) -> RenderableType:
     if not look.items:
         return Text(f"no {choice.view.title}{' like that' if choice.filter else ' yet'}")
     return table(choice.view.columns, look.items, cut=cut)

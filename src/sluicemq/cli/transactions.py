@@ -8,7 +8,14 @@ from typing import Annotated, Final
 import typer
 
 from sluicemq.cli.api import Api, below
-from sluicemq.cli.asking import Done, Shown, YesFlag, acts, confirm, looks
+from sluicemq.cli.command_helpers import (
+    ActionResult,
+    QueryResult,
+    YesFlag,
+    action_command,
+    confirm,
+    query_command,
+)
 from sluicemq.cli.destinations import Listing
 from sluicemq.cli.tables import Column, Item, moment, number, table
 
@@ -31,40 +38,42 @@ COLUMNS: Final = (
 IdArgument = Annotated[str, typer.Argument(metavar="ID", help="As listed.", show_default=False)]
 
 
-@looks(app, "list")
+@query_command(app, "list")
 def list_transactions(
     api: Api,
     prepared: Annotated[
         bool, typer.Option("--prepared", help="Only those that wait for their coordinator.")
     ] = False,
-) -> Shown:
+) -> QueryResult:
     """List the transactions."""
     found = list(api.items("/transactions", state="prepared" if prepared else None))
     if not found:
-        return Shown([], None, f"There are no {'prepared' if prepared else 'open'} transactions.")
-    return Shown(found, table(COLUMNS, found))
+        return QueryResult(
+            [], None, f"There are no {'prepared' if prepared else 'open'} transactions."
+        )
+    return QueryResult(found, table(COLUMNS, found))
 
 
-@acts(app, "commit")
-def commit(api: Api, transaction: IdArgument, yes: YesFlag = False) -> Done:
+@action_command(app, "commit")
+def commit(api: Api, transaction: IdArgument, yes: YesFlag = False) -> ActionResult:
     """Carry a prepared transaction out, in place of its coordinator."""
     return _decide(api, transaction, "commit", "Committed", yes)
 
 
-@acts(app, "rollback")
-def rollback(api: Api, transaction: IdArgument, yes: YesFlag = False) -> Done:
+@action_command(app, "rollback")
+def rollback(api: Api, transaction: IdArgument, yes: YesFlag = False) -> ActionResult:
     """Undo a prepared transaction, in place of its coordinator."""
     return _decide(api, transaction, "rollback", "Rolled back", yes)
 
 
-def _decide(api: Api, transaction: str, verdict: str, done: str, yes: bool) -> Done:
+def _decide(api: Api, transaction: str, verdict: str, done: str, yes: bool) -> ActionResult:
     confirm(
         f"Decide transaction {transaction} by hand ({verdict})? Its coordinator may have decided "
         "otherwise elsewhere.",
         yes,
     )
     answer = api.post(below("/transactions", transaction) / verdict)
-    return Done(answer or {"id": transaction, "state": verdict}, f"{done} {transaction}.")
+    return ActionResult(answer or {"id": transaction, "state": verdict}, f"{done} {transaction}.")
 
 
 def _xid(item: Item) -> str:

@@ -16,10 +16,17 @@ import typer
 
 from sluicemq.cli.accounts import Accounts, LoginPolicy, accounts_at
 from sluicemq.cli.api import noted
-from sluicemq.cli.asking import Done, Shown, YesFlag, acts, confirm, looks
+from sluicemq.cli.broker_location import LoginPasswordFileOption
+from sluicemq.cli.command_helpers import (
+    ActionResult,
+    QueryResult,
+    YesFlag,
+    action_command,
+    confirm,
+    query_command,
+)
 from sluicemq.cli.console import UsageError, err
 from sluicemq.cli.destinations import Listing
-from sluicemq.cli.place import LoginPasswordFileOption
 from sluicemq.cli.tables import Column, Item, table
 from sluicemq.model.errors import AccessDenied, AccessError
 from sluicemq.server.identity.passwords import (
@@ -65,21 +72,21 @@ _TOKENS: Final = (
 )
 
 
-@looks(app, "list", opening=accounts_at)
-def list_users(accounts: Accounts) -> Shown:
+@query_command(app, "list", opening=accounts_at)
+def list_users(accounts: Accounts) -> QueryResult:
     """List the users; no secrets."""
     found = accounts.users()
     if not found:
-        return Shown(
+        return QueryResult(
             [],
             None,
             "There are no users: whoever reaches a port may do everything. The first one:\n"
             "  sluicemq users add root --superuser",
         )
-    return Shown(found, table(_USERS, found))
+    return QueryResult(found, table(_USERS, found))
 
 
-@acts(app, "add", opening=accounts_at, login=LoginPasswordFileOption)
+@action_command(app, "add", opening=accounts_at, login=LoginPasswordFileOption)
 def add(
     accounts: Accounts,
     user: UserArgument,
@@ -101,7 +108,7 @@ def add(
             help="Keep what JMS digest logins need, too: it is as good as the password.",
         ),
     ] = False,
-) -> Done:
+) -> ActionResult:
     """Add a user. Without permissions it may do nothing; see `sluicemq permissions grant`."""
     if no_password and (password_stdin or new_password_file or allow_digest):
         raise UsageError("--no-password leaves nothing for the other options to set")
@@ -109,7 +116,7 @@ def add(
     first = not accounts.users()
     accounts.add(user, password, superuser, list(dict.fromkeys(role or ())), allow_digest)
     if not first:
-        return Done({"added": user}, f"Added {user}.")
+        return ActionResult({"added": user}, f"Added {user}.")
     policy = accounts.login_policy()
     document = {
         "added": user,
@@ -117,10 +124,10 @@ def add(
         "login_required": policy.required != "never",
         "open_listeners": policy.open_listeners,
     }
-    return Done(document, "\n".join([f"Added {user}, the first user.", *_effect(policy)]))
+    return ActionResult(document, "\n".join([f"Added {user}, the first user.", *_effect(policy)]))
 
 
-@acts(app, "remove", opening=accounts_at)
+@action_command(app, "remove", opening=accounts_at)
 def remove(
     accounts: Accounts,
     user: UserArgument,
@@ -128,7 +135,7 @@ def remove(
         bool, typer.Option("--force", help="Even the last superuser, and the last user.")
     ] = False,
     yes: YesFlag = False,
-) -> Done:
+) -> ActionResult:
     """Remove a user and its tokens. Connections that it has already go on."""
     confirm(f"Remove {user}, with its permissions and tokens?", yes)
     try:
@@ -137,10 +144,10 @@ def remove(
         if " is the last " in str(error):
             noted(error, "--force removes it all the same.")
         raise
-    return Done({"removed": user}, f"Removed {user}.")
+    return ActionResult({"removed": user}, f"Removed {user}.")
 
 
-@acts(app, "passwd", opening=accounts_at, login=LoginPasswordFileOption)
+@action_command(app, "passwd", opening=accounts_at, login=LoginPasswordFileOption)
 def passwd(
     accounts: Accounts,
     user: UserArgument,
@@ -153,14 +160,14 @@ def passwd(
             help="Keep what JMS digest logins need, or no longer (default: as it was).",
         ),
     ] = None,
-) -> Done:
+) -> ActionResult:
     """Set a user's password."""
     password = read_password(password_stdin, new_password_file)
     accounts.set_password(user, password, allow_digest)
-    return Done({"changed": user}, f"{user} has a new password.")
+    return ActionResult({"changed": user}, f"{user} has a new password.")
 
 
-@acts(tokens, "add", opening=accounts_at)
+@action_command(tokens, "add", opening=accounts_at)
 def add_token(
     accounts: Accounts,
     user: UserArgument,
@@ -169,20 +176,20 @@ def add_token(
         str | None,
         typer.Option("--expires", metavar="TIME", help="Valid for so long, as 90d or 12h."),
     ] = None,
-) -> Done:
+) -> ActionResult:
     """Make a token for a user, and show it: once, as only its SHA-256 is kept."""
     until = int(time.time()) + _seconds(expires) if expires else 0
     token = accounts.add_token(user, label, until)
     document = {"user": user, **{key: token[key] for key in ("id", "token", "expires")}}
     text = f"This is token {token['id']} of {user}. It is not shown again."
-    return Done(document, text, output=str(token["token"]))
+    return ActionResult(document, text, output=str(token["token"]))
 
 
-@looks(tokens, "list", opening=accounts_at)
+@query_command(tokens, "list", opening=accounts_at)
 def list_tokens(
     accounts: Accounts,
     user: Annotated[str | None, typer.Argument(metavar="[USER]", show_default=False)] = None,
-) -> Shown:
+) -> QueryResult:
     """List tokens, of one user or of all. The tokens themselves are not known."""
     users = accounts.users()
     if user is not None and user not in {each["name"] for each in users}:
@@ -194,21 +201,21 @@ def list_tokens(
         for token in each["tokens"]
     ]
     if not found:
-        return Shown([], None, "There are no tokens.")
-    return Shown(found, table(_TOKENS, found))
+        return QueryResult([], None, "There are no tokens.")
+    return QueryResult(found, table(_TOKENS, found))
 
 
-@acts(tokens, "remove", opening=accounts_at)
+@action_command(tokens, "remove", opening=accounts_at)
 def remove_token(
     accounts: Accounts,
     user: UserArgument,
     token: Annotated[str, typer.Argument(metavar="TOKEN", help="Its id, as listed.")],
     yes: YesFlag = False,
-) -> Done:
+) -> ActionResult:
     """Make a token void."""
     confirm(f"Make token {token} of {user} void?", yes)
     accounts.remove_token(user, token)
-    return Done({"removed": token}, f"Removed token {token} of {user}.")
+    return ActionResult({"removed": token}, f"Removed token {token} of {user}.")
 
 
 def _effect(policy: LoginPolicy) -> list[str]:

@@ -101,12 +101,12 @@ def replay(
     if selects is not None:
         messages = messages.mapInArrow(_selected(selects, converter), messages.schema)
     total = messages.count() if progress is not None else 0
-    paced = Pace(rate, pace)
+    schedule = ReplaySchedule(rate, pace)
     with Delivery(sink, converter, Batch(write_id, sink.batch, 0)) as delivery:
         for batch in _in_order(messages):
-            for piece, due in paced.windows(batch):
+            for piece, due in schedule.windows(batch):
                 if due is not None:
-                    _begin_window(delivery, paced, due)
+                    _begin_window(delivery, schedule, due)
                 delivery.add(piece)
                 if progress is not None:
                     progress(delivery.written.rows, total)
@@ -115,13 +115,13 @@ def replay(
     return Replayed(write_id, written.rows, written.written, written.already, bad)
 
 
-def _begin_window(delivery: Delivery, paced: Pace, due: float) -> None:
+def _begin_window(delivery: Delivery, schedule: ReplaySchedule, due: float) -> None:
     """Send what the last one has collected, and wait for the next one's time."""
     before = delivery.written.written
     delivery.flush()
     if delivery.written.already and delivery.written.written == before:
-        paced.skip_to(due)
-    paced.wait(due)
+        schedule.skip_to(due)
+    schedule.wait(due)
 
 
 # --- which messages ------------------------------------------------------------------------------
@@ -206,7 +206,7 @@ def _pack(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         yield pa.RecordBatch.from_arrays([pa.array([sink.getvalue().to_pybytes()])], ["batch"])
 
 
-class Pace:
+class ReplaySchedule:
     """When messages are due, in seconds after the first; in windows, so that what is sent together
     depends on the messages alone."""
 

@@ -15,16 +15,16 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from sluicemq.cli.migrate.aside import write_aside
 from sluicemq.cli.migrate.jsonc import decode
-from sluicemq.cli.migrate.openmq.instance import survey
+from sluicemq.cli.migrate.openmq.instance import inspect_source
 from sluicemq.cli.migrate.openmq.properties import parse
 from sluicemq.cli.migrate.openmq.serial import read_objects
 from sluicemq.cli.migrate.phpmq import entries
-from sluicemq.cli.migrate.phpmq import survey as survey_phpmq
+from sluicemq.cli.migrate.phpmq import inspect_source as inspect_phpmq
 from sluicemq.cli.migrate.plan import ASIDE, Plan
-from sluicemq.cli.migrate.sources import SourceError
-from sluicemq.cli.migrate.vibemq import survey as survey_vibemq
+from sluicemq.cli.migrate.set_aside import write_aside
+from sluicemq.cli.migrate.source_files import SourceError
+from sluicemq.cli.migrate.vibemq import inspect_source as inspect_vibemq
 from tests.cli.migrate import openmq_store as store
 from tests.cli.migrate import test_phpmq, vibemq_store
 from tests.cli.migrate.openmq_store import Instance, packet, record, stored
@@ -64,9 +64,9 @@ def carried_out(plan: Plan) -> None:
         assert msgspec.json.decode(line)["sort"] in ASIDE
 
 
-def answered(survey: Callable[[], Plan]) -> None:
+def answered(inspect_source: Callable[[], Plan]) -> None:
     with suppress(SourceError):
-        carried_out(survey())
+        carried_out(inspect_source())
 
 
 @MANY
@@ -142,7 +142,7 @@ FILES = (
 
 
 def test_what_is_mutated_is_read_at_all(instance: Instance) -> None:
-    plan = survey(instance.path, False, False)
+    plan = inspect_source(instance.path, False, False)
     assert sum(plan.counts.values()) == 3
     assert len(plan.branches) == 1
 
@@ -158,7 +158,7 @@ def test_stores_of_open_mq(
     used = whole.rstrip(b"\0")
     file.write_bytes(mutated(used, mutations, cut))
     try:
-        answered(lambda: survey(instance.path, False, skip))
+        answered(lambda: inspect_source(instance.path, False, skip))
     finally:
         file.write_bytes(whole)
 
@@ -172,7 +172,7 @@ def test_stores_of_phpmq(
     made = test_phpmq.Store(directory / "store.sqlite")
     made.add(1, b"orders", b"x" * 50, 1)
     made.path.write_bytes(mutated(made.path.read_bytes(), mutations, cut))
-    answered(lambda: survey_phpmq(made.path, None))
+    answered(lambda: inspect_phpmq(made.path, None))
 
 
 @FEW
@@ -185,7 +185,7 @@ def test_stores_of_vibemq(
     made.queue("orders")
     made.message("a", "orders", '{"a": 1}', headers={"k": "v"})
     made.path.write_bytes(mutated(made.path.read_bytes(), mutations, cut))
-    answered(lambda: survey_vibemq(made.path, None))
+    answered(lambda: inspect_vibemq(made.path, None))
 
 
 TYPES = st.one_of(
@@ -209,7 +209,7 @@ def test_values_of_any_type(
         connection.executescript(test_phpmq.SCHEMA)
         connection.execute("INSERT INTO queue VALUES (?, ?, ?, ?, ?)", values)
     connection.close()
-    answered(lambda: survey_phpmq(file, None))
+    answered(lambda: inspect_phpmq(file, None))
     connection = sqlite3.connect(file)
     with suppress(UnicodeEncodeError, sqlite3.IntegrityError), connection:
         connection.executescript(vibemq_store.SCHEMA)
@@ -220,4 +220,4 @@ def test_values_of_any_type(
             (*values, values[0]),
         )
     connection.close()
-    answered(lambda: survey_vibemq(file, None))
+    answered(lambda: inspect_vibemq(file, None))

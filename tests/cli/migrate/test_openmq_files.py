@@ -7,13 +7,18 @@ from struct import pack
 
 import pytest
 
-from sluicemq.cli.migrate.openmq.access import Account, Rules, add_accounts, read_accounts
+from sluicemq.cli.migrate.openmq.access import (
+    AccessRules,
+    OpenmqAccount,
+    add_accounts,
+    read_accounts,
+)
 from sluicemq.cli.migrate.openmq.properties import parse
 from sluicemq.cli.migrate.openmq.records import records
 from sluicemq.cli.migrate.openmq.serial import JavaObject, read_objects
 from sluicemq.cli.migrate.openmq.states import read_states
 from sluicemq.cli.migrate.plan import Plan
-from sluicemq.cli.migrate.sources import Damage, Data
+from sluicemq.cli.migrate.source_files import Damage, SourceFile
 from sluicemq.model.access import Operation
 from sluicemq.model.destination import Address, DestinationSettings, Kind
 from tests.cli.conftest import Run
@@ -104,7 +109,7 @@ def test_a_stream_that_is_none(data: bytes) -> None:
 
 
 def spans(path: Path, faults: list[Damage]) -> list[bytes]:
-    with Data.open(path) as data:
+    with SourceFile.open(path) as data:
         return [data.read(span.position, 3) for span in records(data, faults.append)]
 
 
@@ -202,18 +207,18 @@ def test_a_setting_that_makes_no_sense_is_told(
 
 # --- users and rules -----------------------------------------------------------------------------
 
-ANNA = Account("anna", "1", "sales", True)
+ANNA = OpenmqAccount("anna", "1", "sales", True)
 DESTINATIONS = {
     Address(kind, name): DestinationSettings()
     for kind, name in ((Kind.QUEUE, "orders"), (Kind.QUEUE, "wages"), (Kind.TOPIC, "news"))
 }
 
 
-def permitted(rules: str, account: Account = ANNA) -> dict[str, set[str]]:
+def permitted(rules: str, account: OpenmqAccount = ANNA) -> dict[str, set[str]]:
     """What the user may do here, by pattern."""
     plan = Plan(kind="openmq", place=Path("/"), destinations=dict(DESTINATIONS))
     text = f"connection.NORMAL.allow.user=*\n{rules}"
-    add_accounts(plan, [account], Rules(parse(text.encode(), "rules")))
+    add_accounts(plan, [account], AccessRules(parse(text.encode(), "rules")))
     (user,) = plan.users
     return {p.pattern: {str(o) for o in p.operations} for p in user.record.permissions}
 
@@ -264,7 +269,9 @@ def test_administrators_are_superusers(instance: Instance, migrate: Migrate) -> 
     file = instance.write(
         "etc/passwd", b"root:-1:admin:1\nanna:a1:user:1\nold:b2::0\nb d:c3:user:1\n"
     )
-    add_accounts(plan, read_accounts(file, plan), Rules(parse(store.ACCESS.encode(), "rules")))
+    add_accounts(
+        plan, read_accounts(file, plan), AccessRules(parse(store.ACCESS.encode(), "rules"))
+    )
     assert [(user.name, user.record.superuser) for user in plan.users] == [
         ("root", True),
         ("anna", False),

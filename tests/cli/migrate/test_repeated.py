@@ -8,8 +8,8 @@ from pathlib import Path
 import pytest
 
 from sluicemq.cli.local import LocalBroker
-from sluicemq.cli.migrate import carry, ledger
-from sluicemq.cli.migrate.sources import Witness
+from sluicemq.cli.migrate import ledger, transfer
+from sluicemq.cli.migrate.source_files import ChangeDetector
 from tests.cli.conftest import Run
 from tests.cli.migrate import openmq_store as store
 from tests.cli.migrate.conftest import Migrate, journaled, restored
@@ -69,9 +69,9 @@ def test_a_run_that_was_cut_short_is_finished(
 ) -> None:
     """Before: the list says that a part comes, and the journal has nothing of it. Behind: the
     journal has the part, and nobody has come to say so."""
-    end_unit = carry._Carrier._end_unit
+    end_unit = transfer._Transfer._end_unit
 
-    def cut(self: carry._Carrier, number: int, messages: int) -> None:
+    def cut(self: transfer._Transfer, number: int, messages: int) -> None:
         if number == 3 and moment == "before":
             raise Crash
         end_unit(self, number, messages)
@@ -82,11 +82,11 @@ def test_a_run_that_was_cut_short_is_finished(
         raise Crash
 
     with monkeypatch.context() as patch:
-        patch.setattr(carry, "PART_MESSAGES", 2)
+        patch.setattr(transfer, "PART_MESSAGES", 2)
         if moment == "at the end":
             patch.setattr(ledger.Ledger, "done", never)
         else:
-            patch.setattr(carry._Carrier, "_end_unit", cut)
+            patch.setattr(transfer._Transfer, "_end_unit", cut)
         with pytest.raises(Crash):
             run("migrate", "openmq", str(instance.path), "--to", str(tmp_path / "data"))
     # the journal was closed properly; what a unit without its end leaves is cut off by recovery
@@ -169,7 +169,7 @@ def test_what_is_there_stays_as_it_is(instance: Instance, migrate: Migrate, tmp_
 def test_a_source_that_is_written_meanwhile_is_told(
     instance: Instance, run: Run, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(Witness, "changed", lambda self: [instance.store / "destination"])
+    monkeypatch.setattr(ChangeDetector, "changed", lambda self: [instance.store / "destination"])
     result = run("migrate", "openmq", str(instance.path), "--to", "data")
     assert result.code == 1
     assert "has changed while it was read" in result.err
@@ -179,9 +179,9 @@ def test_a_source_that_is_written_meanwhile_is_told(
 def test_a_witness_sees_what_is_written(tmp_path: Path) -> None:
     file = tmp_path / "file"
     file.write_bytes(b"one")
-    witness = Witness()
-    witness.look(file)
-    witness.look(tmp_path / "none")
-    assert witness.changed() == []
+    change_detector = ChangeDetector()
+    change_detector.look(file)
+    change_detector.look(tmp_path / "none")
+    assert change_detector.changed() == []
     file.write_bytes(b"three")
-    assert witness.changed() == [file]
+    assert change_detector.changed() == [file]

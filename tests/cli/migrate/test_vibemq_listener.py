@@ -9,13 +9,13 @@ from typing import Any
 import pytest
 
 from sluicemq.cli.migrate.plan import Plan
-from sluicemq.cli.migrate.vibemq import survey
+from sluicemq.cli.migrate.vibemq import inspect_source
 
 
 def planned(directory: Path, **values: Any) -> Plan:
     file = directory / "appsettings.json"
     file.write_text(json.dumps({"VibeMQ": values}))
-    return survey(file, None)
+    return inspect_source(file, None)
 
 
 def options(plan: Plan) -> dict[str, str | int | bool]:
@@ -113,7 +113,7 @@ def test_paths_of_certificates_are_absolute(
         json.dumps({"VibeMQ": {"Tls": {"Enabled": True, "CertificatePath": "../app/link.pfx"}}})
     )
     monkeypatch.chdir(tmp_path)
-    plan = survey(Path("app"), None)
+    plan = inspect_source(Path("app"), None)
     assert options(plan)["certificate"] == str(tmp_path / "app" / "link.pfx")
 
 

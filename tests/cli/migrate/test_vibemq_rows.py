@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 from sluicemq.cli.local import LocalBroker
-from sluicemq.cli.migrate.vibemq import survey
+from sluicemq.cli.migrate.vibemq import inspect_source
 from sluicemq.model.destination import Address, Kind
 from sluicemq.protocols.vibemq.blocking import BlockingVibeMQClient
 from tests.cli.conftest import Run
@@ -279,7 +279,7 @@ def test_names_of_odd_rows_are_bounded(store: Store) -> None:
     store.queue("orders")
     store.messages("orders", 250)
     store.execute("UPDATE messages SET payload_json = '{'")
-    plan = survey(store.path, None)
+    plan = inspect_source(store.path, None)
     assert len([left for left in plan.left if left.what == "message"]) == 100
     assert ("rows", "150 more") in [left[:2] for left in plan.left]
     assert plan.set_aside == {"undeliverable": 250}

@@ -12,9 +12,9 @@ from pathlib import Path
 
 import pytest
 
-from sluicemq.cli.migrate import carry
+from sluicemq.cli.migrate import transfer
 from sluicemq.cli.migrate.sqlite import usage
-from sluicemq.cli.migrate.vibemq import survey
+from sluicemq.cli.migrate.vibemq import inspect_source
 from tests.cli.conftest import Run
 from tests.cli.migrate.conftest import Migrate, fingerprint, journaled
 from tests.cli.migrate.vibemq_store import Store
@@ -97,10 +97,10 @@ def test_a_reader_does_no_harm(store: Store) -> None:
 def test_a_source_that_changed_before_the_first_write_is_an_error(
     store: Store, tmp_path: Path
 ) -> None:
-    plan = survey(store.path, None)
+    plan = inspect_source(store.path, None)
     store.message("late", "orders", "1")
     with pytest.raises(Exception, match=r"has changed while it was read.*nothing has been written"):
-        carry.carry(plan, tmp_path / "data")
+        transfer.transfer(plan, tmp_path / "data")
     assert not (tmp_path / "data").exists()
 
 
@@ -149,17 +149,17 @@ def test_dead_letters_for_a_fan_out_are_set_aside(store: Store, migrate: Migrate
 def test_after_ctrl_c_the_next_run_goes_on(
     store: Store, migrate: Migrate, run: Run, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    end_unit = carry._Carrier._end_unit
+    end_unit = transfer._Transfer._end_unit
 
-    def interrupt(self: carry._Carrier, number: int, messages: int) -> None:
+    def interrupt(self: transfer._Transfer, number: int, messages: int) -> None:
         end_unit(self, number, messages)
         if number == 2:
             os.kill(os.getpid(), signal.SIGINT)
 
     before = signal.getsignal(signal.SIGINT)
     with monkeypatch.context() as patch:
-        patch.setattr(carry, "PART_MESSAGES", 2)
-        patch.setattr(carry._Carrier, "_end_unit", interrupt)
+        patch.setattr(transfer, "PART_MESSAGES", 2)
+        patch.setattr(transfer._Transfer, "_end_unit", interrupt)
         stopped = run("migrate", "vibemq", str(store.path), "--to", "data")
     assert stopped.code == 130
     assert "this run has imported 4 messages, of 10 in the source" in stopped.err
@@ -179,7 +179,7 @@ def test_ctrl_c_leaves_no_half_file_of_rows(
     store.queue("ticks", mode=2)
     store.messages("ticks", 3)
     with monkeypatch.context() as patch:
-        patch.setattr(carry._Carrier, "pause", _interrupt)
+        patch.setattr(transfer._Transfer, "pause", _interrupt)
         assert run("migrate", "vibemq", str(store.path), "--to", "data").code == 130
     assert list((tmp_path / "data").glob("set-aside*")) == []
     assert migrate("vibemq", store.path)["set_aside"]["rows"] == {"delivered": 3}

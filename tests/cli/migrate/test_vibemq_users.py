@@ -16,8 +16,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from sluicemq.cli.local import LocalBroker
-from sluicemq.cli.migrate.sources import SourceError
-from sluicemq.cli.migrate.vibemq import survey
+from sluicemq.cli.migrate.source_files import SourceError
+from sluicemq.cli.migrate.vibemq import inspect_source
 from sluicemq.model.access import Operation
 from sluicemq.model.errors import ClientError
 from sluicemq.protocols.vibemq.blocking import BlockingVibeMQClient
@@ -451,7 +451,9 @@ def test_cells_of_any_type_give_users_or_an_error(
         connection.executemany("INSERT INTO permissions VALUES (NULL, ?, ?, ?)", grants)
     write(directory)
     with suppress(SourceError):
-        decode(encode(Database(users=dict(survey(directory, None).users))), "the plan's users")
+        decode(
+            encode(Database(users=dict(inspect_source(directory, None).users))), "the plan's users"
+        )
 
 
 NAMES = (
@@ -478,4 +480,4 @@ def test_lines_of_any_kind_give_settings_or_an_error(
     file = directory / "vibe.env"
     file.write_text("\n".join(lines), encoding="utf-8", errors="surrogatepass")
     with suppress(SourceError):
-        survey(directory, None, environment=file)
+        inspect_source(directory, None, environment=file)

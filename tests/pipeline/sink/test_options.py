@@ -9,7 +9,7 @@ from pyspark.sql import SparkSession
 from pyspark.sql.types import StructType
 
 from sluicemq.model.errors import ConfigurationError
-from sluicemq.pipeline.remote import Target, target
+from sluicemq.pipeline.http_client import HttpTarget, target
 from sluicemq.pipeline.sink.columns import COLUMNS, places
 from sluicemq.pipeline.sink.options import BadRows, read
 from sluicemq.pipeline.sink.writer import BatchWriter, StreamWriter
@@ -65,16 +65,16 @@ def test_options_that_cannot_be(options: dict[str, str], said: str) -> None:
 @pytest.mark.parametrize(
     ("url", "found"),
     [
-        ("http://localhost", Target("localhost", 7680)),
-        ("HTTPS://[::1]:81/", Target("::1", 81, secure=True)),
+        ("http://localhost", HttpTarget("localhost", 7680)),
+        ("HTTPS://[::1]:81/", HttpTarget("::1", 81, secure=True)),
         (
             "http+tls://h?ca=/ca.pem&insecure=true",
-            Target("h", 7680, True, "/ca.pem", insecure=True),
+            HttpTarget("h", 7680, True, "/ca.pem", insecure=True),
         ),
-        ("http://me:pa%3Ass@h", Target("h", 7680, authorization="Basic bWU6cGE6c3M=")),
+        ("http://me:pa%3Ass@h", HttpTarget("h", 7680, authorization="Basic bWU6cGE6c3M=")),
     ],
 )
-def test_targets(url: str, found: Target) -> None:
+def test_targets(url: str, found: HttpTarget) -> None:
     assert tuple(target({"url": url})) == tuple(found)
     assert pickle.loads(pickle.dumps(found)) == found
 

@@ -10,7 +10,7 @@ from pyspark.sql import SparkSession
 from sluicemq.model.destination import decode_name
 from sluicemq.model.message import BodyKind, Message
 from sluicemq.model.rows import encode, row
-from sluicemq.pipeline.remote import Remote, target
+from sluicemq.pipeline.http_client import HttpClient, target
 from sluicemq.pipeline.sink.columns import COLUMNS
 from sluicemq.protocols.java import dumps_map, dumps_stream
 from tests.pipeline.sink.witness import published
@@ -89,7 +89,7 @@ def said(message: Message) -> tuple[Any, ...]:
 
 
 def test_rows_are_written_back_unchanged(spark: SparkSession, url: str, data: Path) -> None:
-    with Remote(target({"url": url})) as remote:
+    with HttpClient(target({"url": url})) as remote:
         where = "/api/v1/batches?writer=first&batch=0&partition=0&part=0&final=true"
         remote.request("POST", where, list(encode(messages())))
     reader = spark.read.format("sluicemq").option("includeHeaders", "true")

@@ -128,7 +128,7 @@ def test_a_segment_removed_before_it_is_read(
     reader = reader_of(directory, events="message", failondataloss=strict)
     (share,) = reader.partitions()
     assert isinstance(share, Share)
-    gone = share.pieces[0]
+    gone = share.segment_ranges[0]
     segment_path(directory, gone.first).unlink()
     if strict == "true":
         with pytest.raises(RecordNotFound, match=f"{gone.low} to {gone.high - 1} are gone"):
@@ -146,7 +146,7 @@ def test_a_segment_removed_while_it_is_read(directory: Path) -> None:
     assert isinstance(share, Share)
     batches = reader.read(share)
     first = next(batches)
-    segment_path(directory, share.pieces[0].first).unlink()  # it is mapped: its bytes stay
+    segment_path(directory, share.segment_ranges[0].first).unlink()  # it is mapped: its bytes stay
     assert first.num_rows + sum(batch.num_rows for batch in batches) == COUNT
 
 

@@ -11,8 +11,8 @@ from sluicemq.model.destination import Address, Kind
 from sluicemq.model.errors import ConfigurationError
 from sluicemq.pipeline.source.batch import BatchReader, Share
 from sluicemq.pipeline.source.columns import arrow_columns
+from sluicemq.pipeline.source.journal_storage import DirectoryStorage
 from sluicemq.pipeline.source.options import parse_options
-from sluicemq.pipeline.source.places import Directory
 from tests.pipeline.source import support
 from tests.pipeline.source.support import (
     T0,
@@ -59,13 +59,13 @@ def directory(tmp_path_factory: pytest.TempPathFactory) -> Path:
 def opened(monkeypatch: pytest.MonkeyPatch) -> list[int]:
     """Segments that tasks have opened."""
     found: list[int] = []
-    before = Directory.open
+    before = DirectoryStorage.open
 
-    def counting(self: Directory, first: int, end: int = 0) -> object:
+    def counting(self: DirectoryStorage, first: int, end: int = 0) -> object:
         found.append(first)
         return before(self, first, end)
 
-    monkeypatch.setattr(Directory, "open", counting)
+    monkeypatch.setattr(DirectoryStorage, "open", counting)
     return found
 
 

@@ -32,7 +32,7 @@ from sluicemq.model.errors import (
 from sluicemq.pipeline.source import plan
 from sluicemq.pipeline.source.batch import Share
 from sluicemq.pipeline.source.columns import arrow_columns, asked_columns
-from sluicemq.pipeline.source.places import Directory
+from sluicemq.pipeline.source.journal_storage import DirectoryStorage
 from sluicemq.pipeline.source.stream import StreamReader
 from tests.pipeline.source import support
 from tests.pipeline.source.support import (
@@ -314,11 +314,11 @@ def test_a_slot_is_moved_by_the_next_batch_if_the_broker_was_away(
     stream = stream_of(tmp_path, slot="lake")
     end = stream.latestOffset(stream.initialOffset(), ALL)
 
-    def away(self: Directory, slot: str, position: int) -> None:
+    def away(self: DirectoryStorage, slot: str, position: int) -> None:
         raise ConnectionLost("the broker is away")
 
     with monkeypatch.context() as patch:
-        patch.setattr(Directory, "advance", away)
+        patch.setattr(DirectoryStorage, "advance", away)
         assert stream.latestOffset(end, ALL) == end
     assert Slots(tmp_path).get("lake").position == 0
     assert stream.latestOffset(end, ALL) == end
@@ -396,6 +396,6 @@ def test_a_tail_is_not_read_from_its_start(tmp_path: Path, monkeypatch: pytest.M
         end = stream.latestOffset(start, ALL)
         (task,) = stream.partitions(start, end)
         assert isinstance(task, Share)
-        (piece,) = task.pieces
-        assert piece.end - piece.start < 4000 < piece.start
+        (segment_range,) = task.segment_ranges
+        assert segment_range.end - segment_range.start < 4000 < segment_range.start
         assert SMALL.segment_bytes == 4000

@@ -18,9 +18,9 @@ from sluicemq.cli.console import (
     printable,
 )
 from sluicemq.cli.migrate import configuration
-from sluicemq.cli.migrate.carry import Interrupted, carry, imported_before
 from sluicemq.cli.migrate.plan import Plan
-from sluicemq.cli.migrate.telling import Report, as_data, as_text
+from sluicemq.cli.migrate.report import MigrationReport, as_data, as_text
+from sluicemq.cli.migrate.transfer import Interrupted, imported_before, transfer
 from sluicemq.journal.writer import write_whole
 from sluicemq.model.destination import Address
 from sluicemq.model.errors import ConfigurationError
@@ -82,9 +82,9 @@ def openmq(
     ] = False,
 ) -> None:
     """Move in from Open MQ (Message Queue 4.0 to 6.x with a file store)."""
-    from sluicemq.cli.migrate.openmq.instance import survey
+    from sluicemq.cli.migrate.openmq.instance import inspect_source
 
-    _migrate(lambda: survey(source, killed, skip_damaged), to, config, dry_run, as_json)
+    _migrate(lambda: inspect_source(source, killed, skip_damaged), to, config, dry_run, as_json)
 
 
 @app.command()
@@ -137,14 +137,14 @@ def vibemq(
     as_json: JsonFlag = False,
 ) -> None:
     """Move in from VibeMQ (1.4 to 1.8 with SQLite storage)."""
-    from sluicemq.cli.migrate.vibemq import survey
+    from sluicemq.cli.migrate.vibemq import inspect_source
     from sluicemq.cli.migrate.vibemq.users import UsersSource
 
     if without_users and auth_db is not None:
         raise UsageError("give either --auth-db or --without-users, not both")
     users = UsersSource(auth_db, without_users)
     _migrate(
-        lambda: survey(
+        lambda: inspect_source(
             source,
             store,
             settings=settings,
@@ -170,16 +170,16 @@ def phpmq(
     as_json: JsonFlag = False,
 ) -> None:
     """Move in from PHPMQ (with SQLite storage in a file)."""
-    from sluicemq.cli.migrate.phpmq import survey
+    from sluicemq.cli.migrate.phpmq import inspect_source
 
-    _migrate(lambda: survey(source, store), to, config, dry_run, as_json)
+    _migrate(lambda: inspect_source(source, store), to, config, dry_run, as_json)
 
 
 def _migrate(
-    survey: Callable[[], Plan], to: Path, config: Path | None, dry_run: bool, as_json: bool
+    inspect_source: Callable[[], Plan], to: Path, config: Path | None, dry_run: bool, as_json: bool
 ) -> None:
     try:
-        _run(survey, to, config, dry_run, as_json)
+        _run(inspect_source, to, config, dry_run, as_json)
     except Interrupted as stopped:
         complain(str(stopped))
         raise typer.Exit(INTERRUPTED) from None
@@ -189,29 +189,29 @@ def _migrate(
 
 
 def _run(
-    survey: Callable[[], Plan], to: Path, config: Path | None, dry_run: bool, as_json: bool
+    inspect_source: Callable[[], Plan], to: Path, config: Path | None, dry_run: bool, as_json: bool
 ) -> None:
     data_dir = to.resolve()
     file = (config or data_dir / CONFIG_NAME).resolve()
     with err().status("reading the source"):
-        plan = survey()
+        plan = inspect_source()
     text = configuration.render(plan, data_dir)
     outcome = None
     written = False
     before = 0
     if dry_run:
         before = len(imported_before(data_dir))
-        plan.notes += [f"the source is in use: {use}" for use in plan.witness.used.values()]
+        plan.notes += [f"the source is in use: {use}" for use in plan.change_detector.used.values()]
     else:
         with err().status("importing"):
-            outcome = carry(plan, data_dir, _configured(file))
+            outcome = transfer(plan, data_dir, _configured(file))
         # once more: some things show only when they are carried out
         text = configuration.render(plan, data_dir)
         if not file.exists():
             file.parent.mkdir(parents=True, exist_ok=True)
             write_whole(file, text.encode(), mode=0o640)
             written = True
-    report = Report(
+    report = MigrationReport(
         plan=plan,
         data_dir=data_dir,
         config=file,

@@ -7,7 +7,7 @@ from typing import Any, Final
 
 import msgspec
 
-from sluicemq.cli.migrate.sources import Damage
+from sluicemq.cli.migrate.source_files import Damage
 
 _STRING_OR_COMMENT: Final = re.compile(rb'"(?:[^"\\]|\\.)*"|//[^\n]*|/\*.*?\*/', re.DOTALL)
 _STRING_OR_COMMA: Final = re.compile(rb'"(?:[^"\\]|\\.)*"|,(?=\s*[}\]])', re.DOTALL)

@@ -20,7 +20,7 @@ from typing import Any, Final
 import msgspec
 
 from sluicemq.cli.migrate.plan import KEY_BYTES, Key
-from sluicemq.cli.migrate.sources import SourceError
+from sluicemq.cli.migrate.source_files import SourceError
 
 NAME: Final = "migrations.log"
 """In the data directory."""

@@ -26,8 +26,8 @@ from pathlib import Path
 from typing import Final, NamedTuple
 from xml.parsers import expat
 
-from sluicemq.cli.migrate.plan import Plan, Waiting, key_of
-from sluicemq.cli.migrate.sources import Damage, SourceError, Witness, read_settings
+from sluicemq.cli.migrate.plan import Plan, SourceMessage, key_of
+from sluicemq.cli.migrate.source_files import ChangeDetector, Damage, SourceError, read_settings
 from sluicemq.cli.migrate.sqlite import columns, is_database, opened
 from sluicemq.model.destination import Address, Kind, decode_name
 from sluicemq.model.message import BodyKind, Durability, Message, Origin
@@ -55,7 +55,7 @@ _TLS: Final = {"local_cert": "certificate", "local_pk": "key", "cafile": "client
 """PHP's names of TLS options, and ours."""
 
 
-class Entry(NamedTuple):
+class ConfigElement(NamedTuple):
     """An element `config`, or one with attributes of its own: where it stands and what it says."""
 
     path: tuple[str, ...]
@@ -63,7 +63,7 @@ class Entry(NamedTuple):
     line: int
 
 
-def survey(source: Path, store: Path | None) -> Plan:
+def inspect_source(source: Path, store: Path | None) -> Plan:
     """What the source holds. Raises SourceError."""
     plan = Plan(kind=KIND, place=source.resolve())
     if source.is_dir():
@@ -71,7 +71,7 @@ def survey(source: Path, store: Path | None) -> Plan:
     if is_database(source):
         store = store or source
     else:
-        plan.witness.look(source)
+        plan.change_detector.look(source)
         store = _read_configuration(plan, source, store)
     if store is not None:
         _read_store(plan, store)
@@ -81,9 +81,9 @@ def survey(source: Path, store: Path | None) -> Plan:
 # --- the configuration -------------------------------------------------------------------------
 
 
-def entries(content: bytes, where: str) -> list[Entry]:
+def entries(content: bytes, where: str) -> list[ConfigElement]:
     """The elements that have attributes, in order. Raises Damage with the line."""
-    found: list[Entry] = []
+    found: list[ConfigElement] = []
     path: list[str] = []
     parser = expat.ParserCreate()
 
@@ -92,7 +92,7 @@ def entries(content: bytes, where: str) -> list[Entry]:
         if len(path) > 16:
             raise Damage(f"{where}, line {parser.CurrentLineNumber}: elements are nested too deep")
         if attributes or len(path) == 4:
-            found.append(Entry(tuple(path), attributes, parser.CurrentLineNumber))
+            found.append(ConfigElement(tuple(path), attributes, parser.CurrentLineNumber))
 
     def end(name: str) -> None:
         path.pop()
@@ -119,7 +119,7 @@ def entries(content: bytes, where: str) -> list[Entry]:
 def _read_configuration(plan: Plan, source: Path, store: Path | None) -> Path | None:
     """Fill in settings; return where the store is, if that is not known already."""
     found = entries(read_settings(source), str(source))
-    listeners: dict[tuple[str, str], dict[str, Entry]] = {}
+    listeners: dict[tuple[str, str], dict[str, ConfigElement]] = {}
     for entry in found:
         where = "/".join(entry.path)
         name = entry.attributes.get("name", "")
@@ -156,7 +156,7 @@ _REDIS: Final = (
 )
 
 
-def _store_place(plan: Plan, source: Path, entry: Entry) -> Path | None:
+def _store_place(plan: Plan, source: Path, entry: ConfigElement) -> Path | None:
     said = entry.attributes.get("value", "")
     if said == MEMORY:
         plan.leave(
@@ -176,7 +176,7 @@ def _store_place(plan: Plan, source: Path, entry: Entry) -> Path | None:
     )
 
 
-def _listen(plan: Plan, server: str, sort: str, options: dict[str, Entry]) -> None:
+def _listen(plan: Plan, server: str, sort: str, options: dict[str, ConfigElement]) -> None:
     scheme = _SERVERS[server]
     where = f"servers/{server}/{sort}"
     said = {name: entry.attributes.get("value", "") for name, entry in options.items()}
@@ -220,8 +220,8 @@ _OPTIONS: Final = {
 
 
 def _read_store(plan: Plan, store: Path) -> None:
-    witness = plan.witness
-    with opened(store, witness) as connection:
+    change_detector = plan.change_detector
+    with opened(store, change_detector) as connection:
         there = columns(connection, "queue")
         if not there:
             raise Damage(f"{store}: there is no table `queue`, so this is no store of PHPMQ")
@@ -232,15 +232,15 @@ def _read_store(plan: Plan, store: Path) -> None:
         ):
             plan.counts[_address(name)] += count
     plan.counts = Counter({address: count for address, count in plan.counts.items() if count})
-    plan.waiting = lambda: _messages(store, witness)
+    plan.waiting = lambda: _messages(store, change_detector)
 
 
 def _address(name: object) -> Address:
     return Address(Kind.QUEUE, decode_name(name if isinstance(name, bytes) else b""))
 
 
-def _messages(store: Path, witness: Witness) -> Iterator[Waiting]:
-    with opened(store, witness) as connection:
+def _messages(store: Path, change_detector: ChangeDetector) -> Iterator[SourceMessage]:
+    with opened(store, change_detector) as connection:
         rows = connection.execute(
             "SELECT rowid, CAST(messageId AS BLOB), CAST(queueName AS BLOB), CAST(content AS BLOB),"
             " createdAt, dispatched FROM queue ORDER BY queueName, createdAt, rowid"
@@ -263,7 +263,7 @@ def _waiting(
     content: bytes | None,
     created: object,
     dispatched: object,
-) -> Waiting:
+) -> SourceMessage:
     if not isinstance(created, int) or not identity:
         raise Damage(f"{store}, row {number} of `queue`: it has no message id, or no time")
     address = _address(queue)
@@ -277,4 +277,4 @@ def _waiting(
         message_id=identity.decode("utf-8", "replace"),
         native=WITHOUT_TTL,  # the released server knows no TTL
     )
-    return Waiting(message, key_of(KIND, address, identity), {"": 1 if dispatched else 0})
+    return SourceMessage(message, key_of(KIND, address, identity), {"": 1 if dispatched else 0})

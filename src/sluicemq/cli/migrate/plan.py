@@ -10,7 +10,7 @@ from typing import Final, NamedTuple
 
 import msgspec
 
-from sluicemq.cli.migrate.sources import Witness
+from sluicemq.cli.migrate.source_files import ChangeDetector
 from sluicemq.model.destination import Address, DestinationSettings, Provenance, encode_name
 from sluicemq.model.message import Message
 from sluicemq.server.identity.records import UserRecord
@@ -28,7 +28,7 @@ def key_of(kind: str, address: Address, identity: bytes) -> Key:
     return digest.digest()
 
 
-class Left(NamedTuple):
+class SkippedItem(NamedTuple):
     """Something that is not carried over.
 
     what    its sort: setting, listener, user, messages, subscription ...
@@ -41,7 +41,7 @@ class Left(NamedTuple):
     reason: str
 
 
-class Waiting(NamedTuple):
+class SourceMessage(NamedTuple):
     """A message that waits in the source.
 
     takers  of a topic, the subscriptions it still has to be delivered to, by name, with the number
@@ -53,12 +53,13 @@ class Waiting(NamedTuple):
     takers: dict[str, int] | None
 
 
-class Branch(NamedTuple):
+class PreparedTransaction(NamedTuple):
     """A prepared transaction.
 
     xid    136 bytes, as our JMQ clients say it
     sends  messages that it will publish
-    acks   messages that it will settle, by key, with the name of the subscription as in `Waiting`
+    acks   messages that it will settle, by key, with the name of the subscription as in
+           `SourceMessage`
     """
 
     xid: bytes
@@ -66,7 +67,7 @@ class Branch(NamedTuple):
     acks: list[tuple[Key, str]]
 
 
-class Subscription(NamedTuple):
+class PlannedSubscription(NamedTuple):
     """A durable subscription of a topic, named as our JMQ clients will ask for it."""
 
     topic: str
@@ -89,7 +90,7 @@ class NewUser(NamedTuple):
     record: UserRecord
 
 
-class Aside(NamedTuple):
+class SetAsideRow(NamedTuple):
     """A row of the source that is written into a file instead of being imported.
 
     sort    a key of ASIDE
@@ -111,11 +112,11 @@ ASIDE: Final = {
 """Sorts of rows that are set aside, and what they are."""
 
 
-def _no_messages() -> Iterator[Waiting]:
+def _no_messages() -> Iterator[SourceMessage]:
     return iter(())
 
 
-def _nothing_aside() -> Iterator[Aside]:
+def _nothing_aside() -> Iterator[SetAsideRow]:
     return iter(())
 
 
@@ -150,23 +151,23 @@ class Plan(msgspec.Struct, kw_only=True):
     defaults: DestinationSettings | None = None
     destinations: dict[Address, DestinationSettings] = msgspec.field(default_factory=dict)
     origins: dict[Address, tuple[Provenance, int]] = msgspec.field(default_factory=dict)
-    subscriptions: list[Subscription] = msgspec.field(default_factory=list)
+    subscriptions: list[PlannedSubscription] = msgspec.field(default_factory=list)
     users: list[NewUser] = msgspec.field(default_factory=list)
     counts: Counter[Address] = msgspec.field(default_factory=Counter)
-    waiting: Callable[[], Iterator[Waiting]] = _no_messages
+    waiting: Callable[[], Iterator[SourceMessage]] = _no_messages
     set_aside: Counter[str] = msgspec.field(default_factory=Counter)
-    aside: Callable[[], Iterator[Aside]] = _nothing_aside
+    aside: Callable[[], Iterator[SetAsideRow]] = _nothing_aside
     late: int = 0
     one_name: bool = False
-    branches: list[Branch] = msgspec.field(default_factory=list)
-    held: list[Waiting] = msgspec.field(default_factory=list)
-    left: list[Left] = msgspec.field(default_factory=list)
+    branches: list[PreparedTransaction] = msgspec.field(default_factory=list)
+    held: list[SourceMessage] = msgspec.field(default_factory=list)
+    left: list[SkippedItem] = msgspec.field(default_factory=list)
     notes: list[str] = msgspec.field(default_factory=list)
-    witness: Witness = msgspec.field(default_factory=Witness)
+    change_detector: ChangeDetector = msgspec.field(default_factory=ChangeDetector)
 
     def leave(self, what: str, name: str, reason: str) -> None:
         """See `left`."""
-        self.left.append(Left(what, name, reason))
+        self.left.append(SkippedItem(what, name, reason))
 
     def set(self, path: str, value: object, comment: str = "") -> None:
         """A value for the configuration file; `path` is dotted."""

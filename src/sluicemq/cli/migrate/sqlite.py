@@ -21,7 +21,7 @@ from struct import Struct
 from typing import Final
 from urllib.parse import quote
 
-from sluicemq.cli.migrate.sources import Damage, SourceError, Witness
+from sluicemq.cli.migrate.source_files import ChangeDetector, Damage, SourceError
 
 BESIDE: Final = ("-wal", "-journal")
 """Endings of files that belong to a database while it is in use, or after a crash."""
@@ -46,7 +46,7 @@ def is_database(path: Path) -> bool:
 
 
 @contextmanager
-def opened(path: Path, witness: Witness) -> Iterator[sqlite3.Connection]:
+def opened(path: Path, change_detector: ChangeDetector) -> Iterator[sqlite3.Connection]:
     """A connection whose text is bytes. Raises SourceError; Damage also for faults that show while
     it is used."""
     if not path.is_file():
@@ -55,9 +55,9 @@ def opened(path: Path, witness: Witness) -> Iterator[sqlite3.Connection]:
         raise Damage(f"{path}, byte 0: this is no SQLite database")
     beside = [Path(f"{path}{ending}") for ending in BESIDE]
     for each in (path, *beside):
-        witness.look(each)
+        change_detector.look(each)
     if use := usage(path):
-        witness.used.setdefault(path, use)
+        change_detector.used.setdefault(path, use)
     unfinished = [each for each in beside if each.exists() and each.stat().st_size]
     with tempfile.TemporaryDirectory() as directory:
         place, immutable = path, True
@@ -75,6 +75,8 @@ def opened(path: Path, witness: Witness) -> Iterator[sqlite3.Connection]:
                 connection.close()
         except sqlite3.Error as fault:
             raise Damage(f"{path}: {fault}") from None
+        except UnicodeDecodeError:  # sqlite3 decodes names of columns and texts of errors itself
+            raise Damage(f"{path}: the database is damaged: text that is not UTF-8") from None
 
 
 def _connect(path: Path, immutable: bool) -> sqlite3.Connection:

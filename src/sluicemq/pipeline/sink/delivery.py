@@ -12,7 +12,7 @@ import pyarrow as pa
 from pyspark.sql.datasource import WriterCommitMessage
 
 from sluicemq.model.errors import ProtocolError, RequestRefused
-from sluicemq.pipeline.remote import Refusal, Remote
+from sluicemq.pipeline.http_client import HttpClient, HttpRefusal
 from sluicemq.pipeline.sink.conversion import Converter, Values, dead_letter
 from sluicemq.pipeline.sink.options import BadRows, SinkOptions
 from sluicemq.pipeline.sink.parts import Part, Parts
@@ -100,7 +100,7 @@ class Delivery:
         self._converter = converter
         self._batch = batch
         self._parts = Parts(options.part_rows, options.part_bytes)
-        self._remote = Remote(options.target, options.patience)
+        self._remote = HttpClient(options.target, options.patience)
         self._waiting: Part | None = None
 
     def add(self, batch: pa.RecordBatch) -> None:
@@ -171,7 +171,7 @@ class Delivery:
             return
         try:
             answer = msgspec.json.decode(self._remote.receive().body, type=_Answer)
-        except Refusal as refusal:
+        except HttpRefusal as refusal:
             raise self._refusal(refusal, part) from None
         except msgspec.MsgspecError as error:
             raise ProtocolError(
@@ -191,7 +191,7 @@ class Delivery:
         if answer.refused_rows > len(answer.refused):
             written.count(OTHER_REASONS, answer.refused_rows - len(answer.refused))
 
-    def _refusal(self, refusal: Refusal, part: Part) -> RequestRefused:
+    def _refusal(self, refusal: HttpRefusal, part: Part) -> RequestRefused:
         where = f"part {part.number} of partition {self._batch.partition}"
         if refusal.code == _CONFLICT:
             return RequestRefused(

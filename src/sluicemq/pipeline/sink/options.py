@@ -9,7 +9,7 @@ from typing import Final, NamedTuple
 
 from sluicemq.model.errors import ConfigurationError
 from sluicemq.pipeline.catalog import NOT_HANDED_ON, own_options
-from sluicemq.pipeline.remote import PATIENCE, Target, target
+from sluicemq.pipeline.http_client import PATIENCE, HttpTarget, target
 
 DEAD_LETTERS: Final = "sluicemq.sink.dlq"
 """Where dead letters go unless the option deadLetterQueue says otherwise."""
@@ -65,7 +65,7 @@ class SinkOptions(NamedTuple):
     patience     seconds for which a part is sent again while the broker is away or full
     """
 
-    target: Target
+    target: HttpTarget
     destination: str = ""
     topic: bool = False
     bad_rows: BadRows = BadRows.FAIL

@@ -1,8 +1,8 @@
 """The journal as a Spark source.
 
 options     what a user may set
-places      where segments are: a directory here, or (remote.py) a broker's HTTP address
-walk, tail  records of segments that have no index yet
+journal_storage  where segments are: a directory here, or (http_storage.py) a broker's HTTP address
+segment_scan, tail  records of segments that have no index yet
 heads       the index columns of records, however they were found
 selection   which records are wanted, and which segments hold none of them
 names       destinations by number; origins: publishing time and protocol by message

@@ -13,8 +13,8 @@ from sluicemq.pipeline.source.connect import connect
 from sluicemq.pipeline.source.journal import Journal
 from sluicemq.pipeline.source.offsets import resolve
 from sluicemq.pipeline.source.options import EARLIEST, LATEST, SourceOptions
-from sluicemq.pipeline.source.plan import pieces, share
-from sluicemq.pipeline.source.reading import Piece, Reading, gone, log
+from sluicemq.pipeline.source.plan import segment_ranges, share
+from sluicemq.pipeline.source.reading import Reading, SegmentRange, gone, log
 from sluicemq.pipeline.source.selection import Selection
 
 
@@ -24,9 +24,9 @@ class Share(InputPartition):
     Spark pickles a reader before it plans: what the plan finds out goes with the tasks.
     """
 
-    def __init__(self, pieces: list[Piece], identity: str) -> None:
+    def __init__(self, segment_ranges: list[SegmentRange], identity: str) -> None:
         super().__init__(None)
-        self.pieces = pieces
+        self.segment_ranges = segment_ranges
         self.identity = identity
 
 
@@ -66,11 +66,11 @@ class BatchReader(DataSourceReader):
             log.warning("Not read: %s", message)
         selection = self._reading.selection.between(low, high)
         columns = frozenset(self._reading.schema.names)
-        weighed = pieces(journal, selection, columns, options.fail_on_data_loss)
+        weighed = segment_ranges(journal, selection, columns, options.fail_on_data_loss)
         tasks = share(weighed, options.min_partitions)
         return [Share(task, state.identity) for task in tasks or [[]]]
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
         """One task."""
         assert isinstance(partition, Share)
-        return self._reading.read(partition.pieces, partition.identity)
+        return self._reading.read(partition.segment_ranges, partition.identity)

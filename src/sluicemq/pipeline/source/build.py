@@ -20,8 +20,8 @@ from sluicemq.pipeline.schema import HEADERS, TIME, Event
 from sluicemq.pipeline.source.headers import Headers, array_of, decode_fields
 from sluicemq.pipeline.source.heads import Column, Heads
 from sluicemq.pipeline.source.journal import Journal
+from sluicemq.pipeline.source.journal_storage import Integers
 from sluicemq.pipeline.source.names import Names
-from sluicemq.pipeline.source.places import Integers
 from sluicemq.pipeline.source.selection import (
     BODIED,
     EVENT_CODES,
@@ -110,7 +110,7 @@ def slices(data: pa.Buffer, starts: Integers, stops: Integers) -> pa.Array:
     return elements.take(pa.array(np.arange(0, 2 * count, 2, dtype=np.int32)))
 
 
-class Letters(NamedTuple):
+class DeadLetterMetas(NamedTuple):
     """Of dead-lettered messages, the rarely set fields of what went to the dead-letter queue.
 
     rows   records of a batch that have one
@@ -121,7 +121,7 @@ class Letters(NamedTuple):
     metas: pa.Array
 
 
-NO_LETTERS: Final = Letters(np.zeros(0, np.int64), pa.array([], pa.binary()))
+NO_DEAD_LETTERS: Final = DeadLetterMetas(np.zeros(0, np.int64), pa.array([], pa.binary()))
 
 
 class Batch:
@@ -141,7 +141,7 @@ class Batch:
         counts: Integers,
         data: pa.Buffer,
         places: Integers,
-        letters: Letters,
+        dead_letters: DeadLetterMetas,
         names: Names,
         journal: Journal,
         failed: Failed,
@@ -151,7 +151,7 @@ class Batch:
         self._counts = counts
         self._data = data
         self._places = places
-        self._letters = letters
+        self._dead_letters = dead_letters
         self._names = names
         self._journal = journal
         self._failed = failed
@@ -427,9 +427,9 @@ class Batch:
         starts = np.full(len(rows), HEADER_BYTES)
         metas = self._slices(rows, starts, self._heads["body"][rows])
 
-        rows = np.concatenate((rows, self._letters.rows))
-        if len(self._letters.rows):
-            metas = pa.concat_arrays([metas, self._letters.metas])
+        rows = np.concatenate((rows, self._dead_letters.rows))
+        if len(self._dead_letters.rows):
+            metas = pa.concat_arrays([metas, self._dead_letters.metas])
 
         def failed(row: int, error: Exception) -> None:
             self._failed(int(rows[row]), f"the rarely set fields cannot be read: {error}")
@@ -465,7 +465,7 @@ class Batch:
     @cached_property
     def _properties(self) -> tuple[pa.Array, pa.Array]:
         texts, types = self._headers.properties()
-        rows = np.concatenate((self._header_rows, self._letters.rows))
+        rows = np.concatenate((self._header_rows, self._dead_letters.rows))
         return self._placed(texts, rows), self._placed(types, rows)
 
     def _column_properties(self) -> pa.Array:

@@ -2,15 +2,15 @@
 
 from __future__ import annotations
 
-from sluicemq.pipeline.remote import target
+from sluicemq.pipeline.http_client import target
+from sluicemq.pipeline.source.http_storage import HttpStorage
+from sluicemq.pipeline.source.journal_storage import DirectoryStorage, JournalStorage, local_path
 from sluicemq.pipeline.source.options import SourceOptions
-from sluicemq.pipeline.source.places import Directory, Place, local_path
-from sluicemq.pipeline.source.remote import Http
 
 
-def connect(options: SourceOptions) -> Place:
+def connect(options: SourceOptions) -> JournalStorage:
     """Raises ConfigurationError. Nothing is asked over the network yet."""
     if options.url:
         given = {name: getattr(options, name) for name in ("url", "user", "password", "token")}
-        return Http(target({name: text for name, text in given.items() if text}))
-    return Directory(local_path(options.path))
+        return HttpStorage(target({name: text for name, text in given.items() if text}))
+    return DirectoryStorage(local_path(options.path))

@@ -15,8 +15,8 @@ import pyarrow.compute as pc
 from sluicemq.journal.meta import unescape
 from sluicemq.model.destination import Kind
 from sluicemq.pipeline.schema import TEXTS
+from sluicemq.pipeline.source.journal_storage import Integers
 from sluicemq.pipeline.source.names import spelled
-from sluicemq.pipeline.source.places import Integers
 
 FIELDS: Final = (
     "message_id",

@@ -8,7 +8,7 @@ import numpy as np
 
 from sluicemq.journal.format import HEADER_BYTES
 from sluicemq.journal.index import COLUMNS, Index
-from sluicemq.pipeline.source.places import Integers
+from sluicemq.pipeline.source.journal_storage import Integers
 
 Column = np.ndarray[Any, np.dtype[Any]]
 

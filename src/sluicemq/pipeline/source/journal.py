@@ -14,9 +14,9 @@ from sluicemq.journal.format import ENTRY, RecordType, decode_address
 from sluicemq.model.destination import Address
 from sluicemq.model.errors import JournalDamaged, RecordNotFound
 from sluicemq.pipeline.source.heads import Column, Heads, index_heads
+from sluicemq.pipeline.source.journal_storage import Integers, JournalState, JournalStorage, Segment
 from sluicemq.pipeline.source.names import Names
-from sluicemq.pipeline.source.places import Integers, JournalState, Place, Segment
-from sluicemq.pipeline.source.walk import walk
+from sluicemq.pipeline.source.segment_scan import scan_segment
 
 OPEN_SEGMENTS: Final = 12
 MOST_NAMES: Final = 1 << 18
@@ -46,7 +46,7 @@ class Tail:
         """Look at what came since. What is damaged is left to those who read it."""
         if self.at >= end:
             return
-        for heads, data, base, stop in walk(segment, self.at, end, _ignore):
+        for heads, data, base, stop in scan_segment(segment, self.at, end, _ignore):
             types = heads["type"]
             named = np.flatnonzero(
                 (types == RecordType.DESTINATION) | (types == RecordType.DESTINATION_GONE)
@@ -97,7 +97,7 @@ _without: OrderedDict[tuple[str, int], None] = OrderedDict()
 class Journal:
     """One journal, for one task or plan."""
 
-    def __init__(self, place: Place, identity: str) -> None:
+    def __init__(self, place: JournalStorage, identity: str) -> None:
         self.place = place
         self.identity = identity
         self._state: JournalState | None = None
@@ -111,7 +111,7 @@ class Journal:
         return self._state
 
     def segment(self, place: int) -> Segment:
-        """Of the segment at that place of `state.firsts`. Raises as Place.open."""
+        """Of the segment at that place of `state.firsts`. Raises as JournalStorage.open."""
         first = self.state.firsts[place]
         segment = self._open.get(first)
         if segment is None:

@@ -10,7 +10,7 @@ import pyarrow as pa
 
 from sluicemq.model.destination import Address, Kind
 from sluicemq.pipeline.source.heads import Column
-from sluicemq.pipeline.source.places import Integers
+from sluicemq.pipeline.source.journal_storage import Integers
 
 KINDS: Final = pa.array([None, "queue", "topic"], pa.string())
 

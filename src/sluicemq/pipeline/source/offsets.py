@@ -11,8 +11,8 @@ from sluicemq.model.errors import ConfigurationError, JournalError
 from sluicemq.pipeline.source.heads import Heads, index_heads
 from sluicemq.pipeline.source.journal import Journal
 from sluicemq.pipeline.source.options import EARLIEST, LATEST, Position
+from sluicemq.pipeline.source.segment_scan import scan_segment
 from sluicemq.pipeline.source.selection import event_codes
-from sluicemq.pipeline.source.walk import walk
 
 VERSION: Final = 1
 
@@ -106,7 +106,7 @@ def first_since(journal: Journal, moment: int) -> int:
                 continue
             parts = iter((index_heads(index),))
         else:
-            parts = (stretch.heads for stretch in walk(segment, 0, segment.end, None))
+            parts = (stretch.heads for stretch in scan_segment(segment, 0, segment.end, None))
         for heads in parts:
             rows = np.flatnonzero((heads["time"] >= moment) & (event_codes(heads) > 0))
             if len(rows):

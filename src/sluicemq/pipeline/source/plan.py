@@ -13,7 +13,7 @@ from sluicemq.pipeline.source.build import touched
 from sluicemq.pipeline.source.heads import Heads, index_heads
 from sluicemq.pipeline.source.journal import Journal
 from sluicemq.pipeline.source.offsets import Offset
-from sluicemq.pipeline.source.reading import Piece
+from sluicemq.pipeline.source.reading import SegmentRange
 from sluicemq.pipeline.source.selection import Selection, row_counts
 
 TASK_BYTES: Final = 48 << 20
@@ -25,24 +25,24 @@ ROW_BYTES: Final = 80
 """What a row costs besides the record's own bytes."""
 
 
-class Weighed:
+class WeighedRange:
     """Pieces with what each of their records weighs: `weights` and `sequences` are parallel;
     both are empty for a piece of a segment without an index, which is one whole of `weight`."""
 
-    __slots__ = ("piece", "sequences", "weight", "weights")
+    __slots__ = ("segment_range", "sequences", "weight", "weights")
 
     def __init__(
-        self, piece: Piece, weight: int, sequences: np.ndarray, weights: np.ndarray
+        self, segment_range: SegmentRange, weight: int, sequences: np.ndarray, weights: np.ndarray
     ) -> None:
-        self.piece = piece
+        self.segment_range = segment_range
         self.weight = weight
         self.sequences = sequences
         self.weights = weights
 
 
-def pieces(
+def segment_ranges(
     journal: Journal, selection: Selection, columns: frozenset[str], strict: bool
-) -> list[Weighed]:
+) -> list[WeighedRange]:
     """Everything that may hold a record of the selection. Segments that cannot are left out by
     what their index says. Without `strict`, those that are gone or damaged are left to the task."""
     state = journal.state
@@ -55,7 +55,7 @@ def pieces(
         if first >= high:
             break
         following = state.firsts[place + 1] if place + 1 < len(state.firsts) else high
-        whole = Piece(first, max(selection.low, first), min(high, following), 0, 0)
+        whole = SegmentRange(first, max(selection.low, first), min(high, following), 0, 0)
         if whole.low >= whole.high:
             continue
         try:
@@ -63,11 +63,11 @@ def pieces(
         except (RecordNotFound, JournalDamaged):
             if strict:
                 raise
-            found.append(Weighed(whole, LEAST_TASK_BYTES, none, none))
+            found.append(WeighedRange(whole, LEAST_TASK_BYTES, none, none))
             continue
         index = segment.index
         if index is None:
-            found.append(Weighed(whole._replace(end=segment.end), segment.end, none, none))
+            found.append(WeighedRange(whole._replace(end=segment.end), segment.end, none, none))
             continue
         if not selection.may_be_in(index.summary):
             continue
@@ -76,7 +76,9 @@ def pieces(
         if len(rows):
             chosen = heads.only(rows)
             weights = _weights(chosen, codes, columns)
-            found.append(Weighed(whole, int(weights.sum()), chosen["sequence"].copy(), weights))
+            found.append(
+                WeighedRange(whole, int(weights.sum()), chosen["sequence"].copy(), weights)
+            )
     return found
 
 
@@ -87,7 +89,7 @@ def _weights(heads: Heads, codes: np.ndarray, columns: frozenset[str]) -> np.nda
     return weights
 
 
-def share(weighed: list[Weighed], least: int) -> list[list[Piece]]:
+def share(weighed: list[WeighedRange], least: int) -> list[list[SegmentRange]]:
     """Pieces for each task: about equally much for each, as many as there are processors or more,
     but not for next to nothing; `least` tasks if there are as many records."""
     total = sum(item.weight for item in weighed)
@@ -98,27 +100,29 @@ def share(weighed: list[Weighed], least: int) -> list[list[Piece]]:
     if wanted > processors:
         wanted += -wanted % processors  # so that none of them has to wait for the last
     wanted = min(max(wanted, least), MOST_TASKS)
-    tasks: list[list[Piece]] = [[] for _ in range(wanted)]
+    tasks: list[list[SegmentRange]] = [[] for _ in range(wanted)]
     done = 0
     for item in weighed:
         if not len(item.weights):
-            tasks[min(wanted - 1, (done + item.weight // 2) * wanted // total)].append(item.piece)
+            tasks[min(wanted - 1, (done + item.weight // 2) * wanted // total)].append(
+                item.segment_range
+            )
             done += item.weight
             continue
         middles = done + np.cumsum(item.weights) - item.weights // 2
         numbers = np.minimum(middles * wanted // total, wanted - 1)
-        low = item.piece.low
+        low = item.segment_range.low
         for number in np.unique(numbers).tolist():
             behind = int(np.searchsorted(numbers, number, side="right"))
             last = behind == len(numbers)
-            high = item.piece.high if last else int(item.sequences[behind])
-            tasks[number].append(item.piece._replace(low=low, high=high))
+            high = item.segment_range.high if last else int(item.sequences[behind])
+            tasks[number].append(item.segment_range._replace(low=low, high=high))
             low = high
         done += item.weight
     return [task for task in tasks if task]
 
 
-def between(journal: Journal, low: int, high: int, start: Offset) -> list[Piece]:
+def between(journal: Journal, low: int, high: int, start: Offset) -> list[SegmentRange]:
     """All segments with numbers from `low` on and below `high`, without a look into them. `start`
     tells where in one of them `low` is."""
     state = journal.state
@@ -130,7 +134,7 @@ def between(journal: Journal, low: int, high: int, start: Offset) -> list[Piece]
         following = state.firsts[place + 1] if place + 1 < len(state.firsts) else high
         end = journal.place.records_end(state, place)
         at = start.offset if start.segment == first and start.sequence <= low else 0
-        piece = Piece(first, max(low, first), min(high, following), at, end)
-        if piece.low < piece.high:
-            found.append(piece)
+        segment_range = SegmentRange(first, max(low, first), min(high, following), at, end)
+        if segment_range.low < segment_range.high:
+            found.append(segment_range)
     return found

@@ -14,17 +14,24 @@ from zlib_ng import zlib_ng
 from sluicemq.journal.format import HEADER_BYTES, RecordType
 from sluicemq.model.errors import JournalDamaged, RecordNotFound
 from sluicemq.pipeline.schema import Event
-from sluicemq.pipeline.source.build import NO_LETTERS, Batch, Letters, Mask, slices, touched
+from sluicemq.pipeline.source.build import (
+    NO_DEAD_LETTERS,
+    Batch,
+    DeadLetterMetas,
+    Mask,
+    slices,
+    touched,
+)
 from sluicemq.pipeline.source.heads import Column, Heads, index_heads
 from sluicemq.pipeline.source.journal import Journal
-from sluicemq.pipeline.source.places import Integers, Place, Segment
+from sluicemq.pipeline.source.journal_storage import Integers, JournalStorage, Segment
+from sluicemq.pipeline.source.segment_scan import scan_segment
 from sluicemq.pipeline.source.selection import (
     DEAD_LETTERED,
     Selection,
     meta_sizes,
     row_counts,
 )
-from sluicemq.pipeline.source.walk import walk
 
 BATCH_ROWS: Final = 4096
 """Spark takes 1,024 to 8,192 rows at a time the fastest."""
@@ -39,7 +46,7 @@ _PROPERTIES: Final = frozenset(("properties", "property_types"))
 log = logging.getLogger("sluicemq.pipeline.source")
 
 
-class Piece(NamedTuple):
+class SegmentRange(NamedTuple):
     """A range of one segment: sequence numbers from `low` on and below `high`.
 
     start, end  should the segment have no index: from where to where in bytes to look for them
@@ -60,33 +67,35 @@ class Reading:
     strict  what is gone or damaged is an error
     """
 
-    place: Place
+    place: JournalStorage
     schema: pa.Schema
     selection: Selection
     strict: bool
 
-    def read(self, pieces: list[Piece], identity: str) -> Iterator[pa.RecordBatch]:
+    def read(self, segment_ranges: list[SegmentRange], identity: str) -> Iterator[pa.RecordBatch]:
         """The rows of these pieces of the journal with that identity.
 
         Raises JournalError, and JournalDamaged that names segment and offset; without `strict` what
         is lost is left out, and said in a warning.
         """
         journal = Journal(self.place, identity)
-        for piece in pieces:
+        for segment_range in segment_ranges:
             try:
-                segment = self.place.open(piece.first, piece.end)
-                yield from _PieceReader(self, journal, segment, piece).read()
+                segment = self.place.open(segment_range.first, segment_range.end)
+                yield from _RangeReader(self, journal, segment, segment_range).read()
             except RecordNotFound as error:
                 if self.strict:
-                    raise RecordNotFound(gone(piece.low, piece.high, str(error))) from error
-                log.warning("Not read: %s", gone(piece.low, piece.high, str(error)))
+                    raise RecordNotFound(
+                        gone(segment_range.low, segment_range.high, str(error))
+                    ) from error
+                log.warning("Not read: %s", gone(segment_range.low, segment_range.high, str(error)))
             except JournalDamaged as error:
                 if self.strict:
                     raise
                 log.warning(
                     "Not read: sequence numbers %d to %d, or some of them. %s",
-                    piece.low,
-                    piece.high - 1,
+                    segment_range.low,
+                    segment_range.high - 1,
                     error,
                 )
 
@@ -101,13 +110,15 @@ def gone(low: int, high: int, why: str) -> str:
     )
 
 
-class _PieceReader:
-    def __init__(self, reading: Reading, journal: Journal, segment: Segment, piece: Piece) -> None:
+class _RangeReader:
+    def __init__(
+        self, reading: Reading, journal: Journal, segment: Segment, segment_range: SegmentRange
+    ) -> None:
         self._reading = reading
         self._journal = journal
         self._segment = segment
-        self._piece = piece
-        self._selection = reading.selection.between(piece.low, piece.high)
+        self._range = segment_range
+        self._selection = reading.selection.between(segment_range.low, segment_range.high)
         self._columns = frozenset(reading.schema.names)
         self._names = journal.names(segment)
         self._wants_letters = Event.DEAD_LETTERED in self._selection.events and (
@@ -115,25 +126,27 @@ class _PieceReader:
         )
 
     def read(self) -> Iterator[pa.RecordBatch]:
-        piece = self._piece
+        segment_range = self._range
         if self._segment.index is not None:
             yield from self._read_indexed()
             return
         report = None if self._reading.strict else self._report
         last: Heads | None = None
-        for heads, data, base, _ in walk(self._segment, piece.start, piece.end, report):
-            if int(heads["sequence"][0]) >= piece.high:
+        for heads, data, base, _ in scan_segment(
+            self._segment, segment_range.start, segment_range.end, report
+        ):
+            if int(heads["sequence"][0]) >= segment_range.high:
                 return
             rows, codes = self._choose(heads)
             chosen = heads.only(rows)
             counts = row_counts(chosen, codes)
             if last is None and len(rows) and rows[0] == 0 and codes[0] == DEAD_LETTERED:
-                last = self._before(piece.start)
+                last = self._before(segment_range.start)
             for part in _cut(chosen["offset"], chosen["size"], counts):
                 some = chosen.take(part)
-                letters = self._letters(heads, rows[part], codes[part], last)
+                dead_letters = self._dead_letters(heads, rows[part], codes[part], last)
                 yield self._build(
-                    some, codes[part], counts[part], data, some["offset"] - base, letters
+                    some, codes[part], counts[part], data, some["offset"] - base, dead_letters
                 )
             last = heads.take(slice(heads.count - 1, None))
 
@@ -142,15 +155,17 @@ class _PieceReader:
         if not self._wants_letters:
             return None
         last = None
-        for heads, *_ in walk(self._segment, 0, start, _ignore):
+        for heads, *_ in scan_segment(self._segment, 0, start, _ignore):
             last = heads.take(slice(heads.count - 1, None))
         return last
 
-    def _letters(self, heads: Heads, rows: Integers, codes: Column, last: Heads | None) -> Letters:
+    def _dead_letters(
+        self, heads: Heads, rows: Integers, codes: Column, last: Heads | None
+    ) -> DeadLetterMetas:
         """Of the dead-lettered ones among these rows of `heads`: the dead letter is the record
         before, of the same unit, and says why. `last` is the record before all of them."""
         if not self._wants_letters or not (codes == DEAD_LETTERED).any():
-            return NO_LETTERS
+            return NO_DEAD_LETTERS
         if last is not None:
             heads, rows = last.followed_by(heads), rows + 1
         dead = np.flatnonzero((codes == DEAD_LETTERED) & (rows > 0))
@@ -158,12 +173,12 @@ class _PieceReader:
         kept = (before["type"] == RecordType.MESSAGE) & (meta_sizes(before) > 0)
         dead, before = dead[kept], before.take(kept)
         if not len(dead):
-            return NO_LETTERS
+            return NO_DEAD_LETTERS
         sizes = before["size"].astype(np.int64)
         data, places = self._segment.gather(before["offset"], sizes)
         good = np.array(_intact(data, places, sizes), np.bool_)
         dead, places, bodies = dead[good], places[good], before["body"][good]
-        return Letters(dead, slices(data, places + HEADER_BYTES, places + bodies))
+        return DeadLetterMetas(dead, slices(data, places + HEADER_BYTES, places + bodies))
 
     def _choose(self, heads: Heads) -> tuple[Column, Column]:
         needs_names = not self._columns.isdisjoint(("destination", "destination_kind"))
@@ -178,8 +193,8 @@ class _PieceReader:
         if not self._selection.may_be_in(index.summary):
             return
         # one before, which may be the letter of the first
-        low = max(0, index.row(self._piece.low) - 1)
-        heads = index_heads(index).take(slice(low, index.row(self._piece.high)))
+        low = max(0, index.row(self._range.low) - 1)
+        heads = index_heads(index).take(slice(low, index.row(self._range.high)))
         rows, codes = self._choose(heads)
         chosen = heads.only(rows)
         counts = row_counts(chosen, codes)
@@ -191,9 +206,14 @@ class _PieceReader:
         for part in _cut(chosen["offset"], sizes, counts):
             some = chosen.take(part)
             data, places, good = self._fetch(some, touch[part], intact is True)
-            letters = self._letters(heads, rows[part][good], codes[part][good], None)
+            dead_letters = self._dead_letters(heads, rows[part][good], codes[part][good], None)
             yield self._build(
-                some.take(good), codes[part][good], counts[part][good], data, places[good], letters
+                some.take(good),
+                codes[part][good],
+                counts[part][good],
+                data,
+                places[good],
+                dead_letters,
             )
 
     def _fetch(
@@ -234,13 +254,13 @@ class _PieceReader:
         counts: Integers,
         data: pa.Buffer,
         places: Integers,
-        letters: Letters,
+        dead_letters: DeadLetterMetas,
     ) -> pa.RecordBatch:
         def failed(row: int, what: str) -> None:
             self._failed(heads, row, what)
 
         names, journal = self._names, self._journal
-        batch = Batch(heads, codes, counts, data, places, letters, names, journal, failed)
+        batch = Batch(heads, codes, counts, data, places, dead_letters, names, journal, failed)
         return batch.record_batch(self._reading.schema)
 
     def _failed(self, heads: Heads, row: int, what: str) -> None:

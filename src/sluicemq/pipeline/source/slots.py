@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 from sluicemq.model.errors import ClientError, JournalError, RecordNotFound
+from sluicemq.pipeline.source.journal_storage import JournalStorage
 from sluicemq.pipeline.source.options import SourceOptions
-from sluicemq.pipeline.source.places import Place
 from sluicemq.pipeline.source.reading import log
 
 
@@ -20,7 +20,7 @@ def slot_is_lost(options: SourceOptions, why: str) -> None:
     log.warning("%s", message)
 
 
-def move_slot(options: SourceOptions, place: Place, sequence: int) -> bool:
+def move_slot(options: SourceOptions, place: JournalStorage, sequence: int) -> bool:
     """Acknowledge everything before `sequence`.
 
     Return False if the broker does not answer: that is no reason to end a query, try again with the

@@ -17,10 +17,11 @@ from pyspark.sql.streaming.datasource import (
 )
 
 from sluicemq.model.errors import RecordNotFound
-from sluicemq.pipeline.source.admission import Limits, admit
 from sluicemq.pipeline.source.batch import Share
+from sluicemq.pipeline.source.batch_limits import BatchLimits, admit
 from sluicemq.pipeline.source.connect import connect
 from sluicemq.pipeline.source.journal import Journal
+from sluicemq.pipeline.source.journal_storage import JournalState
 from sluicemq.pipeline.source.offsets import (
     Offset,
     first_since,
@@ -29,8 +30,7 @@ from sluicemq.pipeline.source.offsets import (
     resolve,
 )
 from sluicemq.pipeline.source.options import LATEST, SourceOptions
-from sluicemq.pipeline.source.places import JournalState
-from sluicemq.pipeline.source.plan import LEAST_TASK_BYTES, between, pieces, share
+from sluicemq.pipeline.source.plan import LEAST_TASK_BYTES, between, segment_ranges, share
 from sluicemq.pipeline.source.reading import Reading, gone, log
 from sluicemq.pipeline.source.selection import Selection
 from sluicemq.pipeline.source.slots import move_slot, slot_is_lost
@@ -103,7 +103,7 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
             volume = self._options.max_bytes_per_trigger
         if rows is not None or volume is not None:
             strict = self._options.fail_on_data_loss
-            limits = Limits(rows, volume)
+            limits = BatchLimits(rows, volume)
             end = admit(journal, self._selection, begin, end, limits, strict)
         cuts = self._cuts(journal, begin, end)
         return end._replace(cuts=cuts, slot=self._options.slot).as_json()
@@ -163,7 +163,7 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
             return ()
         selection = self._selection.between(start.sequence, end.sequence)
         columns = frozenset(self._schema.names)
-        tasks = share(pieces(journal, selection, columns, strict=False), least)
+        tasks = share(segment_ranges(journal, selection, columns, strict=False), least)
         return tuple(task[0].low for task in tasks[1:])
 
     def partitions(self, start: dict[str, Any], end: dict[str, Any]) -> Sequence[InputPartition]:
@@ -185,7 +185,7 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         assert isinstance(partition, Share)
         strict = self._options.fail_on_data_loss
         reading = Reading(self._place, self._schema, self._selection, strict)
-        return reading.read(partition.pieces, partition.identity)
+        return reading.read(partition.segment_ranges, partition.identity)
 
 
 def _end(state: JournalState) -> Offset:

@@ -22,9 +22,9 @@ from collections.abc import Iterable
 from pathlib import Path
 from typing import Final, NamedTuple
 
-from sluicemq.cli.migrate.openmq.properties import Value, parse
+from sluicemq.cli.migrate.openmq.properties import PropertyValue, parse
 from sluicemq.cli.migrate.plan import NewUser, Plan
-from sluicemq.cli.migrate.sources import Damage, read_settings
+from sluicemq.cli.migrate.source_files import Damage, read_settings
 from sluicemq.model.access import Operation, Permission, is_pattern, is_user_name
 from sluicemq.model.destination import Address, Kind
 from sluicemq.server.identity.records import UserRecord
@@ -45,7 +45,7 @@ _OPERATIONS: Final = {
 _KINDS: Final = {Kind.QUEUE: "queue", Kind.TOPIC: "topic"}
 
 
-class Account(NamedTuple):
+class OpenmqAccount(NamedTuple):
     """A line of passwd. `group` may be ""."""
 
     name: str
@@ -54,9 +54,9 @@ class Account(NamedTuple):
     active: bool
 
 
-def read_accounts(file: Path, plan: Plan) -> list[Account]:
+def read_accounts(file: Path, plan: Plan) -> list[OpenmqAccount]:
     """The lines of passwd. Raises SourceError."""
-    plan.witness.look(file)
+    plan.change_detector.look(file)
     accounts = []
     content = read_settings(file).decode("utf-8", "replace")
     for number, line in enumerate(content.splitlines(), 1):
@@ -66,19 +66,19 @@ def read_accounts(file: Path, plan: Plan) -> list[Account]:
         if len(parts) < 2 or not parts[0] or not _HASH.match(parts[1]):
             raise Damage(f"{file}, line {number}: this is no account: name:hash:group:active")
         name, digest, group, active = (*parts, "", "")[:4]
-        accounts.append(Account(name, digest, group.strip(), active == "1"))
+        accounts.append(OpenmqAccount(name, digest, group.strip(), active == "1"))
     return accounts
 
 
-class Rules:
+class AccessRules:
     """accesscontrol.properties."""
 
-    def __init__(self, values: dict[str, Value]) -> None:
+    def __init__(self, values: dict[str, PropertyValue]) -> None:
         self._values = {
             key: {part.strip() for part in value.text.split(",")} for key, value in values.items()
         }
 
-    def allows(self, account: Account, rules: Iterable[str]) -> bool:
+    def allows(self, account: OpenmqAccount, rules: Iterable[str]) -> bool:
         """Whether the last word of these rules is yes; the general ones first."""
         verdict = False
         for rule in rules:
@@ -101,7 +101,7 @@ class Rules:
         denied = name in self._values.get(f"{rule}.deny.{sort}", ())
         return before if allowed == denied else allowed
 
-    def may(self, account: Account, kind: Kind, name: str, operation: str) -> bool:
+    def may(self, account: OpenmqAccount, kind: Kind, name: str, operation: str) -> bool:
         """Whether the user may do that with the destination; ALL = with one no rule names."""
         sort = _KINDS[kind]
         rules = [f"{sort}.*.{operation}"]
@@ -127,17 +127,17 @@ class Rules:
         return sorted(k for k in self._values if (m := pattern.match(k)) and m[1] != ALL)
 
 
-def read_rules(file: Path, plan: Plan) -> Rules:
+def read_rules(file: Path, plan: Plan) -> AccessRules:
     """Raises SourceError."""
-    plan.witness.look(file)
+    plan.change_detector.look(file)
     values = parse(read_settings(file), str(file))
     version = values.get("version")
     if version is None or version.text != VERSION:
         raise Damage(f"{file}: its version is not {VERSION}")
-    return Rules(values)
+    return AccessRules(values)
 
 
-def add_accounts(plan: Plan, accounts: list[Account], rules: Rules | None) -> None:
+def add_accounts(plan: Plan, accounts: list[OpenmqAccount], rules: AccessRules | None) -> None:
     """Add users to the plan. Without rules everybody may do everything but administer."""
     now = int(time.time())
     known = {*plan.destinations, *plan.counts} | (rules.named() if rules else set())
@@ -159,14 +159,14 @@ def add_accounts(plan: Plan, accounts: list[Account], rules: Rules | None) -> No
             plan.users.append(NewUser(account.name, record))
 
 
-def _administers(account: Account, rules: Rules | None) -> bool:
+def _administers(account: OpenmqAccount, rules: AccessRules | None) -> bool:
     if rules is None:
         return account.group == ADMIN
     return rules.allows(account, ("connection.*", "connection.ADMIN"))
 
 
 def _permissions(
-    plan: Plan, account: Account, rules: Rules | None, known: set[Address]
+    plan: Plan, account: OpenmqAccount, rules: AccessRules | None, known: set[Address]
 ) -> list[Permission]:
     if rules is None:
         return [Permission(ALL, frozenset({*_OPERATIONS.values(), Operation.CREATE}))]
@@ -201,7 +201,7 @@ def _permissions(
     return [Permission(ALL, frozenset(everywhere)), *found] if everywhere else found
 
 
-def _everywhere(rules: Rules, account: Account, word: str, known: set[Address]) -> bool:
+def _everywhere(rules: AccessRules, account: OpenmqAccount, word: str, known: set[Address]) -> bool:
     """Whether the user may do it with all destinations, known or not. Topics are never browsed, so
     that only queues have a say about it."""
     kinds = [Kind.QUEUE] if word == "browse" else list(_KINDS)

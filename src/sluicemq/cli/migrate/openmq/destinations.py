@@ -16,10 +16,10 @@ from __future__ import annotations
 from struct import Struct
 from typing import Any, Final, NamedTuple
 
-from sluicemq.cli.migrate.openmq.records import Entry
+from sluicemq.cli.migrate.openmq.records import MapEntry
 from sluicemq.cli.migrate.openmq.serial import JavaObject
-from sluicemq.cli.migrate.plan import Plan, Subscription
-from sluicemq.cli.migrate.sources import Damage
+from sluicemq.cli.migrate.plan import Plan, PlannedSubscription
+from sluicemq.cli.migrate.source_files import Damage
 from sluicemq.model.destination import Address, DestinationSettings, Kind, Overflow
 from sluicemq.protocols.jmq.destinations import DEAD_MESSAGES
 from sluicemq.protocols.jmq.interests import (
@@ -47,7 +47,7 @@ USUAL_PREFETCH: Final = (1000, -1, 0)
 _i64: Final = Struct(">q")
 
 
-class Destination(NamedTuple):
+class OpenmqDestination(NamedTuple):
     """`unique` is how its store calls it: Q: or T:, and the name without slashes."""
 
     address: Address
@@ -66,7 +66,7 @@ def unique_name(queue: bool, name: str) -> str:
     return ("Q:" if queue else "T:") + name.replace("/", "_")
 
 
-def destination_of(plan: Plan, entry: Entry) -> Destination:
+def destination_of(plan: Plan, entry: MapEntry) -> OpenmqDestination:
     """What an entry of the list of destinations says. Raises Damage."""
     value = entry.value
     if not isinstance(value, JavaObject) or "uid" not in value.fields:
@@ -77,7 +77,7 @@ def destination_of(plan: Plan, entry: Entry) -> Destination:
     kind = _number(fields.get("type"))
     if not kind & (TEMPORARY | INTERNAL):
         _tell(plan, address, fields)
-    return Destination(address, unique_name(queue, name), kind, _settings(fields))
+    return OpenmqDestination(address, unique_name(queue, name), kind, _settings(fields))
 
 
 def _identity(uid: object, where: str) -> tuple[bool, str]:
@@ -128,7 +128,7 @@ def _tell(plan: Plan, address: Address, fields: dict[str, Any]) -> None:
         plan.leave("setting", f"{name}: overriding of headers", "see message_ttl")
 
 
-class Interest(NamedTuple):
+class StoredSubscription(NamedTuple):
     """A durable subscription of the store. `number` is how messages refer to it; `topic` may be a
     wildcard."""
 
@@ -155,7 +155,7 @@ def consumer_number(value: object) -> int | None:
     return number if isinstance(number, int) else None
 
 
-def interest_of(entry: Entry) -> Interest:
+def interest_of(entry: MapEntry) -> StoredSubscription:
     """What an entry of the list of interests says. Raises Damage."""
     value = entry.value
     number = consumer_number(entry.key)
@@ -168,7 +168,7 @@ def interest_of(entry: Entry) -> Interest:
         raise Damage(f"{entry.where}: a durable subscription has no name")
     client = fields.get("clientID")
     selector = fields.get("selstr")
-    return Interest(
+    return StoredSubscription(
         number,
         topic,
         SHARED_DURABLE if fields.get("jmsshared") is True else DURABLE,
@@ -179,16 +179,16 @@ def interest_of(entry: Entry) -> Interest:
     )
 
 
-def subscriptions_of(interest: Interest, topics: list[str]) -> list[Subscription]:
+def subscriptions_of(interest: StoredSubscription, topics: list[str]) -> list[PlannedSubscription]:
     """What a subscription is here: one for each topic that a wildcard stands for. Raises ValueError
     for a wildcard that none can be."""
     name = interest.name()
     exclude = interest.client_id if interest.no_local else ""
     if not is_wildcard(interest.topic):
-        return [Subscription(interest.topic, name, interest.selector, exclude)]
+        return [PlannedSubscription(interest.topic, name, interest.selector, exclude)]
     pattern = Pattern(interest.topic)
     return [
-        Subscription(topic, pattern_name(name, interest.topic), interest.selector, exclude)
+        PlannedSubscription(topic, pattern_name(name, interest.topic), interest.selector, exclude)
         for topic in topics
         if pattern.matches(topic)
     ]

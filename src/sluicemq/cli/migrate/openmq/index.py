@@ -14,11 +14,11 @@ from pathlib import Path
 from struct import Struct
 from typing import Final
 
-from sluicemq.cli.migrate.openmq.destinations import AUTOMATIC, Destination, unique_name
+from sluicemq.cli.migrate.openmq.destinations import AUTOMATIC, OpenmqDestination, unique_name
 from sluicemq.cli.migrate.openmq.messages import message_of_packet
 from sluicemq.cli.migrate.openmq.records import Faults, large_files, read_large, records
-from sluicemq.cli.migrate.openmq.transactions import SYSID_SIZE, VRFILE, Ack
-from sluicemq.cli.migrate.sources import Damage, Data, Witness
+from sluicemq.cli.migrate.openmq.transactions import SYSID_SIZE, VRFILE, LoggedAck
+from sluicemq.cli.migrate.source_files import ChangeDetector, Damage, SourceFile
 from sluicemq.model.destination import Address, DestinationSettings, Kind
 from sluicemq.model.message import Message
 from sluicemq.protocols.jmq.packets import MAGIC
@@ -47,7 +47,7 @@ Id = tuple[str, bytes]
 """A message within the store: its destination's unique name and its SysMessageID."""
 
 
-class Stored:
+class StoredMessage:
     """A message of the index.
 
     states  by consumer number
@@ -56,7 +56,9 @@ class Stored:
 
     __slots__ = ("destination", "path", "position", "raw", "size", "states", "sysid")
 
-    def __init__(self, destination: Destination, sysid: bytes, states: dict[int, int]) -> None:
+    def __init__(
+        self, destination: OpenmqDestination, sysid: bytes, states: dict[int, int]
+    ) -> None:
         self.destination = destination
         self.sysid = sysid
         self.states = states
@@ -74,7 +76,7 @@ class Stored:
         """The packet. Raises SourceError."""
         if self.raw is not None:
             return self.raw
-        with Data.open(self.path) as data:
+        with SourceFile.open(self.path) as data:
             return data.read(self.position, self.size)
 
     def message(self) -> tuple[Message, Packet]:
@@ -83,17 +85,17 @@ class Stored:
         return message_of_packet(self.bytes(), where, self.address)
 
 
-class Index:
+class StoreIndex:
     """See the module. `destinations` by unique name; more come with the transaction log."""
 
-    def __init__(self, directory: Path, faults: Faults, witness: Witness) -> None:
+    def __init__(self, directory: Path, faults: Faults, change_detector: ChangeDetector) -> None:
         self._directory = directory / MESSAGES
         self._faults = faults
-        self._witness = witness
-        self.destinations: dict[str, Destination] = {}
-        self.messages: dict[Id, Stored] = {}
+        self._witness = change_detector
+        self.destinations: dict[str, OpenmqDestination] = {}
+        self.messages: dict[Id, StoredMessage] = {}
 
-    def read(self, destination: Destination) -> None:
+    def read(self, destination: OpenmqDestination) -> None:
         """Add a destination and its messages."""
         self.destinations[destination.unique] = destination
         directory = self._directory / destination.directory
@@ -102,7 +104,7 @@ class Index:
         vrfile = directory / VRFILE
         if vrfile.exists():
             self._witness.look(vrfile)
-            with Data.open(vrfile) as data:
+            with SourceFile.open(vrfile) as data:
                 for span in records(data, self._faults):
                     try:
                         if not span.complete:
@@ -112,7 +114,7 @@ class Index:
                         self._faults(fault)
         for path in large_files(directory):
             self._witness.look(path)
-            with Data.open(path) as data:
+            with SourceFile.open(path) as data:
                 try:
                     self._take_large(destination, data)
                 except Damage as fault:
@@ -126,7 +128,9 @@ class Index:
         found = [each for each in self._directory.iterdir() if each.name not in known]
         return sorted(each for each in found if each.is_dir())
 
-    def _take_record(self, destination: Destination, data: Data, position: int, size: int) -> None:
+    def _take_record(
+        self, destination: OpenmqDestination, data: SourceFile, position: int, size: int
+    ) -> None:
         packet_size = data.unpack(_i32, position)[0]
         start = position + _i32.size
         behind = start + packet_size
@@ -135,7 +139,7 @@ class Index:
             raise data.damage(position, f"a packet of {packet_size} bytes is announced")
         self._take(destination, data, start, packet_size, _states(data, behind, end))
 
-    def _take_large(self, destination: Destination, data: Data) -> None:
+    def _take_large(self, destination: OpenmqDestination, data: SourceFile) -> None:
         large = read_large(data)
         if large is None:
             return
@@ -149,8 +153,8 @@ class Index:
 
     def _take(
         self,
-        destination: Destination,
-        data: Data,
+        destination: OpenmqDestination,
+        data: SourceFile,
         position: int,
         size: int,
         states: dict[int, int],
@@ -160,7 +164,7 @@ class Index:
             raise data.damage(position, "there is no packet of that size")
         if version == _OLDEST:
             sysid = data.read(position + _OLDEST_SYSID, SYSID_SIZE)
-        stored = Stored(destination, sysid, states)
+        stored = StoredMessage(destination, sysid, states)
         stored.path, stored.position, stored.size = data.path, position, size
         self.messages[destination.unique, sysid] = stored
 
@@ -173,15 +177,17 @@ class Index:
         unique = unique_name(address.kind is Kind.QUEUE, address.name)
         destination = self.destinations.get(unique)
         if destination is None:
-            destination = Destination(address, unique, AUTOMATIC, DestinationSettings())
+            destination = OpenmqDestination(address, unique, AUTOMATIC, DestinationSettings())
             self.destinations[unique] = destination
         identity = (unique, packet.sysid)
         if identity not in self.messages:
-            stored = Stored(destination, packet.sysid, {})  # to be routed anew, as Open MQ does
+            stored = StoredMessage(
+                destination, packet.sysid, {}
+            )  # to be routed anew, as Open MQ does
             stored.raw = raw
             self.messages[identity] = stored
 
-    def acknowledged(self, ack: Ack) -> None:
+    def acknowledged(self, ack: LoggedAck) -> None:
         """A consumer has acknowledged; the message may have gone by now."""
         stored = self.messages.get((ack.destination, ack.sysid))
         if stored is not None:
@@ -189,7 +195,7 @@ class Index:
             stored.states[consumer] = ACKNOWLEDGED
 
 
-def _states(data: Data, position: int, end: int) -> dict[int, int]:
+def _states(data: SourceFile, position: int, end: int) -> dict[int, int]:
     count = data.unpack(_i32, position)[0]
     size = count * _interest.size
     if not (0 <= count <= _MOST_INTERESTS and size <= end - position - _i32.size):

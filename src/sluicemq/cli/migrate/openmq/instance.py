@@ -7,11 +7,11 @@ from typing import Final
 
 from sluicemq.cli.migrate.openmq.access import add_accounts, read_accounts, read_rules
 from sluicemq.cli.migrate.openmq.messages import KIND
-from sluicemq.cli.migrate.openmq.properties import Value, parse
-from sluicemq.cli.migrate.openmq.settings import Settings
+from sluicemq.cli.migrate.openmq.properties import PropertyValue, parse
+from sluicemq.cli.migrate.openmq.settings import OpenmqSettings
 from sluicemq.cli.migrate.openmq.store import read_store
 from sluicemq.cli.migrate.plan import Plan
-from sluicemq.cli.migrate.sources import Damage, SourceError, read_settings
+from sluicemq.cli.migrate.source_files import Damage, SourceError, read_settings
 
 PROPERTIES: Final = Path("props", "config.properties")
 INSTANCES: Final = "instances"
@@ -19,7 +19,7 @@ LOCK: Final = "lock"
 ETC: Final = "etc"
 
 
-def survey(source: Path, killed: bool, skip_damaged: bool) -> Plan:
+def inspect_source(source: Path, killed: bool, skip_damaged: bool) -> Plan:
     """What the source holds.
 
     killed        a lock file is left over from a broker that was killed
@@ -36,9 +36,9 @@ def survey(source: Path, killed: bool, skip_damaged: bool) -> Plan:
         )
     plan = Plan(kind=KIND, place=instance)
     file = instance / PROPERTIES
-    values: dict[str, Value] = {}
+    values: dict[str, PropertyValue] = {}
     if file.exists():
-        plan.witness.look(file)
+        plan.change_detector.look(file)
         values = parse(read_settings(file), str(file))
 
     def faults(fault: Damage) -> None:
@@ -46,7 +46,7 @@ def survey(source: Path, killed: bool, skip_damaged: bool) -> Plan:
             raise Damage(f"{fault}. With --skip-damaged it is listed and left behind")
         plan.leave("damage", "in the store", str(fault))
 
-    settings = Settings(plan, values, str(file))
+    settings = OpenmqSettings(plan, values, str(file))
     if settings.text("imq.persist.store", "file") == "file":
         read_store(plan, instance, faults)
     else:
@@ -57,7 +57,7 @@ def survey(source: Path, killed: bool, skip_damaged: bool) -> Plan:
             "destinations before you move, or send what is left again",
         )
     _read_access(plan, instance, settings)
-    settings.carry(instance.name, guarded=bool(plan.users))
+    settings.transfer(instance.name, guarded=bool(plan.users))
     return plan
 
 
@@ -86,7 +86,7 @@ def locate(source: Path) -> Path:
     raise SourceError(f"{source}: this is no instance of Open MQ: it has no {PROPERTIES}")
 
 
-def _read_access(plan: Plan, instance: Path, settings: Settings) -> None:
+def _read_access(plan: Plan, instance: Path, settings: OpenmqSettings) -> None:
     kind = settings.text("imq.authentication.type", "digest")
     repository = settings.text(f"imq.authentication.{kind}.user_repository", "file")
     if repository != "file":

@@ -12,23 +12,23 @@ from __future__ import annotations
 import re
 from typing import Final, NamedTuple
 
-from sluicemq.cli.migrate.sources import Damage
+from sluicemq.cli.migrate.source_files import Damage
 
 _ESCAPE: Final = re.compile(r"\\(u[0-9a-fA-F]{4}|.)", re.DOTALL)
 _SIGNS: Final = {"t": "\t", "n": "\n", "r": "\r", "f": "\f"}
 _BLANKS: Final = " \t\f"
 
 
-class Value(NamedTuple):
+class PropertyValue(NamedTuple):
     """What a key is set to, and in which line."""
 
     text: str
     line: int
 
 
-def parse(content: bytes, where: str) -> dict[str, Value]:
+def parse(content: bytes, where: str) -> dict[str, PropertyValue]:
     """Values by key; of a key that comes twice the last. Raises Damage with the line."""
-    found: dict[str, Value] = {}
+    found: dict[str, PropertyValue] = {}
     logical = ""
     began = 0
     for number, raw in enumerate(re.split(r"\r\n|\r|\n", content.decode("latin-1")), 1):
@@ -48,13 +48,13 @@ def parse(content: bytes, where: str) -> dict[str, Value]:
     return found
 
 
-def _take(line: str, found: dict[str, Value], number: int, where: str) -> None:
+def _take(line: str, found: dict[str, PropertyValue], number: int, where: str) -> None:
     end = _key_end(line)
     rest = line[end:].lstrip(_BLANKS)
     if rest[:1] in ("=", ":"):
         rest = rest[1:].lstrip(_BLANKS)
     key = _unescaped(line[:end], number, where)
-    found[key] = Value(_unescaped(rest, number, where), number)
+    found[key] = PropertyValue(_unescaped(rest, number, where), number)
 
 
 def _key_end(line: str) -> int:

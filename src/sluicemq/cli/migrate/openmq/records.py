@@ -24,7 +24,7 @@ from struct import Struct
 from typing import Final, NamedTuple
 
 from sluicemq.cli.migrate.openmq.serial import read_objects
-from sluicemq.cli.migrate.sources import Damage, Data
+from sluicemq.cli.migrate.source_files import Damage, SourceFile
 
 FILE_MAGIC: Final = 0x5555AAAA
 RECORD_MAGIC: Final = 0xAAAA5555
@@ -47,7 +47,7 @@ Faults = Callable[[Damage], None]
 """What to do about damage: raise it, or take note of it and go on behind it."""
 
 
-class Span(NamedTuple):
+class DataRange(NamedTuple):
     """Data in a file. `complete`: its writer has come to the end."""
 
     position: int
@@ -55,7 +55,7 @@ class Span(NamedTuple):
     complete: bool = True
 
 
-def records(data: Data, faults: Faults) -> Iterator[Span]:
+def records(data: SourceFile, faults: Faults) -> Iterator[DataRange]:
     """The records in use of a file of records."""
     if not data.size:
         return
@@ -80,11 +80,11 @@ def records(data: Data, faults: Faults) -> Iterator[Span]:
             position = _next_sign(data, position + 1)
             continue
         if state == _IN_USE:
-            yield Span(position + _record.size, size - _record.size, cookie == 0)
+            yield DataRange(position + _record.size, size - _record.size, cookie == 0)
         position += size
 
 
-def _next_sign(data: Data, position: int) -> int:
+def _next_sign(data: SourceFile, position: int) -> int:
     """Where a record might begin again; the end if there is none."""
     while position < data.size:
         part = data.read(position, min(_SEARCHED, data.size - position))
@@ -97,7 +97,7 @@ def _next_sign(data: Data, position: int) -> int:
     return data.size
 
 
-class Entry(NamedTuple):
+class MapEntry(NamedTuple):
     """A key and its value, serialised objects; `behind` is what comes after them."""
 
     key: object
@@ -106,12 +106,12 @@ class Entry(NamedTuple):
     where: str
 
 
-def entries(path: Path, faults: Faults) -> list[Entry]:
+def entries(path: Path, faults: Faults) -> list[MapEntry]:
     """A map that Open MQ keeps in a file of records; no file is an empty one."""
-    found: list[Entry] = []
+    found: list[MapEntry] = []
     if not path.exists():
         return found
-    with Data.open(path) as data:
+    with SourceFile.open(path) as data:
         for span in records(data, faults):
             where = f"{path}, record at byte {span.position}"
             try:
@@ -120,15 +120,15 @@ def entries(path: Path, faults: Faults) -> list[Entry]:
             except Damage as fault:
                 faults(fault)
             else:
-                found.append(Entry(key, value, raw[end:], where))
+                found.append(MapEntry(key, value, raw[end:], where))
     return found
 
 
-class Large(NamedTuple):
-    """What is in a file of its own. `complete` as in Span; then the rest has a meaning."""
+class LargeFile(NamedTuple):
+    """What is in a file of its own. `complete` as in DataRange; then the rest has a meaning."""
 
-    data: Span
-    attachment: Span
+    data: DataRange
+    attachment: DataRange
 
 
 def large_files(directory: Path) -> list[Path]:
@@ -137,7 +137,7 @@ def large_files(directory: Path) -> list[Path]:
     return sorted(found, key=lambda path: int(path.name))
 
 
-def read_large(data: Data) -> Large | None:
+def read_large(data: SourceFile) -> LargeFile | None:
     """None if the file holds nothing. Raises Damage."""
     if data.size < _tag.size:
         return None
@@ -148,7 +148,7 @@ def read_large(data: Data) -> Large | None:
         return None
     start = _tag.size
     if tag == b"....":
-        return Large(Span(start, 0, False), Span(start, 0, False))
+        return LargeFile(DataRange(start, 0, False), DataRange(start, 0, False))
     if not 0 <= size <= min(LARGEST, data.size - start):
         raise data.damage(6, f"{size} bytes of data are announced, and the file ends before")
     behind = start + size
@@ -156,4 +156,4 @@ def read_large(data: Data) -> Large | None:
     behind += _i64.size
     if attached and not 0 <= attached <= data.size - behind:
         raise data.damage(behind, f"{attached} bytes of attachment are announced")
-    return Large(Span(start, size), Span(behind, attached))
+    return LargeFile(DataRange(start, size), DataRange(behind, attached))

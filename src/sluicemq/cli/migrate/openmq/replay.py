@@ -6,23 +6,23 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Final
 
-from sluicemq.cli.migrate.openmq.index import Index
+from sluicemq.cli.migrate.openmq.index import StoreIndex
 from sluicemq.cli.migrate.openmq.records import Faults
-from sluicemq.cli.migrate.openmq.states import States, read_states
+from sluicemq.cli.migrate.openmq.states import TransactionStatuses, read_states
 from sluicemq.cli.migrate.openmq.transactions import (
     COMMITTED,
     PREPARED,
-    Ack,
     Event,
-    Removed,
-    Sent,
-    Transaction,
-    Work,
+    LoggedAck,
+    LoggedTransaction,
+    MessageRemoved,
+    MessageStored,
+    TransactionWork,
     read_incomplete,
     read_log,
 )
 from sluicemq.cli.migrate.plan import Plan
-from sluicemq.cli.migrate.sources import Damage
+from sluicemq.cli.migrate.source_files import Damage
 
 _LOCAL: Final = 1
 _FOREIGN: Final = (
@@ -34,11 +34,11 @@ _UNCOMMITTED: Final = "they were sent in transactions that were never committed"
 class Replay:
     """See the module. `prepared` are the transactions that wait for somebody's word."""
 
-    def __init__(self, plan: Plan, directory: Path, index: Index, faults: Faults) -> None:
+    def __init__(self, plan: Plan, directory: Path, index: StoreIndex, faults: Faults) -> None:
         self._plan = plan
         self._index = index
         self._faults = faults
-        self._open: dict[int, Transaction] = {}
+        self._open: dict[int, LoggedTransaction] = {}
         self._read_incomplete(directory)
         self._read_log(directory)
         self.prepared = [*self._open.values(), *self._old(directory)]
@@ -67,13 +67,13 @@ class Replay:
     def _apply(self, event: Event) -> None:
         index = self._index
         match event:
-            case Sent(packet):
+            case MessageStored(packet):
                 index.sent(packet)
-            case Ack():
+            case LoggedAck():
                 index.acknowledged(event)
-            case Removed(destination, sysid):
+            case MessageRemoved(destination, sysid):
                 index.messages.pop((destination, sysid), None)
-            case Transaction(number=number, state=state, work=work):
+            case LoggedTransaction(number=number, state=state, work=work):
                 if state == PREPARED:
                     self._open.setdefault(number, event)
                     return
@@ -81,7 +81,7 @@ class Replay:
                 if state == COMMITTED:
                     self._commit(before.work if before is not None else work)
 
-    def _commit(self, work: Work) -> None:
+    def _commit(self, work: TransactionWork) -> None:
         for packet in work.sends:
             self._index.sent(packet)
         for ack in work.acks:
@@ -89,12 +89,12 @@ class Replay:
 
     # --- without the log -----------------------------------------------------------------------
 
-    def _old(self, directory: Path) -> list[Transaction]:
+    def _old(self, directory: Path) -> list[LoggedTransaction]:
         """Here messages are in the store before they are committed."""
         found = read_states(directory, self._faults)
         if not found.states:
             return []
-        works: dict[int, Work] = {}
+        works: dict[int, TransactionWork] = {}
         dropped: dict[str, int] = {}
         messages = self._index.messages
         for identity, stored in list(messages.items()):
@@ -108,7 +108,7 @@ class Replay:
                 continue
             del messages[identity]
             if state.state == PREPARED:
-                works.setdefault(number, Work([], [])).sends.append(stored.bytes())
+                works.setdefault(number, TransactionWork([], [])).sends.append(stored.bytes())
             else:
                 name = str(stored.address)
                 dropped[name] = dropped.get(name, 0) + 1
@@ -116,18 +116,20 @@ class Replay:
             self._plan.leave("messages", f"{count} of {name}", _UNCOMMITTED)
         self._old_acks(found, works)
         return [
-            Transaction(_LOCAL, number, PREPARED, state.xid, works.get(number, Work([], [])))
+            LoggedTransaction(
+                _LOCAL, number, PREPARED, state.xid, works.get(number, TransactionWork([], []))
+            )
             for number, state in found.states.items()
             if state.state == PREPARED
         ]
 
-    def _old_acks(self, found: States, works: dict[int, Work]) -> None:
+    def _old_acks(self, found: TransactionStatuses, works: dict[int, TransactionWork]) -> None:
         places = {sysid: unique for unique, sysid in self._index.messages}
         for number, acks in found.acks.items():
             state = found.states.get(number)
             for sysid, consumer in acks:
-                ack = Ack(places.get(sysid, ""), sysid, consumer)
+                ack = LoggedAck(places.get(sysid, ""), sysid, consumer)
                 if state is not None and state.state == PREPARED:
-                    works.setdefault(number, Work([], [])).acks.append(ack)
+                    works.setdefault(number, TransactionWork([], [])).acks.append(ack)
                 elif state is not None and state.state == COMMITTED:
                     self._index.acknowledged(ack)

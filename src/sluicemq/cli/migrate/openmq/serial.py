@@ -19,7 +19,7 @@ from __future__ import annotations
 from struct import Struct
 from typing import Any, Final
 
-from sluicemq.cli.migrate.sources import Cursor
+from sluicemq.cli.migrate.source_files import ByteReader
 from sluicemq.model.errors import ProtocolError
 from sluicemq.protocols.java import STREAM_HEADER, decode_utf
 
@@ -102,15 +102,15 @@ class JavaObject:
 
 def read_objects(data: bytes, count: int, where: str) -> tuple[list[Any], int]:
     """The first objects of a stream, and where the last one ends. Raises Damage."""
-    cursor = Cursor(data, where)
+    cursor = ByteReader(data, where)
     if cursor.take(len(STREAM_HEADER)) != STREAM_HEADER:
-        raise Cursor(data, where).damage("there is no Java serialisation")
+        raise ByteReader(data, where).damage("there is no Java serialisation")
     reader = _Reader(cursor)
     return [reader.content(0) for _ in range(count)], cursor.position
 
 
 class _Reader:
-    def __init__(self, cursor: Cursor) -> None:
+    def __init__(self, cursor: ByteReader) -> None:
         self._cursor = cursor
         self._handles: list[Any] = []
         self._left = MAX_OBJECTS

@@ -22,9 +22,9 @@ from __future__ import annotations
 from typing import Final
 
 from sluicemq.cli.migrate.openmq.destinations import OVERFLOW
-from sluicemq.cli.migrate.openmq.properties import Value
+from sluicemq.cli.migrate.openmq.properties import PropertyValue
 from sluicemq.cli.migrate.plan import Plan
-from sluicemq.cli.migrate.sources import Damage
+from sluicemq.cli.migrate.source_files import Damage
 from sluicemq.model.destination import DestinationSettings, Overflow
 from sluicemq.protocols.jmq.destinations import DEAD_MESSAGES
 
@@ -96,10 +96,10 @@ _PREFIXES: Final = (
 )
 
 
-class Settings:
+class OpenmqSettings:
     """The values, each taken out by who understands it."""
 
-    def __init__(self, plan: Plan, values: dict[str, Value], where: str) -> None:
+    def __init__(self, plan: Plan, values: dict[str, PropertyValue], where: str) -> None:
         self._plan = plan
         self._left = dict(values)
         self._values = values
@@ -139,7 +139,7 @@ class Settings:
         value = self._values[name]
         return Damage(f"{self._where}, line {value.line}: {name}={value.text} {what}")
 
-    def carry(self, instance: str, guarded: bool) -> None:
+    def transfer(self, instance: str, guarded: bool) -> None:
         """Fill the plan's settings and listeners. `guarded`: clients will have to log in."""
         plan = self._plan
         name = self.text("imq.instancename") or instance

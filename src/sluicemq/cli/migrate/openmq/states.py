@@ -14,10 +14,10 @@ from struct import Struct
 from typing import Final, NamedTuple
 
 from sluicemq.cli.migrate.openmq.destinations import consumer_number
-from sluicemq.cli.migrate.openmq.records import Entry, Faults, entries
+from sluicemq.cli.migrate.openmq.records import Faults, MapEntry, entries
 from sluicemq.cli.migrate.openmq.serial import JavaObject
 from sluicemq.cli.migrate.openmq.transactions import SYSID_SIZE, XID_SIZE
-from sluicemq.cli.migrate.sources import Damage
+from sluicemq.cli.migrate.source_files import Damage
 
 _MARK: Final = b"%CD"
 _i32: Final = Struct(">i")
@@ -25,23 +25,23 @@ _NO_XID: Final = _i32.pack(-1)
 """A Xid begins with its format, which is -1 where there is none."""
 
 
-class State(NamedTuple):
+class TransactionStatus(NamedTuple):
     """`xid` is b"" if there is none."""
 
     state: int
     xid: bytes
 
 
-class States(NamedTuple):
+class TransactionStatuses(NamedTuple):
     """By number of the transaction; acknowledgements are SysMessageID and consumer."""
 
-    states: dict[int, State]
+    states: dict[int, TransactionStatus]
     acks: dict[int, list[tuple[bytes, int]]]
 
 
-def read_states(directory: Path, faults: Faults) -> States:
+def read_states(directory: Path, faults: Faults) -> TransactionStatuses:
     """What the two files say; nothing if they are not there."""
-    states: dict[int, State] = {}
+    states: dict[int, TransactionStatus] = {}
     acks: dict[int, list[tuple[bytes, int]]] = {}
     for entry in entries(directory / "txn", faults):
         try:
@@ -55,17 +55,17 @@ def read_states(directory: Path, faults: Faults) -> States:
             acks[_number(entry)] = _acks(entry)
         except Damage as fault:
             faults(fault)
-    return States(states, acks)
+    return TransactionStatuses(states, acks)
 
 
-def _number(entry: Entry) -> int:
+def _number(entry: MapEntry) -> int:
     number = consumer_number(entry.key)  # both are numbers of the same sort
     if number is None:
         raise Damage(f"{entry.where}: a transaction has no number")
     return number
 
 
-def _state(entry: Entry) -> tuple[int, State]:
+def _state(entry: MapEntry) -> tuple[int, TransactionStatus]:
     value = entry.value
     if isinstance(value, JavaObject) and value.simple_name == "TransactionInfo":
         value = next((each for each in value.more if isinstance(each, JavaObject)), None)
@@ -75,10 +75,10 @@ def _state(entry: Entry) -> tuple[int, State]:
     state = _i32.unpack_from(value.written, XID_SIZE)[0]
     if entry.behind.startswith(_MARK) and len(entry.behind) > len(_MARK):
         state = entry.behind[len(_MARK)]
-    return _number(entry), State(state, b"" if xid.startswith(_NO_XID) else xid)
+    return _number(entry), TransactionStatus(state, b"" if xid.startswith(_NO_XID) else xid)
 
 
-def _acks(entry: Entry) -> list[tuple[bytes, int]]:
+def _acks(entry: MapEntry) -> list[tuple[bytes, int]]:
     found = []
     for each in entry.value.more if isinstance(entry.value, JavaObject) else ():
         if not isinstance(each, JavaObject):

@@ -16,7 +16,7 @@ from sluicemq.cli.migrate.openmq.destinations import (
     AUTOMATIC,
     INTERNAL,
     TEMPORARY,
-    Interest,
+    StoredSubscription,
     destination_of,
     interest_of,
     subscriptions_of,
@@ -26,8 +26,8 @@ from sluicemq.cli.migrate.openmq.index import (
     DELIVERED,
     QUEUE,
     Id,
-    Index,
-    Stored,
+    StoredMessage,
+    StoreIndex,
 )
 from sluicemq.cli.migrate.openmq.messages import key_of_packet, message_of_packet
 from sluicemq.cli.migrate.openmq.records import Faults, entries
@@ -37,11 +37,11 @@ from sluicemq.cli.migrate.openmq.transactions import (
     LOG,
     VRFILE,
     XID_SIZE,
-    Ack,
-    Transaction,
+    LoggedAck,
+    LoggedTransaction,
 )
-from sluicemq.cli.migrate.plan import Branch, Key, Plan, Waiting
-from sluicemq.cli.migrate.sources import Damage, SourceError
+from sluicemq.cli.migrate.plan import Key, Plan, PreparedTransaction, SourceMessage
+from sluicemq.cli.migrate.source_files import Damage, SourceError
 from sluicemq.model.destination import Kind
 
 DIRECTORIES: Final = ("fs370", "fs350")
@@ -57,8 +57,8 @@ _UNROUTED: Final = (
 )
 
 
-class Verdict(NamedTuple):
-    """Whether a message waits: for whom, as in Waiting; or why not, "" if that needs no word."""
+class ImportDecision(NamedTuple):
+    """Whether a message waits. `takers` as in SourceMessage; `reason`: why it does not."""
 
     waits: bool
     takers: dict[str, int] | None = None
@@ -87,14 +87,14 @@ class _Store:
         self._plan = plan
         self._directory = directory
         self._faults = faults
-        self._index = Index(directory, faults, plan.witness)
+        self._index = StoreIndex(directory, faults, plan.change_detector)
         self._names: dict[int, dict[str, str]] = {}
         self._left: dict[tuple[str, str], int] = {}
 
     def read(self) -> None:
         plan = self._plan
         for name in ("destination", "interest", LOG, "txn", "txnack", f"{INCOMPLETE}/{VRFILE}"):
-            plan.witness.look(self._directory / name)
+            plan.change_detector.look(self._directory / name)
         self._read_destinations()
         self._read_interests()
         for directory in self._index.orphans():
@@ -136,7 +136,7 @@ class _Store:
             except Damage as fault:
                 self._faults(fault)
 
-    def _subscribe(self, interest: Interest, topics: list[str]) -> None:
+    def _subscribe(self, interest: StoredSubscription, topics: list[str]) -> None:
         plan = self._plan
         what = f"{interest.name()} of topic {interest.topic}"
         try:
@@ -157,7 +157,7 @@ class _Store:
 
     def _fill_plan(self, held: set[Id]) -> None:
         plan = self._plan
-        waiting: list[tuple[Stored, dict[str, int] | None]] = []
+        waiting: list[tuple[StoredMessage, dict[str, int] | None]] = []
         for identity, stored in self._index.messages.items():
             if identity in held:
                 continue
@@ -177,41 +177,43 @@ class _Store:
         for (name, reason), count in self._left.items():
             plan.leave("messages", f"{count} of {name}", reason)
 
-    def _messages(self, waiting: list[tuple[Stored, dict[str, int] | None]]) -> Iterator[Waiting]:
+    def _messages(
+        self, waiting: list[tuple[StoredMessage, dict[str, int] | None]]
+    ) -> Iterator[SourceMessage]:
         for stored, takers in waiting:
             try:
                 yield _waiting(stored, takers)
             except Damage as fault:
                 self._faults(fault)
 
-    def _judge(self, stored: Stored) -> Verdict:
+    def _judge(self, stored: StoredMessage) -> ImportDecision:
         """Raises Damage."""
         states = stored.states
         address = stored.address
         if not states:
             # nobody had been found for it when the broker ended
             if stored.raw is None and not stored.message()[0].deliver_at:
-                return Verdict(False, None, _UNROUTED)
-            return Verdict(True, {"": 0} if address.kind is Kind.QUEUE else None)
+                return ImportDecision(False, None, _UNROUTED)
+            return ImportDecision(True, {"": 0} if address.kind is Kind.QUEUE else None)
         if all(state == ACKNOWLEDGED for state in states.values()):
-            return Verdict(False)  # only the last step was missing
+            return ImportDecision(False)  # only the last step was missing
         if address.kind is Kind.QUEUE:
-            return Verdict(True, {"": _attempts(states.get(QUEUE, 0))})
+            return ImportDecision(True, {"": _attempts(states.get(QUEUE, 0))})
         takers = {}
         for number, state in states.items():
             name = self._names.get(number, {}).get(address.name)
             if state != ACKNOWLEDGED and name is not None:
                 takers[name] = _attempts(state)
         if not takers:
-            return Verdict(False, None, "their subscriptions do not exist any more")
-        return Verdict(True, takers)
+            return ImportDecision(False, None, "their subscriptions do not exist any more")
+        return ImportDecision(True, takers)
 
     # --- prepared transactions -----------------------------------------------------------------
 
-    def _take_branches(self, prepared: list[Transaction]) -> set[Id]:
+    def _take_branches(self, prepared: list[LoggedTransaction]) -> set[Id]:
         """Add them and the messages they have acknowledged, which are returned: they are not among
         the others then."""
-        held: dict[Id, Waiting] = {}
+        held: dict[Id, SourceMessage] = {}
         for transaction in prepared:
             if len(transaction.xid) != XID_SIZE:
                 self._plan.leave(
@@ -229,13 +231,15 @@ class _Store:
             self._plan.counts[waiting.message.destination] += 1
         return set(held)
 
-    def _branch(self, transaction: Transaction, held: dict[Id, Waiting]) -> Branch:
+    def _branch(
+        self, transaction: LoggedTransaction, held: dict[Id, SourceMessage]
+    ) -> PreparedTransaction:
         work = transaction.work
         sends = [message_of_packet(raw, "transaction log")[0] for raw in work.sends]
         acks = [self._hold(ack, held) for ack in work.acks]
-        return Branch(transaction.xid, sends, [ack for ack in acks if ack is not None])
+        return PreparedTransaction(transaction.xid, sends, [ack for ack in acks if ack is not None])
 
-    def _hold(self, ack: Ack, held: dict[Id, Waiting]) -> tuple[Key, str] | None:
+    def _hold(self, ack: LoggedAck, held: dict[Id, SourceMessage]) -> tuple[Key, str] | None:
         identity = (ack.destination, ack.sysid)
         stored = self._index.messages.get(identity)
         if stored is None:
@@ -252,9 +256,9 @@ class _Store:
         return held[identity].key, name
 
 
-def _waiting(stored: Stored, takers: dict[str, int] | None) -> Waiting:
+def _waiting(stored: StoredMessage, takers: dict[str, int] | None) -> SourceMessage:
     message, _ = stored.message()
-    return Waiting(message, key_of_packet(stored.address, stored.sysid), takers)
+    return SourceMessage(message, key_of_packet(stored.address, stored.sysid), takers)
 
 
 def _attempts(state: int) -> int:

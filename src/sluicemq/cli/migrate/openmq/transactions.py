@@ -35,7 +35,7 @@ from typing import Final, NamedTuple, TypeVar
 from zlib import adler32
 
 from sluicemq.cli.migrate.openmq.records import Faults, large_files, read_large, records
-from sluicemq.cli.migrate.sources import Cursor, Damage, Data
+from sluicemq.cli.migrate.source_files import ByteReader, Damage, SourceFile
 from sluicemq.protocols.jmq.wire import FIXED_SIZE
 
 LOG: Final = "txnlog"
@@ -71,7 +71,7 @@ _packet: Final = Struct(">Ihhi")
 _two: Final = Struct(">ii")
 
 
-class Ack(NamedTuple):
+class LoggedAck(NamedTuple):
     """`destination` in the store's spelling (`Q:name`); `consumer` is the number of a durable
     subscription, of a queue anything."""
 
@@ -80,39 +80,39 @@ class Ack(NamedTuple):
     consumer: int
 
 
-class Work(NamedTuple):
+class TransactionWork(NamedTuple):
     """Of a transaction: packets that it sends, and acknowledgements."""
 
     sends: list[bytes]
-    acks: list[Ack]
+    acks: list[LoggedAck]
 
 
-class Transaction(NamedTuple):
+class LoggedTransaction(NamedTuple):
     """`kind` is 1 for those of one broker; `xid` b"" if it has none."""
 
     kind: int
     number: int
     state: int
     xid: bytes
-    work: Work
+    work: TransactionWork
 
 
-class Sent(NamedTuple):
+class MessageStored(NamedTuple):
     """An event: a message has been stored."""
 
     packet: bytes
 
 
-class Removed(NamedTuple):
+class MessageRemoved(NamedTuple):
     """An event: a message was taken out of the store."""
 
     destination: str
     sysid: bytes
 
 
-Event = Sent | Ack | Removed | Transaction
-"""A Transaction that has COMMITTED and has work is one that was never prepared; one without work
-ends what was prepared."""
+Event = MessageStored | LoggedAck | MessageRemoved | LoggedTransaction
+"""A LoggedTransaction in state COMMITTED that has work was never prepared; one without work ends a
+prepared transaction."""
 
 
 def read_log(directory: Path) -> tuple[list[Event], int]:
@@ -126,11 +126,11 @@ def read_log(directory: Path) -> tuple[list[Event], int]:
         return [], 0
     events: list[Event] = []
     foreign = 0
-    with Data.open(path) as data:
+    with SourceFile.open(path) as data:
         if not data.size:
             return [], 0
         for where, body in _bodies(data):
-            event = _event(Cursor(body, where))
+            event = _event(ByteReader(body, where))
             if event is None:
                 foreign += 1
             else:
@@ -138,7 +138,7 @@ def read_log(directory: Path) -> tuple[list[Event], int]:
     return events, foreign
 
 
-def _bodies(data: Data) -> Iterator[tuple[str, bytes]]:
+def _bodies(data: SourceFile) -> Iterator[tuple[str, bytes]]:
     magic, version, _, position, _, checkpoint, _, cookie = data.unpack(_header, 0)
     if magic != _MAGIC or version != _VERSION or cookie != _VERSION:
         raise data.damage(0, "this is no transaction log of Open MQ, or one of another version")
@@ -153,7 +153,7 @@ def _bodies(data: Data) -> Iterator[tuple[str, bytes]]:
             return
         where = f"{data.path}, record at byte {position}"
         if sort == _COMPOUND:
-            cursor = Cursor(body, where)
+            cursor = ByteReader(body, where)
             for _ in range(_count(cursor)):
                 _, inner = cursor.unpack(_two)
                 yield where, cursor.take(inner)
@@ -163,15 +163,15 @@ def _bodies(data: Data) -> Iterator[tuple[str, bytes]]:
         position = start + size
 
 
-def _event(cursor: Cursor) -> Event | None:
+def _event(cursor: ByteReader) -> Event | None:
     """None for what is about transactions that span several brokers."""
     kind, sort = cursor.unpack(_lead)
     if kind == _MESSAGE:
-        return Sent(_message(cursor))
+        return MessageStored(_message(cursor))
     if kind == _ACK:
         return _ack(cursor)
     if kind == _REMOVAL:
-        return Removed(_text(cursor), cursor.take(SYSID_SIZE))
+        return MessageRemoved(_text(cursor), cursor.take(SYSID_SIZE))
     if kind == _LOCAL and sort in (_COMMIT, _PREPARE):
         return _transaction(cursor)._replace(state=COMMITTED if sort == _COMMIT else PREPARED)
     if kind == _LOCAL and sort == _COMPLETE:
@@ -181,32 +181,32 @@ def _event(cursor: Cursor) -> Event | None:
     raise cursor.damage(f"there is no event {kind}.{sort}")
 
 
-def read_incomplete(directory: Path, faults: Faults) -> list[Transaction]:
+def read_incomplete(directory: Path, faults: Faults) -> list[LoggedTransaction]:
     """The transactions that a checkpoint has put aside."""
-    found: list[Transaction] = []
+    found: list[LoggedTransaction] = []
     place = directory / INCOMPLETE
     if not place.is_dir():
         return found
     if (place / VRFILE).exists():
-        with Data.open(place / VRFILE) as data:
+        with SourceFile.open(place / VRFILE) as data:
             for span in records(data, faults):
                 where = f"{data.path}, record at byte {span.position}"
-                cursor = Cursor(data.read(span.position, span.size), where)
+                cursor = ByteReader(data.read(span.position, span.size), where)
                 if not span.complete:
                     faults(cursor.damage("it was being written when the broker ended"))
                     continue
                 try:
                     size = cursor.unpack(_i32)[0]
-                    found.append(_transaction(Cursor(cursor.take(size), where)))
+                    found.append(_transaction(ByteReader(cursor.take(size), where)))
                 except Damage as fault:
                     faults(fault)
     for path in large_files(place):
-        with Data.open(path) as data:
+        with SourceFile.open(path) as data:
             try:
                 large = read_large(data)
                 if large is not None and large.data.complete:
                     content = data.read(large.data.position, large.data.size)
-                    found.append(_transaction(Cursor(content, str(path))))
+                    found.append(_transaction(ByteReader(content, str(path))))
             except Damage as fault:
                 faults(fault)
     return found
@@ -217,31 +217,33 @@ def read_incomplete(directory: Path, faults: Faults) -> list[Transaction]:
 _PartT = TypeVar("_PartT")
 
 
-def _described(cursor: Cursor) -> Transaction:
+def _described(cursor: ByteReader) -> LoggedTransaction:
     kind, number, state, _, has_xid = cursor.unpack(_details)
     xid = cursor.take(XID_SIZE) if has_xid else b""
-    return Transaction(kind, number, state, xid, Work([], []))
+    return LoggedTransaction(kind, number, state, xid, TransactionWork([], []))
 
 
-def _transaction(cursor: Cursor) -> Transaction:
+def _transaction(cursor: ByteReader) -> LoggedTransaction:
     described = _described(cursor)
     if described.kind != _LOCAL:
         return described
-    return described._replace(work=Work(_several(cursor, _message), _several(cursor, _ack)))
+    return described._replace(
+        work=TransactionWork(_several(cursor, _message), _several(cursor, _ack))
+    )
 
 
-def _several(cursor: Cursor, one: Callable[[Cursor], _PartT]) -> list[_PartT]:
+def _several(cursor: ByteReader, one: Callable[[ByteReader], _PartT]) -> list[_PartT]:
     return [one(cursor) for _ in range(_count(cursor))]
 
 
-def _count(cursor: Cursor) -> int:
+def _count(cursor: ByteReader) -> int:
     count: int = cursor.unpack(_i32)[0]
     if not 0 <= count <= min(_MOST, cursor.left):
         raise cursor.damage(f"{count} parts are announced")
     return count
 
 
-def _message(cursor: Cursor) -> bytes:
+def _message(cursor: ByteReader) -> bytes:
     start = cursor.position
     _, _, _, size = cursor.unpack(_packet)
     cursor.position = start
@@ -253,9 +255,9 @@ def _message(cursor: Cursor) -> bytes:
     return packet
 
 
-def _ack(cursor: Cursor) -> Ack:
-    return Ack(_text(cursor), cursor.take(SYSID_SIZE), cursor.unpack(_i64)[0])
+def _ack(cursor: ByteReader) -> LoggedAck:
+    return LoggedAck(_text(cursor), cursor.take(SYSID_SIZE), cursor.unpack(_i64)[0])
 
 
-def _text(cursor: Cursor) -> str:
+def _text(cursor: ByteReader) -> str:
     return cursor.take(cursor.unpack(_u16)[0]).decode("utf-8", "replace")

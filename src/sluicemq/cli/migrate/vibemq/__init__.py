@@ -20,7 +20,7 @@ from pathlib import Path
 from typing import Final
 
 from sluicemq.cli.migrate.plan import Plan
-from sluicemq.cli.migrate.sources import SourceError
+from sluicemq.cli.migrate.source_files import SourceError
 from sluicemq.cli.migrate.sqlite import is_database
 from sluicemq.cli.migrate.vibemq.layers import SETTINGS, read_layers
 from sluicemq.cli.migrate.vibemq.settings import STORE, SettingsReader
@@ -33,7 +33,7 @@ _UNKNOWN: Final = (
 )
 
 
-def survey(
+def inspect_source(
     source: Path,
     store: Path | None,
     *,

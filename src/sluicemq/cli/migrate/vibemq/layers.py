@@ -17,7 +17,7 @@ from typing import Any, Final, NamedTuple
 
 from sluicemq.cli.migrate.jsonc import decode
 from sluicemq.cli.migrate.plan import Plan
-from sluicemq.cli.migrate.sources import Damage, SourceError, read_settings
+from sluicemq.cli.migrate.source_files import Damage, SourceError, read_settings
 
 SETTINGS: Final = "appsettings.json"
 _CONFIG_PATH: Final = "vibemq_config_path"
@@ -26,7 +26,7 @@ _SECTIONS: Final = ("vibemq", "logging")
 """Parts of the settings that are looked at."""
 
 
-class Value(NamedTuple):
+class LayeredValue(NamedTuple):
     """A setting: its dotted name as it is written, and the file that has it."""
 
     name: str
@@ -34,7 +34,7 @@ class Value(NamedTuple):
     origin: Path
 
 
-Values = dict[str, Value]
+Values = dict[str, LayeredValue]
 """Settings by their dotted name in small letters."""
 
 
@@ -93,26 +93,26 @@ def beside(directory: Path, path: str) -> Path:
 
 
 def _read_file(plan: Plan, file: Path) -> Values:
-    plan.witness.look(file)
+    plan.change_detector.look(file)
     tree = decode(read_settings(file), str(file))
     if not isinstance(tree, dict):
         raise Damage(f"{file}, line 1: this is no JSON object")
     return dict(_flat(tree, "", file))
 
 
-def _flat(tree: dict[str, Any], before: str, file: Path) -> Iterator[tuple[str, Value]]:
+def _flat(tree: dict[str, Any], before: str, file: Path) -> Iterator[tuple[str, LayeredValue]]:
     for key, value in tree.items():
         name = f"{before}{key}"
         if isinstance(value, dict) and value:
             yield from _flat(value, f"{name}.", file)
         else:
-            yield name.lower(), Value(name, value, file)
+            yield name.lower(), LayeredValue(name, value, file)
 
 
 def _read_variables(plan: Plan, file: Path) -> Values:
     """The variables of a file as `docker run --env-file` takes it, or as `env` prints it: a line is
     NAME=VALUE, blank, or begins with #. Quotes around a value are left out, as Compose does."""
-    plan.witness.look(file)
+    plan.change_detector.look(file)
     try:
         lines = read_settings(file).decode("utf-8-sig").splitlines()
     except UnicodeDecodeError as fault:
@@ -131,7 +131,7 @@ def _read_variables(plan: Plan, file: Path) -> Values:
         value = value.strip()
         if len(value) > 1 and value[0] == value[-1] and value[0] in "\"'":
             value = value[1:-1]
-        found[name.lower()] = Value(name, value, file)
+        found[name.lower()] = LayeredValue(name, value, file)
     return found
 
 
@@ -149,7 +149,7 @@ def _merged(layers: Iterable[Values]) -> Values:
     for layer in layers:
         single.update(_expanded(layer))
     merged: Values = {}
-    lists: dict[str, dict[int, Value]] = {}
+    lists: dict[str, dict[int, LayeredValue]] = {}
     for key, value in single.items():
         stem, _, index = key.rpartition(".")
         if stem and index.isdecimal():
@@ -159,19 +159,19 @@ def _merged(layers: Iterable[Values]) -> Values:
     for stem, items in lists.items():
         first = next(iter(items.values()))
         ordered = [items[index].value for index in sorted(items)]
-        merged[stem] = Value(first.name.rpartition(".")[0], ordered, first.origin)
+        merged[stem] = LayeredValue(first.name.rpartition(".")[0], ordered, first.origin)
     return merged
 
 
-def _expanded(layer: Values) -> Iterator[tuple[str, Value]]:
+def _expanded(layer: Values) -> Iterator[tuple[str, LayeredValue]]:
     """Each item of a list as a value of its own."""
     for key, value in layer.items():
         if isinstance(value.value, list) and value.value:
             for index, item in enumerate(value.value):
-                yield f"{key}.{index}", Value(f"{value.name}.{index}", item, value.origin)
+                yield f"{key}.{index}", LayeredValue(f"{value.name}.{index}", item, value.origin)
         else:
             yield key, value
 
 
-def _differs(value: Value, other: Value | None) -> bool:
+def _differs(value: LayeredValue, other: LayeredValue | None) -> bool:
     return other is not None and str(value.value).lower() != str(other.value).lower()

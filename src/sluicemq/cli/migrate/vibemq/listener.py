@@ -24,61 +24,61 @@ _MODES: Final = {
 }
 
 
-class Converted(NamedTuple):
+class ConvertedOptions(NamedTuple):
     """Options of the listener, and what of the setting they do not say; "" = nothing."""
 
     options: dict[str, str | int | bool]
     left: str = ""
 
 
-def compression(values: list[str]) -> Converted:
+def compression(values: list[str]) -> ConvertedOptions:
     """Convert SupportedCompressions."""
     supported = {_ALGORITHMS.get(value.lower()) for value in values} - {None}
     if not supported:
-        return Converted({"compression": False})
+        return ConvertedOptions({"compression": False})
     if len(supported) == 1:
-        return Converted(
+        return ConvertedOptions(
             {},
             "gzip and Brotli are both offered, and the list of each client decides; "
             "compression = false offers none",
         )
-    return Converted({})
+    return ConvertedOptions({})
 
 
-def delivery_mode(values: list[str]) -> Converted:
+def delivery_mode(values: list[str]) -> ConvertedOptions:
     """Convert QueueDefaults.DefaultDeliveryMode."""
     mode = _MODES.get(values[0].lower()) if values else None
     if mode is None:
-        return Converted({}, "there is no such delivery mode")
-    return Converted({"default_mode": spelled(mode)})
+        return ConvertedOptions({}, "there is no such delivery mode")
+    return ConvertedOptions({"default_mode": spelled(mode)})
 
 
-def queue_size(values: list[str]) -> Converted:
+def queue_size(values: list[str]) -> ConvertedOptions:
     """Convert QueueDefaults.MaxQueueSize: 0 and less are 1, as there."""
     try:
         size = int(values[0])
     except (ValueError, IndexError):
-        return Converted({}, "this is no number")
-    return Converted({"default_max_queue_size": min(max(1, size), NO_LIMIT)})
+        return ConvertedOptions({}, "this is no number")
+    return ConvertedOptions({"default_max_queue_size": min(max(1, size), NO_LIMIT)})
 
 
-def tls_versions(values: list[str]) -> Converted:
+def tls_versions(values: list[str]) -> ConvertedOptions:
     """Convert Tls.SslProtocols: names separated by commas, or one number."""
     names = [name.strip().lower() for value in values for name in value.split(",")]
     known = sorted(_TLS_VERSIONS[name] for name in names if name in _TLS_VERSIONS)
     others = [name for name in names if name not in _TLS_VERSIONS and name not in _SYSTEMS_CHOICE]
-    return Converted(
+    return ConvertedOptions(
         {"tls_min": known[0]} if known else {},
         f"TLS 1.2 and 1.3 are offered here, not {', '.join(others)}" if others else "",
     )
 
 
-CONVERSIONS: Final[dict[str, Callable[[list[str]], Converted]]] = {
+CONVERSIONS: Final[dict[str, Callable[[list[str]], ConvertedOptions]]] = {
     "supportedcompressions": compression,
     "queuedefaults.defaultdeliverymode": delivery_mode,
     "queuedefaults.maxqueuesize": queue_size,
 }
-TLS_CONVERSIONS: Final[dict[str, Callable[[list[str]], Converted]]] = {
+TLS_CONVERSIONS: Final[dict[str, Callable[[list[str]], ConvertedOptions]]] = {
     "tls.sslprotocols": tls_versions,
 }
 """Of listeners with TLS only."""

@@ -10,9 +10,9 @@ from pathlib import Path
 from typing import Any, Final
 
 from sluicemq.cli.migrate.plan import NewUser, Plan
-from sluicemq.cli.migrate.sources import Damage
+from sluicemq.cli.migrate.source_files import Damage
 from sluicemq.cli.migrate.vibemq.layers import Values, beside
-from sluicemq.cli.migrate.vibemq.listener import CONVERSIONS, TLS_CONVERSIONS, Converted
+from sluicemq.cli.migrate.vibemq.listener import CONVERSIONS, TLS_CONVERSIONS, ConvertedOptions
 from sluicemq.server.identity.records import TokenRecord, UserRecord
 
 TOKEN_USER: Final = "vibemq"
@@ -106,7 +106,7 @@ class SettingsReader:
     def _convert(
         self,
         options: dict[str, str | int | bool],
-        conversions: dict[str, Callable[[list[str]], Converted]],
+        conversions: dict[str, Callable[[list[str]], ConvertedOptions]],
     ) -> None:
         for name, convert in conversions.items():
             given = self._values.pop(f"vibemq.{name}", None)

@@ -33,8 +33,8 @@ import brotli
 import msgspec
 
 from sluicemq.broker.deadletter import dead_letter_of
-from sluicemq.cli.migrate.plan import Aside, Plan, Waiting, key_of
-from sluicemq.cli.migrate.sources import Damage, Witness
+from sluicemq.cli.migrate.plan import Plan, SetAsideRow, SourceMessage, key_of
+from sluicemq.cli.migrate.source_files import ChangeDetector, Damage
 from sluicemq.cli.migrate.sqlite import columns, opened
 from sluicemq.model.destination import Address, Kind, Overflow, is_temporary
 from sluicemq.model.errors import ProtocolError
@@ -81,7 +81,7 @@ _DEAD_LETTER_COLUMNS: Final = ("id", "message_json", "reason", "failed_at")
 _header_values: Final = msgspec.json.Decoder(dict[str, str | int | float | bool | None])
 
 
-class Odd(Exception):
+class UnimportableRow(Exception):
     """A row cannot be imported. `sort` is a key of plan.ASIDE."""
 
     def __init__(self, sort: str, reason: str) -> None:
@@ -89,7 +89,7 @@ class Odd(Exception):
         self.sort = sort
 
 
-class Queue(NamedTuple):
+class StoredQueue(NamedTuple):
     """A row of `queues`: its name, its options as JSON and what can be read of them, None = nothing
     can; the reason if the row is odd; the row."""
 
@@ -123,7 +123,7 @@ def read_store(plan: Plan, file: Path, *, strict: bool = False, fan_out_rows: bo
 
     Raises SourceError.
     """
-    with opened(file, plan.witness) as connection:
+    with opened(file, plan.change_detector) as connection:
         there = columns(connection, "messages")
         if not there:
             raise Damage(f"{file}: there is no table `messages`, so this is no store of VibeMQ")
@@ -133,7 +133,7 @@ def read_store(plan: Plan, file: Path, *, strict: bool = False, fan_out_rows: bo
             raise Damage(f"{file}: there is no table `queues`, so this is no store of VibeMQ")
         store = _Store(
             file,
-            plan.witness,
+            plan.change_detector,
             list(_queues(connection)),
             "delivery_attempts" in there,
             bool(columns(connection, "dead_letters")),
@@ -175,7 +175,7 @@ class _Survey:
                     )
         now = _now()
         for found in store.rows(connection):
-            if isinstance(found, Aside):
+            if isinstance(found, SetAsideRow):
                 plan.set_aside[found.sort] += 1
                 self._set_aside(found)
             else:
@@ -191,7 +191,7 @@ class _Survey:
                 f"that time from the import on: {names}"
             )
 
-    def _count(self, waiting: Waiting, store: _Store, now: int) -> None:
+    def _count(self, waiting: SourceMessage, store: _Store, now: int) -> None:
         message = waiting.message
         self._plan.counts[message.destination] += 1
         if message.expiration:
@@ -201,7 +201,7 @@ class _Survey:
             if len(self._renewed) < MOST_NAMED:
                 self._renewed[name] = life
 
-    def _set_aside(self, aside: Aside) -> None:
+    def _set_aside(self, aside: SetAsideRow) -> None:
         row = aside.row
         if aside.sort in _AS_A_MATTER_OF_COURSE:
             self._rows[aside.sort, _text(row["queue_name"])] += 1
@@ -224,7 +224,7 @@ class _Survey:
 # --- queues --------------------------------------------------------------------------------------
 
 
-def _queues(connection: sqlite3.Connection) -> Iterator[Queue]:
+def _queues(connection: sqlite3.Connection) -> Iterator[StoredQueue]:
     for raw, given, created in connection.execute(
         "SELECT CAST(name AS BLOB), CAST(options_json AS BLOB), CAST(created_at AS BLOB)"
         " FROM queues ORDER BY created_at, 1"
@@ -232,7 +232,7 @@ def _queues(connection: sqlite3.Connection) -> Iterator[Queue]:
         name = _text(raw)
         options, reason = _options(name, given or b"")
         row = {"table": "queues", "name": raw, "options_json": given, "created_at": created}
-        yield Queue(name, given or b"", options, reason, row)
+        yield StoredQueue(name, given or b"", options, reason, row)
 
 
 def _options(name: str, given: bytes) -> tuple[Options | None, str]:
@@ -279,14 +279,14 @@ class _Store:
     def __init__(
         self,
         file: Path,
-        witness: Witness,
-        queues: list[Queue],
+        change_detector: ChangeDetector,
+        queues: list[StoredQueue],
         counted: bool,
         dead_letters: bool,
         fan_out_rows: bool,
     ) -> None:
         self._file = file
-        self._witness = witness
+        self._witness = change_detector
         self._attempts = "delivery_attempts" if counted else "0"
         self._has_dead_letters = dead_letters
         self._fan_out_rows = fan_out_rows
@@ -302,30 +302,30 @@ class _Store:
         """Return the destination that the queue is here."""
         return address(name, self.options(name))
 
-    def waiting(self) -> Iterator[Waiting]:
+    def waiting(self) -> Iterator[SourceMessage]:
         """Read the messages to import, in the order of each queue."""
         with opened(self._file, self._witness) as connection:
             for found in self.rows(connection):
-                if not isinstance(found, Aside):
+                if not isinstance(found, SetAsideRow):
                     yield found
 
-    def aside(self) -> Iterator[Aside]:
+    def aside(self) -> Iterator[SetAsideRow]:
         """Read what is not imported, odd queues first."""
         with opened(self._file, self._witness) as connection:
             for found in self.rows(connection):
-                if isinstance(found, Aside):
+                if isinstance(found, SetAsideRow):
                     yield found
 
-    def rows(self, connection: sqlite3.Connection) -> Iterator[Waiting | Aside]:
+    def rows(self, connection: sqlite3.Connection) -> Iterator[SourceMessage | SetAsideRow]:
         """Read odd queues, messages, dead letters. Raises Damage where the file is damaged."""
         for queue in self.all_queues:
             if queue.reason:
-                yield Aside("unreadable", queue.reason, queue.row)
+                yield SetAsideRow("unreadable", queue.reason, queue.row)
         yield from self._messages(connection)
         if self._has_dead_letters:
             yield from self._dead_letters(connection)
 
-    def _messages(self, connection: sqlite3.Connection) -> Iterator[Waiting | Aside]:
+    def _messages(self, connection: sqlite3.Connection) -> Iterator[SourceMessage | SetAsideRow]:
         count = "SELECT CAST(queue_name AS BLOB), COUNT(*) FROM messages GROUP BY 1"
         surplus = {
             raw: total - self._capacity(_text(raw)) for raw, total in self._read(connection, count)
@@ -343,13 +343,13 @@ class _Store:
             surplus[row["queue_name"]] -= 1
             try:
                 if surplus[row["queue_name"]] >= 0:
-                    raise Odd("dropped", "beyond maxQueueSize")
+                    raise UnimportableRow("dropped", "beyond maxQueueSize")
                 if (length or 0) > MAX_UNPACKED:
                     row["payload_bytes"] = length
-                    raise Odd("undeliverable", _too_large(length))
+                    raise UnimportableRow("undeliverable", _too_large(length))
                 yield self._message(row)
-            except Odd as fault:
-                yield Aside(fault.sort, str(fault), {"table": "messages", **row})
+            except UnimportableRow as fault:
+                yield SetAsideRow(fault.sort, str(fault), {"table": "messages", **row})
 
     def _capacity(self, name: str) -> int:
         """Return how many rows of a queue are imported, the newest ones."""
@@ -364,20 +364,20 @@ class _Store:
         except sqlite3.Error as fault:
             raise Damage(f"{self._file}: {fault}") from None
 
-    def _message(self, row: Mapping[str, Any]) -> Waiting:
+    def _message(self, row: Mapping[str, Any]) -> SourceMessage:
         """Raises Odd."""
         raw_id = row["id"] or b""
         name = _text(row["queue_name"])
         queue = self._queues.get(name)
         if not name or (queue is not None and queue.options is None):
-            raise Odd("unreadable", f"its queue {name!r} is not created")
+            raise UnimportableRow("unreadable", f"its queue {name!r} is not created")
         options = self.options(name)
         if options.mode is Mode.FAN_OUT_WITHOUT_ACK and not self._fan_out_rows:
-            raise Odd("delivered", "of a FanOutWithoutAck queue")
+            raise UnimportableRow("delivered", "of a FanOutWithoutAck queue")
         try:
             given = _header_values.decode(row["headers_json"]) if row["headers_json"] else {}
         except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError) as fault:
-            raise Odd("unreadable", f"its headers are not JSON: {fault}") from None
+            raise UnimportableRow("unreadable", f"its headers are not JSON: {fault}") from None
         message = _made(
             self.address(name), _text(raw_id), row["payload_json"] or b"", given, row["priority"]
         )
@@ -386,9 +386,11 @@ class _Store:
         if ttl:
             message.expiration = max(message.timestamp, _now()) + ttl
         count = _number(row["delivery_attempts"])
-        return Waiting(message, key_of(KIND, message.destination, raw_id), {"": count})
+        return SourceMessage(message, key_of(KIND, message.destination, raw_id), {"": count})
 
-    def _dead_letters(self, connection: sqlite3.Connection) -> Iterator[Waiting | Aside]:
+    def _dead_letters(
+        self, connection: sqlite3.Connection
+    ) -> Iterator[SourceMessage | SetAsideRow]:
         """Read those of all queues, oldest first."""
         rows = self._read(
             connection,
@@ -399,19 +401,21 @@ class _Store:
             row = dict(zip(_DEAD_LETTER_COLUMNS, values, strict=True))
             try:
                 yield self._dead_letter(row)
-            except Odd as fault:
-                yield Aside(fault.sort, str(fault), {"table": "dead_letters", **row})
+            except UnimportableRow as fault:
+                yield SetAsideRow(fault.sort, str(fault), {"table": "dead_letters", **row})
 
-    def _dead_letter(self, row: Mapping[str, Any]) -> Waiting:
+    def _dead_letter(self, row: Mapping[str, Any]) -> SourceMessage:
         """Raises Odd."""
         try:
             dead_row = _dead_row.decode(row["message_json"] or b"")
         except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError) as fault:
-            raise Odd("unreadable", f"not a message in JSON: {fault}") from None
+            raise UnimportableRow("unreadable", f"not a message in JSON: {fault}") from None
         name = dead_row.queueName
         queue = Address(Kind.QUEUE, self.options(name).dead_letter_queue or f"{name}.dlq")
         if queue.name in self._queues and self.address(queue.name).kind is Kind.TOPIC:
-            raise Odd("unreadable", f"its dead-letter queue {queue.name} is a fan-out queue")
+            raise UnimportableRow(
+                "unreadable", f"its dead-letter queue {queue.name} is a fan-out queue"
+            )
         payload = bytes(dead_row.payload)
         message = _made(
             self.address(name),
@@ -431,7 +435,7 @@ class _Store:
         )
         dead.destination = queue
         identity = f"dead {row['id']} {dead_row.id}".encode("utf-8", "surrogatepass")
-        return Waiting(dead, key_of(KIND, queue, identity), {"": 0})
+        return SourceMessage(dead, key_of(KIND, queue, identity), {"": 0})
 
 
 def _made(
@@ -455,7 +459,7 @@ def _made(
         _check_size(frame)
         message = to_message(destination, frame, Durability.SYNC, 0)
     except (ProtocolError, UnicodeEncodeError) as fault:
-        raise Odd("undeliverable", str(fault)) from None
+        raise UnimportableRow("undeliverable", str(fault)) from None
     message.priority = read_priority(name)
     return message
 
@@ -467,13 +471,13 @@ def _check_size(frame: Frame) -> None:
     if len(body) <= MAX_BODY:
         return
     if len(body) > MAX_UNPACKED:
-        raise Odd("undeliverable", _too_large(len(body)))
+        raise UnimportableRow("undeliverable", _too_large(len(body)))
     if (
         len(zlib.compress(body, 1, _GZIP)) > MAX_BODY
         and len(brotli.compress(body, quality=5, lgwin=24)) > MAX_BODY
         and len(zlib.compress(body, 9, _GZIP)) > MAX_BODY
     ):
-        raise Odd("undeliverable", _too_large(len(body)))
+        raise UnimportableRow("undeliverable", _too_large(len(body)))
 
 
 def _too_large(size: int) -> str:
@@ -500,7 +504,7 @@ def _instant(text: bytes | None) -> int:
             found = found.replace(tzinfo=UTC)
         return max(0, round(found.timestamp() * 1000))
     except (ValueError, OverflowError):
-        raise Odd("unreadable", f"{text!r} is no time") from None
+        raise UnimportableRow("unreadable", f"{text!r} is no time") from None
 
 
 def _number(value: object) -> int:

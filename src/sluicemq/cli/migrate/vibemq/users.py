@@ -13,7 +13,7 @@ from typing import Any, Final, NamedTuple
 import msgspec
 
 from sluicemq.cli.migrate.plan import NewUser, Plan
-from sluicemq.cli.migrate.sources import Damage, SourceError
+from sluicemq.cli.migrate.source_files import Damage, SourceError
 from sluicemq.cli.migrate.sqlite import columns, opened
 from sluicemq.cli.migrate.vibemq.layers import Values, beside
 from sluicemq.cli.migrate.vibemq.settings import AUTHORIZATION
@@ -86,7 +86,7 @@ def _read_users(plan: Plan, file: Path) -> int:
     """Add the users to the plan. Returns their number, also of those that cannot be added."""
     now = int(time.time())
     found = 0
-    with opened(file, plan.witness) as connection:
+    with opened(file, plan.change_detector) as connection:
         if not columns(connection, "users") >= _COLUMNS:
             raise Damage(
                 f"{file}: there is no table `users` as VibeMQ has it. A database that was copied "

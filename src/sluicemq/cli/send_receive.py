@@ -13,9 +13,9 @@ import msgspec
 import typer
 from rich.progress import BarColumn, Progress, SpinnerColumn, TextColumn, TimeElapsedColumn
 
-from sluicemq.cli.clients import Connection, Received, connect
+from sluicemq.cli.clients import ClientConnection, ReceivedMessage, connect
 from sluicemq.cli.console import Exit, JsonFlag, complain, err, print_json
-from sluicemq.cli.publishing import read_standard_input
+from sluicemq.cli.message_arguments import read_standard_input
 from sluicemq.model.errors import ConfigurationError
 from sluicemq.server.address import Url
 from sluicemq.server.units import Unit, format_quantity, parse_quantity
@@ -125,7 +125,7 @@ def receive(
         raise typer.Exit(Exit.REFUSED)
 
 
-def as_record(message: Received) -> dict[str, Any]:
+def as_record(message: ReceivedMessage) -> dict[str, Any]:
     """A message for JSON: `body` if it is text, else `body_base64`; nothing that is not known."""
     record: dict[str, Any] = {"queue": message.queue.encode("utf-8", "backslashreplace").decode()}
     try:
@@ -141,7 +141,7 @@ def as_record(message: Received) -> dict[str, Any]:
     return record
 
 
-def _write(message: Received, raw: bool, as_json: bool) -> None:
+def _write(message: ReceivedMessage, raw: bool, as_json: bool) -> None:
     stream = sys.stdout.buffer
     stream.write(msgspec.json.encode(as_record(message)) if as_json else message.body)
     if as_json or not raw:
@@ -183,7 +183,7 @@ def _progress(what: str, total: int | None, *, quiet: bool = False) -> Progress:
     return progress
 
 
-def _abandon(connection: Connection) -> None:
+def _abandon(connection: ClientConnection) -> None:
     """Close after an error; the error is what the user has to hear of, not this."""
     try:
         connection.close()

@@ -51,7 +51,7 @@ class JournalState(NamedTuple):
     identity  16 hex digits; "" as long as there is no journal
     durable   how far it may be read; None = nothing yet
     firsts    the segments up to there, ascending, by their first sequence number
-    ends      of each, where its records end; 0 = its index tells, or Place.records_end finds out
+    ends      of each, where its records end; 0 = see JournalStorage.records_end
     """
 
     identity: str
@@ -103,7 +103,7 @@ class Segment(ABC):
         """The error to raise."""
 
 
-class Place(ABC):
+class JournalStorage(ABC):
     """A journal that can be read."""
 
     @abstractmethod
@@ -183,7 +183,7 @@ class Mapped(Segment):
         return known
 
 
-class Directory(Place):
+class DirectoryStorage(JournalStorage):
     """A journal on this machine's disks. A broker may be writing it."""
 
     def __init__(self, path: Path) -> None:

@@ -8,14 +8,14 @@ from typing import Annotated, Any, Final
 import typer
 
 from sluicemq.cli.api import Api, destination, named
-from sluicemq.cli.asking import Done
+from sluicemq.cli.command_helpers import ActionResult
 from sluicemq.cli.console import Exit, UsageError, complain, err, no_such
-from sluicemq.cli.naming import shown
+from sluicemq.cli.destination_names import display_name
 from sluicemq.cli.tables import number
 from sluicemq.model.destination import Address
 
 STATES: Final = ("waiting", "unacked", "delayed")
-NAMED: Final = 10
+MOST_LISTED_FAILURES: Final = 10
 """Messages whose failure is told one by one."""
 
 IdsArgument = Annotated[
@@ -37,7 +37,7 @@ SubscriptionOption = Annotated[
 ]
 
 
-def chosen(ids: list[str] | None, selector: str | None, everything: bool) -> dict[str, Any]:
+def select(ids: list[str] | None, selector: str | None, everything: bool) -> dict[str, Any]:
     """The choice as the API wants it. Raises UsageError unless it is exactly one."""
     if bool(ids) + (selector is not None) + everything != 1:
         raise UsageError("say which messages: ids, or --selector, or --all")
@@ -46,39 +46,39 @@ def chosen(ids: list[str] | None, selector: str | None, everything: bool) -> dic
     return {"all": True} if everything else {"selector": selector}
 
 
-def checked(state: str | None) -> str | None:
+def check_state(state: str | None) -> str | None:
     """UsageError if there is no such state."""
     if state is not None and state not in STATES:
         raise no_such("--state", "state", state, STATES)
     return state
 
 
-def said(choice: dict[str, Any]) -> str:
+def describe(selection: dict[str, Any]) -> str:
     """The choice in a sentence."""
-    if "ids" in choice:
-        count = len(choice["ids"])
-        return f"message {choice['ids'][0]}" if count == 1 else f"{count} messages"
-    return "all messages" if "all" in choice else f"the messages with {choice['selector']}"
+    if "ids" in selection:
+        count = len(selection["ids"])
+        return f"message {selection['ids'][0]}" if count == 1 else f"{count} messages"
+    return "all messages" if "all" in selection else f"the messages with {selection['selector']}"
 
 
-def carry_out(
+def run_action(
     api: Api,
     address: Address,
     action: str,
-    choice: dict[str, Any],
+    selection: dict[str, Any],
     verb: str,
     *,
     target: Address | None = None,
     subscription: str | None = None,
     state: str | None = None,
     limit: int = 0,
-) -> Done:
+) -> ActionResult:
     """Do it; exit code 1 if it could not be done for all. `verb` is like "moved".
 
     The broker does a part at a time, so that its clients do not wait; it is asked until it is
     through with what was there at the beginning.
     """
-    body: dict[str, Any] = {"action": action, **choice}
+    body: dict[str, Any] = {"action": action, **selection}
     if target is not None:
         body["target"] = named(target)
     if subscription is not None:
@@ -99,15 +99,17 @@ def carry_out(
             body["after"] = answer.get("next")
             if body["after"] is None or (limit and done >= limit):
                 break
-    for each in failed[:NAMED]:
+    for each in failed[:MOST_LISTED_FAILURES]:
         complain(f"message {each['id']}: {_REASONS.get(each['reason'], each['reason'])}")
-    if len(failed) > NAMED:
-        err().print(f"… and {number(len(failed) - NAMED)} more")
+    if len(failed) > MOST_LISTED_FAILURES:
+        err().print(f"… and {number(len(failed) - MOST_LISTED_FAILURES)} more")
     text = f"{number(done)} {verb}"
     if failed:
         text += f", {number(len(failed))} not"
     document = {"done": done, "failed": failed}
-    return Done(document, f"{text} ({shown(address)}).", Exit.REFUSED if failed else Exit.OK)
+    return ActionResult(
+        document, f"{text} ({display_name(address)}).", Exit.REFUSED if failed else Exit.OK
+    )
 
 
 _REASONS: Final = {

@@ -8,8 +8,8 @@ from pathlib import Path
 import msgspec
 
 from sluicemq.cli.console import printable
-from sluicemq.cli.migrate.carry import Outcome
 from sluicemq.cli.migrate.plan import ASIDE, Plan
+from sluicemq.cli.migrate.transfer import MigrationOutcome
 from sluicemq.model.destination import Address
 from sluicemq.server.identity.passwords import scheme_of
 
@@ -17,7 +17,7 @@ MOST_SHOWN = 40
 """Lines of one sort for people; `--json` has them all."""
 
 
-class Report(msgspec.Struct, kw_only=True):
+class MigrationReport(msgspec.Struct, kw_only=True):
     """All of it. `written`: the configuration file was; `problems`: what keeps a broker from
     starting with it."""
 
@@ -27,11 +27,11 @@ class Report(msgspec.Struct, kw_only=True):
     text: str
     written: bool
     problems: list[str]
-    outcome: Outcome | None
+    outcome: MigrationOutcome | None
     before: int
 
 
-def as_data(report: Report) -> dict[str, object]:
+def as_data(report: MigrationReport) -> dict[str, object]:
     """For `--json`."""
     plan = report.plan
     outcome = report.outcome
@@ -84,7 +84,7 @@ def as_data(report: Report) -> dict[str, object]:
     }
 
 
-def as_text(report: Report) -> Iterator[str]:
+def as_text(report: MigrationReport) -> Iterator[str]:
     """Lines for people."""
     plan = report.plan
     outcome = report.outcome
@@ -128,7 +128,7 @@ def as_text(report: Report) -> Iterator[str]:
         yield from _some([f"  {left.what} {left.name}: {left.reason}" for left in plan.left])
 
 
-def _about_config(report: Report) -> Iterator[str]:
+def _about_config(report: MigrationReport) -> Iterator[str]:
     if report.outcome is None:
         yield f"configuration, for {report.config}:"
         yield from (f"  {line}" for line in report.text.splitlines())
@@ -140,7 +140,7 @@ def _about_config(report: Report) -> Iterator[str]:
         yield f"  to be mended before the start: {problem}"
 
 
-def _about_destinations(plan: Plan, outcome: Outcome | None) -> Iterator[str]:
+def _about_destinations(plan: Plan, outcome: MigrationOutcome | None) -> Iterator[str]:
     addresses = _addresses(plan)
     yield f"destinations: {len(addresses)}"
     lines = []
@@ -155,7 +155,7 @@ def _about_destinations(plan: Plan, outcome: Outcome | None) -> Iterator[str]:
     yield from _some(lines)
 
 
-def _about_aside(plan: Plan, outcome: Outcome | None) -> Iterator[str]:
+def _about_aside(plan: Plan, outcome: MigrationOutcome | None) -> Iterator[str]:
     if not plan.set_aside:
         return
     where = f" in {outcome.aside}" if outcome and outcome.aside else ""

@@ -4,9 +4,9 @@
     https://…  or  http+tls://…?ca=FILE&insecure=true
     http+unix:///path
 
-A `Line` sends requests and receives answers. A `Remote`, for the tasks of Spark, repeats them while
-the broker restarts: when the connection breaks, or the answer is 408, 502, 503 or 504. So all its
-requests must be such that repeating them changes nothing.
+A `HttpConnection` sends requests and receives answers. A `HttpClient`, for the tasks of Spark,
+repeats them while the broker restarts: when the connection breaks, or the answer is 408, 502, 503
+or 504. So all its requests must be such that repeating them changes nothing.
 """
 
 from __future__ import annotations
@@ -47,7 +47,7 @@ _SAID: Final = 500
 """Characters of an answer that is no error of ours, in the text of the error."""
 
 
-class Target(NamedTuple):
+class HttpTarget(NamedTuple):
     """Which broker, and as whom; made to be sent to the executors. Its text shows no secret."""
 
     host: str
@@ -60,7 +60,7 @@ class Target(NamedTuple):
     """Of a Unix socket; then host and port have no meaning."""
 
     def __repr__(self) -> str:
-        return f"<Target {self}>"
+        return f"<HttpTarget {self}>"
 
     def __str__(self) -> str:
         if self.path:
@@ -69,7 +69,7 @@ class Target(NamedTuple):
         return f"{'https' if self.secure else 'http'}://{host}:{self.port}"
 
 
-def target(options: Mapping[str, str]) -> Target:
+def target(options: Mapping[str, str]) -> HttpTarget:
     """Out of the options `url`, `user`, `password` and `token`. Raises ConfigurationError, which
     shows no secret."""
     url = options.get("url", "")
@@ -93,7 +93,7 @@ def target(options: Mapping[str, str]) -> Target:
     settings = {"ca": given.pop("ca", ""), "insecure": given.pop("insecure", "false")}
     if given:
         raise ConfigurationError(f"url: there is no option {', '.join(sorted(given))}")
-    return Target(
+    return HttpTarget(
         *hosts[0],
         scheme in _SECURE,
         settings["ca"],
@@ -120,7 +120,7 @@ def authorization(user: str, password: str, token: str) -> str:
     return "Basic " + base64.b64encode(f"{user}:{password}".encode()).decode()
 
 
-class Refusal(RequestRefused):
+class HttpRefusal(RequestRefused):
     """The broker answered with an error.
 
     status  of HTTP
@@ -135,7 +135,7 @@ class Refusal(RequestRefused):
         self.answer = answer
 
 
-class Answer(NamedTuple):
+class HttpResponse(NamedTuple):
     """What a request brought."""
 
     status: int
@@ -143,11 +143,11 @@ class Answer(NamedTuple):
     body: bytes
 
 
-class Line:
+class HttpConnection:
     """One connection to a broker; it belongs to one thread. All raise OSError or
     http.client.HTTPException when it breaks: then `close` comes next, and a new one is made."""
 
-    def __init__(self, target: Target, timeout: float = TIMEOUT) -> None:
+    def __init__(self, target: HttpTarget, timeout: float = TIMEOUT) -> None:
         """`timeout`: seconds in which the next bytes of an answer have to come."""
         self._target = target
         self._timeout = timeout
@@ -164,11 +164,11 @@ class Line:
             usual["Authorization"] = self._target.authorization
         self._connection.request(method, path, body, {**headers, **usual})
 
-    def receive(self) -> Answer:
+    def receive(self) -> HttpResponse:
         """The answer to the request, whatever its status."""
         assert self._connection is not None
         response = self._connection.getresponse()
-        return Answer(response.status, dict(response.headers), response.read())
+        return HttpResponse(response.status, dict(response.headers), response.read())
 
     def receive_lines(self) -> tuple[int, Iterator[bytes]]:
         """The same of an answer that comes a line at a time: its status, and the lines."""
@@ -209,14 +209,14 @@ class _UnixConnection(http.client.HTTPConnection):
         self.sock.connect(self._path)
 
 
-class Remote:
+class HttpClient:
     """One connection to a broker; it belongs to one thread. Closed by `close` or `with`."""
 
-    def __init__(self, target: Target, patience: float = PATIENCE) -> None:
+    def __init__(self, target: HttpTarget, patience: float = PATIENCE) -> None:
         """`patience`: seconds for which requests are repeated while the broker is away."""
         self._target = target
         self._patience = patience
-        self._line = Line(target)
+        self._line = HttpConnection(target)
 
     def request(
         self,
@@ -224,7 +224,7 @@ class Remote:
         path: str,
         body: Sequence[bytes] = (),
         headers: Mapping[str, str] | None = None,
-    ) -> Answer:
+    ) -> HttpResponse:
         """The answer to a request.
 
         Raises ConnectionLost when the broker stayed away for longer than the patience,
@@ -249,7 +249,7 @@ class Remote:
         except (OSError, http.client.HTTPException) as fault:
             self._broken = fault
 
-    def receive(self) -> Answer:
+    def receive(self) -> HttpResponse:
         """The answer to what `send` has begun; raises as `request`."""
         until = time.monotonic() + self._patience
         pause = _FIRST_PAUSE
@@ -283,10 +283,10 @@ class Remote:
             time.sleep(pause * random.uniform(0.75, 1.0))
             pause = min(2 * pause, _LONGEST_PAUSE)
 
-    def _checked(self, answer: Answer) -> Answer:
+    def _checked(self, answer: HttpResponse) -> HttpResponse:
         if answer.status < 400:
             return answer
-        code, said = said_in(answer)
+        code, said = error_in(answer)
         if answer.status == 401:
             raise AuthenticationFailed(
                 f"the broker at {self._target} wants to know who this is: {said} "
@@ -294,7 +294,7 @@ class Remote:
             )
         if answer.status == 403:
             raise AccessDenied(f"the broker at {self._target} forbids it: {said}")
-        raise Refusal(
+        raise HttpRefusal(
             f"the broker at {self._target} answers {answer.status}: {said}",
             answer.status,
             code,
@@ -305,7 +305,7 @@ class Remote:
         """Close the connection; the next request opens another."""
         self._line.close()
 
-    def __enter__(self) -> Remote:
+    def __enter__(self) -> HttpClient:
         return self
 
     def __exit__(self, *_: object) -> None:
@@ -321,7 +321,7 @@ class _Failed(msgspec.Struct):
     error: _Error
 
 
-def said_in(answer: Answer) -> tuple[str, str]:
+def error_in(answer: HttpResponse) -> tuple[str, str]:
     """Code and text of an answer that is an error."""
     try:
         error = msgspec.json.decode(answer.body, type=_Failed).error

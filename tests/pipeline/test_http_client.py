@@ -9,7 +9,7 @@ from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 import pytest
 
 from sluicemq.model.errors import AccessDenied, AuthenticationFailed, ConnectionLost
-from sluicemq.pipeline.remote import Refusal, Remote, Target, target
+from sluicemq.pipeline.http_client import HttpClient, HttpRefusal, HttpTarget, target
 
 
 class Stand(ThreadingHTTPServer):
@@ -27,8 +27,8 @@ class Stand(ThreadingHTTPServer):
         self.connections = 0
 
     @property
-    def target(self) -> Target:
-        return Target("127.0.0.1", self.server_port, authorization="Bearer geheim")
+    def target(self) -> HttpTarget:
+        return HttpTarget("127.0.0.1", self.server_port, authorization="Bearer geheim")
 
 
 class Handler(BaseHTTPRequestHandler):
@@ -71,7 +71,7 @@ def stand() -> Iterator[Stand]:
 
 def test_requests_share_a_connection(stand: Stand) -> None:
     stand.answers = [(200, b"1"), (200, b"")]
-    with Remote(stand.target) as remote:
+    with HttpClient(stand.target) as remote:
         assert remote.request("POST", "/a?b=c", [b"12", b"", b"3"]).body == b"1"
         assert remote.request("GET", "/d").status == 200
     assert stand.asked == [
@@ -84,7 +84,7 @@ def test_requests_share_a_connection(stand: Stand) -> None:
 def test_what_passes_is_tried_again(stand: Stand) -> None:
     """With the whole body; answers are those of the last attempt."""
     stand.answers = [None, (503, b"{}"), (200, b"done")]
-    with Remote(stand.target) as remote:
+    with HttpClient(stand.target) as remote:
         remote.send("POST", "/", [b"x", b"y"])
         assert remote.receive().body == b"done"
     assert [body for _, _, body, _ in stand.asked] == [b"xy"] * 3
@@ -92,38 +92,41 @@ def test_what_passes_is_tried_again(stand: Stand) -> None:
 
 def test_patience_ends(stand: Stand) -> None:
     stand.answers = [None]
-    with Remote(stand.target, patience=0) as remote, pytest.raises(ConnectionLost) as raised:
+    with HttpClient(stand.target, patience=0) as remote, pytest.raises(ConnectionLost) as raised:
         remote.request("GET", "/")
     assert str(stand.target) in str(raised.value)
     stand.answers = [(503, b'{"error": {"code": "try-again", "message": "the queue is full"}}')]
     with (
-        Remote(stand.target, patience=0) as remote,
-        pytest.raises(Refusal, match="the queue is full"),
+        HttpClient(stand.target, patience=0) as remote,
+        pytest.raises(HttpRefusal, match="the queue is full"),
     ):
         remote.request("GET", "/")
 
 
 @pytest.mark.parametrize(
-    ("status", "error"), [(401, AuthenticationFailed), (403, AccessDenied), (409, Refusal)]
+    ("status", "error"), [(401, AuthenticationFailed), (403, AccessDenied), (409, HttpRefusal)]
 )
 def test_refusals_are_not_tried_again(stand: Stand, status: int, error: type[Exception]) -> None:
     stand.answers = [(status, b'{"error": {"code": "c", "message": "so it is", "more": 1}}')]
-    with Remote(stand.target) as remote, pytest.raises(error, match="so it is") as raised:
+    with HttpClient(stand.target) as remote, pytest.raises(error, match="so it is") as raised:
         remote.request("GET", "/")
     assert "geheim" not in str(raised.value)
-    if isinstance(raised.value, Refusal):
+    if isinstance(raised.value, HttpRefusal):
         assert (raised.value.status, raised.value.code) == (409, "c")
 
 
 def test_somebody_else(stand: Stand) -> None:
     """An answer that is not a broker's is told as it is, in part."""
     stand.answers = [(404, b"<html>" + b"x" * 10_000)]
-    with Remote(stand.target) as remote, pytest.raises(Refusal, match="<html>") as raised:
+    with HttpClient(stand.target) as remote, pytest.raises(HttpRefusal, match="<html>") as raised:
         remote.request("GET", "/")
     assert len(str(raised.value)) < 1000
 
 
 def test_nobody(stand: Stand) -> None:
     nobody = target({"url": "http://127.0.0.1:9"})
-    with Remote(nobody, patience=0) as remote, pytest.raises(ConnectionLost, match="is it running"):
+    with (
+        HttpClient(nobody, patience=0) as remote,
+        pytest.raises(ConnectionLost, match="is it running"),
+    ):
         remote.request("GET", "/")

@@ -21,10 +21,10 @@ import msgspec
 from sluicemq.broker import Broker, BrokerSettings, Destination, Subscription, compile_selector
 from sluicemq.broker.codec import BatchPart, Prepared, StoredMessage, encode, encode_attempts
 from sluicemq.broker.recovery import recover
-from sluicemq.cli.migrate.aside import write_aside
 from sluicemq.cli.migrate.ledger import NAME, Ledger
-from sluicemq.cli.migrate.plan import Key, Plan, Waiting, key_of
-from sluicemq.cli.migrate.sources import SourceError
+from sluicemq.cli.migrate.plan import Key, Plan, SourceMessage, key_of
+from sluicemq.cli.migrate.set_aside import write_aside
+from sluicemq.cli.migrate.source_files import SourceError
 from sluicemq.cli.migrate.users import add_users
 from sluicemq.journal import FileJournal
 from sluicemq.journal.format import RecordType
@@ -65,7 +65,7 @@ class Interrupted(SluiceError):
     """The migration was stopped by SIGINT; the text says what has been done and how to go on."""
 
 
-class Outcome(msgspec.Struct, kw_only=True):
+class MigrationOutcome(msgspec.Struct, kw_only=True):
     """What has been done.
 
     declared, kept  destinations that are new, and that were there already and stay as they are
@@ -88,14 +88,14 @@ class Outcome(msgspec.Struct, kw_only=True):
     aside: Path | None = None
 
 
-def carry(plan: Plan, data_dir: Path, configured: Collection[Address] = ()) -> Outcome:
+def transfer(plan: Plan, data_dir: Path, configured: Collection[Address] = ()) -> MigrationOutcome:
     """Carry the plan out. `configured` are destinations that the broker will declare at its start.
 
     Raises SourceError, and what opening a journal raises: JournalLocked if a broker runs there;
     Interrupted after SIGINT, between two units. What has been imported when it raises stays, and
     is not imported again by the next run.
     """
-    plan.witness.check("nothing has been written")
+    plan.change_detector.check("nothing has been written")
     _check_names(plan, configured)
     with _until_interrupted() as interrupted:
         data_dir.mkdir(mode=0o700, parents=True, exist_ok=True)
@@ -108,15 +108,15 @@ def carry(plan: Plan, data_dir: Path, configured: Collection[Address] = ()) -> O
             _check_names(plan, broker.destinations)
             writer = broker.batches.writers.get(WRITER)
             ledger.settle(journal.identity, writer.batch if writer else 0)
-            carrier = _Carrier(plan, broker, journal, ledger, interrupted)
-            aside = write_aside(plan, data_dir, carrier.pause)
+            transfer_run = _Transfer(plan, broker, journal, ledger, interrupted)
+            aside = write_aside(plan, data_dir, transfer_run.pause)
             ledger.begin(journal.identity)
-            outcome = carrier.carry()
+            outcome = transfer_run.transfer()
         finally:
             journal.close()
     outcome.aside = aside
     outcome.users, outcome.known = add_users(plan.users, data_dir)
-    plan.witness.check("what has been imported by now is not imported twice")
+    plan.change_detector.check("what has been imported by now is not imported twice")
     messages = sum(outcome.imported.values())
     ledger.done(plan.kind, plan.place, messages, time.time_ns() // 1_000_000)
     return outcome
@@ -169,7 +169,7 @@ def _until_interrupted() -> Iterator[Callable[[], bool]]:
         signal.signal(signal.SIGINT, before)
 
 
-class _Carrier:
+class _Transfer:
     """One run. `_numbers` are the journal's, of destinations."""
 
     def __init__(
@@ -187,7 +187,7 @@ class _Carrier:
         self._interrupted = interrupted
         self._numbers: dict[Address, int] = {}
         self._subscriptions: dict[tuple[str, str], Subscription] = {}
-        self._outcome = Outcome()
+        self._outcome = MigrationOutcome()
 
     def pause(self) -> None:
         """Raise Interrupted after SIGINT. To be called between two units only."""
@@ -201,13 +201,13 @@ class _Carrier:
             "users and the configuration are written at the end"
         )
 
-    def carry(self) -> Outcome:
+    def transfer(self) -> MigrationOutcome:
         for address, settings in self._plan.destinations.items():
             self._declare(address, settings)
         self._subscribe()
         self._journal.sync()
         self._take_over_branches()
-        part: list[Waiting] = []
+        part: list[SourceMessage] = []
         size = 0
         for waiting in self._plan.waiting():
             self.pause()
@@ -292,7 +292,7 @@ class _Carrier:
             number = self._numbers[address] = broker.number(found)
         return number
 
-    def _write(self, part: list[Waiting]) -> None:
+    def _write(self, part: list[SourceMessage]) -> None:
         """One unit."""
         for waiting in part:
             self._number(waiting.message.destination)
@@ -301,7 +301,7 @@ class _Carrier:
             self._append(waiting)
         self._end_unit(number, len(part))
 
-    def _append(self, waiting: Waiting) -> int:
+    def _append(self, waiting: SourceMessage) -> int:
         """Append a message and what is known of its deliveries. Returns its sequence number, or 0
         if it has nowhere to go."""
         message = waiting.message
@@ -338,7 +338,7 @@ class _Carrier:
         return sequence
 
     def _routes(
-        self, topic: Destination | None, waiting: Waiting
+        self, topic: Destination | None, waiting: SourceMessage
     ) -> tuple[tuple[int, ...], dict[int, int]]:
         """Subscriptions of a topic that get the message, and attempts of each."""
         if topic is None:

@@ -32,7 +32,7 @@ if TYPE_CHECKING:
     from sluicemq.pipeline.jobs.run import Step
 
 
-class Repeated:
+class PeriodicAction:
     """Something that is done every so often, when there is an occasion."""
 
     def __init__(self, action: Callable[[], int], seconds: float) -> None:
@@ -41,7 +41,7 @@ class Repeated:
         self._due = datetime.now(UTC) + timedelta(seconds=seconds)
         self.latest: int | None = None
 
-    def perhaps(self) -> None:
+    def run_if_due(self) -> None:
         if datetime.now(UTC) >= self._due:
             self.now()
 
@@ -50,7 +50,7 @@ class Repeated:
         self._due = datetime.now(UTC) + timedelta(seconds=self._seconds)
 
 
-class Shown:
+class ProgressDisplay:
     """How far it has come: a bar, or a line of JSON for each batch."""
 
     def __init__(self, as_json: bool, *, unending: bool) -> None:
@@ -60,7 +60,7 @@ class Shown:
             SpinnerColumn(),
             TextColumn("{task.description}"),
             *(() if unending else (BarColumn(), MofNCompleteColumn())),
-            TextColumn("{task.fields[told]}"),
+            TextColumn("{task.fields[rates]}"),
             TimeElapsedColumn(),
             console=err(),
             transient=True,
@@ -69,9 +69,9 @@ class Shown:
         self._task: TaskID | None = None
         self._started = datetime.now(UTC)
 
-    def __enter__(self) -> Shown:
+    def __enter__(self) -> ProgressDisplay:
         self._progress.start()
-        self._task = self._progress.add_task("starting", total=None, told="")
+        self._task = self._progress.add_task("starting", total=None, rates="")
         return self
 
     def __exit__(self, *_: object) -> None:
@@ -80,17 +80,17 @@ class Shown:
     def step(self, step: Step, anomalies: int | None, total: int | None = None) -> None:
         """After a batch, or a restart."""
         if self._as_json:
-            print_json(_described(step, anomalies))
+            print_json(_step_document(step, anomalies))
             return
         if step.trouble:
             self._progress.console.print(f"[yellow]{escape(step.trouble)}[/]")
             return
         seconds = (datetime.now(UTC) - self._started).total_seconds()
-        told = [f"{step.rows / seconds:,.0f} events/s"]
+        rates = [f"{step.rows / seconds:,.0f} events/s"]
         if step.lag is not None:
-            told.append(f"{step.lag:,} behind")
+            rates.append(f"{step.lag:,} behind")
         if anomalies:
-            told.append(f"{anomalies} anomalies")
+            rates.append(f"{anomalies} anomalies")
         if total is None and not self._unending and step.lag is not None:
             total = step.rows + step.lag
         assert self._task is not None
@@ -99,31 +99,31 @@ class Shown:
             description=f"{step.rows:,} events" if self._unending else "events",
             completed=step.rows,
             total=total,
-            told=", ".join(told),
+            rates=", ".join(rates),
         )
 
 
-def _described(step: Step, anomalies: int | None) -> dict[str, Any]:
-    shown: dict[str, Any] = {"rows": step.rows, "lag": step.lag}
+def _step_document(step: Step, anomalies: int | None) -> dict[str, Any]:
+    document: dict[str, Any] = {"rows": step.rows, "lag": step.lag}
     if step.trouble:
-        shown["trouble"] = step.trouble
+        document["trouble"] = step.trouble
     if step.batch is not None:
         batch = step.batch
-        shown["batch"] = {
+        document["batch"] = {
             "rows": batch.rows,
             "last": batch.last,
             "oldest": batch.oldest,
             "newest": batch.newest,
             "shown": batch.shown,
         }
-        shown["seconds"] = {name: round(taken, 3) for name, taken in batch.seconds.items()}
+        document["seconds"] = {name: round(taken, 3) for name, taken in batch.seconds.items()}
     if anomalies is not None:
-        shown["anomalies"] = anomalies
-    return shown
+        document["anomalies"] = anomalies
+    return document
 
 
 @contextmanager
-def stopping(stop: threading.Event) -> Iterator[None]:
+def stop_on_signals(stop: threading.Event) -> Iterator[None]:
     """SIGINT and SIGTERM end the query after its batch; a second SIGINT at once."""
 
     def ask(number: int, _: object) -> None:
@@ -141,7 +141,7 @@ def stopping(stop: threading.Event) -> Iterator[None]:
 
 
 @contextmanager
-def needed() -> Iterator[None]:
+def require_pipeline() -> Iterator[None]:
     """Explains what is not installed."""
     try:
         yield
@@ -155,12 +155,12 @@ def needed() -> Iterator[None]:
 
 
 @contextmanager
-def started(
+def spark_session(
     name: str, log: Path | None = None, settings: dict[str, str] | None = None
 ) -> Iterator[SparkSession]:
     """Spark's session; one that was not there before is stopped in the end. What Spark says goes
     to the end of the file `log`, which an error then names."""
-    with needed():
+    with require_pipeline():
         from pyspark.sql import SparkSession
 
         from sluicemq.pipeline.session import session

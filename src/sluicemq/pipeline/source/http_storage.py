@@ -35,12 +35,12 @@ from sluicemq.model.errors import (
     RecordNotFound,
     RequestRefused,
 )
-from sluicemq.pipeline.remote import Answer, Refusal, Remote, Target
-from sluicemq.pipeline.source.places import (
+from sluicemq.pipeline.http_client import HttpClient, HttpRefusal, HttpResponse, HttpTarget
+from sluicemq.pipeline.source.journal_storage import (
     IDENTITY_DIGITS,
     Integers,
     JournalState,
-    Place,
+    JournalStorage,
     Segment,
 )
 
@@ -88,12 +88,12 @@ _indexes: OrderedDict[tuple[object, ...], tuple[bytes, int, bytes]] = OrderedDic
 """Of sealed segments: the trailer, where the index is, and what it says."""
 
 
-class Http(Place):
+class HttpStorage(JournalStorage):
     """Keeps one connection for as long as it is used."""
 
-    _remote: Remote | None = None
+    _remote: HttpClient | None = None
 
-    def __init__(self, to: Target) -> None:
+    def __init__(self, to: HttpTarget) -> None:
         self._target = to
         self.name = str(to)
 
@@ -116,14 +116,14 @@ class Http(Place):
         path: str,
         headers: dict[str, str] | None = None,
         body: bytes = b"",
-    ) -> Answer:
+    ) -> HttpResponse:
         """Raises as Remote.request, but RecordNotFound for what is gone and JournalError for what
         cannot be as things stand (409)."""
         if self._remote is None:
-            self._remote = Remote(self._target)
+            self._remote = HttpClient(self._target)
         try:
             return self._remote.request(method, path, (body,) if body else (), headers)
-        except Refusal as refusal:
+        except HttpRefusal as refusal:
             if refusal.status == 404:
                 raise RecordNotFound(str(refusal)) from refusal
             if refusal.status == 409:
@@ -223,7 +223,9 @@ class Http(Place):
                 self._put(slot, position, None)
             except JournalError as error:
                 # somebody else, who moves it for the same reader, was faster
-                if not (isinstance(error.__cause__, Refusal) and error.__cause__.code == _AHEAD):
+                if not (
+                    isinstance(error.__cause__, HttpRefusal) and error.__cause__.code == _AHEAD
+                ):
                     raise
 
     def _put(self, slot: str, position: int, limit_bytes: int | None) -> Slot:
@@ -245,7 +247,7 @@ class RemoteSegment(Segment):
 
     __slots__ = ("_place", "end", "first", "index", "key")
 
-    def __init__(self, place: Http, first: int, end: int) -> None:
+    def __init__(self, place: HttpStorage, first: int, end: int) -> None:
         """With `end` the segment may have an index by now, but that is not asked for."""
         self._place = place
         self.first = first

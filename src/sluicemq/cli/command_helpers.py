@@ -1,11 +1,11 @@
 """How a command that asks the broker is made: it is given an `Api`, and says what it has found or
 done; where the broker is, how that is printed, and how often, are the same for all.
 
-    @looks(app, "list")
-    def list_queues(api: Api, pattern: PatternArgument = "") -> Shown: ...
+    @query_command(app, "list")
+    def list_queues(api: Api, pattern: PatternArgument = "") -> QueryResult: ...
 
-    @acts(app, "purge")
-    def purge(api: Api, name: NameArgument, yes: YesFlag = False) -> Done: ...
+    @action_command(app, "purge")
+    def purge(api: Api, name: NameArgument, yes: YesFlag = False) -> ActionResult: ...
 """
 
 from __future__ import annotations
@@ -24,8 +24,13 @@ from rich.text import Text
 from typer.core import TyperCommand
 
 from sluicemq.cli.api import Api
+from sluicemq.cli.broker_location import (
+    BrokerLocation,
+    PasswordFileOption,
+    location_of,
+    location_options,
+)
 from sluicemq.cli.console import Exit, JsonFlag, UsageError, err, out, print_json, printable
-from sluicemq.cli.place import PasswordFileOption, Place, place_of, place_options
 from sluicemq.cli.tables import show
 from sluicemq.model.errors import ConnectionLost
 
@@ -33,7 +38,7 @@ USUAL_SECONDS: Final = 2.0
 """Between two looks, where --watch does not say."""
 
 
-class Shown(NamedTuple):
+class QueryResult(NamedTuple):
     """What a command has found.
 
     document  for --json
@@ -48,7 +53,7 @@ class Shown(NamedTuple):
     code: Exit = Exit.OK
 
 
-class Done(NamedTuple):
+class ActionResult(NamedTuple):
     """What a command has done.
 
     document  for --json
@@ -75,7 +80,7 @@ WatchOption = Annotated[
 YesFlag = Annotated[bool, typer.Option("--yes", "-y", help="Do it without asking.")]
 
 
-class Watching(TyperCommand):
+class WatchableCommand(TyperCommand):
     """A command whose --watch need not say how often."""
 
     def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
@@ -92,93 +97,95 @@ class Watching(TyperCommand):
 
 
 @contextmanager
-def api_at(place: Place) -> Iterator[Api]:
+def open_api(place: BrokerLocation) -> Iterator[Api]:
     """The API of the broker that is meant."""
     with Api(place.target()) as api:
         yield api
 
 
-def looks(
+def query_command(
     app: typer.Typer,
     name: str,
     *known: object,
-    opening: Callable[[Place], AbstractContextManager[Any]] = api_at,
+    opening: Callable[[BrokerLocation], AbstractContextManager[Any]] = open_api,
     about: str = "",
-) -> Callable[[Callable[..., Shown]], Callable[..., None]]:
+) -> Callable[[Callable[..., QueryResult]], Callable[..., None]]:
     """Make a command of a function that finds something out, and tells it as it is called: with
     what `opening` opens, what is `known`, and the arguments and options that its other parameters
     declare. Its help is `about`, else the function's own."""
 
-    def made(command: Callable[..., Shown]) -> Callable[..., None]:
+    def made(command: Callable[..., QueryResult]) -> Callable[..., None]:
         def run(**given: Any) -> None:
-            as_json, every = given.pop("as_json"), given.pop("watch")
-            with opening(place_of(given)) as opened:
-                if every is None:
-                    _tell(command(opened, *known, **given), as_json)
+            as_json, interval = given.pop("as_json"), given.pop("watch")
+            with opening(location_of(given)) as opened:
+                if interval is None:
+                    _print_query_result(command(opened, *known, **given), as_json)
                 else:
-                    _watch(lambda: command(opened, *known, **given), every, as_json)
+                    _watch(lambda: command(opened, *known, **given), interval, as_json)
 
-        more = {"watch": WatchOption, "as_json": JsonFlag, **place_options()}
+        more = {"watch": WatchOption, "as_json": JsonFlag, **location_options()}
         signed = _signed(run, command, 1 + len(known), more)
-        app.command(name, cls=Watching, help=about or None)(signed)
+        app.command(name, cls=WatchableCommand, help=about or None)(signed)
         return run
 
     return made
 
 
-def acts(
+def action_command(
     app: typer.Typer,
     name: str,
     *known: object,
-    opening: Callable[[Place], AbstractContextManager[Any]] = api_at,
+    opening: Callable[[BrokerLocation], AbstractContextManager[Any]] = open_api,
     login: Any = PasswordFileOption,
     about: str = "",
-) -> Callable[[Callable[..., Done]], Callable[..., None]]:
-    """Make a command of a function that does something, and says what it has done; see `looks`.
-    `login` is the option with the password of who runs the command, where --password-file means
-    another one."""
+) -> Callable[[Callable[..., ActionResult]], Callable[..., None]]:
+    """Make a command of a function that does something and returns what it has done.
 
-    def made(command: Callable[..., Done]) -> Callable[..., None]:
+    Works like `query_command`. `login` is the option for the password of the user that runs the
+    command, for commands where --password-file means another password.
+    """
+
+    def made(command: Callable[..., ActionResult]) -> Callable[..., None]:
         def run(**given: Any) -> None:
             as_json = given.pop("as_json")
-            with opening(place_of(given)) as opened:
-                _tell_done(command(opened, *known, **given), as_json)
+            with opening(location_of(given)) as opened:
+                _print_action_result(command(opened, *known, **given), as_json)
 
-        more = {"as_json": JsonFlag, **place_options(login)}
+        more = {"as_json": JsonFlag, **location_options(login)}
         app.command(name, help=about or None)(_signed(run, command, 1 + len(known), more))
         return run
 
     return made
 
 
-def placed(
+def broker_command(
     app: typer.Typer,
     name: str,
-    opening: Callable[[Place], AbstractContextManager[Any]] = api_at,
+    opening: Callable[[BrokerLocation], AbstractContextManager[Any]] = open_api,
 ) -> Callable[[Callable[..., None]], Callable[..., None]]:
-    """Make a command of a function that does all of its telling itself; see `looks`."""
+    """Make a command of a function that does all of its telling itself; see `query_command`."""
 
     def made(command: Callable[..., None]) -> Callable[..., None]:
         def run(**given: Any) -> None:
-            with opening(place_of(given)) as opened:
+            with opening(location_of(given)) as opened:
                 command(opened, **given)
 
-        app.command(name)(_signed(run, command, 1, place_options()))
+        app.command(name)(_signed(run, command, 1, location_options()))
         return run
 
     return made
 
 
-def _tell_done(done: Done, as_json: bool) -> None:
+def _print_action_result(result: ActionResult, as_json: bool) -> None:
     if as_json:
-        print_json(done.document)
+        print_json(result.document)
     else:
-        if done.output:
-            sys.stdout.write(done.output + "\n")
-        if done.text:
-            err().print(printable(done.text), markup=False)
-    if done.code:
-        raise typer.Exit(done.code)
+        if result.output:
+            sys.stdout.write(result.output + "\n")
+        if result.text:
+            err().print(printable(result.text), markup=False)
+    if result.code:
+        raise typer.Exit(result.code)
 
 
 def confirm(question: str, yes: bool) -> None:
@@ -220,46 +227,46 @@ def _signed(
     return run
 
 
-def _tell(shown: Shown, as_json: bool) -> None:
+def _print_query_result(result: QueryResult, as_json: bool) -> None:
     if as_json:
-        print_json(shown.document)
-    elif shown.table is not None:
-        show(shown.table)
-    if shown.table is None and shown.empty and not as_json:
-        err().print(printable(shown.empty), markup=False)
-    if shown.code:
-        raise typer.Exit(shown.code)
+        print_json(result.document)
+    elif result.table is not None:
+        show(result.table)
+    if result.table is None and result.empty and not as_json:
+        err().print(printable(result.empty), markup=False)
+    if result.code:
+        raise typer.Exit(result.code)
 
 
-def _watch(look: Callable[[], Shown], every: float, as_json: bool) -> None:
+def _watch(look: Callable[[], QueryResult], interval: float, as_json: bool) -> None:
     console = out()
     if as_json or not console.is_terminal:
         with suppress(KeyboardInterrupt):
             while True:
-                shown = look()
-                _tell(shown._replace(code=Exit.OK), as_json)
+                result = look()
+                _print_query_result(result._replace(code=Exit.OK), as_json)
                 sys.stdout.flush()
-                time.sleep(every)
+                time.sleep(interval)
         return
     first = look()
     with (
         suppress(KeyboardInterrupt),
         Live(console=console, screen=True, auto_refresh=False) as live,
     ):
-        live.update(_screen(first.table or first.empty, every), refresh=True)
+        live.update(_screen(first.table or first.empty, interval), refresh=True)
         while True:
-            time.sleep(every)
+            time.sleep(interval)
             try:
-                shown = look()
-                live.update(_screen(shown.table or shown.empty, every), refresh=True)
+                result = look()
+                live.update(_screen(result.table or result.empty, interval), refresh=True)
             except ConnectionLost as lost:
                 # it may be restarting
-                live.update(_screen(printable(str(lost)), every), refresh=True)
+                live.update(_screen(printable(str(lost)), interval), refresh=True)
 
 
-def _screen(what: RenderableType, every: float) -> Group:
+def _screen(what: RenderableType, interval: float) -> Group:
     now = time.strftime("%H:%M:%S")
-    return Group(Text(f"{now}, every {every:g} s; Ctrl-C ends", style="dim"), what)
+    return Group(Text(f"{now}, every {interval:g} s; Ctrl-C ends", style="dim"), what)
 
 
 def _is_number(arguments: Iterable[str]) -> bool:

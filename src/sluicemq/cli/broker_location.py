@@ -21,7 +21,7 @@ import typer
 from sluicemq.cli.console import UsageError, err
 from sluicemq.cli.serve import load_flags
 from sluicemq.model.errors import ConfigurationError
-from sluicemq.pipeline.remote import Target, authorization, target
+from sluicemq.pipeline.http_client import HttpTarget, authorization, target
 from sluicemq.server.loading import CONFIG_VARIABLE
 
 PANEL: Final = "Which broker, and as whom"
@@ -103,7 +103,7 @@ _CONFIG = Annotated[
 ]
 
 
-class Place(NamedTuple):
+class BrokerLocation(NamedTuple):
     """What the options of a command say; those not given are None."""
 
     url: str | None = None
@@ -114,7 +114,7 @@ class Place(NamedTuple):
     config: Path | None = None
     data_dir: Path | None = None
 
-    def target(self) -> Target:
+    def target(self) -> HttpTarget:
         """Which broker, and as whom; asks for a password where one is missing. Raises
         UsageError."""
         url = self.url
@@ -130,7 +130,7 @@ class Place(NamedTuple):
                     f"--{option.replace('_', '-')} goes with --url; the socket in the data "
                     "directory asks nobody who they are"
                 )
-        return Target("localhost", 0, path=str(self.socket()))
+        return HttpTarget("localhost", 0, path=str(self.socket()))
 
     @property
     def local(self) -> bool:
@@ -142,7 +142,7 @@ class Place(NamedTuple):
         """Of the broker of the data directory that is meant."""
         return load_flags(self.config, self.data_dir).config.admin_socket
 
-    def _by_url(self, url: str) -> Target:
+    def _by_url(self, url: str) -> HttpTarget:
         try:
             found = target({"url": url})
         except ConfigurationError as error:
@@ -212,7 +212,7 @@ def _is_far(host: str) -> bool:
         return host != "localhost"
 
 
-def place_options(login: Any = PasswordFileOption) -> dict[str, Any]:
+def location_options(login: Any = PasswordFileOption) -> dict[str, Any]:
     """The options by their parameters; `login` is that of the password."""
     return {
         "url": UrlOption,
@@ -225,7 +225,7 @@ def place_options(login: Any = PasswordFileOption) -> dict[str, Any]:
     }
 
 
-def place_of(given: dict[str, Any]) -> Place:
+def location_of(given: dict[str, Any]) -> BrokerLocation:
     """Take what `place_options` are set to out of the arguments of a command."""
-    found = {name: given.pop(name) for name in place_options()}
-    return Place(user=found.pop("user_name"), **found)
+    found = {name: given.pop(name) for name in location_options()}
+    return BrokerLocation(user=found.pop("user_name"), **found)

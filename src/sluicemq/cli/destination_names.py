@@ -15,8 +15,8 @@ from typing import Annotated, Any, Final
 import typer
 
 from sluicemq.cli.api import Api
+from sluicemq.cli.broker_location import BrokerLocation
 from sluicemq.cli.console import UsageError, printable
-from sluicemq.cli.place import Place
 from sluicemq.model.destination import Address, Kind
 from sluicemq.model.errors import SluiceError
 
@@ -43,7 +43,7 @@ def address_in(item: dict[str, Any]) -> str:
     return f"queue:{name}" if name.startswith(tuple(_PREFIXES)) else name
 
 
-def shown(address: Address) -> str:
+def display_name(address: Address) -> str:
     """A destination in a sentence."""
     return f"the {address.kind.name.lower()} {printable(address.name)}"
 
@@ -53,7 +53,7 @@ def is_like(name: str, pattern: str) -> bool:
     return not pattern or fnmatch.fnmatchcase(name, pattern)
 
 
-def narrowed(pattern: str) -> str | None:
+def filter_names(pattern: str) -> str | None:
     """What the broker can leave out already of what does not match; None = it cannot help."""
     if not pattern or pattern == "*" or set("?[") & set(pattern):
         return None
@@ -97,8 +97,8 @@ def _checked(address: Address) -> Address:
 
 def _complete(ctx: typer.Context, incomplete: str, kind: str | None) -> Iterator[str]:
     """Nothing where the broker does not tell, or would have to be told a password."""
-    given = {name: ctx.params.get(name) for name in Place._fields if name != "user"}
-    place = Place(user=ctx.params.get("user_name"), **given)
+    given = {name: ctx.params.get(name) for name in BrokerLocation._fields if name != "user"}
+    place = BrokerLocation(user=ctx.params.get("user_name"), **given)
     if place.user is not None and place.password_file is None:
         return
     wanted = incomplete.removeprefix("topic:")

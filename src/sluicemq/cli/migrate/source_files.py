@@ -36,7 +36,7 @@ def read_settings(path: Path) -> bytes:
     return content
 
 
-class Data:
+class SourceFile:
     """A file, read by position. Raises Damage where it ends too early."""
 
     __slots__ = ("_fd", "path", "size")
@@ -82,7 +82,7 @@ class Data:
         return layout.unpack(self.read(position, layout.size))
 
 
-class Cursor:
+class ByteReader:
     """Bytes that are read from the front. `where` begins what its errors say."""
 
     __slots__ = ("data", "position", "where")
@@ -119,7 +119,7 @@ class Cursor:
         return len(self.data) - self.position
 
 
-class Witness:
+class ChangeDetector:
     """Sees whether somebody writes to files while they are read.
 
     used  files that another process has open, and how that shows

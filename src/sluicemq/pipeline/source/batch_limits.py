@@ -10,13 +10,13 @@ import numpy as np
 from sluicemq.model.errors import JournalDamaged, RecordNotFound
 from sluicemq.pipeline.source.heads import Heads, index_heads
 from sluicemq.pipeline.source.journal import Journal
+from sluicemq.pipeline.source.journal_storage import Integers
 from sluicemq.pipeline.source.offsets import Offset
-from sluicemq.pipeline.source.places import Integers
+from sluicemq.pipeline.source.segment_scan import scan_segment
 from sluicemq.pipeline.source.selection import Selection, row_counts
-from sluicemq.pipeline.source.walk import walk
 
 
-class Limits:
+class BatchLimits:
     """What a micro-batch may hold: rows, and bytes of records; None = any number. It holds one
     record in any case."""
 
@@ -50,7 +50,7 @@ def admit(
     selection: Selection,
     start: Offset,
     end: Offset,
-    limits: Limits,
+    limits: BatchLimits,
     strict: bool,
 ) -> Offset:
     """The position from `start` on, up to `end`, behind which a record would be too much.
@@ -74,7 +74,7 @@ def admit(
         parts: Iterator[Heads]
         if segment.index is None:
             at = start.offset if start.segment == first else 0
-            parts = (stretch.heads for stretch in walk(segment, at, segment.end, _ignore))
+            parts = (stretch.heads for stretch in scan_segment(segment, at, segment.end, _ignore))
         elif wanted.may_be_in(segment.index.summary):
             parts = iter((index_heads(segment.index),))
         else:

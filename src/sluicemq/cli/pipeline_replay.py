@@ -14,7 +14,7 @@ from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, T
 
 from sluicemq.broker.selectors import compile_selector
 from sluicemq.cli.console import Exit, JsonFlag, complain, err, out, print_json
-from sluicemq.cli.watching import needed, started
+from sluicemq.cli.pipeline_helpers import require_pipeline, spark_session
 from sluicemq.model.errors import ConfigurationError, SelectorError
 from sluicemq.server.identity.passwords import read_secret_file
 
@@ -83,7 +83,7 @@ def replay(
         except SelectorError as error:
             raise ConfigurationError(f"--selector: {error}") from None
     secrets = credentials(password_file, token_file)
-    with needed():
+    with require_pipeline():
         from pyspark.errors import AnalysisException, ParseException
 
         from sluicemq.pipeline.jobs.lake import Lake
@@ -96,7 +96,7 @@ def replay(
             f"there is no table silver of the format {format} in {lake}: sluicemq pipeline run or "
             "backfill makes one"
         )
-    with started("sluicemq replay", place.log) as spark:
+    with spark_session("sluicemq replay", place.log) as spark:
         frame = table.frame(spark)
         if where is not None:
             try:
@@ -158,7 +158,7 @@ def decode(
     for path in captures:
         if not path.is_file():
             raise ConfigurationError(f"there is no file {path}")
-    with needed():
+    with require_pipeline():
         from sluicemq.pipeline.decode import Options, Raw, parse_ports
         from sluicemq.pipeline.decode import run as decode_all
 
@@ -168,7 +168,7 @@ def decode(
         if max_frame_bytes is not None:
             given["max_frame_bytes"] = max_frame_bytes
         options = Options(**given)
-    with started("sluicemq decode") as spark, err().status("decoding"):
+    with spark_session("sluicemq decode") as spark, err().status("decoding"):
         lines = sys.stdout if as_json else None
         summary = decode_all(spark, captures, options, output=output, kind=format, lines=lines)
     console = err() if as_json else out()

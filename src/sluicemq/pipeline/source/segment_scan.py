@@ -15,7 +15,7 @@ from zlib_ng import zlib_ng
 from sluicemq.journal.format import HEADER_BYTES, record_size
 from sluicemq.journal.segment import SEGMENT_HEADER_BYTES
 from sluicemq.pipeline.source.heads import Heads, record_heads
-from sluicemq.pipeline.source.places import Segment
+from sluicemq.pipeline.source.journal_storage import Segment
 
 RECORDS: Final = 8192
 """Taken at once."""
@@ -38,7 +38,9 @@ class Stretch(NamedTuple):
     stop: int
 
 
-def walk(segment: Segment, start: int, end: int, report: Report | None) -> Iterator[Stretch]:
+def scan_segment(
+    segment: Segment, start: int, end: int, report: Report | None
+) -> Iterator[Stretch]:
     """The records between two offsets, the first of which is where a record starts (0: the
     segment's first). Without `report`, damage raises JournalDamaged; with it, it is left out."""
     at = start or SEGMENT_HEADER_BYTES

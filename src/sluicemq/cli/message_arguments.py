@@ -12,7 +12,7 @@ TYPES: Final = {"string": str, "boolean": bool, "int": int, "float": float}
 _TRUTH: Final = {"true": True, "false": False}
 
 
-def properties_of(given: list[str]) -> dict[str, Any]:
+def parse_properties(given: list[str]) -> dict[str, Any]:
     """`NAME=VALUE` is a text, `NAME:TYPE=VALUE` of that type. Raises UsageError."""
     found: dict[str, Any] = {}
     for text in given:
@@ -46,7 +46,7 @@ def read_standard_input() -> bytes:
     return content
 
 
-def whole_milliseconds(option: str, text: str | None) -> int | None:
+def parse_milliseconds(option: str, text: str | None) -> int | None:
     """A time such as 30s. Raises UsageError."""
     if text is None:
         return None

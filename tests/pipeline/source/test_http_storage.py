@@ -14,10 +14,10 @@ from sluicemq.cli.local import LocalBroker
 from sluicemq.journal import JournalOptions
 from sluicemq.model.destination import Address, Kind
 from sluicemq.model.errors import ConfigurationError
-from sluicemq.pipeline.remote import target
-from sluicemq.pipeline.source import remote
-from sluicemq.pipeline.source.places import Directory
-from sluicemq.pipeline.source.remote import Http
+from sluicemq.pipeline.http_client import target
+from sluicemq.pipeline.source import http_storage
+from sluicemq.pipeline.source.http_storage import HttpStorage
+from sluicemq.pipeline.source.journal_storage import DirectoryStorage
 from tests.pipeline.source import support
 from tests.pipeline.source.support import message, naive_rows, put, read, reader_of, table_of
 from tests.pipeline.source.test_events import journal_in
@@ -54,11 +54,11 @@ def url(broker: LocalBroker) -> str:
 
 def until_now(broker: LocalBroker) -> dict[str, str]:
     """The broker goes on writing, if only gauges."""
-    return {"endingoffsets": str(Directory(broker.directory).state().next)}
+    return {"endingoffsets": str(DirectoryStorage(broker.directory).state().next)}
 
 
-def place_at(url: str) -> Http:
-    return Http(target({"url": url}))
+def place_at(url: str) -> HttpStorage:
+    return HttpStorage(target({"url": url}))
 
 
 @pytest.mark.parametrize(
@@ -88,21 +88,21 @@ def test_all_of_it(broker: LocalBroker, url: str) -> None:
 
 
 def test_the_same_identity(broker: LocalBroker, url: str) -> None:
-    assert place_at(url).state().identity == Directory(broker.directory).state().identity
+    assert place_at(url).state().identity == DirectoryStorage(broker.directory).state().identity
 
 
 def test_only_what_is_wanted_is_fetched(url: str, monkeypatch: pytest.MonkeyPatch) -> None:
     fetched = []
-    fetch = Http.range
+    fetch = HttpStorage.range
 
-    def counting(self: Http, first: int, start: int, stop: int) -> bytes:
+    def counting(self: HttpStorage, first: int, start: int, stop: int) -> bytes:
         fetched.append(stop - start)
         return fetch(self, first, start, stop)
 
-    monkeypatch.setattr(Http, "range", counting)
+    monkeypatch.setattr(HttpStorage, "range", counting)
     everything = table_of(reader_of(url, events="message"))
     whole = sum(fetched)
-    assert max(fetched) <= remote.RANGE_BYTES
+    assert max(fetched) <= http_storage.RANGE_BYTES
     fetched.clear()
     some = table_of(reader_of(url, events="message", destinations="caf*"))
     assert 0 < some.num_rows < everything.num_rows / 50
@@ -125,7 +125,7 @@ def test_slots(broker: LocalBroker, url: str) -> None:
     assert place.hold("remote", 9, None).position == 5
     place.advance("remote", 12)
     place.advance("remote", 3)
-    slot = Directory(broker.directory).hold("remote", 0, None)
+    slot = DirectoryStorage(broker.directory).hold("remote", 0, None)
     assert (slot.position, slot.limit_bytes, slot.lost) == (12, 1 << 20, False)
 
 

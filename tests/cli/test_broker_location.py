@@ -1,0 +1,132 @@
+"""Which broker is asked, and as whom."""
+
+from __future__ import annotations
+
+import base64
+import io
+import sys
+from pathlib import Path
+
+import pytest
+
+from sluicemq.cli.broker_location import BrokerLocation
+from sluicemq.model.errors import ConfigurationError
+from tests.cli.conftest import Run
+
+HERE = "http://127.0.0.1:7680"
+
+
+@pytest.fixture(autouse=True)
+def _nothing_set(run: Run, tmp_path: Path) -> None:
+    """`run` clears the environment."""
+    (tmp_path / "secret").write_text("pass word\nnot this\n")
+    (tmp_path / "token").write_text("slq_x\n")
+
+
+def basic(user: str, password: str) -> str:
+    return "Basic " + base64.b64encode(f"{user}:{password}".encode()).decode()
+
+
+def test_options_go_before_the_environment(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    monkeypatch.setenv("SLUICEMQ_URL", "http://elsewhere:1")
+    assert str(BrokerLocation(url=HERE).target()) == HERE
+    assert str(BrokerLocation().target()) == "http://elsewhere:1"
+    assert not BrokerLocation().local
+    local = BrokerLocation(data_dir=tmp_path)
+    assert local.local
+    assert local.target().path == str(tmp_path / "admin.sock")
+
+
+def test_the_configured_data_directory(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    monkeypatch.setenv("SLUICEMQ_BROKER__DATA_DIR", str(tmp_path / "there"))
+    assert BrokerLocation().target().path == str(tmp_path / "there" / "admin.sock")
+    (tmp_path / "my.toml").write_text("[broker]\nadmin_socket = '/run/my.sock'\n")
+    assert BrokerLocation(config=tmp_path / "my.toml").target().path == "/run/my.sock"
+
+
+def test_a_socket_by_url() -> None:
+    assert BrokerLocation(url="http+unix:///run/a%20b.sock").target().path == "/run/a b.sock"
+
+
+@pytest.mark.parametrize(
+    ("environment", "place", "shown"),
+    [
+        ({}, BrokerLocation(url=HERE), ""),
+        ({}, BrokerLocation(HERE, "anna", Path("secret")), basic("anna", "pass word")),
+        ({}, BrokerLocation(HERE, token_file=Path("token")), "Bearer slq_x"),
+        ({}, BrokerLocation("http://anna:pw@127.0.0.1:1"), basic("anna", "pw")),
+        ({"USER": "anna", "PASSWORD": "pw"}, BrokerLocation(HERE), basic("anna", "pw")),
+        (
+            {"USER": "anna", "PASSWORD_FILE": "secret"},
+            BrokerLocation(HERE),
+            basic("anna", "pass word"),
+        ),
+        ({"TOKEN": "slq_y"}, BrokerLocation(HERE), "Bearer slq_y"),
+        ({"TOKEN_FILE": "token"}, BrokerLocation(HERE), "Bearer slq_x"),
+        (
+            {"TOKEN": "slq_y"},
+            BrokerLocation(HERE, "anna", Path("secret")),
+            basic("anna", "pass word"),
+        ),
+        (
+            {"USER": "a", "PASSWORD": "b"},
+            BrokerLocation(HERE, token_file=Path("token")),
+            "Bearer slq_x",
+        ),
+    ],
+)
+def test_who_asks(
+    monkeypatch: pytest.MonkeyPatch, environment: dict[str, str], place: BrokerLocation, shown: str
+) -> None:
+    for name, value in environment.items():
+        monkeypatch.setenv(f"SLUICEMQ_{name}", value)
+    target = place.target()
+    assert target.authorization == shown
+    assert "pw" not in str(target)
+
+
+@pytest.mark.parametrize(
+    ("place", "says"),
+    [
+        (BrokerLocation(HERE, data_dir=Path("d")), "either --url or --data-dir"),
+        (BrokerLocation(HERE, "anna"), "no terminal to ask for the password"),
+        (BrokerLocation(HERE, password_file=Path("secret")), "--password-file goes with --user"),
+        (BrokerLocation(HERE, "anna", token_file=Path("token")), "leave out --user"),
+        (BrokerLocation("http://a:b@127.0.0.1", "anna"), "the URL says who logs in"),
+        (BrokerLocation(HERE, ca=Path("ca")), "only with https"),
+        (BrokerLocation("phpmq://127.0.0.1"), "names the HTTP listener"),
+        (BrokerLocation(HERE, "anna", Path("none")), "none: the file cannot be read"),
+        (BrokerLocation(user="anna", data_dir=Path("d")), "--user goes with --url"),
+        (BrokerLocation(ca=Path("ca"), data_dir=Path("d")), "--ca goes with --url"),
+    ],
+)
+def test_what_makes_no_sense(
+    monkeypatch: pytest.MonkeyPatch, place: BrokerLocation, says: str
+) -> None:
+    monkeypatch.setattr(sys, "stdin", io.StringIO(""))
+    with pytest.raises(ConfigurationError, match=says):
+        place.target()
+
+
+def test_a_password_over_an_open_network_is_warned_about(
+    capfd: pytest.CaptureFixture[str],
+) -> None:
+    BrokerLocation("http://10.0.0.5", token_file=Path("token")).target()
+    assert "use https" in capfd.readouterr().err
+    for place in (
+        BrokerLocation("http://localhost", token_file=Path("token")),
+        BrokerLocation("https://10.0.0.5", token_file=Path("token")),
+        BrokerLocation("http://10.0.0.5"),
+    ):
+        place.target()
+        assert capfd.readouterr().err == ""
+
+
+def test_the_broker_does_not_take_them_for_settings(
+    run: Run, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("SLUICEMQ_URL", HERE)
+    monkeypatch.setenv("SLUICEMQ_TOKEN", "slq_x")
+    assert run("config", "check").code == 0
+    monkeypatch.setenv("SLUICEMQ_URLS", HERE)
+    assert run("config", "check").code == 2
