@@ -20,6 +20,7 @@ from sluicemq.protocols.vibemq import wire
 from sluicemq.protocols.vibemq.compression import Compression
 from sluicemq.protocols.vibemq.wire import Frame
 from tests.server.conftest import Start
+from tests.server.tls_clients import until
 
 VIBEMQ = "vibemq://127.0.0.1:0"
 
@@ -63,6 +64,15 @@ class Wire:
     def info(self, queue: str) -> Any:
         self.say(Frame(wire.QUEUE_INFO, "i", queue))
         return json.loads(self.next().payload)
+
+    def count(self, queue: str) -> int | None:
+        """The number of messages in a queue, None if there is no such queue."""
+        self.say(Frame(wire.QUEUE_INFO, "i", queue))
+        payload = self.next().payload
+        if not payload:
+            return None
+        count: int = json.loads(payload)["messageCount"]
+        return count
 
     def at_end(self) -> bool:
         """Whether the broker closes the connection, without another word."""
@@ -377,8 +387,7 @@ def test_large_dead_letter_survives_a_subscriber_that_cannot_take_it(start: Star
         plain.subscribe("q")
         publisher.socket.sendall(packed(ORDERS, "1", Compression.BROTLI))
         assert publisher.next().type == wire.PUBLISH_ACK
-        while publisher.info("q.dlq")["messageCount"] != 1:
-            pass
+        until(lambda: publisher.count("q.dlq") == 1, "the message is not in the dead-letter queue")
         with Wire(port) as reader:
             reader.subscribe("q.dlq")
             reader.publish("q.dlq", "behind")

@@ -31,7 +31,7 @@ def phpmq(port: int, context: ssl.SSLContext) -> BlockingPhpmqClient:
 
 
 def until(condition: Callable[[], bool], what: str) -> None:
-    end = time.monotonic() + 15
+    end = time.monotonic() + 30
     while not condition():
         assert time.monotonic() < end, what
         time.sleep(0.02)
