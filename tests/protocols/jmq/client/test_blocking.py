@@ -142,7 +142,7 @@ def test_requests(served: Served) -> None:
 
         worker = threading.Thread(target=work)
         worker.start()
-        assert client.request("q4", "ping", timeout=10).body == "pong"
+        assert client.request("q4", "ping", timeout=60).body == "pong"
         worker.join()
 
 
