@@ -46,6 +46,11 @@ class Clients:
         client = BlockingVibeMQClient.connect(port=self.broker.port("vibemq"))
         return self._stack.enter_context(client)
 
+    def published(self, queue: str) -> int:
+        """Messages that the broker has taken for a queue."""
+        rows = self.broker.status()["destinations"]
+        return sum(row["published"] for row in rows if row["name"] == queue)
+
     def beside(self, worker: Callable[[], None]) -> None:
         """Let a worker work while the test goes on. What it raises is the test's failure."""
         future = self._pool.submit(worker)
