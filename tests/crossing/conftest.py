@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
-from concurrent.futures import ThreadPoolExecutor
+from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import ExitStack
 from pathlib import Path
 
@@ -29,6 +29,7 @@ class Clients:
         self.broker = broker
         self._stack = stack
         self._pool = stack.enter_context(ThreadPoolExecutor())
+        self._workers: list[Future[None]] = []
 
     def jms(self) -> BlockingJmqClient:
         client = BlockingJmqClient.connect("127.0.0.1", self.broker.port("jmq"))
@@ -46,10 +47,20 @@ class Clients:
         client = BlockingVibeMQClient.connect(port=self.broker.port("vibemq"))
         return self._stack.enter_context(client)
 
+    def published(self, queue: str) -> int:
+        """Messages that the broker has taken for a queue."""
+        rows = self.broker.status()["destinations"]
+        return sum(row["published"] for row in rows if row["name"] == queue)
+
     def beside(self, worker: Callable[[], None]) -> None:
         """Let a worker work while the test goes on. What it raises is the test's failure."""
-        future = self._pool.submit(worker)
-        self._stack.callback(future.result)
+        self._workers.append(self._pool.submit(worker))
+
+    def join(self) -> None:
+        """Wait for the workers: the last answer has come before they have acknowledged the
+        question, for which they need their connections."""
+        for future in self._workers:
+            future.result()
 
 
 @pytest.fixture(scope="module")
@@ -62,7 +73,9 @@ def broker(tmp_path_factory: pytest.TempPathFactory) -> Iterator[LocalBroker]:
 @pytest.fixture
 def clients(broker: LocalBroker) -> Iterator[Clients]:
     with ExitStack() as stack:
-        yield Clients(broker, stack)
+        clients = Clients(broker, stack)
+        yield clients
+        clients.join()
 
 
 @pytest.fixture
@@ -70,4 +83,6 @@ def start(tmp_path: Path) -> Iterator[Clients]:
     """Clients of a broker that may be killed."""
     with ExitStack() as stack:
         running = stack.enter_context(LocalBroker(tmp_path / "broker", LISTEN))
-        yield Clients(running, stack)
+        clients = Clients(running, stack)
+        yield clients
+        clients.join()

@@ -27,7 +27,7 @@ from tests.fuzz.mutations import mutate
 
 seeds = st.randoms(use_true_random=False)
 MANY = settings(max_examples=2 * settings.default.max_examples)
-TIMEOUT = 5.0
+TIMEOUT = 30.0
 """Seconds. The broker has said all and has closed, so that nothing has to be waited for."""
 
 

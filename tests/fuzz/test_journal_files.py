@@ -46,7 +46,7 @@ from tests.journal.support import TINY, crash, make_message, segments_of
 
 MEMORY: int = 1 << 30
 """Bytes that opening a journal of a few KB may take at most, all that is there already beside."""
-SECONDS = 20
+SECONDS = 60
 
 seeds = st.randoms(use_true_random=False)
 

@@ -15,8 +15,10 @@ from typing import Final, NamedTuple
 
 import pytest
 
+from sluicemq.cli.api import Api
 from sluicemq.cli.local import LocalBroker
 from sluicemq.journal.inspect import check
+from sluicemq.pipeline.remote import Target
 from tests.fuzz import corpus
 from tests.fuzz import jmq as jmq_corpus
 from tests.fuzz.campaign import Campaign, flood_case, mutated_case, noise_case
@@ -100,7 +102,8 @@ def test_nobody_notices_what_others_send(kind: str, tmp_path: Path) -> None:
             witnesses.append(GatewayWorker(broker))
         for witness in witnesses:
             witness.start()
-        time.sleep(0.2)  # so that memory and files are those of a broker in use
+        for witness in witnesses:  # so that memory and files are those of a broker in use
+            witness.wait_for_first()
         before = _figures(broker)
         campaign = Campaign(broker, dial, witnesses, tmp_path)
         stack.callback(campaign.close)
@@ -151,17 +154,23 @@ class Figures(NamedTuple):
 
 
 def _figures(broker: LocalBroker) -> Figures:
-    sockets = files = 0
-    for entry in Path(f"/proc/{broker.pid}/fd").iterdir():
-        try:
-            target = os.readlink(entry)
-        except FileNotFoundError:  # closed meanwhile
-            continue
-        if target.startswith("socket:"):
-            sockets += 1
-        else:
-            files += 1
-    return Figures(sockets, files, broker.status()["memory_bytes"])
+    """One of the sockets is that of the connection that asks: by its second answer the broker has
+    closed the sockets of all that have asked before."""
+    target = Target("localhost", 0, path=str(broker.directory / "admin.sock"))
+    with Api(target, PATIENCE) as api:
+        api.get("/status")
+        memory = api.get("/overview", fresh=True)["memory_bytes"]
+        sockets = files = 0
+        for entry in Path(f"/proc/{broker.pid}/fd").iterdir():
+            try:
+                opened = os.readlink(entry)
+            except FileNotFoundError:  # closed meanwhile
+                continue
+            if opened.startswith("socket:"):
+                sockets += 1
+            else:
+                files += 1
+    return Figures(sockets, files, memory)
 
 
 def _figures_at_rest(broker: LocalBroker, before: Figures) -> Figures:

@@ -21,7 +21,7 @@ from sluicemq.protocols.msglite.gateway import ADDRESS
 from sluicemq.protocols.phpmq.client import BlockingPhpmqClient
 from tests.protocols.jmq.raw import RawJmq, status_of
 
-PATIENCE: Final = 10.0
+PATIENCE: Final = 30.0
 """Seconds. Not what a broker should need, but what tells a slow machine from one that hangs."""
 
 _BURST: Final = 5
@@ -49,6 +49,14 @@ class Witness(threading.Thread, ABC):
             self.close()
         except Exception as failure:  # for the thread that looks after it to report
             self.failure = failure
+
+    def wait_for_first(self) -> None:
+        """Wait until something has been exchanged, by a witness that has somebody to talk to."""
+        end = time.monotonic() + PATIENCE
+        while not self.exchanged and not isinstance(self, GatewayWorker):
+            self.check()
+            assert time.monotonic() < end, f"{type(self).__name__} exchanges nothing"
+            time.sleep(0.02)
 
     def finish(self) -> None:
         """End, and fail if anything was not as it should be."""

@@ -14,7 +14,6 @@ import os
 import re
 import shutil
 import signal
-import socket
 import subprocess
 import threading
 from collections.abc import Callable, Mapping
@@ -32,6 +31,7 @@ from sluicemq.server.identity.passwords import digest_form, hash_password
 from sluicemq.server.identity.records import UserRecord
 from sluicemq.server.identity.store import UserStore
 from tests.interop.others import LISTEN, Others
+from tests.protocols.sockets import unused_port
 from tests.server.authority import Authority
 
 PROJECT: Final = Path(__file__).with_name("jms")
@@ -98,7 +98,7 @@ def verdicts(
     directory = tmp_path_factory.mktemp(request.param)
     with ExitStack() as stack:
         # a port that is there again after a restart
-        port, secure = free_port(), free_port()
+        port, secure = unused_port(), unused_port()
         authority = Authority(directory)
         pem = authority.pem(authority.issue())
         open_to_all = LocalBroker(
@@ -112,7 +112,7 @@ def verdicts(
         )
         stack.enter_context(open_to_all)
         others = Others(open_to_all)
-        digest, basic = free_port(), free_port()
+        digest, basic = unused_port(), unused_port()
         add_users(directory / "closed")
         stack.enter_context(
             LocalBroker(
@@ -204,11 +204,6 @@ def run(client: Path, arguments: list[str], broker: LocalBroker, errors: Path) -
             process.stdout.close()
     assert code == 0, errors.read_text("utf-8")[-4000:]
     return lines
-
-
-def free_port() -> int:
-    with socket.create_server(("127.0.0.1", 0)) as server:
-        return int(server.getsockname()[1])
 
 
 def add_users(directory: Path) -> None:

@@ -27,7 +27,7 @@ def perl(broker: LocalBroker, role: str, count: int) -> subprocess.Popen[str]:
 
 
 def finish(process: subprocess.Popen[str]) -> str:
-    output, _ = process.communicate(timeout=60)
+    output, _ = process.communicate(timeout=300)
     return output.strip()
 
 
@@ -42,16 +42,16 @@ def test_python_asks_perl_and_perl_asks_python(broker: LocalBroker) -> None:
     worker = perl(broker, "worker", 50)
     with BlockingMsgliteClient.connect(port=broker.port("msglite")) as client:
         for number in range(50):
-            reply = client.query("jobs", b"ask %d" % number, timeout=20)
+            reply = client.query("jobs", b"ask %d" % number, timeout=60)
             assert reply is not None
             assert reply.body == (b"ask %d" % number)[::-1]
         assert finish(worker) == "done"
         asker = perl(broker, "asker", 50)
         for _ in range(50):
-            request = client.ready("jobs", timeout=20)
+            request = client.ready("jobs", timeout=60)
             assert request is not None
             assert request.reply_to is not None
-            client.send(request.reply_to, request.body[::-1], timeout=20)
+            client.send(request.reply_to, request.body[::-1], timeout=60)
         assert finish(asker) == "done"
 
 
@@ -60,6 +60,6 @@ def test_perl_sends_and_phpmq_consumes(broker: LocalBroker) -> None:
     with BlockingPhpmqClient.connect(port=broker.port("phpmq")) as client:
         client.subscribe("letters", 10)
         for number in range(1, 101):
-            message = client.receive(10)
+            message = client.receive(60)
             assert message.body == b"body %d" % number
             message.ack()

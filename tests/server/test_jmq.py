@@ -50,18 +50,18 @@ def test_the_port_mapper_leads_to_its_own_port(start: Start) -> None:
 
 def test_a_client_that_says_nothing_is_answered_all_the_same(start: Start) -> None:
     broker = start(JMQ + "?portmapper_timeout=50ms")
-    with socket.create_connection(("127.0.0.1", broker.port("jmq")), 10) as old:
+    with socket.create_connection(("127.0.0.1", broker.port("jmq")), 30) as old:
         assert old.recv(4096).startswith(b"101 sluicemq 301\n")
         assert old.recv(4096) == b""
 
 
 def test_who_hesitates_for_longer_can_be_waited_for(start: Start) -> None:
     broker = start(JMQ + "?portmapper_timeout=0")
-    with socket.create_connection(("127.0.0.1", broker.port("jmq")), 10) as slow:
+    with socket.create_connection(("127.0.0.1", broker.port("jmq")), 30) as slow:
         slow.settimeout(0.8)
         with pytest.raises(TimeoutError):
             slow.recv(1)
-        slow.settimeout(10)
+        slow.settimeout(30)
         slow.sendall(b"101\n")
         assert slow.recv(4096).startswith(b"101 ")
 
@@ -69,7 +69,7 @@ def test_who_hesitates_for_longer_can_be_waited_for(start: Start) -> None:
 def test_the_end_is_the_clients_to_make(start: Start) -> None:
     """As with the original: who closes first is left with the port in TIME_WAIT."""
     broker = start(JMQ)
-    with socket.create_connection(("127.0.0.1", broker.port("jmq")), 10) as client:
+    with socket.create_connection(("127.0.0.1", broker.port("jmq")), 30) as client:
         client.sendall(b"101\n")
         while client.recv(4096):
             pass
@@ -80,7 +80,7 @@ def test_the_end_is_the_clients_to_make(start: Start) -> None:
 
 def test_nothing_else_is_served_there(start: Start) -> None:
     broker = start(JMQ)
-    with socket.create_connection(("127.0.0.1", broker.port("jmq")), 10) as client:
+    with socket.create_connection(("127.0.0.1", broker.port("jmq")), 30) as client:
         client.sendall(b"GET / HTTP/1.0\r\n\r\n")
         assert client.recv(100) == b""
     says(broker, "no protocol begins with b'GET / HT'")
@@ -96,7 +96,7 @@ def test_two_ports_and_a_name(start: Start) -> None:
     assert said[0] == "101 orders-1 301"
     port = int(said[2].split()[3])
     assert port != broker.port("jmq")
-    with socket.create_connection(("127.0.0.1", port), 10) as client:
+    with socket.create_connection(("127.0.0.1", port), 30) as client:
         client.sendall(b"101\n")
         assert client.recv(100) == b""
 
@@ -137,7 +137,7 @@ def test_auto_recognises_packets_and_other_protocols_receive_them(start: Start) 
         assert client.send("q", b"from JMS") == Status.OK
     with BlockingPhpmqClient.connect(port=port) as php:
         php.subscribe("q", 1)
-        assert php.receive(5).body == b"from JMS"
+        assert php.receive(30).body == b"from JMS"
 
 
 def test_what_is_persistent_survives_a_kill(start: Start) -> None:
@@ -211,7 +211,7 @@ def test_options_of_the_listener_reach_the_session(start: Start) -> None:
 
 
 def test_a_silent_client_is_pinged_and_given_up(start: Start) -> None:
-    broker = start(f"{JMQ}?ping_interval=100ms")
+    broker = start(f"{JMQ}?ping_interval=500ms")  # longer than a login may be interrupted
     with RawJmq.login(broker.port("jmq")) as client:
         assert client.at_end()
         assert {packet.type for packet in client.others} >= {PacketType.PING}
@@ -227,16 +227,20 @@ def test_the_metrics_of_a_queue(start: Start) -> None:
         assert client.send("orders", b"1234") == Status.OK
         topic = "mq.metrics.destination.queue.orders"
         assert status_of(client.consume(topic, DestType.TOPIC)) == Status.OK
-        values = []
-        for _ in range(2):
+        numbers: list[Any] = []
+        while not numbers or numbers[-1] != 2:
             message = client.receive()
             assert message.type == PacketType.MAP_MESSAGE
             assert message.properties["type"] == topic
             assert message.properties["brokerAddress"] == f"127.0.0.1:{port}"
             assert client.acknowledge(message) == Status.OK
-            values.append(loads_map(message.body))
-            client.send("orders", b"5678")
-        assert [each["numMsgs"] for each in values] == [1, 2]
+            values: Any = loads_map(message.body)
+            if not numbers:
+                assert client.send("orders", b"5678") == Status.OK
+            numbers.append(values["numMsgs"])
+        # how many intervals pass before the second message depends on this process, too
+        assert numbers == [1] * (len(numbers) - 1) + [2]
+        assert len(numbers) < 30
 
 
 def test_an_old_monitor_finds_the_queues(start: Start) -> None:

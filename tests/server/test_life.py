@@ -18,25 +18,24 @@ from tests.server.conftest import Start
 PHPMQ = "phpmq://127.0.0.1:0"
 
 
-def take(port: int, queue: str, timeout: float = 1.0) -> list[bytes]:
-    """Everything that a queue holds, acknowledged."""
+def take(port: int, queue: str) -> list[bytes]:
+    """Everything that a queue holds, acknowledged: what comes before a message sent now."""
     bodies = []
     with BlockingPhpmqClient.connect(port=port) as client:
+        client.send(queue, b"the end")
         client.subscribe(queue, 1000)
-        while True:
-            try:
-                message = client.receive(timeout)
-            except RequestTimeout:
-                return bodies
+        while (message := client.receive(30)).body != b"the end":
             bodies.append(message.body)
             message.ack()
+        message.ack()
+    return bodies
 
 
 def cut_off(client: BlockingPhpmqClient) -> bool:
     """Whether the broker closes the connection, whatever it sends before."""
     try:
         while True:
-            client.receive(10)
+            client.receive(30)
     except ConnectionLost:
         return True
     except RequestTimeout:
@@ -52,7 +51,7 @@ def test_a_stop_keeps_what_was_sent_and_gives_back_what_was_held(start: Start) -
         client.send("a", b"%d" % number)
     client.subscribe("a", 4)
     for number in range(4):
-        message = client.receive(5)
+        message = client.receive(30)
         if number < 2:
             message.ack()
     assert broker.stop() == 0
@@ -74,7 +73,7 @@ def test_a_stop_does_not_wait_for_a_peer_that_does_not_read(start: Start) -> Non
         deaf.recv(1)
         before = time.monotonic()
         assert broker.stop() == 0
-        assert time.monotonic() - before < 10
+        assert time.monotonic() - before < 25
 
 
 def test_one_directory_has_one_broker(start: Start, tmp_path: Path) -> None:
@@ -89,7 +88,7 @@ def test_a_public_address_is_refused_unless_told_otherwise(start: Start, tmp_pat
     with pytest.raises(ConnectionLost, match="insecure"):
         LocalBroker(tmp_path / "b", ["phpmq://0.0.0.0:0"]).start()
     broker = start("phpmq://0.0.0.0:0", options=("--insecure-public",))
-    assert take(broker.port("phpmq"), "a", 0.3) == []
+    assert take(broker.port("phpmq"), "a") == []
 
 
 def test_a_disk_that_refuses_a_write_ends_the_broker_and_loses_nothing_confirmed(
@@ -107,7 +106,7 @@ def test_a_disk_that_refuses_a_write_ends_the_broker_and_loses_nothing_confirmed
             client.send("a", b"%d " % (sent - 1) + bytes(1000))
             if sent % 100 == 0:
                 while len(seen) < sent:
-                    seen.append(client.receive(10).body)
+                    seen.append(client.receive(30).body)
     assert cut_off(client)
     assert broker.wait() == 74
     assert 1000 < len(seen) < 2000

@@ -55,7 +55,9 @@ def test_protocols_are_told_apart_by_their_first_bytes(first: bytes, protocol: s
 
 def test_a_default_phpmq_listener_serves_clients_that_know_no_ttl(start: Start) -> None:
     with (
-        socket.create_connection(("127.0.0.1", start("phpmq://127.0.0.1:0").port("phpmq")), 5) as c,
+        socket.create_connection(
+            ("127.0.0.1", start("phpmq://127.0.0.1:0").port("phpmq")), 30
+        ) as c,
         c.makefile("rb") as answers,
     ):
         c.sendall(encode_consume(b"q", 1) + encode_send(b"q", b"body", generation=1))
@@ -72,7 +74,7 @@ def test_one_port_serves_both_protocols(start: Start) -> None:
         sender.send("a", b"hello", timeout=60)
         with BlockingPhpmqClient.connect(port=port) as consumer:
             consumer.subscribe("a", 1)
-            message = consumer.receive(5)
+            message = consumer.receive(30)
             assert message.body == b"hello"
             message.ack()
 
@@ -80,7 +82,7 @@ def test_one_port_serves_both_protocols(start: Start) -> None:
 def test_an_auto_listener_closes_what_it_does_not_know(start: Start) -> None:
     port = start("auto://127.0.0.1:0").port("auto")
     for first in (b"\x1b\xff\xe3\xc2" + bytes(68), b"\xff" * 100, b"H01abc02"):
-        with socket.create_connection(("127.0.0.1", port), timeout=5) as client:
+        with socket.create_connection(("127.0.0.1", port), timeout=30) as client:
             client.sendall(first)
             assert client.recv(100) == b""
 
@@ -92,14 +94,14 @@ def test_an_auto_listener_answers_unknown_text_with_an_error_line(start: Start) 
         (b"EHLO example.org\r\n", b"EHLO"),
         (b"AMQP\0\0\x09\x01", b"AMQP\\x00\\x00"),  # without the end of a line
     ):
-        with socket.create_connection(("127.0.0.1", port), timeout=5) as client:
+        with socket.create_connection(("127.0.0.1", port), timeout=30) as client:
             client.sendall(first)
             assert client.makefile("rb").read() == b"- unknown command '%b'\r\n" % quoted
 
 
 def test_an_auto_listener_serves_http(start: Start) -> None:
     port = start("auto://127.0.0.1:0").port("auto")
-    with socket.create_connection(("127.0.0.1", port), timeout=5) as client:
+    with socket.create_connection(("127.0.0.1", port), timeout=30) as client:
         client.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
         for byte in b"GET /api/v1/status HTTP/1.1\r\nHost: localhost\r\nConnection: close\r\n\r\n":
             client.sendall(bytes([byte]))
@@ -110,7 +112,7 @@ def test_an_auto_listener_serves_http(start: Start) -> None:
 
 def test_a_first_byte_may_come_alone(start: Start) -> None:
     port = start("auto://127.0.0.1:0").port("auto")
-    with socket.create_connection(("127.0.0.1", port), timeout=5) as client:
+    with socket.create_connection(("127.0.0.1", port), timeout=30) as client:
         client.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
         for byte in b"> 1 9 a\r\nx\r\n< 1 a\r\n":
             client.sendall(bytes([byte]))
@@ -127,7 +129,7 @@ def test_unix_sockets_have_a_mode_and_go_with_the_broker(start: Start, tmp_path:
     with BlockingPhpmqClient.connect(path=str(path)) as client:
         client.send("a", b"x")
         client.subscribe("a", 1)
-        assert client.receive(5).body == b"x"
+        assert client.receive(30).body == b"x"
     assert broker.stop() == 0
     assert not path.exists()
 

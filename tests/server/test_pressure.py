@@ -10,9 +10,11 @@ from pathlib import Path
 
 import pytest
 
+from sluicemq.cli.local import LocalBroker
 from sluicemq.protocols.phpmq.client import BlockingPhpmqClient
 from sluicemq.protocols.phpmq.wire import encode_consume, encode_send
 from tests.server.conftest import Start
+from tests.server.tls_clients import until
 
 PHPMQ = "phpmq://127.0.0.1:0"
 
@@ -42,15 +44,15 @@ def test_a_consumer_that_does_not_read_holds_up_nobody(start: Start) -> None:
             client.send("shared", bytes(65536))
         client.subscribe("shared", 10)
         received = 0
-        end = time.monotonic() + 20
+        end = time.monotonic() + 60
         while time.monotonic() < end and received < 100:
-            client.receive(10).ack()
+            client.receive(30).ack()
             received += 1
         assert received == 100
         # and none of it is lost: the deaf one's share comes back when it goes
         deaf.close()
         while received < 300:
-            client.receive(10).ack()
+            client.receive(30).ack()
             received += 1
 
 
@@ -64,13 +66,13 @@ def test_a_peer_that_takes_nothing_is_cut_off(start: Start) -> None:
         for _ in range(200):
             client.send("a", bytes(65536))
         deaf.sendall(encode_consume(b"a", 1_000_000))
-        end = time.monotonic() + 20
-        while broker.status()["listeners"][0]["connections"] > 1:
-            assert time.monotonic() < end, "the deaf connection is still there"
-            time.sleep(0.02)
+        until(
+            lambda: broker.status()["listeners"][0]["connections"] == 1,
+            "the deaf connection is still there",
+        )
         client.subscribe("a", 200)
         for _ in range(200):
-            client.receive(10).ack()
+            client.receive(30).ack()
 
 
 def test_connections_beyond_the_limit_are_closed_and_the_others_live(start: Start) -> None:
@@ -78,29 +80,29 @@ def test_connections_beyond_the_limit_are_closed_and_the_others_live(start: Star
     port = broker.port("phpmq")
     with BlockingPhpmqClient.connect(port=port) as first:
         first.send("a", b"x")
-        with socket.create_connection(("127.0.0.1", port), timeout=5) as second:
+        with socket.create_connection(("127.0.0.1", port), timeout=30) as second:
             second.sendall(encode_send(b"a", b"y", 0))
-            with socket.create_connection(("127.0.0.1", port), timeout=5) as third:
+            with socket.create_connection(("127.0.0.1", port), timeout=30) as third:
                 assert closed_by_peer(third)
         first.subscribe("a", 2)
-        assert {first.receive(5).body, first.receive(5).body} == {b"x", b"y"}
+        assert {first.receive(30).body, first.receive(30).body} == {b"x", b"y"}
 
 
 def test_a_frame_over_the_limit_is_refused_by_its_length_alone(start: Start) -> None:
     broker = start(f"{PHPMQ}?max_frame_bytes=1000")
     port = broker.port("phpmq")
-    with socket.create_connection(("127.0.0.1", port), timeout=5) as big:
+    with socket.create_connection(("127.0.0.1", port), timeout=30) as big:
         big.sendall(b"H0100102P01%029daP02%029d" % (1, 10**28))
         assert closed_by_peer(big)
     with BlockingPhpmqClient.connect(port=port) as client:
         client.send("a", bytes(1000))
         client.subscribe("a", 1)
-        assert len(client.receive(5).body) == 1000
+        assert len(client.receive(30).body) == 1000
 
 
 def test_silent_connections_are_closed_after_the_idle_time(start: Start) -> None:
     broker = start(f"{PHPMQ}?idle_timeout=0.2")
-    with socket.create_connection(("127.0.0.1", broker.port("phpmq")), timeout=10) as silent:
+    with socket.create_connection(("127.0.0.1", broker.port("phpmq")), timeout=30) as silent:
         assert closed_by_peer(silent)
 
 
@@ -115,13 +117,13 @@ def test_random_bytes_disturb_no_witness(start: Start) -> None:
             for start_with in (b"", b"H0100102P01", b"> 5 ", b"? ", b"< 1 "):
                 with (
                     socket.create_connection(
-                        ("127.0.0.1", broker.port(scheme)), timeout=5
+                        ("127.0.0.1", broker.port(scheme)), timeout=30
                     ) as noisy,
                     suppress(BrokenPipeError, ConnectionResetError),
                 ):
                     noisy.sendall(start_with + os.urandom(100_000))
                 witness.send("w", b"there")
-                message = witness.receive(5)
+                message = witness.receive(30)
                 assert message.body == b"there"
                 message.ack()
     assert "internal error" not in broker.log.read_text()
@@ -134,11 +136,15 @@ def test_hasty_connections_leave_nothing_behind(start: Start) -> None:
         with socket.create_connection(("127.0.0.1", port)) as hasty:
             if number % 3:
                 hasty.sendall(encode_consume(b"a", number % 5))
-    end = time.monotonic() + 10
-    while broker.status()["listeners"][0]["connections"]:
-        assert time.monotonic() < end
-        time.sleep(0.02)
-    assert sum(d["consumers"] for d in broker.status()["destinations"]) == 0
+    until(lambda: nothing_is_left(broker), "there are connections or consumers left")
+
+
+def nothing_is_left(broker: LocalBroker) -> bool:
+    """Connections are accepted some at a time: without one there may still be others to come."""
+    status = broker.status()
+    if status["listeners"][0]["connections"]:
+        return False
+    return all(destination["consumers"] == 0 for destination in status["destinations"])
 
 
 @pytest.mark.parametrize("how", ["close", "half-close", "reset"])
@@ -151,7 +157,7 @@ def test_the_end_of_a_connection_that_is_not_read_is_noticed(
     broker = start(f"msglite+unix://{path}" if unix else "msglite://127.0.0.1:0")
     with socket.socket(family) as client:
         client.connect(str(path) if unix else ("127.0.0.1", broker.port("msglite")))
-        client.settimeout(10)
+        client.settimeout(30)
         # more than is held back behind a command that waits
         client.sendall(b"< 999999 nobody\r\n" + b"> 9 0 nobody\r\n123456789\r\n" * 12_000)
         if how == "reset":
@@ -159,7 +165,6 @@ def test_the_end_of_a_connection_that_is_not_read_is_noticed(
         if how == "half-close":
             client.shutdown(socket.SHUT_WR)
             assert closed_by_peer(client)
-    until = time.monotonic() + 10
-    while broker.status()["listeners"][0]["connections"]:
-        assert time.monotonic() < until, "the connection is not let go"
-        time.sleep(0.02)
+    until(
+        lambda: not broker.status()["listeners"][0]["connections"], "the connection is not let go"
+    )

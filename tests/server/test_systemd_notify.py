@@ -17,7 +17,7 @@ from sluicemq.server.systemd_notify import Notifier
 def manager(tmp_path: Path) -> Iterator[socket.socket]:
     with socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM) as listening:
         listening.bind(str(tmp_path / "notify"))
-        listening.settimeout(20)
+        listening.settimeout(60)
         yield listening
 
 
@@ -33,7 +33,7 @@ def silent(manager: socket.socket) -> bool:
     except BlockingIOError:
         return True
     finally:
-        manager.settimeout(20)
+        manager.settimeout(60)
     return False
 
 
@@ -107,6 +107,6 @@ def test_an_abstract_name() -> None:
     name = f"sluicemq-test-{os.getpid()}"
     with socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM) as listening:
         listening.bind("\0" + name)
-        listening.settimeout(20)
+        listening.settimeout(60)
         Notifier("@" + name).status("here")
         assert heard(listening) == {"STATUS": "here"}

@@ -45,7 +45,7 @@ def test_every_protocol(start: Start, authority: Authority) -> None:
         port = broker.port(scheme)
         with BlockingMsgliteClient.connect("localhost", port, ssl_context=trust) as lite:
             lite.send("lite", body, timeout=60)
-            message = lite.ready("lite", timeout=10)
+            message = lite.ready("lite", timeout=30)
             assert message is not None
             assert message.body == body
             lite.send("left", b"for the maintenance port", timeout=60)
@@ -61,13 +61,13 @@ def test_every_protocol(start: Start, authority: Authority) -> None:
         dial(broker.port("msglite-http+tls"), trust) as browser,
     ):
         browser.sendall(b"GET /hello HTTP/1.0\r\n\r\n")
-        request = worker.ready("msglite.httpRequests", timeout=10)
+        request = worker.ready("msglite.httpRequests", timeout=30)
         assert request is not None
         assert b"/hello" in request.body
         assert request.reply_to is not None
-        worker.send(request.reply_to, b'["200", []]', timeout=10)
-        worker.send(request.reply_to, b"hello", timeout=10)
-        worker.send(request.reply_to, b"", timeout=10)
+        worker.send(request.reply_to, b'["200", []]', timeout=30)
+        worker.send(request.reply_to, b"hello", timeout=30)
+        worker.send(request.reply_to, b"", timeout=30)
         answer = b""
         while data := browser.recv(4096):
             answer += data
@@ -198,7 +198,7 @@ def turned_away(port: int, context: ssl.SSLContext) -> bool:
     try:
         with phpmq(port, context) as client:
             client.subscribe("a", 1)
-            client.receive(5)
+            client.receive(30)
     except ConnectionLost:
         return True
     except RequestTimeout:
@@ -224,8 +224,12 @@ def test_required_client_certificates(start: Start, authority: Authority, tmp_pa
     ):
         assert turned_away(port, context)
         says(broker, reason.split(":")[0])
-    seen = [line for line in log_of(broker).splitlines() if "peer=unix" not in line]
-    assert "\n".join(seen).count("connected") == 2  # alice's "connected" and "disconnected"
+
+    def connected() -> int:
+        seen = [line for line in log_of(broker).splitlines() if "peer=unix" not in line]
+        return "\n".join(seen).count("connected")
+
+    until(lambda: connected() == 2, "alice's lines are not the only ones")  # she came and went
 
 
 def test_optional_client_certificates(start: Start, authority: Authority) -> None:
@@ -262,11 +266,11 @@ def test_a_certificate_gives_the_permissions_of_its_user(
         echo(client, "jobs.a", b"x")
         client.send("other", b"x")
         with pytest.raises(ConnectionLost):
-            client.receive(10)
+            client.receive(30)
     with phpmq(port, mallory) as client:
         client.send("jobs.a", b"x")
         with pytest.raises(ConnectionLost):
-            client.receive(10)
+            client.receive(30)
     names = {each["name"]: each["published"] for each in broker.status()["destinations"]}
     assert names.get("jobs.a") == 1
     assert "other" not in names
@@ -328,14 +332,13 @@ def test_reload_under_traffic(start: Start, authority: Authority) -> None:
         number = 0
         while [serial(port, trust) for port in ports] != [serial_of(second)] * 2:
             client.send("a", b"%d" % number)
-            assert client.receive(10).ack() is None
+            assert client.receive(30).ack() is None
             number += 1
             assert number < 1000
         client.send("a", b"after")
-        assert client.receive(10).body == b"after"
-    log = log_of(broker)
-    assert log.count("certificate replaced") == 2
-    assert f"{serial_of(second):x}" in log
+        assert client.receive(30).body == b"after"
+    until(lambda: log_of(broker).count("certificate replaced") == 2, "no two lines")
+    assert f"{serial_of(second):x}" in log_of(broker)
 
 
 def test_a_bad_reload_changes_nothing(start: Start, authority: Authority) -> None:

@@ -31,7 +31,7 @@ def test_who_does_not_speak_tls_is_turned_away_at_once(start: Start, authority: 
             with dial(port) as guest:
                 guest.sendall(first)
                 assert closed_by_peer(guest)
-            assert time.monotonic() - before < 5
+            assert time.monotonic() - before < 9  # the time for a handshake is 10 s
             until(lambda n=count: log_of(broker).count("does not speak TLS") == n, "no line")
         # noise that begins as TLS does
         for length in (0, 1, 5, 100, 20_000):
@@ -40,7 +40,7 @@ def test_who_does_not_speak_tls_is_turned_away_at_once(start: Start, authority: 
                 guest.shutdown(socket.SHUT_WR)
                 assert closed_by_peer(guest)
             witness.send("w", b"there")
-            witness.receive(10).ack()
+            witness.receive(30).ack()
     assert "Traceback" not in log_of(broker)
     assert "internal error" not in log_of(broker)
 
@@ -51,7 +51,7 @@ def test_tls_on_a_plain_listener(start: Start, authority: Authority, protocol: s
     port = broker.port(protocol)
     before = time.monotonic()
     with pytest.raises(OSError, match=r"SSL|reset"):
-        dial(port, authority.trust(), timeout=30)
+        dial(port, authority.trust())
     assert time.monotonic() - before < 10
     until(lambda: not broker.status()["listeners"][0]["connections"], "it is still there")
     if protocol != "phpmq-maintenance":  # that waits for the end of a line, and the client leaves
@@ -65,7 +65,7 @@ def test_connections_without_a_handshake_count_and_go(start: Start, authority: A
     port, trust = broker.port("phpmq+tls"), authority.trust()
     with ExitStack() as stack:
         client = stack.enter_context(phpmq(port, trust))
-        silent = [stack.enter_context(dial(port, timeout=30)) for _ in range(2)]
+        silent = [stack.enter_context(dial(port)) for _ in range(2)]
         silent[1].sendall(b"\x16\x03\x01\x02\x00")  # the header of a record, and no more
         with pytest.raises(OSError, match=r"SSL|reset"):
             dial(port, trust)
@@ -76,7 +76,7 @@ def test_connections_without_a_handshake_count_and_go(start: Start, authority: A
         echo(client, "a", b"x")
         with phpmq(port, trust) as other:
             other.send("a", b"y")
-    assert log_of(broker).count("no handshake within 10 s") == 2
+    until(lambda: log_of(broker).count("no handshake within 10 s") == 2, "no two lines")
 
 
 def test_a_flood_of_handshakes(start: Start, authority: Authority) -> None:
@@ -111,7 +111,10 @@ def test_a_stop_shuts_the_door(start: Start, authority: Authority) -> None:
         os.kill(broker.pid, signal.SIGTERM)
         assert closed_by_peer(silent)
         assert closed_by_peer(halfway)
-        assert broker.status()["listeners"][0]["connections"] == 1
+        until(
+            lambda: broker.status()["listeners"][0]["connections"] == 1,
+            "others than the one with a consumer are still there",
+        )
         lazy.close()
         assert broker.wait() == 0
     assert "Traceback" not in log_of(broker)
@@ -131,7 +134,7 @@ def test_what_was_sent_before_the_end_arrives(start: Start, authority: Authority
     with phpmq(port, trust) as client:
         client.subscribe("a", 1000)
         for number in range(1000):
-            message = client.receive(10)
+            message = client.receive(30)
             assert message.body == b"%d" % number
             message.ack()
 
@@ -176,11 +179,11 @@ def test_a_slow_reader_holds_up_nobody_and_loses_nothing(
             client.send("shared", bytes(65536))
         client.subscribe("shared", 10)
         for _ in range(100):
-            client.receive(10).ack()
+            client.receive(30).ack()
         assert broker.status()["memory_bytes"] < 1 << 30
         deaf.close()
         for _ in range(200):
-            client.receive(10).ack()
+            client.receive(30).ack()
 
 
 def test_a_peer_that_takes_nothing_is_cut_off(start: Start, authority: Authority) -> None:
@@ -194,13 +197,17 @@ def test_a_peer_that_takes_nothing_is_cut_off(start: Start, authority: Authority
         says(broker, "cut off")
         client.subscribe("a", 200)
         for _ in range(200):
-            client.receive(10).ack()
+            client.receive(30).ack()
 
 
 def test_a_stop_says_goodbye(start: Start, authority: Authority) -> None:
     broker = start(f"phpmq+tls://127.0.0.1:0?certificate={authority.pem(authority.issue())}")
     with dial(broker.port("phpmq+tls"), authority.trust()) as client:
         client.sendall(encode_consume(b"a", 1))
+        until(  # the broker may have to finish the handshake first
+            lambda: [each["consumers"] for each in broker.status()["destinations"]] == [1],
+            "the consumer has not arrived",
+        )
         os.kill(broker.pid, signal.SIGTERM)
         # the end of TLS, not a broken connection
         assert client.recv(100) == b""

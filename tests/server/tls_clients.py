@@ -11,7 +11,7 @@ from sluicemq.cli.local import LocalBroker
 from sluicemq.protocols.phpmq.client import BlockingPhpmqClient
 
 
-def dial(port: int, context: ssl.SSLContext | None = None, timeout: float = 10) -> socket.socket:
+def dial(port: int, context: ssl.SSLContext | None = None, timeout: float = 30) -> socket.socket:
     """A connection to the broker, over TLS if there is a context."""
     plain = socket.create_connection(("127.0.0.1", port), timeout=timeout)
     return plain if context is None else context.wrap_socket(plain, server_hostname="localhost")
@@ -21,17 +21,17 @@ def echo(client: BlockingPhpmqClient, queue: str, body: bytes) -> None:
     """A message there and back."""
     client.send(queue, body)
     client.subscribe(queue, 1)
-    message = client.receive(10)
+    message = client.receive(30)
     assert message.body == body
     message.ack()
 
 
 def phpmq(port: int, context: ssl.SSLContext) -> BlockingPhpmqClient:
-    return BlockingPhpmqClient.connect("localhost", port, ssl_context=context, timeout=10)
+    return BlockingPhpmqClient.connect("localhost", port, ssl_context=context, timeout=30)
 
 
 def until(condition: Callable[[], bool], what: str) -> None:
-    end = time.monotonic() + 15
+    end = time.monotonic() + 30
     while not condition():
         assert time.monotonic() < end, what
         time.sleep(0.02)

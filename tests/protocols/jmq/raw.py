@@ -23,7 +23,7 @@ from sluicemq.protocols.jmq.ids import Xid, encode_blocks, encode_sysid, encode_
 from sluicemq.protocols.jmq.packets import DestType, PacketType, Status
 from sluicemq.protocols.jmq.wire import Decoder, Oversized, Packet, encode_packet
 
-PATIENCE: Final = 20.0
+PATIENCE: Final = 60.0
 """Seconds for an answer; not what a broker should need."""
 PREFETCH: Final = 200
 """Messages that a consumer may be sent before it asks for more."""

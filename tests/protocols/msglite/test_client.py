@@ -32,7 +32,7 @@ def face(
         client = await MsgliteClient.connect(port=port_of(listener), timeout=timeout)
         peer, _ = listener.accept()
         with peer:
-            async with asyncio.timeout(30):
+            async with asyncio.timeout(120):
                 await scenario(client, peer)
         client._connection.abort()
 
@@ -205,7 +205,7 @@ def test_who_took_the_place_of_a_cancelled_ready_waits_no_longer_than_its_own_ti
         await begin_and_cancel(client, "a", timeout=6)
         started = time.monotonic()
         assert await client.ready("a", timeout=1) is None
-        assert 0.9 < time.monotonic() - started < 3
+        assert 0.9 < time.monotonic() - started < 5
         task = asyncio.create_task(client.ready("a", timeout=LONG))
         await asyncio.sleep(0)
         assert peer.recv(100) == b"< 6 a\r\n", "it was not the same command"
@@ -371,7 +371,7 @@ def test_a_broker_that_never_answers(listener: socket.socket) -> None:
             await client.ready("a", timeout=0)
         assert peer.recv(100) == b"< 0 a\r\n"
 
-    face(listener, scenario, timeout=0.3)
+    face(listener, scenario, timeout=1)
 
 
 # --- blocking ----------------------------------------------------------------------------------
@@ -423,7 +423,7 @@ def test_blocking_errors(harness: Harness, port: int) -> None:
 def test_blocking_an_answer_that_came_too_late_is_not_taken_for_the_next(
     listener: socket.socket,
 ) -> None:
-    client = BlockingMsgliteClient.connect(port=port_of(listener), timeout=0.05)
+    client = BlockingMsgliteClient.connect(port=port_of(listener), timeout=0.3)
     peer, _ = listener.accept()
     with peer:
         with pytest.raises(RequestTimeout):

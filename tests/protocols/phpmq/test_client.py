@@ -156,7 +156,7 @@ def test_dispatches_of_both_generations_are_read(listener: socket.socket, genera
     server, _ = listener.accept()
     with server:
         server.sendall(wire.encode_dispatch(b"q", b"body", b"f" * 32, generation=generation))
-        assert client.receive(timeout=10).body == b"body"
+        assert client.receive(timeout=60).body == b"body"
     client.close()
 
 

@@ -55,7 +55,7 @@ class Script:
     @contextlib.asynccontextmanager
     async def listen(self) -> AsyncIterator[int]:
         server = await asyncio.start_server(self._serve, "127.0.0.1", 0)
-        async with asyncio.timeout(30), server:
+        async with asyncio.timeout(120), server:
             yield port_of(server.sockets[0])
             for connection in self.connections:
                 connection.close()

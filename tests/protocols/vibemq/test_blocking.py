@@ -95,7 +95,7 @@ def test_posts_are_confirmed_at_the_latest_by_closing(harness: Harness, port: in
 def test_no_more_are_posted_than_may_be() -> None:
     async def scenario(broker: Script, port: int) -> None:
         def user() -> None:
-            client = BlockingVibeMQClient.connect(port=port, outstanding=3, timeout=0.05)
+            client = BlockingVibeMQClient.connect(port=port, outstanding=3, timeout=1)
             for number in range(3):
                 client.post("q", number)
             with pytest.raises(RequestTimeout):

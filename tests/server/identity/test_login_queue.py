@@ -23,7 +23,7 @@ class Loop:
         self._calls.put((callback, arguments))
 
     def run_one(self) -> None:
-        callback, arguments = self._calls.get(timeout=20)
+        callback, arguments = self._calls.get(timeout=60)
         callback(*arguments)
 
     @property

@@ -31,7 +31,7 @@ class MigratedUsers(House):
         self.compared.append((stored, password))
         pause, self.pause = self.pause, None
         if pause is not None:
-            assert pause.wait(20)
+            assert pause.wait(60)
         return verify(stored, password, highest)
 
     def move_in(self, name: str, password: str) -> str:
@@ -51,10 +51,10 @@ class MigratedUsers(House):
 
     def drain(self) -> None:
         """Run all that the users' thread has been given to its end."""
-        self.authenticator._changes.submit(int).result(20)
+        self.authenticator._changes.submit(int).result(60)
         while not self.loop.idle:
             self.loop.run_one()
-            self.authenticator._changes.submit(int).result(20)
+            self.authenticator._changes.submit(int).result(60)
 
 
 @pytest.fixture

@@ -73,12 +73,12 @@ def test_send_receive_acknowledge(served: Served) -> None:
             assert producer.send_all(["x", "y"]) == 2
             producer.send("z", wait=False)
             producer.confirm()
-            first = consumer.receive(5)
+            first = consumer.receive(60)
             assert (first.id, first.body, first.properties) == (identity, {"a": 1}, {"b": 2})
-            assert consumer.receive(5).body == "x"
+            assert consumer.receive(60).body == "x"
             first.acknowledge(only=True)
             session.recover()
-            again = consumer.receive(5)
+            again = consumer.receive(60)
             assert (again.body, again.redelivered) == ("x", True)
             for message in consumer:
                 if message.body == "z":
@@ -124,7 +124,7 @@ def test_subscriptions_and_temporary_destinations(served: Served) -> None:
         with pytest.raises(RequestTimeout):
             consumer.receive(0.05)
         client.start()
-        assert consumer.receive(5).body == "x"
+        assert consumer.receive(60).body == "x"
         consumer.close()
         session.unsubscribe("d")
         with pytest.raises(Refused):
@@ -138,11 +138,11 @@ def test_requests(served: Served) -> None:
 
         def work() -> None:
             session = client.session()
-            session.reply(session.consumer("q4").receive(10), "pong")
+            session.reply(session.consumer("q4").receive(60), "pong")
 
         worker = threading.Thread(target=work)
         worker.start()
-        assert client.request("q4", "ping", timeout=10).body == "pong"
+        assert client.request("q4", "ping", timeout=60).body == "pong"
         worker.join()
 
 
@@ -160,7 +160,7 @@ def test_the_end(served: Served) -> None:
     waiting = threading.Thread(target=wait)
     waiting.start()
     client.close()
-    waiting.join(10)
+    waiting.join(60)
     assert len(failures) == 1
     client.close()
     with pytest.raises(ConnectionLost, match="closed"):

@@ -242,7 +242,7 @@ def test_what_a_closed_consumer_had_not_handed_over_comes_again_in_order() -> No
         first = await consumer.receive(5)
         await consumer.close()
         other = await session.consumer("q")
-        second = await other.receive(5)
+        second = await other.receive(60)
         assert (second.body, second.redelivered, second.delivery_count) == ("b", False, 1)
         await first.acknowledge()
         await session.recover()
@@ -524,22 +524,22 @@ def test_requests_and_replies() -> None:
 
         working = asyncio.create_task(work())
         replies: list[JmqMessage] = await asyncio.gather(
-            *(client.request("work", f"{number}", timeout=5) for number in range(20))
+            *(client.request("work", f"{number}", timeout=60) for number in range(20))
         )
         assert [reply.body for reply in replies] == [f"{number}!" for number in range(20)]
         assert replies[0].properties == {"a": 1}
         with pytest.raises(RequestTimeout, match="no reply"):
-            await client.request("work", "silence", timeout=0.05)
+            await client.request("work", "silence", timeout=0.5)
         working.cancel()
         by_id = asyncio.create_task(client.request("other", "x", persistent=True))
         other = await worker.consumer("other")
-        request = await other.receive(5)
+        request = await other.receive(60)
         assert request.reply_to is not None
         answering = await worker.producer(request.reply_to)
         await answering.send("by id", correlation_id=request.id)
         assert (await by_id).body == "by id"
         await (await worker.producer("other")).send("no reply wanted")
-        message = await other.receive(5)
+        message = await other.receive(60)
         with pytest.raises(ValueError, match="does not say"):
             await worker.reply(message, "x")
         waiting = asyncio.create_task(client.request("nobody", "x"))

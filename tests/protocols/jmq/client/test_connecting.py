@@ -75,7 +75,7 @@ def test_the_port_mapper_tells_where_the_service_is() -> None:
             async with silent:
                 where = port_of(silent.sockets[0])
                 with pytest.raises(RequestTimeout, match="port mapper"):
-                    await JmqClient.connect(port=where, timeout=0.05)
+                    await JmqClient.connect(port=where, timeout=1)
             # the service instead of its port mapper
             with pytest.raises((ConnectionLost, RequestTimeout)):
                 await JmqClient.connect(port=port, timeout=0.2)

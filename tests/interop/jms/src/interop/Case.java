@@ -10,7 +10,7 @@ import java.lang.annotation.Target;
 @Target(ElementType.METHOD)
 @interface Case {
     /** Longest time it may take. */
-    int seconds() default 60;
+    int seconds() default 180;
 
     /** It has the broker for itself, because it restarts it or measures what others disturb. */
     boolean alone() default false;

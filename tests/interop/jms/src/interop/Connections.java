@@ -243,9 +243,9 @@ final class Connections {
                 room.session(
                         "imqPingInterval", "1",
                         "imqAbortOnPingAckTimeout", "true",
-                        "imqPingAckTimeout", "1000");
+                        "imqPingAckTimeout", "3000");
         MessageConsumer consumer = session.createConsumer(room.queue(session));
-        Check.equal(null, consumer.receive(4000));
+        Check.equal(null, consumer.receive(8000));
         Session sender = room.session();
         Room.send(sender, room.queue(sender), "still there");
         Room.expect(consumer, "still there");

@@ -26,7 +26,7 @@ import java.util.concurrent.ThreadLocalRandom;
 /** What a case has for itself: names nobody else uses, and connections that are closed after it. */
 final class Room implements AutoCloseable {
     /** How long something that must come may take. */
-    static final long SOON = 20_000;
+    static final long SOON = 60_000;
     /** How long to wait for what must not come. */
     static final long QUIET = 300;
 
