@@ -19,7 +19,7 @@ from sluicemq.pipeline.remote import Target
 
 START_SECONDS: Final = 60.0
 STOP_SECONDS: Final = 30.0
-STATUS_SECONDS: Final = 5.0
+STATUS_SECONDS: Final = 30.0
 SAID_BYTES: Final = 4000
 """Of the log, in the error that says why a broker did not start."""
 PROGRAM: Final = ("-m", "sluicemq.cli")
