@@ -177,10 +177,12 @@ def test_a_phpmq_broker_that_knows_no_probe_confirms_by_its_message() -> None:
                 elif kind == wire.ACKNOWLEDGE and message_id == b"0" * 32:
                     stored.remove(queue)
 
-    with foreign_server(serve) as port:
-        with BlockingPhpmqClient.connect(port=port, generation=1) as client:
-            client.send("orders", b"x")
-            client.confirm()
+    with (
+        foreign_server(serve) as port,
+        BlockingPhpmqClient.connect(port=port, generation=1) as client,
+    ):
+        client.send("orders", b"x")
+        client.confirm()
     assert stored == [b"orders"]
 
 
