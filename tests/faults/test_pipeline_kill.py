@@ -8,7 +8,6 @@ import json
 import os
 import random
 import signal
-import socket
 import subprocess
 import sys
 import threading
@@ -28,6 +27,7 @@ from tests.faults.load import make_body, number_of
 from tests.faults.plan import SMALL_SEGMENTS, repeatable, size
 from tests.faults.processes import command_of, descendants, kill_if_there
 from tests.pipeline.sink.witness import published
+from tests.ports import free_port
 
 KILLS = size(2, 30)
 BATCHES = 1
@@ -121,13 +121,6 @@ class Driver:
 
     def said(self) -> str:
         return self.log.read_text(errors="replace")[-8000:]
-
-
-def free_port() -> int:
-    """One that nobody uses now: the driver has to find the broker again after it was killed."""
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        return int(probe.getsockname()[1])
 
 
 def wait_for_batches(driver: Driver, wanted: Sequence[int]) -> bool:
