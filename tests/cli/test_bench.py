@@ -23,6 +23,8 @@ from sluicemq.cli.bench.phpmq import Phpmq
 from sluicemq.cli.bench.receiver import Receiver
 from sluicemq.cli.bench.result import Backlog, Cell, Document, Idle, Latency, Query, Run
 from sluicemq.cli.bench.server import Server, dialect, fresh
+from sluicemq.cli.bench.sockets import Target
+from sluicemq.cli.local import LocalBroker
 from sluicemq.model.errors import ConnectionLost
 from sluicemq.protocols.jmq.packets import PacketType
 from sluicemq.protocols.jmq.wire import encode_packet
@@ -218,6 +220,15 @@ def test_a_flood_is_received_to_the_last_message(server: Server, size: int) -> N
         assert load.steady(2000, 0.05).messages == 100
     assert server.destination(b"bench")["published"] % 877 == 0
     assert server.destination(b"bench")["waiting"] == 0
+
+
+def test_jmq_consumers_log_in_before_the_first_run(tmp_path: Path) -> None:
+    """A client that says nothing for a while is taken for one that asks for the ports."""
+    with LocalBroker(tmp_path, ["jmq://127.0.0.1:0?portmapper_timeout=0.3"]) as broker:
+        speaks = dialect("jmq", 100, queue=b"bench")
+        with Load(Target(broker.port("jmq")), speaks) as load:
+            time.sleep(0.5)
+            assert load.flood(messages=10).messages == 10
 
 
 def test_a_broker_that_stalls_is_not_flattered(
