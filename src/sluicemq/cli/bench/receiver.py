@@ -41,7 +41,7 @@ class Receiver(ABC):
         self._view = memoryview(self._buffer)
         self._make_room()
 
-    def greet(self) -> None:
+    def greet(self) -> None:  # noqa: B027
         """Log in, where the broker does not wait for long until a client speaks. Called as soon as
         the connection is there. Raises ConnectionLost."""
 
