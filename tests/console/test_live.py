@@ -13,7 +13,7 @@ from playwright.sync_api import Browser, Page, expect
 
 from sluicemq.model.rows import row
 from tests.console.house import HERE, House, Visit, Visitor, visiting
-from tests.ports import free_port
+from tests.protocols.sockets import unused_port
 
 DESTINATIONS = 10_000
 CONNECTIONS = 2_000
@@ -60,7 +60,7 @@ def test_changing_figures_are_not_read_out(house: House, visit: Visit) -> None:
 
 
 def test_a_broker_that_goes_and_comes_back(tmp_path: Path, visit: Visit) -> None:
-    with House(tmp_path, listen=[f"http://{HERE}:{free_port()}"]) as house:
+    with House(tmp_path, listen=[f"http://{HERE}:{unused_port()}"]) as house:
         visitor = visit(house, ("ERR_", "Failed to load resource"))
         house.publish("orders", body="x")
         page = visitor.open("", "orders")

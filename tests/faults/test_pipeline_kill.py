@@ -27,7 +27,7 @@ from tests.faults.load import make_body, number_of
 from tests.faults.plan import SMALL_SEGMENTS, repeatable, size
 from tests.faults.processes import command_of, descendants, kill_if_there
 from tests.pipeline.sink.witness import published
-from tests.ports import free_port
+from tests.protocols.sockets import unused_port
 
 KILLS = size(2, 30)
 BATCHES = 1
@@ -136,7 +136,7 @@ def wait_for_batches(driver: Driver, wanted: Sequence[int]) -> bool:
 
 def test_kill_anything_at_random_moments(tmp_path: Path) -> None:
     chance = repeatable()
-    url = f"http://127.0.0.1:{free_port()}"
+    url = f"http://127.0.0.1:{unused_port()}"
     broker = LocalBroker(tmp_path / "data", ["phpmq://127.0.0.1:0", url], (), SMALL_SEGMENTS)
     victims = ["driver", "worker", "broker"] * -(-KILLS // 3)
     chance.shuffle(victims)
