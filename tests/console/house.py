@@ -31,7 +31,7 @@ LISTEN: Final = tuple(
     f"{name}://{HERE}:0" for name in ("http", "phpmq", "msglite", "vibemq", "jmq")
 )
 SHOTS: Final = Path(__file__).parents[2] / "build" / "screenshots"
-PATIENCE_MS: Final = 30_000
+PATIENCE_MS: Final = 60_000
 """For what must come to be seen; other tests may keep the browser waiting."""
 
 expect.set_options(timeout=PATIENCE_MS)
