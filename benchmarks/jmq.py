@@ -23,6 +23,8 @@ def transactions(server: Server, *, messages: int, size: int, each: int) -> Run:
     messages -= messages % each
     speech = Jmq(size, queue=server.queue)
     with server.target.connect() as producer, server.target.connect() as receiving:
+        consumer = speech.receiver(receiving)
+        consumer.greet()
         dialogue = Dialogue(producer)
         session = dialogue.ask(PacketType.CREATE_SESSION).properties["JMQSessionID"]
         reply = dialogue.ask(
@@ -31,7 +33,6 @@ def transactions(server: Server, *, messages: int, size: int, each: int) -> Run:
         transaction = int(reply.properties["JMQTransactionID"] or 0)
         sample = [speech.message(number, bytes(size), transaction=1) for number in range(each)]
         block, stride = bytearray(b"".join(sample)), len(sample[0])
-        consumer = speech.receiver(receiving)
         consumer.start()
         poll = select.epoll()
         for connection in (producer, receiving):

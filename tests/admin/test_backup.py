@@ -18,6 +18,7 @@ from sluicemq.journal.slots import Slots
 from sluicemq.protocols.phpmq.client import BlockingPhpmqClient
 from tests.admin.client import HTTP, PHPMQ, TIMEOUT, Client
 from tests.server.conftest import Start
+from tests.server.tls_clients import until
 
 BODY = bytes(1000)
 
@@ -138,12 +139,9 @@ def test_only_a_superuser_may(broker: LocalBroker, home: Path, tmp_path: Path) -
         assert main(["users", "add", name, *where, *more]) == 0
     code = "authentication-missing"
     with Client(broker.port("http")) as client:
-        for _ in range(100):  # the broker sees the users within a second
-            answer = client.get("/backup")
-            if answer.status == 401:
-                break
-            time.sleep(0.05)
-        assert answer.code == code
+        # the broker sees the users within a second
+        until(lambda: client.get("/backup").status == 401, "the broker does not know the users")
+        assert client.get("/backup").code == code
         assert refused(client, "one") == (401, code)
         client.headers["Authorization"] = _basic("anna", "a password of one's own")
         assert client.get("/backup").code == "forbidden"

@@ -34,7 +34,7 @@ def test_the_examples(start: Start, tmp_path: Path) -> None:
             "DATA/", f"{broker.directory}/"
         )
         done = subprocess.run(
-            ["sh", "-c", script], cwd=tmp_path, capture_output=True, text=True, timeout=60
+            ["sh", "-c", script], cwd=tmp_path, capture_output=True, text=True, timeout=300
         )
         assert done.returncode == 0, done.stdout + done.stderr
 
@@ -49,7 +49,7 @@ def test_the_examples(start: Start, tmp_path: Path) -> None:
         [sys.executable, "-c", program.replace("7680", port)],
         capture_output=True,
         text=True,
-        timeout=60,
+        timeout=300,
     )
     assert done.returncode == 0, done.stderr
     promised = [line for each in blocks("json") for line in each.splitlines() if "written" in line]

@@ -82,7 +82,7 @@ def stub(tmp_path: Path) -> Iterator[Stub]:
 
 @pytest.fixture
 def api(stub: Stub, tmp_path: Path) -> Iterator[Api]:
-    with Api(HttpTarget("localhost", 0, path=str(tmp_path / "s")), patience=5) as api:
+    with Api(HttpTarget("localhost", 0, path=str(tmp_path / "s")), patience=30) as api:
         yield api
 
 

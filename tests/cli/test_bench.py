@@ -23,6 +23,8 @@ from sluicemq.cli.bench.phpmq import Phpmq
 from sluicemq.cli.bench.receiver import Receiver
 from sluicemq.cli.bench.result import Backlog, Cell, Document, Idle, Latency, Query, Run
 from sluicemq.cli.bench.server import Server, dialect, fresh
+from sluicemq.cli.bench.sockets import Target
+from sluicemq.cli.local import LocalBroker
 from sluicemq.model.errors import ConnectionLost
 from sluicemq.protocols.jmq.packets import PacketType
 from sluicemq.protocols.jmq.wire import encode_packet
@@ -220,15 +222,36 @@ def test_a_flood_is_received_to_the_last_message(server: Server, size: int) -> N
     assert server.destination(b"bench")["waiting"] == 0
 
 
-def test_a_broker_that_stalls_is_not_flattered(server: Server) -> None:
+def test_jmq_consumers_log_in_before_the_first_run(tmp_path: Path) -> None:
+    """A client that says nothing for a while is taken for one that asks for the ports."""
+    with LocalBroker(tmp_path, ["jmq://127.0.0.1:0?portmapper_timeout=0.3"]) as broker:
+        speaks = dialect("jmq", 100, queue=b"bench")
+        with Load(Target(broker.port("jmq")), speaks) as load:
+            time.sleep(0.5)
+            assert load.flood(messages=10).messages == 10
+
+
+def test_a_broker_that_stalls_is_not_flattered(
+    server: Server, monkeypatch: pytest.MonkeyPatch
+) -> None:
     pid = server.pid
     assert pid is not None
+    push = Load._push
+    resume = threading.Timer(0.3, os.kill, (pid, signal.SIGCONT))
+
+    def started(self: Load, producer: _Producer, data: memoryview, count: int) -> None:
+        if not resume.ident:  # the first message is due: the broker stalls for 0.3 s from now on
+            resume.start()
+        push(self, producer, data, count)
+
     with Load(server.target, speech(server, 100)) as load:
         load.flood(messages=100)
         os.kill(pid, signal.SIGSTOP)
-        resume = threading.Timer(0.3, os.kill, (pid, signal.SIGCONT))
-        resume.start()
-        steady = load.steady(1000, 0.3)
+        monkeypatch.setattr(Load, "_push", started)
+        try:
+            steady = load.steady(1000, 0.3)
+        finally:
+            os.kill(pid, signal.SIGCONT)
         resume.join()
     assert steady.latency is not None
     # half of the messages were due in the first 0.15 s: they have waited at least as long

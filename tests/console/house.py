@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import base64
 import json
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
 from pathlib import Path
 from typing import Any, Final
 from urllib.parse import quote
 
-from playwright.sync_api import Browser, BrowserContext, ConsoleMessage, Error, Page
+from playwright.sync_api import Browser, BrowserContext, ConsoleMessage, Error, Page, expect
 
 from sluicemq.cli.local import LocalBroker
 from sluicemq.model.rows import row
@@ -31,10 +31,19 @@ LISTEN: Final = tuple(
     f"{name}://{HERE}:0" for name in ("http", "phpmq", "msglite", "vibemq", "jmq")
 )
 SHOTS: Final = Path(__file__).parents[2] / "build" / "screenshots"
-PATIENCE_MS: Final = 10_000
+PATIENCE_MS: Final = 60_000
+"""For what must come to be seen; other tests may keep the browser waiting."""
+
+expect.set_options(timeout=PATIENCE_MS)
 
 EVIL: Final = "<img src=x onerror=\"window.hacked='%s'\">"
 """What becomes a script where a text is taken for HTML."""
+LEAVE: Final = """hash => {
+  if (location.hash === hash) return;
+  document.querySelector('main h1')?.setAttribute('data-left', '');
+  location.hash = hash;
+}"""
+"""Go to another page; the heading of this one, which may stay for a moment, is marked."""
 WIDE: Final = {"width": 1280, "height": 900}
 NARROW: Final = {"width": 360, "height": 740}
 
@@ -42,8 +51,13 @@ NARROW: Final = {"width": 360, "height": 740}
 class House:
     """The broker, and who asks it."""
 
-    def __init__(self, directory: Path, options: Mapping[str, str] | None = None) -> None:
-        self.broker = LocalBroker(directory, LISTEN, environment=dict(options or {}))
+    def __init__(
+        self,
+        directory: Path,
+        options: Mapping[str, str] | None = None,
+        listen: Sequence[str] = LISTEN,
+    ) -> None:
+        self.broker = LocalBroker(directory, listen, environment=dict(options or {}))
         self.stack = ExitStack()
 
     @property
@@ -182,10 +196,10 @@ class Visitor:
         """Go to a page by its address, as by a link, and wait for that text."""
         url = f"{self.house.url}#/{where}"
         if self.page.url.startswith(self.house.url):
-            self.page.evaluate("hash => { location.hash = hash }", f"#/{where}")
+            self.page.evaluate(LEAVE, f"#/{where}")
         else:
             self.page.goto(url)
-        self.page.wait_for_selector("main h1")
+        self.page.wait_for_selector("main h1:not([data-left])")
         if expect:
             self.see(expect)
         return self.page

@@ -12,6 +12,7 @@ from tests.console.house import House, Visit, Visitor
 
 def commands(visitor: Visitor) -> list[list[str]]:
     """What the page says, as a shell takes it: without the program's name."""
+    visitor.page.locator(".command code").first.wait_for()
     found = [shlex.split(text) for text in visitor.page.locator(".command code").all_inner_texts()]
     assert all(words[0] == "sluicemq" for words in found), found
     return [words[1:] for words in found]

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import pytest
-from playwright.sync_api import Page
+from playwright.sync_api import Page, expect
 
 from tests.console.house import House, Visit
 from tests.console.test_accessible import search
@@ -67,10 +67,9 @@ def test_g_and_a_letter_go_to_a_page_and_take_the_focus_along(
         page.keyboard.press("g")
         page.keyboard.press(key)
         page.get_by_role("heading", name=heading, level=1).wait_for()
-        assert page.evaluate(FOCUSED) == f"H1 {heading}"
-        assert page.title() == f"{heading} · SluiceMQ"
-        current = page.locator("nav.rail [aria-current=page]")
-        assert heading in current.inner_text()
+        expect(page.get_by_role("heading", name=heading, level=1)).to_be_focused()
+        expect(page).to_have_title(f"{heading} · SluiceMQ")
+        expect(page.locator("nav.rail [aria-current=page]")).to_contain_text(heading)
 
 
 def test_search_by_keys_alone(furnished: House, visit: Visit) -> None:
@@ -103,7 +102,7 @@ def test_dialogs_keep_the_focus_and_give_it_back(furnished: House, visit: Visit)
     dialog = page.get_by_role("dialog", name="Delete bulk?")
     dialog.wait_for()
     # what destroys is not what Enter does
-    assert page.evaluate(FOCUSED) == "BUTTON Cancel"
+    expect(dialog.get_by_role("button", name="Cancel")).to_be_focused()
     for _ in range(6):
         page.keyboard.press("Tab")
         assert page.evaluate(
@@ -111,7 +110,7 @@ def test_dialogs_keep_the_focus_and_give_it_back(furnished: House, visit: Visit)
         )
     page.keyboard.press("Escape")
     dialog.wait_for(state="detached")
-    assert page.evaluate(FOCUSED) == "BUTTON Delete…"
+    expect(page.get_by_role("button", name="Delete…")).to_be_focused()
     assert furnished.item("bulk")["waiting"] == 120
 
 
@@ -144,4 +143,4 @@ def test_rows_keep_the_focus_while_figures_change(house: House, visit: Visit) ->
     for _ in range(5):
         house.publish("a", body="x")
     page.locator("tbody tr").first.get_by_role("link", name="a", exact=True).wait_for()
-    assert page.evaluate(FOCUSED) == "A a"
+    expect(link).to_be_focused()

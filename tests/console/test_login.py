@@ -56,12 +56,12 @@ def test_who_is_wrong_is_told_so_and_who_is_right_comes_in(guarded: House, visit
     page = visitor.page
     page.goto(guarded.url + "#/destinations")
     page.get_by_role("button", name="Log in").wait_for()
-    assert page.evaluate("document.activeElement.name") == "user"
+    expect(page.get_by_label("User", exact=True)).to_be_focused()
     visitor.shoot("login-phone")
     assert not violations(page)
     log_in(visitor, "anna", "wrong")
     expect(page.locator("form [role=alert]")).to_have_text(re.compile("password"))
-    assert page.evaluate("document.activeElement.name") == "password"
+    expect(page.get_by_label("Password", exact=True)).to_be_focused()
     log_in(visitor, "anna")
     page.get_by_role("heading", name="Destinations", level=1).wait_for()
     visitor.see("private")
@@ -71,6 +71,7 @@ def test_who_is_wrong_is_told_so_and_who_is_right_comes_in(guarded: House, visit
 def test_changes_show_that_this_page_sent_them(guarded: House, visit: Visit) -> None:
     visitor = visit(guarded, UNAUTHORIZED)
     page = log_in(visitor, "anna")
+    page.get_by_role("heading", name="Overview", level=1).wait_for()
     sent: list[Request] = []
     page.on("request", lambda request: sent.append(request))
     visitor.open("queue/private", "Came by")

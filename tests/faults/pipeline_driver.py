@@ -98,11 +98,11 @@ def run(spark: SparkSession, data: str, url: str, work: Path, rows: int, *, all_
 
 
 def batch(spark: SparkSession, data: str, work: Path) -> None:
-    """The same functions on everything at once."""
+    """The same functions on everything at once; what a run before has left of it is replaced."""
     reader = spark.read.format("sluicemq").option("destinations", IN)
     rows = reader.option("includeHeaders", "true").load(data)
-    copied(rows).write.parquet(str(work / BATCH_COPIED))
-    silver(rows, "broker").write.parquet(str(work / BATCH_SILVER))
+    copied(rows).write.mode("overwrite").parquet(str(work / BATCH_COPIED))
+    silver(rows, "broker").write.mode("overwrite").parquet(str(work / BATCH_SILVER))
 
 
 def main(mode: str, data: str, url: str, work: str, rows: str) -> None:

@@ -26,7 +26,7 @@ TURNS = size(3, 40)
 LISTEN = ("phpmq://127.0.0.1:0", "jmq://127.0.0.1:0?serves=jms")
 VICTIMS = ("nobody", "broker", "backup", "both")
 CLIENT_ACKNOWLEDGE = 2
-BACKUP_SECONDS = 60
+BACKUP_SECONDS = 180
 
 
 class Finished(NamedTuple):

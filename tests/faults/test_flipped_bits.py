@@ -25,6 +25,8 @@ from tests.faults.recorder import Recorder
 PHPMQ = ["phpmq://127.0.0.1:0"]
 PAGED = {**SMALL_SEGMENTS, "SLUICEMQ_BROKER__MEMORY_BUDGET": "1 MiB"}
 STOPPED = 74
+MOST_TURNS = 20
+"""Of the short form: until one of the flips has been met."""
 MESSAGES = 4000
 BATCH = 500
 """Messages on one connection, whose end waits for the disk: segments end between two writes."""
@@ -48,7 +50,9 @@ def test_a_bit_that_flips_while_the_broker_is_stopped(tmp_path: Path) -> None:
             broker.kill()
             following = load.end()
     refused = 0
-    for turn in range(size(4, 80)):
+    for turn in range(size(MOST_TURNS, 80)):
+        if turn >= size(4, 80) and refused:
+            break
         directory = tmp_path / str(turn)
         shutil.copytree(origin / "journal", directory / "journal")
         refused += _flip_and_start(directory, deepcopy(recorder), chance, active=turn % 2 == 0)
@@ -91,7 +95,9 @@ def _flip_and_start(
 def test_a_bit_that_flips_under_a_running_broker(tmp_path: Path, where: str) -> None:
     chance = repeatable()
     stops = 0
-    for turn in range(size(2, 24)):
+    for turn in range(size(MOST_TURNS, 24)):
+        if turn >= size(2, 24) and stops:
+            break
         broker = LocalBroker(tmp_path / str(turn), PHPMQ, environment=PAGED)
         with ExitStack() as stack:
             stack.callback(broker.stop)

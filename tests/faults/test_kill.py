@@ -10,7 +10,7 @@ from pathlib import Path
 
 from sluicemq.cli.local import PROGRAM, LocalBroker
 from tests.faults.jmsload import JmsLoad, drain_jms
-from tests.faults.load import AHEAD, Letters, Load, drain, drain_letters
+from tests.faults.load import AHEAD, Letters, Load, drain, drain_letters, wait_until
 from tests.faults.plan import SMALL_SEGMENTS, machine, repeatable, size
 from tests.faults.recorder import Recorder
 
@@ -44,6 +44,14 @@ def test_kill_at_random_moments(tmp_path: Path) -> None:
             post = Letters(broker.port("msglite"), following_letter, letters)
             orders = JmsLoad(broker.port("jmq"), following_jms, jms, chance, body)
             time.sleep(chance.uniform(0.02, 0.6))
+            if turn == KILLS - 1:  # on a slow machine, none of the others may have come so far
+                wait_until(
+                    lambda: (
+                        min(each.highest for each in (numbered, letters, jms)) > 0
+                        and bool(letters.confirmed_numbers and jms.confirmed_numbers)
+                        and bool(jms.settled)
+                    )
+                )
             broker.kill()
             following, following_letter = load.end(), post.end()
             following_jms = orders.end()

@@ -63,8 +63,11 @@ class Machine:
 
     def used(self) -> int:
         """What the journal takes."""
-        files = (self.broker.directory / "journal").iterdir()
-        return sum(512 * file.stat().st_blocks for file in files if file.name != "ballast")
+        total = 0
+        for file in (self.broker.directory / "journal").iterdir():
+            with suppress(FileNotFoundError):  # the broker has just removed it
+                total += 512 * file.stat().st_blocks * (file.name != "ballast")
+        return total
 
     def alarm(self) -> str:
         """The one about disk space; "" = none. A slow machine may have others."""

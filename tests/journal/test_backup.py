@@ -115,7 +115,7 @@ def test_a_backup_beside_a_journal_that_is_written_and_emptied(tmp_path: Path) -
 
     def told(progress: CopyProgress) -> None:
         begun.set()
-        go_on.wait(20)
+        go_on.wait(60)
 
     failures: list[BaseException] = []
 
@@ -128,7 +128,7 @@ def test_a_backup_beside_a_journal_that_is_written_and_emptied(tmp_path: Path) -
 
     thread = threading.Thread(target=run)
     thread.start()
-    begun.wait(20)
+    begun.wait(60)
     take(journal, *first)
     journal.sync()
     fill(journal, 60)  # snapshots are taken on the way, and what they find empty goes

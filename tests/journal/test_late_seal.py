@@ -60,7 +60,7 @@ class HeldSeals:
         seal = SegmentFile.seal
 
         def held(file: SegmentFile, sequence: int, names: Mapping[int, Address]) -> None:
-            assert self.proceed.wait(10)
+            assert self.proceed.wait(60)
             seal(file, sequence, names)
 
         monkeypatch.setattr(SegmentFile, "seal", held)
@@ -360,7 +360,7 @@ def test_a_group_in_a_new_segment_counts_only_with_its_name(
 
             def held(*arguments: object) -> object:
                 reached.set()
-                assert proceed.wait(10)
+                assert proceed.wait(60)
                 return real(*arguments)
 
             return held
@@ -368,7 +368,7 @@ def test_a_group_in_a_new_segment_counts_only_with_its_name(
     monkeypatch.setattr(writer_module, "os", HeldDisk())
     two = put(journal, b"two")
     journal.commit()
-    assert reached.wait(10)
+    assert reached.wait(60)
     journal._writer.collect()
     assert journal.durable < two
     durable = read_durable(tmp_path / "a")
@@ -462,7 +462,7 @@ def test_a_failure_of_the_second_thread_is_final(
     may_sync = threading.Event()
 
     def fail(*arguments: object) -> None:
-        assert may_fail.wait(10)
+        assert may_fail.wait(60)
         raise OSError(errno.EIO, "Input/output error")
 
     class HeldDisk:
@@ -470,7 +470,7 @@ def test_a_failure_of_the_second_thread_is_final(
             return getattr(os, name)
 
         def fdatasync(self, fd: int) -> None:
-            assert may_sync.wait(10)
+            assert may_sync.wait(60)
             os.fdatasync(fd)
 
     monkeypatch.setattr(owner, name, fail)

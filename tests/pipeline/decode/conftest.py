@@ -16,7 +16,7 @@ from tests.pipeline.decode.proxy import Heard, Proxy
 from tests.pipeline.decode.wires import ACK, FIN, PSH, SERVER, SYN, Segment, Talk
 
 PORTS: Final = {"phpmq": 9100, "msglite": 9813, "vibemq": 2925, "jmq": 7676}
-PATIENCE: Final = 20
+PATIENCE: Final = 60
 BODIES: Final = [b"%d " % number + b"\xc3\xa9" * (number * 37 % 3000) for number in range(40)]
 
 

@@ -19,8 +19,8 @@ from sluicemq.cli.local import LocalBroker
 from sluicemq.model.destination import Address, Kind
 from sluicemq.model.message import BodyKind, Message
 from sluicemq.protocols.java import loads_map
-from tests.pipeline.sink.conftest import LISTEN
 from tests.pipeline.sink.witness import published
+from tests.protocols.sockets import unused_port
 
 ROW = """destination string, destination_kind string, body binary, body_kind string,
     properties map<string,string>, property_types map<string,string>, priority int, ttl bigint,
@@ -288,9 +288,10 @@ def test_no_secret_is_shown(
 
 def test_a_broker_that_restarts_meanwhile(spark: SparkSession, tmp_path: Path) -> None:
     """kill -9 in the middle of a write; the tasks wait and go on, and nothing is there twice."""
-    with LocalBroker(tmp_path, LISTEN) as broker:
-        port = broker.port("http")
-        again = LocalBroker(tmp_path, [f"http://127.0.0.1:{port}"])
+    port = unused_port()
+    listen = [f"http://127.0.0.1:{port}"]
+    with LocalBroker(tmp_path, listen) as broker:
+        again = LocalBroker(tmp_path, listen)
 
         def restart() -> None:
             while len(published(tmp_path)) < 5000:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import socket
 import threading
 from collections.abc import Iterator
 from pathlib import Path
@@ -22,6 +21,7 @@ from tests.pipeline.source import support
 from tests.pipeline.source.support import message, naive_rows, put, read, reader_of, table_of
 from tests.pipeline.source.test_events import journal_in
 from tests.pipeline.source.test_stream import batch, stream_of
+from tests.protocols.sockets import unused_port
 
 LISTEN = ("http://127.0.0.1:0",)
 NAMELESS = Address(Kind.QUEUE, "caf\udce9")
@@ -152,9 +152,7 @@ def test_a_stream(broker: LocalBroker, url: str) -> None:
 
 
 def test_a_broker_that_is_started_again(tmp_path: Path) -> None:
-    with socket.socket() as chosen:
-        chosen.bind(("127.0.0.1", 0))
-        port = chosen.getsockname()[1]
+    port = unused_port()
     with journal_in(tmp_path / "journal") as journal:
         put(journal)
     broker = LocalBroker(tmp_path, (f"http://127.0.0.1:{port}",))

@@ -126,11 +126,10 @@ class Jmq:
 
     def attend(self, connection: socket.socket) -> None:
         """See `load.Dialect`."""
-        self.consume(connection)
+        self.consume(Dialogue(connection))
 
-    def consume(self, connection: socket.socket, selector: str = "") -> int:
+    def consume(self, dialogue: Dialogue, selector: str = "") -> int:
         """Have messages come, up to PREFETCH; returns the consumer's id."""
-        dialogue = Dialogue(connection)
         properties: dict[str, object] = {
             **self.destination,
             "JMQSessionID": Long(dialogue.session()),
@@ -143,7 +142,7 @@ class Jmq:
         if selector:
             properties["JMQSelector"] = selector
         reply = dialogue.ask(PacketType.ADD_CONSUMER, properties)
-        connection.sendall(encode_packet(PacketType.START))
+        dialogue.start()
         return int(reply.properties["JMQConsumerID"] or 0)
 
     def receiver(self, connection: socket.socket, selector: str = "") -> Receiver:
@@ -154,11 +153,12 @@ class Jmq:
 class _Consumer(Receiver):
     """The stride is learnt from the first message."""
 
-    __slots__ = ("_acknowledge", "_dialect", "_left", "_resume", "_selector")
+    __slots__ = ("_acknowledge", "_dialect", "_dialogue", "_left", "_resume", "_selector")
 
     def __init__(self, connection: socket.socket, dialect: Jmq, selector: str) -> None:
         super().__init__(connection, _HEAD, 0, 0)
         self._dialect = dialect
+        self._dialogue: Dialogue | None = None
         self._selector = selector
         self._left = PREFETCH
         self._resume = b""
@@ -166,8 +166,13 @@ class _Consumer(Receiver):
             :_FIXED_BYTES
         ]
 
+    def greet(self) -> None:
+        """Log in: who is silent is given the answer of the port mapper."""
+        self._dialogue = Dialogue(self.connection)
+
     def start(self) -> None:
-        consumer = self._dialect.consume(self.connection, self._selector)
+        assert self._dialogue is not None
+        consumer = self._dialect.consume(self._dialogue, self._selector)
         self._resume = encode_packet(
             PacketType.RESUME_FLOW,
             properties={"JMQConsumerID": Long(consumer), "JMQSize": PREFETCH},
@@ -220,6 +225,10 @@ class Dialogue:
         if kind == login.DIGEST:
             shown = login.digest(login.GUEST, login.GUEST, challenge.body)
         self.ask(PacketType.AUTHENTICATE, {"JMQAuthType": kind}, shown)
+
+    def start(self) -> None:
+        """Let messages come."""
+        self._connection.sendall(encode_packet(PacketType.START))
 
     def session(self) -> int:
         """A new one."""

@@ -112,7 +112,11 @@ class Load:
             for producer in self._producers:
                 dialect.greet(producer.connection)
                 self._watch(producer)
-            self._consumers = [dialect.receiver(self._connect(target)) for _ in range(consumers)]
+            self._consumers: list[Receiver] = []
+            for _ in range(consumers):
+                consumer = dialect.receiver(self._connect(target))
+                consumer.greet()
+                self._consumers.append(consumer)
         except BaseException:
             self.close()
             raise

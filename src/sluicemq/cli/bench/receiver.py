@@ -41,6 +41,10 @@ class Receiver(ABC):
         self._view = memoryview(self._buffer)
         self._make_room()
 
+    def greet(self) -> None:  # noqa: B027
+        """Log in, where the broker does not wait for long until a client speaks. Called as soon as
+        the connection is there. Raises ConnectionLost."""
+
     @abstractmethod
     def start(self) -> None:
         """Ask for messages."""
