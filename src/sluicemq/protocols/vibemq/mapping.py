@@ -21,8 +21,8 @@
 
 Headers that came by VibeMQ leave by VibeMQ byte for byte (`Message.native`, their wire form), with
 deliveryAttempts added at the end. What VibeMQ cannot say is left out: a property that is empty,
-null, named as one of the headers above, about a compression that is undone (protocols/crossing.py),
-or longer than 65,535 bytes.
+null, named as one of the headers above, about a compression that is undone
+(protocols/transcoding.py), or longer than 65,535 bytes.
 """
 
 from __future__ import annotations
@@ -47,7 +47,7 @@ from sluicemq.model.message import (
     Origin,
     Property,
 )
-from sluicemq.protocols.crossing import COMPRESSION, plain_body
+from sluicemq.protocols.transcoding import COMPRESSION, plain_body
 from sluicemq.protocols.vibemq import texts
 from sluicemq.protocols.vibemq.payload import check
 from sluicemq.protocols.vibemq.wire import (

@@ -26,7 +26,7 @@ or with the `commit` that tells it.
 
 from __future__ import annotations
 
-from sluicemq.protocols.dialing import ALWAYS, Backoff
+from sluicemq.protocols.client_transport import ALWAYS, Backoff
 from sluicemq.protocols.java import Byte, Char, Float, Long, Short
 from sluicemq.protocols.jmq.client.blocking import (
     BlockingBrowser,

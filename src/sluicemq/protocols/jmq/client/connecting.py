@@ -12,7 +12,7 @@ from typing import Final
 
 from sluicemq import __version__
 from sluicemq.model.errors import ClientError, ConnectionLost, RequestTimeout
-from sluicemq.protocols import dialing
+from sluicemq.protocols import client_transport
 from sluicemq.protocols.java import Long
 from sluicemq.protocols.jmq import login
 from sluicemq.protocols.jmq.client.dialogue import Dialogue, Refused, check, number, text
@@ -149,7 +149,7 @@ class Connector:
             raise RequestTimeout(f"the port mapper of {host}:{port} says nothing") from None
         except OSError as error:
             raise ConnectionLost(
-                f"cannot connect to {host}:{port}: {dialing.reason_of(error)}"
+                f"cannot connect to {host}:{port}: {client_transport.reason_of(error)}"
             ) from error
         return read_services(bytes(answer))
 

@@ -10,7 +10,7 @@ from contextlib import suppress
 from typing import Final, Self
 
 from sluicemq.model.errors import ClientError, ConnectionLost, RequestTimeout
-from sluicemq.protocols.dialing import ALWAYS, AsyncClient, Backoff
+from sluicemq.protocols.client_transport import ALWAYS, AsyncClient, Backoff
 from sluicemq.protocols.java import Long
 from sluicemq.protocols.jmq.client.connecting import Connector
 from sluicemq.protocols.jmq.client.consumer import JmqMessage

@@ -9,7 +9,7 @@ from contextlib import suppress
 from typing import NamedTuple, Protocol
 
 from sluicemq.model.errors import ClientError, ConnectionLost, RequestTimeout
-from sluicemq.protocols.dialing import AsyncClient
+from sluicemq.protocols.client_transport import AsyncClient
 from sluicemq.protocols.java import Long
 from sluicemq.protocols.jmq import packets
 from sluicemq.protocols.jmq.client.destinations import DEAD_MESSAGES, Destination

@@ -14,7 +14,7 @@ from sluicemq.model.errors import (
     RequestRefused,
     RequestTimeout,
 )
-from sluicemq.protocols.dialing import Connection
+from sluicemq.protocols.client_transport import Connection
 from sluicemq.protocols.jmq import packets
 from sluicemq.protocols.jmq.packets import PacketType, Status
 from sluicemq.protocols.jmq.wire import (

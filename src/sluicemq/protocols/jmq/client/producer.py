@@ -10,7 +10,7 @@ from itertools import count
 from typing import Any, Final, Protocol, Self
 
 from sluicemq.model.errors import ConnectionLost, ProtocolError
-from sluicemq.protocols.dialing import AsyncClient
+from sluicemq.protocols.client_transport import AsyncClient
 from sluicemq.protocols.java import Long
 from sluicemq.protocols.jmq import packets
 from sluicemq.protocols.jmq.client.confirmations import Confirmations

@@ -8,7 +8,7 @@ from contextlib import asynccontextmanager, suppress
 from typing import Final, Protocol, TypeVar
 
 from sluicemq.model.errors import ClientError, ConnectionLost
-from sluicemq.protocols.dialing import AsyncClient
+from sluicemq.protocols.client_transport import AsyncClient
 from sluicemq.protocols.java import Long
 from sluicemq.protocols.jmq import packets
 from sluicemq.protocols.jmq.client.browser import Browser
