@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import select
 
-from sluicemq.cli.bench.jmq import Dialogue, Jmq
+from sluicemq.cli.bench.jmq import Jmq, RequestChannel
 from sluicemq.cli.bench.meter import Meter
 from sluicemq.cli.bench.result import Run
 from sluicemq.cli.bench.server import Server
@@ -23,11 +23,9 @@ def transactions(server: Server, *, messages: int, size: int, each: int) -> Run:
     messages -= messages % each
     speech = Jmq(size, queue=server.queue)
     with server.target.connect() as producer, server.target.connect() as receiving:
-        dialogue = Dialogue(producer)
-        session = dialogue.ask(PacketType.CREATE_SESSION).properties["JMQSessionID"]
-        reply = dialogue.ask(
-            PacketType.START_TRANSACTION, {"JMQSessionID": Long(int(session or 0))}
-        )
+        channel = RequestChannel(producer)
+        session = channel.ask(PacketType.CREATE_SESSION).properties["JMQSessionID"]
+        reply = channel.ask(PacketType.START_TRANSACTION, {"JMQSessionID": Long(int(session or 0))})
         transaction = int(reply.properties["JMQTransactionID"] or 0)
         sample = [speech.message(number, bytes(size), transaction=1) for number in range(each)]
         block, stride = bytearray(b"".join(sample)), len(sample[0])

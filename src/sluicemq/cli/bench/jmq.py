@@ -70,9 +70,9 @@ class Jmq:
 
     def greet(self, connection: socket.socket) -> None:
         """A session and a producer. Raises ConnectionLost if that is refused."""
-        dialogue = Dialogue(connection)
-        session = dialogue.session()
-        reply = dialogue.ask(
+        channel = RequestChannel(connection)
+        session = channel.session()
+        reply = channel.ask(
             PacketType.ADD_PRODUCER, {**self.destination, "JMQSessionID": Long(session)}
         )
         self._producers.append(int(reply.properties["JMQProducerID"] or 0))
@@ -130,10 +130,10 @@ class Jmq:
 
     def consume(self, connection: socket.socket, selector: str = "") -> int:
         """Have messages come, up to PREFETCH; returns the consumer's id."""
-        dialogue = Dialogue(connection)
+        channel = RequestChannel(connection)
         properties: dict[str, object] = {
             **self.destination,
-            "JMQSessionID": Long(dialogue.session()),
+            "JMQSessionID": Long(channel.session()),
             "JMQAckMode": AckMode.DUPS_OK,
             "JMQNoLocal": False,
             "JMQReconnect": False,
@@ -142,7 +142,7 @@ class Jmq:
         }
         if selector:
             properties["JMQSelector"] = selector
-        reply = dialogue.ask(PacketType.ADD_CONSUMER, properties)
+        reply = channel.ask(PacketType.ADD_CONSUMER, properties)
         connection.sendall(encode_packet(PacketType.START))
         return int(reply.properties["JMQConsumerID"] or 0)
 
@@ -202,7 +202,7 @@ class _Consumer(Receiver):
         return b"".join(answer)
 
 
-class Dialogue:
+class RequestChannel:
     """A connection that is logged in as `guest`, for requests one after the other.
 
     All raise ConnectionLost, also for what is refused.

@@ -8,9 +8,9 @@ from sluicemq.broker import Broker
 from sluicemq.model.message import Origin
 from sluicemq.protocols.jmq.branches import Branches
 from sluicemq.protocols.jmq.clientids import ClientIds
-from sluicemq.protocols.jmq.deadletter import JmqBurial
+from sluicemq.protocols.jmq.deadletter import JmqDeadLettering
 from sluicemq.protocols.jmq.destinations import create_dead_messages
-from sluicemq.protocols.jmq.interests import Durables
+from sluicemq.protocols.jmq.subscriptions import Durables
 from sluicemq.protocols.transport import Background
 
 if TYPE_CHECKING:
@@ -52,7 +52,7 @@ class Coordinator:
         self.client_ids = ClientIds()
         self.durables = Durables(broker)
         self.branches = Branches(broker, self.uid)
-        broker.burials[Origin.JMQ] = JmqBurial()
+        broker.burials[Origin.JMQ] = JmqDeadLettering()
 
     def uid(self) -> int:
         """A number that no other thing of this broker has, nor had in years: 63 bits."""

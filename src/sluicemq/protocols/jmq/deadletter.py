@@ -25,7 +25,7 @@ TRUNCATED: Final = f"{DMQ_PREFIX}BODY_TRUNCATED"
 _FLAGS_AT: Final = 62
 
 
-class JmqBurial:
+class JmqDeadLettering:
     """See the module, and `sluicemq.broker.deadletter.Burial`."""
 
     __slots__ = ()
