@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import select
 
-from sluicemq.cli.bench.jmq import Dialogue, Jmq
+from sluicemq.cli.bench.jmq import Jmq, RequestChannel
 from sluicemq.cli.bench.meter import Meter
 from sluicemq.cli.bench.result import Run
 from sluicemq.cli.bench.server import Server
@@ -25,9 +25,9 @@ def transactions(server: Server, *, messages: int, size: int, each: int) -> Run:
     with server.target.connect() as producer, server.target.connect() as receiving:
         consumer = speech.receiver(receiving)
         consumer.greet()
-        dialogue = Dialogue(producer)
-        session = dialogue.ask(PacketType.CREATE_SESSION).properties["JMQSessionID"]
-        reply = dialogue.ask(
+        channel = RequestChannel(producer)
+        session = channel.ask(PacketType.CREATE_SESSION).properties["JMQSessionID"]
+        reply = channel.ask(
             PacketType.START_TRANSACTION, {"JMQSessionID": Long(int(session or 0))}
         )
         transaction = int(reply.properties["JMQTransactionID"] or 0)

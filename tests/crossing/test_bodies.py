@@ -12,7 +12,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from sluicemq.model.message import BodyKind, Message, Origin
-from sluicemq.protocols import crossing, java
+from sluicemq.protocols import java, transcoding
 from sluicemq.protocols.jmq.header import encode_header
 from sluicemq.protocols.jmq.mapping import deliver_chunks
 from sluicemq.protocols.jmq.packets import PacketType, Q, Z
@@ -147,13 +147,13 @@ def test_what_is_no_map_or_stream_is_shown_as_an_object(type: PacketType, body: 
     st.sampled_from([TEXT, BYTES, MAP, STREAM, OBJECT]),
     st.sampled_from([0, Z]),
     st.binary(max_size=60) | st.binary(max_size=60).map(java.STREAM_HEADER.__add__),
-    st.dictionaries(st.sampled_from(sorted(crossing.COMPRESSION)), st.integers(-9, 99)),
+    st.dictionaries(st.sampled_from(sorted(transcoding.COMPRESSION)), st.integers(-9, 99)),
 )
 def test_anything_can_be_shown(
     type: PacketType, flags: int, body: bytes, properties: dict[str, Any]
 ) -> None:
     message = stored(raw(body, type, flags, properties))
-    kind, _ = crossing.plain_body(message)
+    kind, _ = transcoding.plain_body(message)
     assert kind < BodyKind.MAP or kind is BodyKind.OBJECT
     seen = VIBE.received(message)
     json.loads(seen.body)

@@ -17,7 +17,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from sluicemq.model.errors import ClientError
-from sluicemq.protocols.dialing import BlockingConnection
+from sluicemq.protocols.client_transport import BlockingConnection
 from sluicemq.protocols.msglite import wire as msglite_wire
 from sluicemq.protocols.msglite.client import BlockingMsgliteClient, MsgliteClient
 from sluicemq.protocols.phpmq import wire as phpmq_wire

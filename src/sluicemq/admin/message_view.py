@@ -27,7 +27,6 @@ from sluicemq.broker.deadletter import ATTEMPTS, REASON, TIME, origin_of
 from sluicemq.model.destination import Address, Kind
 from sluicemq.model.errors import ProtocolError
 from sluicemq.model.message import BodyKind, Message, Origin
-from sluicemq.protocols.crossing import plain_body
 from sluicemq.protocols.java import (
     Byte,
     Char,
@@ -38,6 +37,7 @@ from sluicemq.protocols.java import (
     loads_map,
     loads_stream,
 )
+from sluicemq.protocols.transcoding import plain_body
 
 OFF_LOOP_BYTES: Final = 64 * 1024
 """A body above that is made ready to be seen on another thread."""

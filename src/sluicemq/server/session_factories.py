@@ -29,7 +29,7 @@ from sluicemq.protocols.vibemq.outgoing import LargeDeliveries
 from sluicemq.protocols.vibemq.queues import Mode, Strategy, spelled
 from sluicemq.protocols.vibemq.session import Options as VibemqOptions
 from sluicemq.protocols.vibemq.session import VibemqSession
-from sluicemq.protocols.vibemq.subscriber import Terms
+from sluicemq.protocols.vibemq.subscriber import DeliveryTerms
 from sluicemq.protocols.vibemq.wire import MAX_BODY
 from sluicemq.server.auto import AutoSession
 from sluicemq.server.config import HttpSettings, JmqSettings
@@ -173,7 +173,7 @@ class SessionFactories:
         )
 
     def _vibemq(self, transport: Transport, options: Listener, *, refused: bool = False) -> Session:
-        terms = Terms(
+        terms = DeliveryTerms(
             window=options.window,
             window_bytes=options.window_bytes,
             ack_timeout=round(options.ack_timeout * 1000),

@@ -128,11 +128,11 @@ class Peer(RoomPeer):
         """A request; its answer, which must come first."""
         identity = self.next_id()
         body = b"" if payload is None else json.dumps(payload).encode()
-        answers = self.say(Frame(kind, identity, queue, body, headers))
-        assert answers[0].id == identity
-        self.more = answers[1:]
+        responses = self.say(Frame(kind, identity, queue, body, headers))
+        assert responses[0].id == identity
+        self.more = responses[1:]
         """What came with the answer."""
-        return answers[0]
+        return responses[0]
 
     def error(self, kind: int, queue: str = "", payload: Any = None, **headers: str) -> str:
         """The code of the Error that answers a request."""
@@ -152,10 +152,10 @@ class Peer(RoomPeer):
         requests = [
             Frame(wire.PUBLISH, each, queue, json.dumps(each).encode(), headers) for each in ids
         ]
-        answers = self.say(*requests)
-        acknowledged = [frame.id for frame in answers if frame.type == wire.PUBLISH_ACK]
-        assert acknowledged == list(ids), answers
-        self.more = [frame for frame in answers if frame.type != wire.PUBLISH_ACK]
+        responses = self.say(*requests)
+        acknowledged = [frame.id for frame in responses if frame.type == wire.PUBLISH_ACK]
+        assert acknowledged == list(ids), responses
+        self.more = [frame for frame in responses if frame.type != wire.PUBLISH_ACK]
 
     def acknowledge(self, *ids: str) -> list[Frame]:
         """As a .NET client does."""

@@ -13,7 +13,7 @@ from sluicemq.protocols.vibemq import outgoing, wire
 from sluicemq.protocols.vibemq.compression import Compression
 from sluicemq.protocols.vibemq.offload import PARALLEL
 from sluicemq.protocols.vibemq.session import MOST_UNPACKED, Options
-from sluicemq.protocols.vibemq.subscriber import Terms
+from sluicemq.protocols.vibemq.subscriber import DeliveryTerms
 from sluicemq.protocols.vibemq.wire import Decoder, Frame, Limits
 from tests.protocols.vibemq.harness import Harness, Peer
 
@@ -45,7 +45,7 @@ def read(peer: Peer) -> list[Frame]:
 
 
 def compressing(harness: Harness, names: str = "brotli,gzip") -> Peer:
-    options = Options(terms=Terms(window_bytes=1 << 24))
+    options = Options(terms=DeliveryTerms(window_bytes=1 << 24))
     return harness.connect(options, **{"supported-compression": names})
 
 

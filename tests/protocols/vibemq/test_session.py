@@ -30,7 +30,7 @@ from sluicemq.protocols.transport import Login
 from sluicemq.protocols.vibemq import wire
 from sluicemq.protocols.vibemq.compression import Compression
 from sluicemq.protocols.vibemq.session import MOST_UNPACKED, Options
-from sluicemq.protocols.vibemq.subscriber import Terms
+from sluicemq.protocols.vibemq.subscriber import DeliveryTerms
 from sluicemq.protocols.vibemq.wire import Frame
 from tests.protocols.vibemq.harness import Harness
 
@@ -116,7 +116,7 @@ def test_before_connect_there_is_only_ping(harness: Harness, kind: int) -> None:
 def test_compression_is_agreed_upon_and_used_from_the_threshold_on(
     harness: Harness, offered: str, supported: tuple[Compression, ...], agreed: str | None
 ) -> None:
-    peer = harness.arrive(Options(compression=supported, terms=Terms(threshold=600)))
+    peer = harness.arrive(Options(compression=supported, terms=DeliveryTerms(threshold=600)))
     [answer] = peer.say(Frame(wire.CONNECT, "c", headers={"supported-compression": offered}))
     assert answer.headers.get("negotiated-compression") == agreed
     flag = {None: 0, "gzip": 1, "brotli": 2}[agreed]
@@ -546,7 +546,7 @@ def test_redirect_to_the_dead_letter_queue(harness: Harness) -> None:
 
 
 def test_block_publisher_holds_the_answer_until_there_is_room(harness: Harness) -> None:
-    peer = harness.connect(Options(terms=Terms(window=1)))
+    peer = harness.connect(Options(terms=DeliveryTerms(window=1)))
     peer.create("q", maxQueueSize=1, overflowStrategy="BlockPublisher")
     assert peer.subscribe("q") == []
     peer.publish("q", "1")

@@ -9,7 +9,7 @@ from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, ru
 
 from sluicemq.protocols.vibemq import wire
 from sluicemq.protocols.vibemq.session import Options
-from sluicemq.protocols.vibemq.subscriber import Terms
+from sluicemq.protocols.vibemq.subscriber import DeliveryTerms
 from sluicemq.protocols.vibemq.wire import Frame
 from tests.protocols.vibemq.harness import Harness, Peer
 
@@ -47,7 +47,7 @@ class Model(RuleBasedStateMachine):
         self.peers[0].create(FAN_OUT, mode=2)
 
     def connect(self) -> Peer:
-        return self.harness.connect(Options(terms=Terms(window=WINDOW)))
+        return self.harness.connect(Options(terms=DeliveryTerms(window=WINDOW)))
 
     def collect(self, answers: dict[int, list[str]] | None = None) -> None:
         """What has come, on all connections; `answers`: PublishAcks expected, by connection."""
@@ -179,7 +179,7 @@ class Model(RuleBasedStateMachine):
             if message is not None and message.message_id == identity:
                 if consumer is None or delivery.delivered == self.harness.clock.steady:
                     return False
-                return consumer in mine._shared.held.mine  # type: ignore[attr-defined]
+                return consumer in mine._context.unacked.mine  # type: ignore[attr-defined]
         return False
 
     @invariant()

@@ -70,9 +70,9 @@ class Jmq:
 
     def greet(self, connection: socket.socket) -> None:
         """A session and a producer. Raises ConnectionLost if that is refused."""
-        dialogue = Dialogue(connection)
-        session = dialogue.session()
-        reply = dialogue.ask(
+        channel = RequestChannel(connection)
+        session = channel.session()
+        reply = channel.ask(
             PacketType.ADD_PRODUCER, {**self.destination, "JMQSessionID": Long(session)}
         )
         self._producers.append(int(reply.properties["JMQProducerID"] or 0))
@@ -126,13 +126,13 @@ class Jmq:
 
     def attend(self, connection: socket.socket) -> None:
         """See `load.Dialect`."""
-        self.consume(Dialogue(connection))
+        self.consume(RequestChannel(connection))
 
-    def consume(self, dialogue: Dialogue, selector: str = "") -> int:
+    def consume(self, channel: RequestChannel, selector: str = "") -> int:
         """Have messages come, up to PREFETCH; returns the consumer's id."""
         properties: dict[str, object] = {
             **self.destination,
-            "JMQSessionID": Long(dialogue.session()),
+            "JMQSessionID": Long(channel.session()),
             "JMQAckMode": AckMode.DUPS_OK,
             "JMQNoLocal": False,
             "JMQReconnect": False,
@@ -141,8 +141,8 @@ class Jmq:
         }
         if selector:
             properties["JMQSelector"] = selector
-        reply = dialogue.ask(PacketType.ADD_CONSUMER, properties)
-        dialogue.start()
+        reply = channel.ask(PacketType.ADD_CONSUMER, properties)
+        channel.start()
         return int(reply.properties["JMQConsumerID"] or 0)
 
     def receiver(self, connection: socket.socket, selector: str = "") -> Receiver:
@@ -158,7 +158,7 @@ class _Consumer(Receiver):
     def __init__(self, connection: socket.socket, dialect: Jmq, selector: str) -> None:
         super().__init__(connection, _HEAD, 0, 0)
         self._dialect = dialect
-        self._dialogue: Dialogue | None = None
+        self._dialogue: RequestChannel | None = None
         self._selector = selector
         self._left = PREFETCH
         self._resume = b""
@@ -168,7 +168,7 @@ class _Consumer(Receiver):
 
     def greet(self) -> None:
         """Log in: who is silent is given the answer of the port mapper."""
-        self._dialogue = Dialogue(self.connection)
+        self._dialogue = RequestChannel(self.connection)
 
     def start(self) -> None:
         assert self._dialogue is not None
@@ -207,7 +207,7 @@ class _Consumer(Receiver):
         return b"".join(answer)
 
 
-class Dialogue:
+class RequestChannel:
     """A connection that is logged in as `guest`, for requests one after the other.
 
     All raise ConnectionLost, also for what is refused.

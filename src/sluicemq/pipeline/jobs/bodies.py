@@ -39,7 +39,7 @@ COMPRESSED_SIZE: Final = "JMS_SUN_COMPRESSED_SIZE"
 """Set by the client that compressed a body; true of the body that has this size."""
 PLAIN_SIZE: Final = "JMS_SUN_UNCOMPRESSED_SIZE"
 UNDISTINGUISHED: Final = ("phpmq", "msglite", "internal")
-"""Protocols that do not tell text from bytes (protocols/crossing.py)."""
+"""Protocols that do not tell text from bytes (protocols/transcoding.py)."""
 
 DECODED: Final = (
     "body",

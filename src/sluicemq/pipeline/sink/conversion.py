@@ -17,8 +17,8 @@ from sluicemq.pipeline.sink.bodies import read_bodies
 from sluicemq.pipeline.sink.options import SinkOptions
 from sluicemq.pipeline.sink.properties import read_properties
 from sluicemq.pipeline.sink.values import Fault, Faults, by_value, shown, spans, texts, times
-from sluicemq.protocols.crossing import COMPRESSION
 from sluicemq.protocols.java import inflate
+from sluicemq.protocols.transcoding import COMPRESSION
 
 REASON: Final = "deadLetterReason"
 ORIGIN: Final = "originalQueue"

@@ -177,7 +177,7 @@ class Browsing:
     def _step(self) -> None:
         self._running = False
         while self._waiting and not self._ended:
-            if self._connection.outlet.congested:
+            if self._connection.outbound.congested:
                 return  # until `go_on`
             if next(self._waiting[0], self) is self:
                 if self._waiting:

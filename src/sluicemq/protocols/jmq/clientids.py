@@ -3,7 +3,7 @@
 A client id belongs to one connection, or to several that all say JMQShare; with a JMQNamespace it
 is shared between namespaces, but within one there is only one. (Protocol specification,
 SET_CLIENTID.) Connections that share one are of the same user, superusers excepted. While nobody
-has it, it belongs to the user who owns its durable subscriptions (interests.py). `${u}` at the
+has it, it belongs to the user who owns its durable subscriptions (subscriptions.py). `${u}` at the
 beginning stands for the user's name.
 """
 

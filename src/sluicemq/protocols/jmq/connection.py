@@ -11,7 +11,7 @@ from sluicemq.model.access import NOBODY, Identity, Operation
 from sluicemq.model.errors import AccessDenied, ProtocolError, SelectorError, SluiceError
 from sluicemq.model.message import Property
 from sluicemq.protocols.access import Access, demand
-from sluicemq.protocols.jmq.flow import UNLIMITED_BYTES, Outlet
+from sluicemq.protocols.jmq.flow import UNLIMITED_BYTES, Outbound
 from sluicemq.protocols.jmq.options import Options
 from sluicemq.protocols.jmq.packets import LAST_MESSAGE_TYPE, A, Level, PacketType, Status
 from sluicemq.protocols.jmq.statuses import Refused, shown, status_of
@@ -21,7 +21,7 @@ from sluicemq.protocols.transport import Transport
 if TYPE_CHECKING:
     from sluicemq.protocols.jmq.consumers import JmsConsumer
     from sluicemq.protocols.jmq.coordinator import Coordinator
-    from sluicemq.protocols.jmq.sessions import JmsSession
+    from sluicemq.protocols.jmq.session_registry import JmsSession
 
 MOST_UNREAD: Final = 1 << 20
 """Bytes of answers to a client that does not read, at which nothing more is read from it."""
@@ -121,7 +121,7 @@ class Connection:
         "level",
         "number",
         "options",
-        "outlet",
+        "outbound",
         "owns",
         "pressed",
         "reconnected",
@@ -153,7 +153,7 @@ class Connection:
         self.identity: Identity = NOBODY
         self.level = Level.HIGHEST
         self.sender = Sender()
-        self.outlet = Outlet()
+        self.outbound = Outbound()
         self.sessions: dict[int, JmsSession] = {}
         self.consumers: dict[int, JmsConsumer] = {}
         self.unsent: list[tuple[JmsConsumer, Delivery]] = []
@@ -240,7 +240,7 @@ class Connection:
         if self.closed:
             return
         self.transport.write((data,))
-        if self.outlet.congested:
+        if self.outbound.congested:
             self.unread += len(data)
             self.pressed()
 

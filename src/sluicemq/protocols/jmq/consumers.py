@@ -40,7 +40,7 @@ from sluicemq.protocols.jmq.packets import C, F, R
 
 if TYPE_CHECKING:
     from sluicemq.protocols.jmq.connection import Connection
-    from sluicemq.protocols.jmq.sessions import JmsSession
+    from sluicemq.protocols.jmq.session_registry import JmsSession
 
 UNSPEAKABLE: Final = "NotForJMQ"
 """Reason of a dead message that no JMQ packet can carry."""
@@ -52,8 +52,8 @@ _EVERYTHING: Final = 1 << 62
 _SPARE: Final = 64
 
 
-class Interest(Protocol):
-    """What a consumer is attached to (interests.py)."""
+class JmqSubscription(Protocol):
+    """What a consumer is attached to (subscriptions.py)."""
 
     @property
     def sharing(self) -> bool:
@@ -83,7 +83,7 @@ class JmsConsumer:
     passed   the highest of these numbers that has been acknowledged
     known    the client has been told its number, which it has to be before anything is delivered
     closed   DELETE_CONSUMER has been said; it is there only for what it still holds
-    interest what it is attached to
+    subscription  what it is attached to
     """
 
     __slots__ = (
@@ -91,7 +91,7 @@ class JmsConsumer:
         "_connection",
         "_full",
         "_most_held",
-        "_outlet",
+        "_outbound",
         "_suspended",
         "_trim_at",
         "_twins",
@@ -102,13 +102,13 @@ class JmsConsumer:
         "engines",
         "held",
         "holds",
-        "interest",
         "known",
         "number",
         "passed",
         "pending",
         "prefetch",
         "session",
+        "subscription",
         "window",
     )
 
@@ -119,19 +119,19 @@ class JmsConsumer:
         number: int,
         credit: int,
         prefetch: int,
-        interest: Interest,
+        subscription: JmqSubscription,
         byte_credit: ByteCredit,
     ) -> None:
         """`credit`: messages until the first RESUME_FLOW; `prefetch` UNLIMITED: without flow."""
         self._connection = connection
         self._broker: Broker = connection.broker
-        self._outlet = connection.outlet
+        self._outbound = connection.outbound
         self.session = session
         self.number = number
         self.credit = credit
         self.prefetch = prefetch
         self.byte_credit = byte_credit
-        self.interest = interest
+        self.subscription = subscription
         self.holds = session.holds
         """Messages are held until they are acknowledged; else they are settled when written."""
         self.window = Window(0, False)
@@ -160,9 +160,9 @@ class JmsConsumer:
     def attach(self) -> None:
         """Be attached to what it is interested in; nothing is delivered before `level`. Raises
         BrokerError."""
-        self._outlet.consumers[self] = None
+        self._outbound.consumers[self] = None
         try:
-            self.interest.attach(self)
+            self.subscription.attach(self)
         except BrokerError:
             self.end()
             raise
@@ -179,7 +179,7 @@ class JmsConsumer:
             return
         self._full = len(self.held) >= self._most_held
         paused = self._full or self.session.stopped or self.byte_credit.left <= 0
-        if paused or not self._outlet.room:
+        if paused or not self._outbound.room:
             self._suspend()
             return
         if self.pending:
@@ -215,9 +215,9 @@ class JmsConsumer:
 
     def deliver(self, consumer: Consumer, deliveries: list[Delivery]) -> None:
         """Write them, or keep those for which there is no room."""
-        outlet = self._outlet
-        room = outlet.room
-        counts_bytes = outlet.counts_bytes or self.byte_credit.limited
+        outbound = self._outbound
+        room = outbound.room
+        counts_bytes = outbound.counts_bytes or self.byte_credit.limited
         if self._suspended or room < len(deliveries) or counts_bytes:
             self.pending.extend(deliveries)
             if not self._suspended and not self._drain():
@@ -228,19 +228,19 @@ class JmsConsumer:
     def _drain(self) -> bool:
         """Write what is pending, as far as it may be; whether more may be written then."""
         pending = self.pending
-        outlet = self._outlet
+        outbound = self._outbound
         byte_credit = self.byte_credit
         while (
             self.credit > 0
             and byte_credit.left > 0
-            and outlet.room
+            and outbound.room
             and not self.session.stopped
             and not self._full
         ):
             if not pending:
                 return True
-            room = min(outlet.room, self.credit, len(pending))
-            if outlet.counts_bytes or byte_credit.limited:
+            room = min(outbound.room, self.credit, len(pending))
+            if outbound.counts_bytes or byte_credit.limited:
                 room = 1
             ready = []
             for delivery in [pending.popleft() for _ in range(room)]:
@@ -252,7 +252,7 @@ class JmsConsumer:
 
     def _write(self, deliveries: list[Delivery]) -> None:
         """Write deliveries, for all of which there is room; no more than one while bytes count."""
-        outlet = self._outlet
+        outbound = self._outbound
         number = self.number
         identity = self._broker.identity
         held = self.held
@@ -260,9 +260,9 @@ class JmsConsumer:
         written = self._written
         chunks: list[bytes] = []
         unspeakable: list[Delivery] = []
-        counts_bytes = outlet.counts_bytes or self.byte_credit.limited
+        counts_bytes = outbound.counts_bytes or self.byte_credit.limited
         size = 0
-        last = deliveries[-1] if outlet.limit and outlet.credit == len(deliveries) else None
+        last = deliveries[-1] if outbound.limit and outbound.credit == len(deliveries) else None
         for delivery in deliveries:
             message = delivery.message
             assert message is not None  # in flight
@@ -311,13 +311,13 @@ class JmsConsumer:
         self.byte_credit.left -= size
         if self.byte_credit.left <= 0:
             self._suspend()
-        outlet.spend(self, count, size)
+        outbound.spend(self, count, size)
 
     def _size_if_taken(self, delivery: Delivery, parts: Iterable[bytes]) -> int:
         """Return the bytes of a packet, or 0 if the client does not take one of that size: then the
         message goes to another consumer soon."""
         size = sum(map(len, parts))
-        if size > self._outlet.max_packet:
+        if size > self._outbound.max_packet:
             self._connection.transport.call_later(0, partial(self._pass_on, delivery))
             return 0
         return size
@@ -325,7 +325,7 @@ class JmsConsumer:
     def _limits_reached(self, size: int) -> int:
         """Return the flags C and F for a packet of `size` bytes if it reaches a limit of bytes."""
         flags = C if self.byte_credit.left <= size else 0
-        return flags | F if self._outlet.byte_credit.left <= size else flags
+        return flags | F if self._outbound.byte_credit.left <= size else flags
 
     def _hold_twin(self, sysid: bytes, delivery: Delivery) -> None:
         entry = self.held[sysid]
@@ -380,8 +380,8 @@ class JmsConsumer:
         holder = delivery.consumer
         if holder is not None and holder.sink is self:
             delivery.subscription.settle(holder, delivery.sequence)
-        if self._outlet.safe:
-            self._outlet.acknowledged()
+        if self._outbound.safe:
+            self._outbound.acknowledged()
         if self._full:
             self.level()
         return delivery.journaled == RECORDED
@@ -397,8 +397,8 @@ class JmsConsumer:
             return None
         if written > self.passed:
             self.passed = written
-        if self._outlet.safe:
-            self._outlet.acknowledged()
+        if self._outbound.safe:
+            self._outbound.acknowledged()
         if self._full:
             self.level()
         return holder, delivery
@@ -438,8 +438,8 @@ class JmsConsumer:
                 again += self._broker.again(holder, sequences, attempted=attempted)
         self.pending.extend(again)
         self.pending = deque(sorted(self.pending, key=_place))
-        if self._outlet.safe:
-            self._outlet.acknowledged()
+        if self._outbound.safe:
+            self._outbound.acknowledged()
 
     # --- the end -----------------------------------------------------------------------------
 
@@ -460,10 +460,10 @@ class JmsConsumer:
         self.pending.clear()
         self.closed = True
         engines, self.engines = self.engines, []
-        del self._outlet.consumers[self]
+        del self._outbound.consumers[self]
         for engine in engines:
             self._broker.retire(engine, kept[engine])
-        self.interest.left(engines)
+        self.subscription.left(engines)
 
     def _all_held(self) -> Iterable[tuple[int, Delivery]]:
         yield from self.held.values()
@@ -491,16 +491,16 @@ class JmsConsumer:
         self.pending.clear()
         if not self.closed:
             self.closed = True
-            del self._outlet.consumers[self]
+            del self._outbound.consumers[self]
             engines, self.engines = self.engines, []
-            self.interest.left(engines)
+            self.subscription.left(engines)
 
     def detached(self, consumer: Consumer) -> None:
         """The destination or subscription is gone, and with it what was held of it."""
         if consumer in self.engines:
             self.engines.remove(consumer)
             self._trim()
-            self.interest.lost(self, consumer)
+            self.subscription.lost(self, consumer)
 
 
 def reroute(broker: Broker, holder: Consumer, delivery: Delivery, *, force: bool = False) -> None:

@@ -10,7 +10,7 @@ from sluicemq.protocols.jmq.branches import Branches
 from sluicemq.protocols.jmq.clientids import ClientIds
 from sluicemq.protocols.jmq.deadletter import JmqDeadLetterPolicy
 from sluicemq.protocols.jmq.destinations import create_dead_messages
-from sluicemq.protocols.jmq.interests import Durables
+from sluicemq.protocols.jmq.subscriptions import Durables
 from sluicemq.protocols.transport import Background
 
 if TYPE_CHECKING:

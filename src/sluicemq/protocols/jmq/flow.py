@@ -52,7 +52,7 @@ class ByteCredit:
         self.left = self.limit
 
 
-class Outlet:
+class Outbound:
     """See the module.
 
     consumers    those of the connection that are not closed, the one least recently sent a message

@@ -43,7 +43,6 @@ from sluicemq.model.destination import Kind
 from sluicemq.model.errors import ProtocolError
 from sluicemq.model.identifiers import to_identifier
 from sluicemq.model.message import BodyKind, Durability, Message, Origin, Property
-from sluicemq.protocols.crossing import COMPRESSION, plain_body, text_of_json
 from sluicemq.protocols.java import STREAM_HEADER, Long, encode_utf
 from sluicemq.protocols.jmq.header import (
     DELIVERY_COUNT,
@@ -62,6 +61,7 @@ from sluicemq.protocols.jmq.properties import (
     extend_block,
 )
 from sluicemq.protocols.jmq.wire import FIXED, FIXED_SIZE, Packet, encode_head
+from sluicemq.protocols.transcoding import COMPRESSION, plain_body, text_of_json
 
 LAST_TIME: Final = 1 << 53
 """Wall ms: a later time is stored as this one, so that it fits all that stores times."""

@@ -33,7 +33,6 @@ from sluicemq.protocols.jmq.destinations import (
 )
 from sluicemq.protocols.jmq.header import VariableHeader, encode_header
 from sluicemq.protocols.jmq.ids import make_sysid
-from sluicemq.protocols.jmq.interests import matching
 from sluicemq.protocols.jmq.mapping import message_of, sysid_of
 from sluicemq.protocols.jmq.names import shown_name
 from sluicemq.protocols.jmq.packets import (
@@ -48,6 +47,7 @@ from sluicemq.protocols.jmq.packets import (
     W,
 )
 from sluicemq.protocols.jmq.statuses import ANSWERED, Refused
+from sluicemq.protocols.jmq.subscriptions import matching
 from sluicemq.protocols.jmq.wildcards import Pattern, is_wildcard
 from sluicemq.protocols.jmq.wire import (
     Decoder,

@@ -23,7 +23,7 @@ from sluicemq.broker import Broker, Consumer
 from sluicemq.model.access import Identity
 from sluicemq.model.errors import AccessError, TooManyConnections
 from sluicemq.protocols.access import OPEN, Access
-from sluicemq.protocols.jmq.acknowledging import Acknowledging
+from sluicemq.protocols.jmq.acks import AckCommands
 from sluicemq.protocols.jmq.browsing import Browsing
 from sluicemq.protocols.jmq.clientids import expanded, in_use
 from sluicemq.protocols.jmq.connection import (
@@ -35,11 +35,11 @@ from sluicemq.protocols.jmq.connection import (
     text,
     truth,
 )
-from sluicemq.protocols.jmq.consuming import Consuming
+from sluicemq.protocols.jmq.consumer_commands import ConsumerCommands
 from sluicemq.protocols.jmq.coordinator import Coordinator
 from sluicemq.protocols.jmq.destinations import Destinations
-from sluicemq.protocols.jmq.greeting import Challenge, greet
-from sluicemq.protocols.jmq.information import inform
+from sluicemq.protocols.jmq.handshake import Challenge, answer_hello
+from sluicemq.protocols.jmq.info import reply_info
 from sluicemq.protocols.jmq.options import MISSED_PINGS, Options
 from sluicemq.protocols.jmq.packets import (
     LAST_MESSAGE_TYPE,
@@ -51,7 +51,7 @@ from sluicemq.protocols.jmq.packets import (
     Status,
 )
 from sluicemq.protocols.jmq.producers import MOST_UNCONFIRMED, Producers
-from sluicemq.protocols.jmq.sessions import Sessions
+from sluicemq.protocols.jmq.session_registry import SessionRegistry
 from sluicemq.protocols.jmq.statuses import ANSWERED, Refused, login_status
 from sluicemq.protocols.jmq.transactions import Transactions
 from sluicemq.protocols.jmq.wire import (
@@ -81,7 +81,7 @@ class JmqSession:
     """See the module, and `sluicemq.protocols.transport.Session` for the contract."""
 
     __slots__ = (
-        "_acknowledging",
+        "_acks",
         "_at_end",
         "_browsing",
         "_challenge",
@@ -122,9 +122,9 @@ class JmqSession:
         self._decoder = Decoder(Limits(few, min(few, MAX_HEADER), min(few, MAX_PROPERTIES)))
         connection = Connection(transport, broker, coordinator, access, options, self._read_or_not)
         self._connection = connection
-        self._sessions = Sessions(connection)
+        self._sessions = SessionRegistry(connection)
         self._producers = Producers(connection)
-        self._acknowledging = Acknowledging(connection)
+        self._acks = AckCommands(connection)
         self._browsing = Browsing(connection)
         self._challenge: Challenge | None = None
         """Of a connection that has been greeted."""
@@ -158,7 +158,7 @@ class JmqSession:
     def _table(self) -> dict[int, Callable[[Packet], None]]:
         """What is done with a packet of somebody who has logged in."""
         connection = self._connection
-        consuming = Consuming(connection, self._sessions)
+        consumer_commands = ConsumerCommands(connection, self._sessions)
         destinations = Destinations(connection)
         transactions = Transactions(connection)
         return {
@@ -171,17 +171,17 @@ class JmqSession:
             PacketType.SET_CLIENTID: self._set_client_id,
             PacketType.GENERATE_UID: self._generate_uid,
             PacketType.GET_LICENSE: connection.reply,
-            PacketType.INFO_REQUEST: partial(inform, connection),
+            PacketType.INFO_REQUEST: partial(reply_info, connection),
             PacketType.CREATE_SESSION: self._sessions.create,
             PacketType.DESTROY_SESSION: self._sessions.destroy,
             PacketType.START: self._sessions.start,
             PacketType.STOP: self._sessions.stop,
-            PacketType.ADD_CONSUMER: consuming.add,
-            PacketType.DELETE_CONSUMER: consuming.delete,
-            PacketType.RESUME_FLOW: consuming.resume,
+            PacketType.ADD_CONSUMER: consumer_commands.add,
+            PacketType.DELETE_CONSUMER: consumer_commands.delete,
+            PacketType.RESUME_FLOW: consumer_commands.resume,
             PacketType.ADD_PRODUCER: self._producers.add,
             PacketType.DELETE_PRODUCER: self._producers.delete,
-            PacketType.REDELIVER: self._acknowledging.redeliver,
+            PacketType.REDELIVER: self._acks.redeliver,
             PacketType.BROWSE: self._browsing.browse,
             PacketType.DELIVER: self._browsing.deliver,
             PacketType.CREATE_DESTINATION: destinations.create,
@@ -193,7 +193,7 @@ class JmqSession:
             PacketType.COMMIT_TRANSACTION: transactions.commit,
             PacketType.ROLLBACK_TRANSACTION: transactions.roll_back,
             PacketType.RECOVER_TRANSACTION: transactions.recover,
-            PacketType.VERIFY_TRANSACTION: partial(_verify_or_inform, connection, transactions),
+            PacketType.VERIFY_TRANSACTION: partial(_verify_or_reply_info, connection, transactions),
             PAGE_VERIFY_TRANSACTION: transactions.verify,
         }
 
@@ -253,16 +253,16 @@ class JmqSession:
 
     def pause_delivery(self) -> None:
         """The client reads too slowly: nothing is delivered, but replies still are sent."""
-        outlet = self._connection.outlet
-        outlet.congested = True
-        outlet.measure()
+        outbound = self._connection.outbound
+        outbound.congested = True
+        outbound.measure()
 
     def resume_delivery(self) -> None:
         """Go on delivering."""
         connection = self._connection
         connection.unread = 0
-        connection.outlet.congested = False
-        connection.outlet.measure()
+        connection.outbound.congested = False
+        connection.outbound.measure()
         self._browsing.go_on()
         self._read_or_not()
 
@@ -313,7 +313,7 @@ class JmqSession:
         """Carry out packets, which came in `size` bytes, up to a login that takes its time."""
         connection = self._connection
         send = self._producers.send
-        acknowledge = self._acknowledging.acknowledge
+        acknowledge = self._acks.acknowledge
         for place, packet in enumerate(packets):
             kind = packet.type
             if not self._logged_in or isinstance(packet, Oversized):
@@ -345,7 +345,7 @@ class JmqSession:
             if connection.closed or self._ended:
                 break
         self._producers.confirm(size)
-        self._acknowledging.confirm()
+        self._acks.confirm()
         if connection.closed:
             return
         if self._held_back is None:
@@ -416,7 +416,7 @@ class JmqSession:
         self.reconnectable = truth(packet, "JMQReconnectable")
         before = number(packet, "JMQConnectionID", 0)
         self._connection.reconnected = before != 0
-        status = greet(connection, packet)
+        status = answer_hello(connection, packet)
         if status not in _GOING_ON:
             self._leave(f"HELLO: {status.name}")
             return
@@ -619,11 +619,13 @@ def _ignore(packet: Packet) -> None:
     """Nothing is to be done."""
 
 
-def _verify_or_inform(connection: Connection, transactions: Transactions, packet: Packet) -> None:
+def _verify_or_reply_info(
+    connection: Connection, transactions: Transactions, packet: Packet
+) -> None:
     """Answer packet type 78: VERIFY_TRANSACTION, or with JMQRequestType INFO_REQUEST as the
     published protocol page numbers it. Raises Refused."""
     if "JMQRequestType" in packet.properties:
-        inform(connection, packet)
+        reply_info(connection, packet)
     else:
         transactions.verify(packet)
 

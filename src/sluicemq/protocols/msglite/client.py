@@ -35,7 +35,7 @@ from typing import Final, Self
 
 from sluicemq.model.destination import decode_name, encode_name
 from sluicemq.model.errors import ClientError, ConnectionLost, RequestRefused, RequestTimeout
-from sluicemq.protocols.dialing import (
+from sluicemq.protocols.client_transport import (
     AsyncClient,
     BlockingClient,
     BlockingConnection,

@@ -5,7 +5,7 @@
 | to               | name of a queue; bytes that are not UTF-8 survive (`decode_name`)            |
 | body, coming in  | body, kind BYTES: it is opaque                                               |
 | body, going out  | body as it is; of JMS a map as a JSON object, a stream as a JSON array, an   |
-|                  | object in base64 (protocols/crossing.py)                                     |
+|                  | object in base64 (protocols/transcoding.py)                                  |
 | timeout          | expiration. Delivered is the sender's number, not the time that is left      |
 | reply            | reply-to, and the correlation id that an answer has to have; see below       |
 
@@ -29,7 +29,7 @@ from urllib.parse import quote_from_bytes, unquote_to_bytes
 
 from sluicemq.model.destination import Address, Kind, decode_name, encode_name
 from sluicemq.model.message import BodyKind, Durability, Message, Origin
-from sluicemq.protocols.crossing import answer_correlation, content
+from sluicemq.protocols.transcoding import answer_correlation, content
 
 FOR_EVER: Final = (1 << 31) - 1
 """Seconds shown for a message that never expires, which msglite cannot say: 68 years. It fits

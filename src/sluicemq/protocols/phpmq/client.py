@@ -39,7 +39,7 @@ from typing import Final, Self
 
 from sluicemq.model.destination import decode_name, encode_name
 from sluicemq.model.errors import ClientError, ConnectionLost, RequestTimeout
-from sluicemq.protocols.dialing import (
+from sluicemq.protocols.client_transport import (
     AsyncClient,
     BlockingClient,
     BlockingConnection,

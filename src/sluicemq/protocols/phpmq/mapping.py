@@ -6,7 +6,7 @@
 | content, coming in  | body, kind BYTES: the protocol says nothing of text, and to find out      |
 |                     | would cost a pass over every body                                         |
 | content, going out  | body as it is; of JMS a map as a JSON object, a stream as a JSON array,   |
-|                     | an object in base64 (protocols/crossing.py)                               |
+|                     | an object in base64 (protocols/transcoding.py)                            |
 | time to live        | expiration; none when 0                                                   |
 | message header      | native, if the message came without a TTL packet (generation 1)           |
 | message id          | not stored: 16 hex digits that identify the broker's data, then 16 of the |
@@ -24,7 +24,7 @@ from typing import Final
 
 from sluicemq.model.destination import Address
 from sluicemq.model.message import BodyKind, Durability, Message, Origin
-from sluicemq.protocols.crossing import content
+from sluicemq.protocols.transcoding import content
 
 LAST_EXPIRATION: Final = 1 << 53
 """Wall ms, 287 thousand years from now: a later end is stored as this one, so that it fits all

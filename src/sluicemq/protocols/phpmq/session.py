@@ -45,7 +45,6 @@ from sluicemq.model.destination import Address, CreatedBy, Kind, decode_name, is
 from sluicemq.model.errors import AccessDenied, BrokerError, LowDiskSpace
 from sluicemq.model.message import Durability, Message
 from sluicemq.protocols.access import OPEN, Access, demand
-from sluicemq.protocols.crossing import answer_correlation
 from sluicemq.protocols.phpmq.mapping import (
     ANSWER,
     PROBE,
@@ -68,6 +67,7 @@ from sluicemq.protocols.phpmq.wire import (
     Generation,
     Limits,
 )
+from sluicemq.protocols.transcoding import answer_correlation
 from sluicemq.protocols.transport import Login, SessionInfo, State, Transport
 
 MOST_WAITING: Final = 1024 * 1024

@@ -28,7 +28,7 @@ import msgspec
 from sluicemq.model.access import MAX_USER, Identity, Operation, Permission, is_pattern
 from sluicemq.model.errors import AccessDenied, AccessError, UserExists, UserNotFound
 from sluicemq.protocols.access import Done, Users
-from sluicemq.protocols.vibemq import texts
+from sluicemq.protocols.vibemq import error_texts
 from sluicemq.protocols.vibemq.mapping import is_queue_name
 from sluicemq.protocols.vibemq.wire import (
     CHANGE_PASSWORD,
@@ -68,8 +68,8 @@ _FIELDS: Final = {
 }
 """What the payload has to have."""
 _OWN: Final = {
-    CHANGE_PASSWORD: texts.OWN_PASSWORD_ONLY,
-    GET_USER_PERMISSIONS: texts.OWN_PERMISSIONS_ONLY,
+    CHANGE_PASSWORD: error_texts.OWN_PASSWORD_ONLY,
+    GET_USER_PERMISSIONS: error_texts.OWN_PERMISSIONS_ONLY,
 }
 """What everybody may do to themselves, and the text for those who try it with others."""
 
@@ -97,14 +97,14 @@ def administer(
     """
     kind = frame.type
     if not identity.superuser and kind not in _OWN:
-        refuse("NOT_AUTHORIZED", texts.SUPERUSER_ONLY)
+        refuse("NOT_AUTHORIZED", error_texts.SUPERUSER_ONLY)
         return
     if kind == LIST_USERS:
         answer(_accounts(users))
         return
     fields = _FIELDS[kind]
     if not frame.payload:
-        refuse("INVALID_PAYLOAD", texts.payload_required(*fields))
+        refuse("INVALID_PAYLOAD", error_texts.payload_required(*fields))
         return
     try:
         request = _read(frame.payload)
@@ -112,7 +112,7 @@ def administer(
         refuse("INVALID_PAYLOAD", f"the payload cannot be read: {error}")
         return
     if not _complete(kind, request):
-        refuse("INVALID_PAYLOAD", texts.fields_required(*fields))
+        refuse("INVALID_PAYLOAD", error_texts.fields_required(*fields))
         return
     name = request.username or ""
     if not identity.superuser and name != identity.name:
@@ -126,10 +126,10 @@ def administer(
         if is_vibemq_user_name(name):
             users.create(name, request.password or "", False, done)
         else:
-            refuse("INVALID_PAYLOAD", texts.USER_NAME)
+            refuse("INVALID_PAYLOAD", error_texts.USER_NAME)
     elif kind == DELETE_USER:
         if any(account.superuser and account.name == name for account in users.accounts()):
-            refuse("FORBIDDEN", texts.SUPERUSER_STAYS)
+            refuse("FORBIDDEN", error_texts.SUPERUSER_STAYS)
         else:
             users.remove(name, done)
     elif kind == CHANGE_PASSWORD:
@@ -162,9 +162,9 @@ def _grant(name: str, request: Request, users: Users, answer: Answer, refuse: Re
     found = [read_operation(text) for text in request.operations or () if text is not None]
     operations = list(dict.fromkeys(operation for operation in found if operation is not None))
     if not operations and not any(account.name == name for account in users.accounts()):
-        refuse("USER_NOT_FOUND", texts.user_not_found(name))
+        refuse("USER_NOT_FOUND", error_texts.user_not_found(name))
     elif not operations:
-        refuse("INVALID_PAYLOAD", texts.NO_OPERATIONS)
+        refuse("INVALID_PAYLOAD", error_texts.NO_OPERATIONS)
     elif not is_pattern(pattern):
         refuse("INVALID_PAYLOAD", "a pattern has up to 256 characters")
     else:
@@ -206,11 +206,11 @@ def _when(answer: Answer, refuse: Refuse, name: str, said: Mapping[str, object])
         if error is None:
             answer(msgspec.json.encode(said))
         elif isinstance(error, UserExists):
-            refuse("USER_EXISTS", texts.user_exists(name))
+            refuse("USER_EXISTS", error_texts.user_exists(name))
         elif isinstance(error, UserNotFound):
-            refuse("USER_NOT_FOUND", texts.user_not_found(name))
+            refuse("USER_NOT_FOUND", error_texts.user_not_found(name))
         elif isinstance(error, AccessDenied):
-            refuse("FORBIDDEN", texts.SUPERUSER_STAYS)
+            refuse("FORBIDDEN", error_texts.SUPERUSER_STAYS)
         else:
             refuse("INVALID_PAYLOAD", str(error))
 

@@ -10,7 +10,7 @@ from contextlib import suppress
 from typing import Self
 
 from sluicemq.model.errors import ClientError, ConnectionLost, RequestTimeout
-from sluicemq.protocols.dialing import BlockingClient, BlockingConnection, open_socket
+from sluicemq.protocols.client_transport import BlockingClient, BlockingConnection, open_socket
 from sluicemq.protocols.vibemq import commands, wire
 from sluicemq.protocols.vibemq.commands import (
     ABSENT,

@@ -41,7 +41,7 @@ from collections.abc import Coroutine, Iterable, Mapping, Sequence
 from typing import Self
 
 from sluicemq.model.errors import ClientError, ConnectionLost, RequestTimeout
-from sluicemq.protocols.dialing import ALWAYS, AsyncClient, Backoff
+from sluicemq.protocols.client_transport import ALWAYS, AsyncClient, Backoff
 from sluicemq.protocols.vibemq import commands, wire
 from sluicemq.protocols.vibemq.blocking import BlockingVibeMQClient, BlockingVibeMQMessage
 from sluicemq.protocols.vibemq.commands import (

@@ -6,7 +6,7 @@ import asyncio
 from collections.abc import Callable, Collection
 
 from sluicemq.model.errors import ClientError, ConnectionLost, RequestTimeout
-from sluicemq.protocols.dialing import Connection
+from sluicemq.protocols.client_transport import Connection
 from sluicemq.protocols.vibemq import commands, wire
 from sluicemq.protocols.vibemq.compression import THRESHOLD, Compression
 from sluicemq.protocols.vibemq.offload import LARGE

@@ -21,8 +21,8 @@
 
 Headers that came by VibeMQ leave by VibeMQ byte for byte (`Message.native`, their wire form), with
 deliveryAttempts added at the end. What VibeMQ cannot say is left out: a property that is empty,
-null, named as one of the headers above, about a compression that is undone (protocols/crossing.py),
-or longer than 65,535 bytes.
+null, named as one of the headers above, about a compression that is undone
+(protocols/transcoding.py), or longer than 65,535 bytes.
 """
 
 from __future__ import annotations
@@ -47,8 +47,8 @@ from sluicemq.model.message import (
     Origin,
     Property,
 )
-from sluicemq.protocols.crossing import COMPRESSION, plain_body
-from sluicemq.protocols.vibemq import texts
+from sluicemq.protocols.transcoding import COMPRESSION, plain_body
+from sluicemq.protocols.vibemq import error_texts
 from sluicemq.protocols.vibemq.payload import check
 from sluicemq.protocols.vibemq.wire import (
     ATTEMPTS_HEADER,
@@ -127,10 +127,10 @@ def check_headers(headers: Mapping[str, str]) -> None:
     """Raises ProtocolError for what a PUBLISH may not carry: more than 50 headers, or a value of
     more than 4,096 UTF-16 units."""
     if len(headers) > MAX_HEADERS:
-        raise ProtocolError(texts.too_many_headers(len(headers), MAX_HEADERS))
+        raise ProtocolError(error_texts.too_many_headers(len(headers), MAX_HEADERS))
     for key, value in headers.items():
         if len(value) > MAX_HEADER_VALUE // 2 and utf16_units(value) > MAX_HEADER_VALUE:
-            raise ProtocolError(texts.header_value_too_long(key, MAX_HEADER_VALUE))
+            raise ProtocolError(error_texts.header_value_too_long(key, MAX_HEADER_VALUE))
 
 
 def utf16_units(text: str) -> int:

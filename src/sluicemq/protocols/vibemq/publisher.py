@@ -21,7 +21,6 @@ from sluicemq.model.destination import Overflow, is_temporary
 from sluicemq.model.errors import BrokerError, LimitExceeded, MessageTooLarge, ProtocolError
 from sluicemq.model.message import Durability, Message
 from sluicemq.protocols.transport import Timer
-from sluicemq.protocols.vibemq.answers import Answers, error_code
 from sluicemq.protocols.vibemq.creation import QueueCreation
 from sluicemq.protocols.vibemq.mapping import (
     check_headers,
@@ -31,7 +30,8 @@ from sluicemq.protocols.vibemq.mapping import (
 )
 from sluicemq.protocols.vibemq.payload import check
 from sluicemq.protocols.vibemq.queues import find_answered
-from sluicemq.protocols.vibemq.subscriber import Shared
+from sluicemq.protocols.vibemq.responses import ResponseWriter, error_code
+from sluicemq.protocols.vibemq.subscriber import ConnectionContext
 from sluicemq.protocols.vibemq.templates import AckTemplate
 from sluicemq.protocols.vibemq.wire import Frame
 
@@ -65,16 +65,16 @@ class Publisher:
 
     __slots__ = (
         "_alarm",
-        "_answers",
         "_block_timeout",
         "_broker",
         "_confirmed",
+        "_context",
         "_creation",
         "_durability",
         "_may",
         "_parked",
         "_pending",
-        "_shared",
+        "_responses",
         "_targets",
         "_traffic",
         "_transport",
@@ -85,8 +85,8 @@ class Publisher:
 
     def __init__(
         self,
-        shared: Shared,
-        answers: Answers,
+        context: ConnectionContext,
+        responses: ResponseWriter,
         durability: Durability,
         may: Callable[[Frame, Operation, Destination | None], bool],
         confirmed: Callable[[], None],
@@ -96,11 +96,11 @@ class Publisher:
         """`may`: whether a frame names a queue, or that destination, and the client may do that
         there; it has been refused if not. `confirmed`: `unconfirmed` has become less.
         `block_timeout`: ms for which a message waits for room, 0 = not at all."""
-        self._shared = shared
-        self._transport = shared.transport
-        self._traffic = shared.traffic
-        self._broker = shared.broker
-        self._answers = answers
+        self._context = context
+        self._transport = context.transport
+        self._traffic = context.traffic
+        self._broker = context.broker
+        self._responses = responses
         self._durability = durability
         self._may = may
         self._confirmed = confirmed
@@ -130,7 +130,7 @@ class Publisher:
             if headers:
                 check_headers(headers)
         except ProtocolError as error:
-            self._answers.refuse(identity, "INVALID_MESSAGE", str(error))
+            self._responses.refuse(identity, "INVALID_MESSAGE", str(error))
             return
         target = self._targets.get(name)
         if target is None or target[0].removed:
@@ -150,7 +150,7 @@ class Publisher:
         except BrokerError as error:
             full = isinstance(error, LimitExceeded) and not isinstance(error, MessageTooLarge)
             code = "QUEUE_FULL" if full else error_code(error)
-            self._answers.refuse(identity, code, str(error))
+            self._responses.refuse(identity, code, str(error))
             return
         self._pending.append(answer)
         if self._durability is Durability.SYNC:
@@ -163,14 +163,14 @@ class Publisher:
         if answered is not None and is_queue_name(name) and not answered.temporary:
             answered = None
         if answered is None and is_temporary(read_address(name).name):
-            self._answers.refuse(frame.id, "QUEUE_NOT_FOUND", f"{name} is no longer waited for")
+            self._responses.refuse(frame.id, "QUEUE_NOT_FOUND", f"{name} is no longer waited for")
             return None
         if not self._may(frame, Operation.PRODUCE, answered):
             return None
         try:
-            destination = answered or self._creation.find_or_create(name, self._shared.creator)
+            destination = answered or self._creation.find_or_create(name, self._context.creator)
         except BrokerError as error:
-            self._answers.refuse(frame.id, error_code(error), str(error))
+            self._responses.refuse(frame.id, error_code(error), str(error))
             return None
         if len(self._targets) >= _MOST_QUEUES:
             self._targets.clear()
@@ -188,9 +188,9 @@ class Publisher:
             self.unconfirmed += size
             self._broker.when_durable(self.last_sync, partial(self._confirm, pending, size))
 
-    def _confirm(self, answers: list[bytes], size: int) -> None:
+    def _confirm(self, responses: list[bytes], size: int) -> None:
         self.unconfirmed -= size
-        self._answers.write(answers)
+        self._responses.write(responses)
         self._confirmed()
 
     # --- waiting for room --------------------------------------------------------------------
@@ -219,12 +219,12 @@ class Publisher:
         self.parked_bytes -= len(message.body)
         if not message.sequence:
             why = "the queue has been removed, and another may not be created"
-            self._answers.refuse(parked.identity, "QUEUE_NOT_FOUND", why)
+            self._responses.refuse(parked.identity, "QUEUE_NOT_FOUND", why)
             return
         self._traffic.published += 1
         if self._durability is Durability.SYNC:
             self.last_sync = max(self.last_sync, message.sequence)
-        self._broker.when_durable(self.last_sync, lambda: self._answers.write([parked.answer]))
+        self._broker.when_durable(self.last_sync, lambda: self._responses.write([parked.answer]))
 
     def _give_up(self) -> None:
         """Refuse what has waited for room for too long."""
@@ -239,7 +239,7 @@ class Publisher:
             self.parked_bytes -= len(message.body)
             self._broker.withdraw(parked.destination, message)
             why = f"{parked.destination.name} has been full for {self._block_timeout / 1000:g} s"
-            self._answers.refuse(parked.identity, "QUEUE_FULL", why)
+            self._responses.refuse(parked.identity, "QUEUE_FULL", why)
 
     def end(self) -> None:
         """What waits for room has been promised to nobody: it goes with its connection."""

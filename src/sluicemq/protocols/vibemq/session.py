@@ -38,9 +38,8 @@ from sluicemq.model.errors import (
 from sluicemq.model.message import Durability
 from sluicemq.protocols.access import Access, Credentials
 from sluicemq.protocols.transport import Login, SessionInfo, State, Timer, Transport
-from sluicemq.protocols.vibemq import queues, texts
+from sluicemq.protocols.vibemq import error_texts, queues
 from sluicemq.protocols.vibemq.admin import administer
-from sluicemq.protocols.vibemq.answers import MOST_UNREAD, Answers, error_code
 from sluicemq.protocols.vibemq.compression import SUPPORTED, Compression, negotiate
 from sluicemq.protocols.vibemq.creation import ListenerDefaults, QueueCreation
 from sluicemq.protocols.vibemq.mapping import MAX_QUEUE_NAME, is_queue_name, utf16_units
@@ -49,7 +48,8 @@ from sluicemq.protocols.vibemq.outgoing import LargeDeliveries
 from sluicemq.protocols.vibemq.ownership import foreign, takes_options
 from sluicemq.protocols.vibemq.payload import check_in_pieces
 from sluicemq.protocols.vibemq.publisher import BLOCK_TIMEOUT, MOST_UNCONFIRMED, Publisher
-from sluicemq.protocols.vibemq.subscriber import Shared, Subscriber, Terms
+from sluicemq.protocols.vibemq.responses import MOST_UNREAD, ResponseWriter, error_code
+from sluicemq.protocols.vibemq.subscriber import ConnectionContext, DeliveryTerms, Subscriber
 from sluicemq.protocols.vibemq.wire import (
     ACK,
     ADMIN,
@@ -111,7 +111,7 @@ class Options(NamedTuple):
     durability: Durability = Durability.SYNC
     frame: int = MAX_BODY
     unpacked: int = MAX_UNPACKED
-    terms: Terms = Terms()
+    terms: DeliveryTerms = DeliveryTerms()
     compression: tuple[Compression, ...] = SUPPORTED
     strict_create: bool = False
     foreign_delete: bool = False
@@ -129,15 +129,13 @@ class VibemqSession:
 
     __slots__ = (
         "_access",
-        "_answers",
         "_broker",
         "_by_name",
+        "_context",
         "_creation",
         "_decoder",
         "_ended",
         "_failures",
-        "_held_back",
-        "_held_bytes",
         "_identity",
         "_input_ended",
         "_large",
@@ -149,10 +147,12 @@ class VibemqSession:
         "_publisher",
         "_rate",
         "_refused",
+        "_responses",
         "_second",
-        "_shared",
         "_subscribers",
         "_transport",
+        "_unacked_back",
+        "_unacked_bytes",
         "_unpacking",
     )
 
@@ -175,12 +175,14 @@ class VibemqSession:
         self._offload = large.offload
         strange = min(options.frame, options.login_bytes)
         self._decoder = Decoder(Limits(frame=strange, compressed=False))
-        self._shared = Shared(transport, broker, options.terms, secrets.token_hex(8), large)
-        self._answers = Answers(self._shared, self._read_or_not)
+        self._context = ConnectionContext(
+            transport, broker, options.terms, secrets.token_hex(8), large
+        )
+        self._responses = ResponseWriter(self._context, self._read_or_not)
         self._creation = QueueCreation(broker, options.defaults)
         self._publisher = Publisher(
-            self._shared,
-            self._answers,
+            self._context,
+            self._responses,
             options.durability,
             self._may,
             self._read_or_not,
@@ -191,9 +193,9 @@ class VibemqSession:
         self._identity: Identity | None = None
         self._login: Frame | None = None
         """The Connect that is being answered."""
-        self._held_back: list[Frame] | None = None
+        self._unacked_back: list[Frame] | None = None
         """Frames behind it; None while there is no such one."""
-        self._held_bytes = 0
+        self._unacked_bytes = 0
         """Bytes that they have come in, or have been unpacked to."""
         self._unpacking: Timer | None = None
         """The next frames of the decoder's backlog are about to be unpacked, or its large one."""
@@ -226,9 +228,9 @@ class VibemqSession:
         if self._options.rate_limit:
             frames = self._limit(frames)
         size = len(data) + decoder.unpacked
-        if self._held_back is not None:
-            self._held_back += frames
-            self._held_bytes += size
+        if self._unacked_back is not None:
+            self._unacked_back += frames
+            self._unacked_bytes += size
         else:
             self._handle(frames, size)
 
@@ -253,7 +255,7 @@ class VibemqSession:
         """The large frame has been read, or needs more memory."""
         self._large = None
         large = self._decoder.large
-        if large is None or self._answers.closed:
+        if large is None or self._responses.closed:
             return
         if result is None:
             self._submit_large(large, 0, 2 * self._options.unpacked)
@@ -275,7 +277,7 @@ class VibemqSession:
         if self._options.rate_limit:
             frames = self._limit(frames)
         if frames and fault:
-            self._answers.refuse(frame.id, "INVALID_MESSAGE", fault)
+            self._responses.refuse(frame.id, "INVALID_MESSAGE", fault)
             frames = []
         self._handle(frames, len(frame.payload), checked=True)
 
@@ -283,18 +285,18 @@ class VibemqSession:
         """The client is done. What it has published is still answered, unless its login waits for a
         check: most likely the client has gone."""
         unread = self._decoder.backlog or self._decoder.large is not None
-        if unread and self._held_back is None:
+        if unread and self._unacked_back is None:
             self._input_ended = True
             return
         self._ended = True
         self._access.cancel_login()
-        if self._held_back is None:
+        if self._unacked_back is None:
             self._leave()
 
     @property
     def buffered(self) -> int:
         """See Session. Messages that wait for room in their queues count, too."""
-        return self._decoder.buffered + self._held_bytes + self._publisher.parked_bytes
+        return self._decoder.buffered + self._unacked_bytes + self._publisher.parked_bytes
 
     @property
     def incomplete(self) -> bool:
@@ -304,7 +306,7 @@ class VibemqSession:
     @property
     def login(self) -> Login:
         """See Session."""
-        if self._identity is not None or self._answers.closed:
+        if self._identity is not None or self._responses.closed:
             return Login.DONE
         return Login.DUE if self._login is None else Login.CHECKING
 
@@ -314,9 +316,9 @@ class VibemqSession:
 
     def flushed(self) -> None:
         """Deliveries that nobody acknowledges are settled when they have left."""
-        unsent = self._shared.unsent
+        unsent = self._context.unsent
         if unsent:
-            self._shared.unsent = []
+            self._context.unsent = []
             for subscriber, delivery in unsent:
                 subscriber.sent(delivery)
             # this turn's flush is over
@@ -324,14 +326,14 @@ class VibemqSession:
 
     def pause_delivery(self) -> None:
         """The client reads too slowly: nothing is delivered, but answers still are."""
-        self._shared.congested = True
+        self._context.congested = True
         for subscriber in self._subscribers.values():
             subscriber.suspend()
 
     def resume_delivery(self) -> None:
         """Go on delivering."""
-        self._shared.congested = False
-        self._answers.unread = 0
+        self._context.congested = False
+        self._responses.unread = 0
         for subscriber in self._subscribers.values():
             subscriber.resume()
         self._read_or_not()
@@ -342,9 +344,9 @@ class VibemqSession:
         self._access.cancel_login()
         if self._refused is not None:
             self._refused.cancel()
-        self._answers.release()
+        self._responses.release()
         self._publisher.release()
-        self._shared.held.release()
+        self._context.unacked.release()
 
     def shutdown(self) -> None:
         """Say goodbye: a .NET client begins to look for the broker then."""
@@ -355,9 +357,9 @@ class VibemqSession:
         self._take_leave(reason, reason)
 
     def _take_leave(self, said: str, reason: str) -> None:
-        if not self._answers.closed:
+        if not self._responses.closed:
             headers = {"reason": said}
-            self._answers.say(Frame(DISCONNECT, secrets.token_hex(16), headers=headers))
+            self._responses.say(Frame(DISCONNECT, secrets.token_hex(16), headers=headers))
             self._close(reason)
 
     def session_info(self) -> SessionInfo:
@@ -365,7 +367,7 @@ class VibemqSession:
         if self._identity is None:
             return SessionInfo("vibemq", state="closing" if self._ended else "connecting")
         state: State = "closing" if self._ended else "open"
-        return SessionInfo("vibemq", self._identity.name, self._shared.name, state)
+        return SessionInfo("vibemq", self._identity.name, self._context.name, state)
 
     def consumers(self) -> list[Consumer]:
         """See Session."""
@@ -377,40 +379,40 @@ class VibemqSession:
     def _handle(self, frames: list[Frame], size: int = 0, *, checked: bool = False) -> None:
         """Carry out frames, which came in `size` bytes, up to a login that takes its time. If
         `checked`, their payloads are JSON."""
-        acknowledge = self._shared.held.acknowledge
+        acknowledge = self._context.unacked.acknowledge
         publish = self._publisher.publish
         for place, frame in enumerate(frames):
             kind = frame[0]
             if self._identity is None and kind != CONNECT and kind != PING:
-                self._answers.refuse(frame.id, "NOT_AUTHENTICATED", texts.CONNECT_FIRST)
+                self._responses.refuse(frame.id, "NOT_AUTHENTICATED", error_texts.CONNECT_FIRST)
             elif kind == PUBLISH:
                 publish(frame, checked)
             elif kind == ACK:
                 headers = frame[4]
                 acknowledge(headers.get("messageId") or frame[1] if headers else frame[1])
             elif kind == PING:
-                self._answers.say(Frame(PONG, frame.id))
+                self._responses.say(Frame(PONG, frame.id))
             elif kind == CONNECT:
                 self._connect(frame)
-                if self._held_back is not None:
+                if self._unacked_back is not None:
                     self._late = True
                     if behind := frames[place + 1 :]:
-                        self._held_back += behind
-                        self._held_bytes = size
+                        self._unacked_back += behind
+                        self._unacked_bytes = size
                     break
             elif kind == DISCONNECT:
                 self._ended = True
                 break
             elif kind == TOO_LONG:
-                self._answers.refuse(frame.id, "INVALID_MESSAGE", frame.error_message)
+                self._responses.refuse(frame.id, "INVALID_MESSAGE", frame.error_message)
             else:
                 self._carry_out(frame)
-            if self._answers.closed:
+            if self._responses.closed:
                 break
         self._publisher.confirm(size)
-        if self._answers.closed:
+        if self._responses.closed:
             return
-        if self._held_back is None:
+        if self._unacked_back is None:
             decoder = self._decoder
             unread = decoder.backlog or decoder.large is not None
             if self._ended or (self._input_ended and not unread and decoder.error is None):
@@ -437,17 +439,17 @@ class VibemqSession:
             elif frame.type in ADMIN and self._access.users is not None:
                 self._administer(frame)
             else:
-                why = texts.unknown_command(frame.type)
-                self._answers.refuse(frame.id, "UNKNOWN_COMMAND", why)
+                why = error_texts.unknown_command(frame.type)
+                self._responses.refuse(frame.id, "UNKNOWN_COMMAND", why)
         except ProtocolError as error:
-            self._answers.refuse(frame.id, "INVALID_MESSAGE", str(error))
+            self._responses.refuse(frame.id, "INVALID_MESSAGE", str(error))
         except BrokerError as error:
-            self._answers.refuse(frame.id, error_code(error), str(error))
+            self._responses.refuse(frame.id, error_code(error), str(error))
 
     def _answer_malformed(self, error: ProtocolError) -> None:
         """And close, when what came before it has been answered, too."""
         identity = self._decoder.error_id or secrets.token_hex(16)
-        self._answers.refuse(identity, "INVALID_MESSAGE", str(error))
+        self._responses.refuse(identity, "INVALID_MESSAGE", str(error))
         self._leave(str(error))
 
     def _limit(self, frames: list[Frame]) -> list[Frame]:
@@ -462,7 +464,7 @@ class VibemqSession:
             if frame.type not in _NEVER_LIMITED:
                 self._rate += 1
                 if self._rate > limit:
-                    self._answers.refuse(frame.id, "RATE_LIMITED", texts.TOO_MANY_REQUESTS)
+                    self._responses.refuse(frame.id, "RATE_LIMITED", error_texts.TOO_MANY_REQUESTS)
                     continue
             allowed.append(frame)
         return allowed
@@ -481,7 +483,7 @@ class VibemqSession:
             headers.get("authToken", ""),
         )
         self._login = frame
-        self._held_back = []
+        self._unacked_back = []
         guest = self._access.guest
         if guest is not None and not any(credentials):
             self._admitted(guest)
@@ -491,9 +493,9 @@ class VibemqSession:
     def _admitted(self, identity: Identity | AccessError) -> None:
         """Who it is, or that it is nobody."""
         frame, self._login = self._login, None
-        held_back, self._held_back = self._held_back, None
-        self._held_bytes = 0
-        if frame is None or self._answers.closed:
+        unacked_back, self._unacked_back = self._unacked_back, None
+        self._unacked_bytes = 0
+        if frame is None or self._responses.closed:
             return
         if isinstance(identity, Identity):
             try:
@@ -504,9 +506,9 @@ class VibemqSession:
                 self._log_in(frame, identity)
         else:
             self._refuse_login(frame, identity)
-        if self._late and not self._answers.closed:
+        if self._late and not self._responses.closed:
             self._late = False
-            self._handle(held_back or [])
+            self._handle(unacked_back or [])
 
     def _log_in(self, frame: Frame, identity: Identity) -> None:
         """Answer a Connect with ConnectAck, and act as its user from now on."""
@@ -519,23 +521,23 @@ class VibemqSession:
             skip=True,
         )
         self._decoder.allow(limits)
-        self._shared.creator = identity.creator
+        self._context.creator = identity.creator
         self._publisher.forget()
         headers = frame.headers
         self._by_name = "clientVersion" in headers
         how = negotiate(headers.get("supported-compression", ""), self._options.compression)
-        answer = {"connectionId": self._shared.name, "serverVersion": __version__}
+        answer = {"connectionId": self._context.name, "serverVersion": __version__}
         if how:
             answer["negotiated-compression"] = how.name.lower()
         # it is not compressed yet itself
-        self._shared.compression = Compression.NONE
-        self._answers.say(Frame(CONNECT_ACK, frame.id, headers=answer))
-        self._shared.compression = how
+        self._context.compression = Compression.NONE
+        self._responses.say(Frame(CONNECT_ACK, frame.id, headers=answer))
+        self._context.compression = how
 
     def _refuse_login(self, frame: Frame, error: AccessError) -> None:
         """Answer a Connect with an Error; close if the client may not try again."""
         code, why = _login_error(error, frame)
-        self._answers.refuse(frame.id, code, why)
+        self._responses.refuse(frame.id, code, why)
         self._failures += 1
         again = self._failures < self._options.login_failures
         if again and not isinstance(error, TooManyConnections):
@@ -557,23 +559,23 @@ class VibemqSession:
                 return
             del self._subscribers[name]
             existing.end(set())
-        destination = self._creation.find_or_create(name, self._shared.creator)
-        subscriber = Subscriber(self._shared, name)
+        destination = self._creation.find_or_create(name, self._context.creator)
+        subscriber = Subscriber(self._context, name)
         subscriber.attach(destination, partial(self._answer_subscribed, frame))
         self._subscribers[name] = subscriber
 
     def _answer_subscribed(self, frame: Frame) -> None:
         headers = {"queueName": frame.queue, "subscriptionId": frame.id}
-        self._answers.say(Frame(SUBSCRIBE_ACK, frame.id, frame.queue, headers=headers))
+        self._responses.say(Frame(SUBSCRIBE_ACK, frame.id, frame.queue, headers=headers))
 
     def _unsubscribe(self, frame: Frame) -> None:
         if not self._names_queue(frame):
             return
         subscriber = self._subscribers.pop(frame.queue, None)
         if subscriber is not None:
-            subscriber.end(self._shared.held.watch.begun())
+            subscriber.end(self._context.unacked.timeouts.begun())
         headers = {"queueName": frame.queue}
-        self._answers.say(Frame(UNSUBSCRIBE_ACK, frame.id, frame.queue, headers=headers))
+        self._responses.say(Frame(UNSUBSCRIBE_ACK, frame.id, frame.queue, headers=headers))
 
     # --- queues ------------------------------------------------------------------------------
 
@@ -587,7 +589,7 @@ class VibemqSession:
         options = written.options(self._creation.options)
         existing = queues.find(self._broker, name)
         if existing is not None and self._options.strict_create:
-            self._answers.refuse(frame.id, "QUEUE_EXISTS", f"there is a queue {name}")
+            self._responses.refuse(frame.id, "QUEUE_EXISTS", f"there is a queue {name}")
             return
         if existing is None or takes_options(self._broker, existing, options):
             letters = options.dead_letter_queue
@@ -598,13 +600,13 @@ class VibemqSession:
             if existing is not None and existing.address.kind is not options.kind:
                 created = existing.created
                 self._broker.remove(existing)
-            self._creation.declare(name, written, self._shared.creator, created)
+            self._creation.declare(name, written, self._context.creator, created)
         elif ignored := queues.ignored(existing, written):
             self._options.notify(
                 f"CreateQueue of {name} by {self._transport.peer} changed nothing, because the "
                 f"queue exists with other options: {ignored}"
             )
-        self._answers.say(Frame(CREATE_QUEUE, frame.id, name))
+        self._responses.say(Frame(CREATE_QUEUE, frame.id, name))
 
     def _delete_queue(self, frame: Frame) -> None:
         """What does not exist need not be deleted."""
@@ -617,10 +619,10 @@ class VibemqSession:
             if not self._options.foreign_delete:
                 why = foreign(self._broker, destination, identity)
                 if why:
-                    self._answers.refuse(frame.id, "FORBIDDEN", why)
+                    self._responses.refuse(frame.id, "FORBIDDEN", why)
                     return
             self._broker.remove(destination, force=True)
-        self._answers.say(Frame(DELETE_QUEUE, frame.id, frame.queue))
+        self._responses.say(Frame(DELETE_QUEUE, frame.id, frame.queue))
 
     def _queue_info(self, frame: Frame) -> None:
         if not self._may(frame, Operation.BROWSE):
@@ -628,18 +630,18 @@ class VibemqSession:
         destination = queues.find(self._broker, frame.queue)
         if destination is not None:
             payload = queues.info(destination, self._by_name)
-            self._answers.say(Frame(QUEUE_INFO, frame.id, frame.queue, payload))
+            self._responses.say(Frame(QUEUE_INFO, frame.id, frame.queue, payload))
             return
         # an Error would make the .NET client's attempt to connect fail
         missing = f"there is no queue {frame.queue}"
         answer = Frame(QUEUE_INFO, frame.id, frame.queue)
-        self._answers.say(answer._replace(error_code="QUEUE_NOT_FOUND", error_message=missing))
+        self._responses.say(answer._replace(error_code="QUEUE_NOT_FOUND", error_message=missing))
 
     def _list_queues(self, frame: Frame) -> None:
         identity = self._identity
         assert identity is not None
         payload = queues.listed(filter(identity.sees, queues.names(self._broker)))
-        self._answers.say(Frame(LIST_QUEUES, frame.id, payload=payload))
+        self._responses.say(Frame(LIST_QUEUES, frame.id, payload=payload))
 
     def _may(self, frame: Frame, operation: Operation, named: Destination | None = None) -> bool:
         """Whether the frame names a queue, or `named`, and the user may do that with it; refused if
@@ -658,7 +660,7 @@ class VibemqSession:
             return True
         what = f"{operation.value} {name}"
         self._access.denied(self._transport.peer, identity, what)
-        self._answers.refuse(frame.id, "NOT_AUTHORIZED", texts.ACCESS_DENIED)
+        self._responses.refuse(frame.id, "NOT_AUTHORIZED", error_texts.ACCESS_DENIED)
         return False
 
     def _names_queue(self, frame: Frame) -> bool:
@@ -666,12 +668,14 @@ class VibemqSession:
         if is_queue_name(frame.queue):
             return True
         if not frame.queue:
-            self._answers.refuse(frame.id, "INVALID_QUEUE", texts.queue_name_missing(frame.type))
+            self._responses.refuse(
+                frame.id, "INVALID_QUEUE", error_texts.queue_name_missing(frame.type)
+            )
             return False
-        why = texts.QUEUE_NAME_CHARACTERS
+        why = error_texts.QUEUE_NAME_CHARACTERS
         if utf16_units(frame.queue) > MAX_QUEUE_NAME:
-            why = texts.queue_name_too_long(MAX_QUEUE_NAME)
-        self._answers.refuse(frame.id, "INVALID_MESSAGE", why)
+            why = error_texts.queue_name_too_long(MAX_QUEUE_NAME)
+        self._responses.refuse(frame.id, "INVALID_MESSAGE", why)
         return False
 
     # --- users -------------------------------------------------------------------------------
@@ -682,12 +686,12 @@ class VibemqSession:
         assert identity is not None
 
         def answer(payload: bytes) -> None:
-            self._answers.say(Frame(frame.type, frame.id, payload=payload))
+            self._responses.say(Frame(frame.type, frame.id, payload=payload))
 
         def refuse(code: str, why: str) -> None:
             if code == "NOT_AUTHORIZED":
                 self._access.denied(self._transport.peer, identity, f"command {frame.type}")
-            self._answers.refuse(frame.id, code, why)
+            self._responses.refuse(frame.id, code, why)
 
         administer(frame, users, identity, answer, refuse)
 
@@ -697,17 +701,17 @@ class VibemqSession:
         """Back-pressure: read on, unless something says not to. What has been read is unpacked
         before more is read."""
         wait = (
-            self._held_back is not None
+            self._unacked_back is not None
             or self._publisher.unconfirmed > MOST_UNCONFIRMED
-            or self._answers.unread > MOST_UNREAD
+            or self._responses.unread > MOST_UNREAD
         )
         decoder = self._decoder
-        if (decoder.backlog or decoder.large is not None) and not self._answers.closed:
+        if (decoder.backlog or decoder.large is not None) and not self._responses.closed:
             if not wait and self._unpacking is None and self._large is None:
                 more = self._unpack_more if decoder.large is None else self._read_large
                 self._unpacking = self._transport.call_later(0, more)
             wait = True
-        if wait != self._paused and not self._answers.closed:
+        if wait != self._paused and not self._responses.closed:
             self._paused = wait
             if wait:
                 self._transport.pause_reading()
@@ -721,17 +725,17 @@ class VibemqSession:
         self._broker.when_durable(self._publisher.last_sync, partial(self._close, reason))
 
     def _give_back(self) -> None:
-        begun = self._shared.held.watch.begun() if self._subscribers else set()
+        begun = self._context.unacked.timeouts.begun() if self._subscribers else set()
         for subscriber in self._subscribers.values():
             subscriber.end(begun)
         self._subscribers.clear()
-        self._shared.held.watch.stop()
+        self._context.unacked.timeouts.stop()
         self._publisher.end()
 
     def _stop(self) -> None:
         """Neither listen nor speak any more."""
         self._ended = True
-        self._answers.closed = True
+        self._responses.closed = True
         if self._unpacking is not None:
             self._unpacking.cancel()
             self._unpacking = None
@@ -739,12 +743,12 @@ class VibemqSession:
             self._large.cancel()
             self._large = None
         self._decoder.large = None
-        self._held_back = None
-        self._held_bytes = 0
+        self._unacked_back = None
+        self._unacked_bytes = 0
         self._give_back()
 
     def _close(self, reason: str) -> None:
-        if not self._answers.closed:
+        if not self._responses.closed:
             self._stop()
             self._transport.close(reason)
 
@@ -776,12 +780,12 @@ def _login_error(error: AccessError, connect: Frame) -> tuple[str, str]:
     headers = connect.headers
     shown = "authToken" in headers or {"authUsername", "authPassword"} <= headers.keys()
     if isinstance(error, AuthenticationMissing):
-        return "AUTH_REQUIRED", texts.CREDENTIALS_MISSING
+        return "AUTH_REQUIRED", error_texts.CREDENTIALS_MISSING
     if isinstance(error, (LoginBusy, TooManyFailures)):
         return "RATE_LIMITED", str(error)
     if isinstance(error, TooManyConnections):
-        return "CONNECTION_LIMIT", texts.TOO_MANY_CONNECTIONS
+        return "CONNECTION_LIMIT", error_texts.TOO_MANY_CONNECTIONS
     # a password without a user name may have been a token, so it has been looked at
     if not shown:
-        return "AUTH_REQUIRED", texts.CREDENTIALS_MISSING
-    return "AUTH_FAILED", texts.CREDENTIALS_WRONG
+        return "AUTH_REQUIRED", error_texts.CREDENTIALS_MISSING
+    return "AUTH_FAILED", error_texts.CREDENTIALS_WRONG

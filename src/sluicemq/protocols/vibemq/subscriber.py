@@ -4,7 +4,7 @@ A client has no say in how much it is sent, so the broker decides: no more than 
 messages, nor than a number of bytes of their bodies, is unacknowledged at a time. (What is handed
 over in one turn is not divided, so the bytes may be exceeded by what that carries, 1 MiB at most.)
 
-The time for an acknowledgement is the connection's matter, see ackwatch.py. When the connection
+The time for an acknowledgement is the connection's matter, see ack_timeouts.py. When the connection
 ends, what it had begun (there: passed or current) has had an attempt that may have been its last.
 What was queued counts one too, but is given to the next consumer however many it had: a client that
 dies of one message must not take all those behind it along.
@@ -28,14 +28,14 @@ from sluicemq.broker import Broker, Consumer, Delivery, Destination, Window
 from sluicemq.model.errors import BrokerError
 from sluicemq.model.message import BodyKind, Origin
 from sluicemq.protocols.transport import Timer, Transport
-from sluicemq.protocols.vibemq.ackwatch import Copy
+from sluicemq.protocols.vibemq.ack_timeouts import Copy
 from sluicemq.protocols.vibemq.compression import THRESHOLD, Compression
-from sluicemq.protocols.vibemq.held import Held
 from sluicemq.protocols.vibemq.mapping import shown_id
 from sluicemq.protocols.vibemq.offload import LARGE
 from sluicemq.protocols.vibemq.outgoing import LargeDeliveries, LargeDelivery, LargeKey, Request
 from sluicemq.protocols.vibemq.queues import find
 from sluicemq.protocols.vibemq.templates import DeliverTemplate
+from sluicemq.protocols.vibemq.unacked import UnackedDeliveries
 from sluicemq.protocols.vibemq.wire import HEADER_SIZE, MAX_BODY, compressed
 
 WINDOW: Final = 256
@@ -43,13 +43,13 @@ WINDOW: Final = 256
 WINDOW_BYTES: Final = 1 << 20
 ACK_TIMEOUT: Final = 30.0
 """Seconds."""
-_SHARED_BYTES: Final = 16 * 1024
+_CONTEXT_BYTES: Final = 16 * 1024
 """Bytes of a frame from which on it is compressed once for all subscribers of a topic."""
 _UNSENT: Final = 1024
 """Messages written to a subscriber that does not acknowledge, and not yet sent."""
 
 
-class Terms(NamedTuple):
+class DeliveryTerms(NamedTuple):
     """What a connection's subscriptions are given.
 
     window         messages
@@ -66,7 +66,7 @@ class Terms(NamedTuple):
     detect_json: bool = True
 
 
-class Shared:
+class ConnectionContext:
     """What all subscriptions of a connection share.
 
     name         of the connection, unlike any other's
@@ -82,17 +82,22 @@ class Shared:
         "compression",
         "congested",
         "creator",
-        "held",
         "large",
         "name",
         "terms",
         "traffic",
         "transport",
+        "unacked",
         "unsent",
     )
 
     def __init__(
-        self, transport: Transport, broker: Broker, terms: Terms, name: str, large: LargeDeliveries
+        self,
+        transport: Transport,
+        broker: Broker,
+        terms: DeliveryTerms,
+        name: str,
+        large: LargeDeliveries,
     ) -> None:
         self.transport = transport
         self.large = large
@@ -100,7 +105,7 @@ class Shared:
         self.terms = terms
         self.name = name
         self.traffic = broker.traffic_of("vibemq")
-        self.held = Held(transport, broker)
+        self.unacked = UnackedDeliveries(transport, broker)
         self.compression = Compression.NONE
         self.creator: str | None = ""
         self.congested = False
@@ -115,13 +120,13 @@ class Subscriber:
         "_broker",
         "_bytes",
         "_consumer",
+        "_context",
         "_full",
         "_made",
         "_passed",
         "_passed_order",
         "_passed_priority",
         "_request",
-        "_shared",
         "_template",
         "_topic",
         "_unsettled",
@@ -130,11 +135,11 @@ class Subscriber:
         "timeout",
     )
 
-    def __init__(self, shared: Shared, name: str) -> None:
+    def __init__(self, context: ConnectionContext, name: str) -> None:
         self.name = name
-        self._shared = shared
-        self._broker = shared.broker
-        self._template = DeliverTemplate(name.encode(), shared.terms.detect_json)
+        self._context = context
+        self._broker = context.broker
+        self._template = DeliverTemplate(name.encode(), context.terms.detect_json)
         self._consumer: Consumer | None = None
         self._waits: Callable[[Destination], None] | None = None
         """Waits for a queue of that name."""
@@ -172,13 +177,13 @@ class Subscriber:
     def attach(self, destination: Destination, answer: Callable[[], None] | None = None) -> None:
         """Begin; `answer` is called before the first delivery. Raises BrokerError."""
         broker = self._broker
-        terms = self._shared.terms
+        terms = self._context.terms
         subscription = destination.queue
         self._topic = destination.topic
         if self._topic:
             settings = destination.settings
             member = settings.hold and not settings.settle_on_send
-            subscription = broker.subscribe(destination, self._shared.name, member=member)
+            subscription = broker.subscribe(destination, self._context.name, member=member)
         self._unsettled = not destination.settings.settle_on_send
         self.timeout = 0
         if self._unsettled:
@@ -186,10 +191,10 @@ class Subscriber:
         window = Window(0, True)
         consumer = broker.attach(subscription, self, window, ack_timeout=0)
         self._consumer = consumer
-        self._shared.held.mine[consumer] = self
+        self._context.unacked.mine[consumer] = self
         self._bytes = 0
         self._full = False
-        if self._shared.congested:
+        if self._context.congested:
             broker.suspend(consumer)
         if answer is not None:
             answer()
@@ -208,7 +213,7 @@ class Subscriber:
             self._consumer = None  # it has all the consumers it may have
 
     def end(self, begun: set[int]) -> None:
-        """Give everything back; `begun` as AckWatch has it."""
+        """Give everything back; `begun` as AckTimeouts has it."""
         broker = self._broker
         unsent = self._stop_sending()
         if self._waits is not None:
@@ -217,7 +222,7 @@ class Subscriber:
         consumer, self._consumer = self._consumer, None
         if consumer is None:
             return
-        del self._shared.held.mine[consumer]
+        del self._context.unacked.mine[consumer]
         if self._topic and not broker.keeps(consumer.subscription):
             broker.unsubscribe(consumer.subscription)
             return
@@ -234,7 +239,7 @@ class Subscriber:
             return
         self._consumer = None
         self._stop_sending()
-        del self._shared.held.mine[consumer]
+        del self._context.unacked.mine[consumer]
         destination = find(self._broker, self.name)
         if destination is None:
             self.await_queue()
@@ -259,13 +264,13 @@ class Subscriber:
         if consumer is None:
             return
         self._bytes = sum(delivery.size for delivery in consumer.unacked.values())
-        full = self._bytes >= self._shared.terms.window_bytes
+        full = self._bytes >= self._context.terms.window_bytes
         if full == self._full:
             return
         self._full = full
         if full:
             self._broker.suspend(consumer)
-        elif not self._shared.congested and not self._behind:
+        elif not self._context.congested and not self._behind:
             self._broker.resume(consumer)
 
     # --- deliveries --------------------------------------------------------------------------
@@ -278,24 +283,24 @@ class Subscriber:
             self._send(consumer, deliveries)
         for delivery in deliveries:
             self._bytes += delivery.size
-        if self._bytes >= self._shared.terms.window_bytes:
+        if self._bytes >= self._context.terms.window_bytes:
             self._full = True
             self._broker.suspend(consumer)
         if self.timeout:
-            self._shared.held.watch.expect(self.timeout)
+            self._context.unacked.timeouts.expect(self.timeout)
 
     def _send(self, consumer: Consumer, deliveries: list[Delivery]) -> None:
         """Write their frames, up to one that has to be made in another thread."""
-        shared = self._shared
-        how = shared.compression
-        held = shared.held
-        first = held.first
+        context = self._context
+        how = context.compression
+        unacked = context.unacked
+        first = unacked.first
         unsettled = self._unsettled
         fill = self._template.fill
         prefix = self._broker.identity
         chunks: list[bytes] = []
         too_long: list[int] = []
-        copies = held.watch.copies
+        copies = unacked.timeouts.copies
         for place, delivery in enumerate(deliveries):
             message = delivery.message
             assert message is not None  # in flight
@@ -316,76 +321,76 @@ class Subscriber:
                 continue
             chunks.append(frame)
             if not unsettled:
-                shared.unsent.append((self, delivery))
+                context.unsent.append((self, delivery))
             elif first.setdefault(identity, delivery) is not delivery:
-                held.add_again(identity, delivery)
+                unacked.add_again(identity, delivery)
             if copies is not None:
                 copies.append(Copy(identity, delivery, self))
-        shared.transport.write(chunks)
-        shared.traffic.delivered += len(chunks)
-        held.trim()
+        context.transport.write(chunks)
+        context.traffic.delivered += len(chunks)
+        unacked.trim()
         if too_long:
             decline = partial(self._decline, consumer, how, too_long)
-            shared.transport.call_later(0, decline)
+            context.transport.call_later(0, decline)
 
     def _compressed(self, frame: bytes, delivery: Delivery) -> bytes:
         """As `wire.compressed`; once for all subscribers of a topic."""
-        shared = self._shared
-        how, threshold = shared.compression, shared.terms.threshold
-        if not self._topic or len(frame) < _SHARED_BYTES:
+        context = self._context
+        how, threshold = context.compression, context.terms.threshold
+        if not self._topic or len(frame) < _CONTEXT_BYTES:
             return compressed(frame, how, threshold)
         key = self._key(delivery)
-        found = shared.large.find(key)
+        found = context.large.find(key)
         if found is None:
             found = compressed(frame, how, threshold)
-            shared.large.keep(key, found)
+            context.large.keep(key, found)
         return found
 
     def _key(self, delivery: Delivery) -> LargeKey:
         queue = self._template.name
-        shared = self._shared
+        context = self._context
         return LargeKey(
             delivery.sequence,
             queue,
             delivery.attempts,
-            shared.compression,
-            shared.terms.detect_json,
+            context.compression,
+            context.terms.detect_json,
         )
 
     def _find_large(self, delivery: Delivery, identity: bytes) -> bytes | None:
         """The frame of a large message, b"" if the client could not read it, None if it has to be
         waited for."""
-        shared = self._shared
+        context = self._context
         message = delivery.message
         assert message is not None
         key = self._key(delivery)
         made, self._made = self._made, None
         if made is not None and made[0] == key:
             return made[1]
-        found = shared.large.find(key)
+        found = context.large.find(key)
         if found is not None:
             return found
         if (
-            not shared.compression
+            not context.compression
             and message.kind is BodyKind.JSON
             and (message.origin is Origin.VIBEMQ or delivery.size > MAX_BODY)
         ):
             if delivery.size > MAX_BODY:
                 return b""
             return self._template.fill(message, identity, delivery.attempts)
-        wanted = LargeDelivery(key, message, identity, shared.terms.threshold)
-        self._request = shared.transport.call_later(0, partial(self._ask, wanted))
+        wanted = LargeDelivery(key, message, identity, context.terms.threshold)
+        self._request = context.transport.call_later(0, partial(self._ask, wanted))
         return None
 
     def _ask(self, wanted: LargeDelivery) -> None:
         self._request = None
-        request = self._shared.large.request(wanted, partial(self._has_made, wanted.key))
+        request = self._context.large.request(wanted, partial(self._has_made, wanted.key))
         if self._request is None:
             self._request = request
 
     def _has_made(self, key: LargeKey, frame: bytes | Exception) -> None:
         # as everything that happens to a connection, so that an error ends no other
-        self._request = self._shared.transport.call_later(0, partial(self._go_on, key, frame))
+        self._request = self._context.transport.call_later(0, partial(self._go_on, key, frame))
 
     def _go_on(self, key: LargeKey, frame: bytes | Exception) -> None:
         """Send the large frame, and what has waited behind it."""
@@ -395,12 +400,12 @@ class Subscriber:
         consumer = self._consumer
         if consumer is None:
             return
-        held = consumer.unacked
+        unacked = consumer.unacked
         behind, self._behind = self._behind, []
         self._made = (key, frame)
-        self._send(consumer, [each for each in behind if held.get(each.sequence) is each])
+        self._send(consumer, [each for each in behind if unacked.get(each.sequence) is each])
         self._made = None
-        if not self._behind and not self._full and not self._shared.congested:
+        if not self._behind and not self._full and not self._context.congested:
             self._broker.resume(consumer)
 
     def _stop_sending(self) -> list[int]:
@@ -429,18 +434,18 @@ class Subscriber:
         """The client has done with a delivery that `consumer`, this one's, holds or held."""
         if not consumer.subscription.settle(consumer, delivery.sequence):
             return
-        watch = self._shared.held.watch
+        timeouts = self._context.unacked.timeouts
         at = delivery.delivered
-        if watch.copies is None:
-            watch.heard = self._broker.clock.steady
+        if timeouts.copies is None:
+            timeouts.heard = self._broker.clock.steady
             if at > self._passed or (at == self._passed and self._is_behind(delivery)):
                 self._passed = at
                 self._passed_priority = delivery.priority
                 self._passed_order = delivery.order
-                if at > watch.passed:
-                    watch.passed = at
+                if at > timeouts.passed:
+                    timeouts.passed = at
         self._bytes -= delivery.size
-        if self._full and (self._bytes < self._shared.terms.window_bytes or not consumer.unacked):
+        if self._full and (self._bytes < self._context.terms.window_bytes or not consumer.unacked):
             self.measure()
 
     # --- time --------------------------------------------------------------------------------
@@ -464,12 +469,12 @@ class Subscriber:
             return
         broker = self._broker
         delayed = consumer.subscription.destination.settings.retry_delay
-        if delayed or self._shared.congested or self._has_rivals(consumer):
+        if delayed or self._context.congested or self._has_rivals(consumer):
             broker.time_out(consumer, sequences)
         else:
             again = broker.again(consumer, sequences, attempted=True)
-            held = {delivery.sequence for delivery in again}
-            self._shared.held.watch.give_up(s for s in sequences if s not in held)
+            unacked = {delivery.sequence for delivery in again}
+            self._context.unacked.timeouts.give_up(s for s in sequences if s not in unacked)
             if again:
                 self.deliver(consumer, again)
 
@@ -494,7 +499,7 @@ class Subscriber:
         consumer = self._consumer
         if consumer is None or not self.timeout:
             return
-        missing = self._shared.terms.window - taken_back
+        missing = self._context.terms.window - taken_back
         missing -= len(consumer.unacked) + consumer.window.credit
         if missing > 0:
             self._broker.grant(consumer.window, missing)
@@ -515,5 +520,5 @@ class Subscriber:
 
     @property
     def silent(self) -> bool:
-        """The connection is, see AckWatch."""
-        return self._shared.held.watch.silent
+        """The connection is, see AckTimeouts."""
+        return self._context.unacked.timeouts.silent

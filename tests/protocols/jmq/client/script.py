@@ -8,7 +8,7 @@ import itertools
 from collections.abc import AsyncIterator, Callable, Coroutine
 from typing import Any
 
-from sluicemq.protocols.dialing import Backoff
+from sluicemq.protocols.client_transport import Backoff
 from sluicemq.protocols.java import Long
 from sluicemq.protocols.jmq import packets
 from sluicemq.protocols.jmq.client import JmqClient

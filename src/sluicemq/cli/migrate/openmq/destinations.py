@@ -22,7 +22,7 @@ from sluicemq.cli.migrate.plan import Plan, PlannedSubscription
 from sluicemq.cli.migrate.source_files import Damage
 from sluicemq.model.destination import Address, DestinationSettings, Kind, Overflow
 from sluicemq.protocols.jmq.destinations import DEAD_MESSAGES
-from sluicemq.protocols.jmq.interests import (
+from sluicemq.protocols.jmq.subscriptions import (
     DURABLE,
     SHARED_DURABLE,
     pattern_name,

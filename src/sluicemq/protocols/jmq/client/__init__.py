@@ -26,7 +26,7 @@ or with the `commit` that tells it.
 
 from __future__ import annotations
 
-from sluicemq.protocols.dialing import ALWAYS, Backoff
+from sluicemq.protocols.client_transport import ALWAYS, Backoff
 from sluicemq.protocols.java import Byte, Char, Float, Long, Short
 from sluicemq.protocols.jmq.client.blocking import (
     BlockingBrowser,
@@ -47,9 +47,9 @@ from sluicemq.protocols.jmq.client.destinations import (
     TemporaryTopic,
     Topic,
 )
-from sluicemq.protocols.jmq.client.dialogue import Refused
 from sluicemq.protocols.jmq.client.messages import JavaObject, Message, MessageFormatError
 from sluicemq.protocols.jmq.client.producer import Producer
+from sluicemq.protocols.jmq.client.request_channel import Refused
 from sluicemq.protocols.jmq.client.session import Session, TransactionLost
 from sluicemq.protocols.jmq.client.xa import XaResource
 from sluicemq.protocols.jmq.ids import Xid

@@ -13,7 +13,7 @@ from collections.abc import Coroutine, Iterable, Iterator, Mapping
 from typing import Any, Self, TypeVar
 
 from sluicemq.model.errors import ConnectionLost
-from sluicemq.protocols.dialing import ALWAYS, Backoff, BlockingClient
+from sluicemq.protocols.client_transport import ALWAYS, Backoff, BlockingClient
 from sluicemq.protocols.jmq.client.browser import Browser
 from sluicemq.protocols.jmq.client.connection import PREFETCH, JmqClient
 from sluicemq.protocols.jmq.client.consumer import Consumer, JmqMessage

@@ -11,8 +11,8 @@ from sluicemq.model.errors import RequestTimeout
 from sluicemq.protocols.java import Long
 from sluicemq.protocols.jmq import packets
 from sluicemq.protocols.jmq.client.destinations import Destination
-from sluicemq.protocols.jmq.client.dialogue import Dialogue, check, number
 from sluicemq.protocols.jmq.client.messages import Message
+from sluicemq.protocols.jmq.client.request_channel import RequestChannel, check, number
 from sluicemq.protocols.jmq.ids import SYSID_SIZE
 from sluicemq.protocols.jmq.packets import PacketType, Status
 from sluicemq.protocols.jmq.wire import Packet
@@ -24,7 +24,7 @@ BATCH: Final = 1000
 class Looking(Protocol):
     """What a browser needs of its session."""
 
-    async def ready(self) -> Dialogue:
+    async def ready(self) -> RequestChannel:
         """The connection. Raises ConnectionLost, RequestTimeout."""
 
 
@@ -36,7 +36,7 @@ class _Shown:
         self.news = asyncio.Event()
 
     def put(self, packet: Packet) -> None:
-        """See dialogue.Inbox."""
+        """See request_channel.Inbox."""
         self.packets.append(packet)
         self.news.set()
 
@@ -60,9 +60,9 @@ class Browser:
             self._properties["JMQSelector"] = selector
 
     async def __aiter__(self) -> AsyncGenerator[Message]:
-        dialogue = await self._session.ready()
+        channel = await self._session.ready()
         for kind in (PacketType.VERIFY_DESTINATION, PacketType.BROWSE):
-            reply = await dialogue.request(
+            reply = await channel.request(
                 kind, self._properties, accepted=(Status.OK, Status.NOT_FOUND)
             )
             if number(reply, "JMQStatus") == Status.NOT_FOUND:
@@ -71,10 +71,10 @@ class Browser:
                 check(reply)
         identity = number(reply, "JMQConsumerID")
         size = BATCH * SYSID_SIZE
-        shown = dialogue.inboxes[identity] = _Shown()
+        shown = channel.inboxes[identity] = _Shown()
         try:
             for at in range(0, len(reply.body), size):
-                answer = await dialogue.request(
+                answer = await channel.request(
                     PacketType.DELIVER,
                     {"JMQConsumerID": Long(identity)},
                     reply.body[at : at + size],
@@ -83,19 +83,19 @@ class Browser:
                 last = number(answer, "JMQStatus") == Status.NOT_FOUND
                 while not last:
                     while not shown.packets:
-                        await _news(shown, dialogue)
+                        await _news(shown, channel)
                     packet = shown.packets.popleft()
                     last = bool(packet.flags & packets.L)
                     yield Message(packet)
         finally:
-            dialogue.inboxes.pop(identity, None)
+            channel.inboxes.pop(identity, None)
 
 
-async def _news(shown: _Shown, dialogue: Dialogue) -> None:
+async def _news(shown: _Shown, channel: RequestChannel) -> None:
     shown.news.clear()
     try:
-        async with asyncio.timeout(dialogue.timeout):
+        async with asyncio.timeout(channel.timeout):
             await shown.news.wait()
     except TimeoutError:
-        dialogue.check()
-        raise RequestTimeout(f"no message in {dialogue.timeout} s") from None
+        channel.check()
+        raise RequestTimeout(f"no message in {channel.timeout} s") from None

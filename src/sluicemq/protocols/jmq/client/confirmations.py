@@ -6,7 +6,7 @@ from __future__ import annotations
 import asyncio
 
 from sluicemq.model.errors import ClientError, RequestTimeout
-from sluicemq.protocols.jmq.client.dialogue import Refused, check
+from sluicemq.protocols.jmq.client.request_channel import Refused, check
 from sluicemq.protocols.jmq.packets import Status
 from sluicemq.protocols.jmq.wire import Packet
 
@@ -15,8 +15,10 @@ _TAKEN = (Status.OK, Status.NOT_MODIFIED)
 
 
 class Confirmations:
-    """See dialogue.Awaiting: one that awaits any number of replies. The first failure is kept until
-    `settled` tells it."""
+    """Await any number of replies, as `request_channel.Awaiting`.
+
+    The first failure is kept until `settled` raises it.
+    """
 
     __slots__ = ("_failure", "_left", "_news")
 

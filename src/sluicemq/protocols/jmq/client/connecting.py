@@ -12,10 +12,16 @@ from typing import Final
 
 from sluicemq import __version__
 from sluicemq.model.errors import ClientError, ConnectionLost, RequestTimeout
-from sluicemq.protocols import dialing
+from sluicemq.protocols import client_transport
 from sluicemq.protocols.java import Long
 from sluicemq.protocols.jmq import login
-from sluicemq.protocols.jmq.client.dialogue import Dialogue, Refused, check, number, text
+from sluicemq.protocols.jmq.client.request_channel import (
+    Refused,
+    RequestChannel,
+    check,
+    number,
+    text,
+)
 from sluicemq.protocols.jmq.client.target import Target, tls_context
 from sluicemq.protocols.jmq.packets import Level, PacketType, Status
 from sluicemq.protocols.jmq.portmapper import VERSION, Service
@@ -81,8 +87,8 @@ class Connector:
         host: str,
         port: int,
         old: int,
-        lost: Callable[[Dialogue, ClientError], None],
-    ) -> Dialogue:
+        lost: Callable[[RequestChannel, ClientError], None],
+    ) -> RequestChannel:
         """Connect to that host, and log in. `old` is the id of the connection that this one takes
         the place of, or 0. `lost` is called when it breaks.
 
@@ -102,30 +108,30 @@ class Connector:
         host: str,
         port: int,
         old: int,
-        lost: Callable[[Dialogue, ClientError], None],
-    ) -> Dialogue:
+        lost: Callable[[RequestChannel, ClientError], None],
+    ) -> RequestChannel:
         target = self._target
         encrypted = target.tls
         if not target.direct:
             service = choose(await self._ask(host, port), target)
             port, encrypted = service.port, service.protocol == "tls"
-        dialogue = Dialogue(self._limits, target.timeout, target.flow, lost)
-        await dialogue.dial(host, port, target.path or None, self._tls() if encrypted else None)
+        channel = RequestChannel(self._limits, target.timeout, target.flow, lost)
+        await channel.dial(host, port, target.path or None, self._tls() if encrypted else None)
         try:
-            await self._hello(dialogue, old)
-            await self._authenticate(dialogue)
+            await self._hello(channel, old)
+            await self._authenticate(channel)
             if target.client_id:
-                await dialogue.request(
+                await channel.request(
                     PacketType.SET_CLIENTID,
                     {"JMQClientID": target.client_id, "JMQShare": target.share_client_id},
                 )
         except BaseException:
             # who has not logged in is not answered: what was said is all that can be done
             with suppress(ClientError):
-                dialogue.tell(PacketType.GOODBYE)
-            dialogue.discard()
+                channel.tell(PacketType.GOODBYE)
+            channel.discard()
             raise
-        return dialogue
+        return channel
 
     async def _ask(self, host: str, port: int) -> list[Service]:
         """What the port mapper says."""
@@ -149,11 +155,11 @@ class Connector:
             raise RequestTimeout(f"the port mapper of {host}:{port} says nothing") from None
         except OSError as error:
             raise ConnectionLost(
-                f"cannot connect to {host}:{port}: {dialing.reason_of(error)}"
+                f"cannot connect to {host}:{port}: {client_transport.reason_of(error)}"
             ) from error
         return read_services(bytes(answer))
 
-    async def _hello(self, dialogue: Dialogue, old: int) -> None:
+    async def _hello(self, channel: RequestChannel, old: int) -> None:
         properties: dict[str, object] = {
             "JMQProtocolLevel": self._level,
             "JMQVersion": __version__,
@@ -163,20 +169,20 @@ class Connector:
         }
         if old:
             properties["JMQConnectionID"] = Long(old)
-        reply = await dialogue.request(
+        reply = await channel.request(
             PacketType.HELLO, properties, accepted=(Status.OK, Status.BAD_VERSION)
         )
         level = number(reply, "JMQProtocolLevel", self._level)
         if number(reply, "JMQStatus") == Status.BAD_VERSION:
             raise _WrongLevel(level)
-        dialogue.level = min(level, self._level)
-        dialogue.id = number(reply, "JMQConnectionID")
-        dialogue.credit.grant(number(reply, "JMQSize", -1) or -1)
+        channel.level = min(level, self._level)
+        channel.id = number(reply, "JMQConnectionID")
+        channel.credit.grant(number(reply, "JMQSize", -1) or -1)
 
-    async def _authenticate(self, dialogue: Dialogue) -> None:
-        request = await dialogue.challenged()
+    async def _authenticate(self, channel: RequestChannel) -> None:
+        request = await channel.challenged()
         for _ in range(_ROUNDS):
-            reply = await dialogue.request(
+            reply = await channel.request(
                 PacketType.AUTHENTICATE,
                 {"JMQAuthType": text(request, "JMQAuthType")},
                 self._shown(request),

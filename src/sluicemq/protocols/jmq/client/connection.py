@@ -10,13 +10,13 @@ from contextlib import suppress
 from typing import Final, Self
 
 from sluicemq.model.errors import ClientError, ConnectionLost, RequestTimeout
-from sluicemq.protocols.dialing import ALWAYS, AsyncClient, Backoff
+from sluicemq.protocols.client_transport import ALWAYS, AsyncClient, Backoff
 from sluicemq.protocols.java import Long
 from sluicemq.protocols.jmq.client.connecting import Connector
 from sluicemq.protocols.jmq.client.consumer import JmqMessage
 from sluicemq.protocols.jmq.client.destinations import Destination
-from sluicemq.protocols.jmq.client.dialogue import Dialogue
 from sluicemq.protocols.jmq.client.producer import OUTSTANDING
+from sluicemq.protocols.jmq.client.request_channel import RequestChannel
 from sluicemq.protocols.jmq.client.requests import Requests
 from sluicemq.protocols.jmq.client.session import Session
 from sluicemq.protocols.jmq.client.target import DEFAULT_PORT, Target
@@ -53,7 +53,7 @@ class JmqClient(AsyncClient):
         self._target = target
         self._backoff = reconnect
         self._connector = Connector(target, ssl_context, limits, reconnect is not None)
-        self._dialogue: Dialogue | None = None
+        self._channel: RequestChannel | None = None
         self._old = 0
         self._up = asyncio.Event()
         self._end: ClientError | None = None
@@ -155,9 +155,9 @@ class JmqClient(AsyncClient):
         Raises Refused, ConnectionLost, RequestTimeout.
         """
         session = Session(self, ack_mode, transacted)
-        dialogue = await self.ready()
-        await session.begin(dialogue)
-        dialogue.check()  # from now on a new connection gets it too
+        channel = await self.ready()
+        await session.begin(channel)
+        channel.check()  # from now on a new connection gets it too
         self._sessions.append(session)
         return session
 
@@ -200,8 +200,8 @@ class JmqClient(AsyncClient):
     async def unique_ids(self, number: int = 1) -> list[int]:
         """Numbers that the broker gives out once in years. Raises Refused, ConnectionLost,
         RequestTimeout."""
-        dialogue = await self.ready()
-        reply = await dialogue.request(PacketType.GENERATE_UID, {"JMQQuantity": number})
+        channel = await self.ready()
+        reply = await channel.request(PacketType.GENERATE_UID, {"JMQQuantity": number})
         body = reply.body
         return [
             int.from_bytes(body[at : at + 8], signed=True) for at in range(0, len(body) // 8 * 8, 8)
@@ -218,20 +218,20 @@ class JmqClient(AsyncClient):
 
         Raises RequestTimeout; Refused for what was sent without waiting and refused.
         """
-        dialogue = self._dialogue
-        if self._end is not None or dialogue is None or dialogue.lost is not None:
+        channel = self._channel
+        if self._end is not None or channel is None or channel.lost is not None:
             self._finish(ConnectionLost("the client is closed"))
             return
         try:
             with suppress(ConnectionLost):
-                await self._take_leave(dialogue)
+                await self._take_leave(channel)
         finally:
             self._finish(ConnectionLost("the client is closed"))
-            await dialogue.close()
+            await channel.close()
 
-    async def _take_leave(self, dialogue: Dialogue) -> None:
+    async def _take_leave(self, channel: RequestChannel) -> None:
         """In the order of the Java client (section 5.5)."""
-        await dialogue.request(PacketType.STOP)
+        await channel.request(PacketType.STOP)
         failure: ClientError | None = None
         if self._requests is not None:
             await self._requests.close()
@@ -240,16 +240,16 @@ class JmqClient(AsyncClient):
                 await session.close()
             except ClientError as error:
                 failure = failure or error
-        await dialogue.request(
+        await channel.request(
             PacketType.GOODBYE,
-            {"JMQBlock": bool(self._target.client_id), "JMQConnectionID": Long(dialogue.id)},
+            {"JMQBlock": bool(self._target.client_id), "JMQConnectionID": Long(channel.id)},
         )
         if failure is not None:
             raise failure
 
     # --- what its parts need
 
-    async def ready(self) -> Dialogue:
+    async def ready(self) -> RequestChannel:
         """The connection; waits for a new one. Raises ConnectionLost, RequestTimeout."""
         if not self._up.is_set():
             try:
@@ -259,8 +259,8 @@ class JmqClient(AsyncClient):
                 raise RequestTimeout(f"no connection in {self.timeout} s") from None
         if self._end is not None:
             raise type(self._end)(str(self._end))
-        assert self._dialogue is not None
-        return self._dialogue
+        assert self._channel is not None
+        return self._channel
 
     def leave(self, session: Session) -> None:
         """A session is closed."""
@@ -269,16 +269,16 @@ class JmqClient(AsyncClient):
 
     def temporary_origin(self) -> str:
         """Return the client id, or else the local address."""
-        assert self._dialogue is not None
-        return self._target.client_id or self._dialogue.local()[0] or "unix"
+        assert self._channel is not None
+        return self._target.client_id or self._channel.local()[0] or "unix"
 
     # --- connections
 
     async def _start(self) -> None:
-        dialogue = await self._connect()
+        channel = await self._connect()
         if self._target.keep_alive:
             self._run(self._keep_alive())
-        self._adopt(dialogue)
+        self._adopt(channel)
 
     def _finish(self, reason: ClientError) -> None:
         self._end = self._end or reason
@@ -293,57 +293,57 @@ class JmqClient(AsyncClient):
         self._tasks.add(task)
         task.add_done_callback(self._tasks.discard)
 
-    async def _connect(self) -> Dialogue:
+    async def _connect(self) -> RequestChannel:
         """Connect to a host that answers, and do there what belongs to a connection."""
         target = self._target
         failure: ClientError = ConnectionLost("there is no host to connect to")
         for host, port in target.hosts if not target.path else (("", 0),):
             try:
-                dialogue = await self._connector.connect(host, port, self._old, self._lost)
+                channel = await self._connector.connect(host, port, self._old, self._lost)
             except ClientError as error:
                 failure = error
                 continue
             try:
-                await self._restore(dialogue)
-                return dialogue
+                await self._restore(channel)
+                return channel
             except ClientError as error:
                 failure = error
-                dialogue.discard()
+                channel.discard()
                 for session in self._sessions:
                     session.forget()
             except BaseException:
-                dialogue.discard()
+                channel.discard()
                 raise
         raise failure
 
-    async def _restore(self, dialogue: Dialogue) -> None:
+    async def _restore(self, channel: RequestChannel) -> None:
         """What there was on the connection before, in the order of section 11."""
         for session in self._sessions:
-            await session.begin(dialogue)
+            await session.begin(channel)
         for session in self._sessions:
-            await session.begin_temporaries(dialogue)
+            await session.begin_temporaries(channel)
         for session in self._sessions:
-            await session.begin_consumers(dialogue)
+            await session.begin_consumers(channel)
         for session in self._sessions:
-            await session.begin_producers(dialogue)
+            await session.begin_producers(channel)
         if self._started:
-            dialogue.tell(PacketType.START)
+            channel.tell(PacketType.START)
 
-    def _adopt(self, dialogue: Dialogue) -> None:
-        self._dialogue = dialogue
-        self._old = dialogue.id
-        if dialogue.lost is not None:  # meanwhile
-            self._lost(dialogue, dialogue.lost)
+    def _adopt(self, channel: RequestChannel) -> None:
+        self._channel = channel
+        self._old = channel.id
+        if channel.lost is not None:  # meanwhile
+            self._lost(channel, channel.lost)
         else:
             self._up.set()
 
-    def _lost(self, dialogue: Dialogue, reason: ClientError) -> None:
-        if dialogue is not self._dialogue or self._end is not None:
+    def _lost(self, channel: RequestChannel, reason: ClientError) -> None:
+        if channel is not self._channel or self._end is not None:
             return
-        self._dialogue = None
+        self._channel = None
         for session in self._sessions:
             session.forget()
-        if self._backoff is None or dialogue.final:
+        if self._backoff is None or channel.final:
             self._finish(reason)
             return
         self._up.clear()
@@ -351,26 +351,26 @@ class JmqClient(AsyncClient):
 
     async def _reconnect(self, backoff: Backoff, reason: ClientError) -> None:
         try:
-            dialogue = await backoff.persist(self._connect, reason)
+            channel = await backoff.persist(self._connect, reason)
         except ConnectionLost as given_up:
             self._finish(given_up)
         else:
-            self._adopt(dialogue)
+            self._adopt(channel)
 
     async def _keep_alive(self) -> None:
         while True:
             await asyncio.sleep(self._target.keep_alive)
-            dialogue = self._dialogue
-            if dialogue is None:
+            channel = self._channel
+            if channel is None:
                 continue
-            if dialogue.heard:
-                dialogue.heard = False
+            if channel.heard:
+                channel.heard = False
                 continue
             try:
-                await dialogue.request(PacketType.PING)
+                await channel.request(PacketType.PING)
             except RequestTimeout as error:
-                dialogue.lose(ConnectionLost(f"the broker does not answer: {error}"))
-                dialogue.abort()
+                channel.lose(ConnectionLost(f"the broker does not answer: {error}"))
+                channel.abort()
             except ClientError:
                 continue
-            dialogue.heard = False
+            channel.heard = False

@@ -9,13 +9,13 @@ from contextlib import suppress
 from typing import NamedTuple, Protocol
 
 from sluicemq.model.errors import ClientError, ConnectionLost, RequestTimeout
-from sluicemq.protocols.dialing import AsyncClient
+from sluicemq.protocols.client_transport import AsyncClient
 from sluicemq.protocols.java import Long
 from sluicemq.protocols.jmq import packets
 from sluicemq.protocols.jmq.client.destinations import DEAD_MESSAGES, Destination
-from sluicemq.protocols.jmq.client.dialogue import Dialogue, number
 from sluicemq.protocols.jmq.client.messages import Message, now_ms
 from sluicemq.protocols.jmq.client.producer import declare
+from sluicemq.protocols.jmq.client.request_channel import RequestChannel, number
 from sluicemq.protocols.jmq.ids import encode_blocks
 from sluicemq.protocols.jmq.packets import AckMode, BodyType, PacketType, Status
 from sluicemq.protocols.jmq.wire import Packet
@@ -32,7 +32,7 @@ class Receiving(Protocol):
     @property
     def shares_client_id(self) -> bool: ...
 
-    async def ready(self) -> Dialogue:
+    async def ready(self) -> RequestChannel:
         """The connection. Raises ConnectionLost, RequestTimeout."""
 
     def touch(self) -> None:
@@ -41,7 +41,7 @@ class Receiving(Protocol):
     async def handed(self, consumer: Consumer, packet: Packet, block: bytes) -> None:
         """A message goes to the application. Raises ClientError."""
 
-    def expired(self, dialogue: Dialogue, block: bytes) -> None:
+    def expired(self, channel: RequestChannel, block: bytes) -> None:
         """A message has come too late. Raises ConnectionLost."""
 
     async def acknowledge(self, message: JmqMessage, only: bool) -> None:
@@ -84,17 +84,17 @@ class Subscription(NamedTuple):
 class JmqMessage(Message):
     """A message received by a JmqClient.
 
-    dialogue, block  the connection it came by, and its name there
+    channel, block  the connection it came by, and its name there
     """
 
-    __slots__ = ("_session", "block", "dialogue")
+    __slots__ = ("_session", "block", "channel")
 
     def __init__(
-        self, packet: Packet, session: Receiving, dialogue: Dialogue, block: bytes
+        self, packet: Packet, session: Receiving, channel: RequestChannel, block: bytes
     ) -> None:
         super().__init__(packet)
         self._session = session
-        self.dialogue = dialogue
+        self.channel = channel
         self.block = block
 
     async def acknowledge(self, *, only: bool = False) -> None:
@@ -115,7 +115,7 @@ class Consumer(AsyncClient):
     def __init__(self, session: Receiving, subscription: Subscription) -> None:
         self.id = 0
         self.subscription = subscription
-        self.dialogue: Dialogue
+        self.channel: RequestChannel
         self._session = session
         self._size = subscription.prefetch
         self._packets: deque[Packet] = deque()
@@ -175,8 +175,8 @@ class Consumer(AsyncClient):
     def _take(self) -> JmqMessage | None:
         """The first message that is here; None for one that has expired."""
         packet = self._packets.popleft()
-        dialogue = self.dialogue
-        dialogue.held(-1)
+        channel = self.channel
+        channel.held(-1)
         if self._paused and len(self._packets) <= self._size // 2:
             self._resume()
         sysid = packet.sysid
@@ -185,15 +185,15 @@ class Consumer(AsyncClient):
             DEAD_MESSAGES
         ):
             with suppress(ConnectionLost):
-                self._session.expired(dialogue, block)
+                self._session.expired(channel, block)
             return None
         self._last = sysid
-        return JmqMessage(packet, self._session, dialogue, block)
+        return JmqMessage(packet, self._session, channel, block)
 
     def _resume(self) -> None:
         self._paused = False
         with suppress(ConnectionLost):
-            self.dialogue.tell(
+            self.channel.tell(
                 PacketType.RESUME_FLOW,
                 {"JMQConsumerID": Long(self.id), "JMQSize": self._size - len(self._packets)},
             )
@@ -215,10 +215,10 @@ class Consumer(AsyncClient):
         with suppress(ConnectionLost):  # then there is nothing to close
             await self.end(await self._session.ready())
 
-    async def begin(self, dialogue: Dialogue) -> None:
+    async def begin(self, channel: RequestChannel) -> None:
         """Make it known to the broker, also a new one. Raises ClientError."""
         session = self._session
-        await declare(dialogue, self.subscription.destination)
+        await declare(channel, self.subscription.destination)
         properties = self.subscription.properties()
         properties["JMQSessionID"] = Long(session.id)
         if not session.transacted:
@@ -230,17 +230,17 @@ class Consumer(AsyncClient):
 
         def added(packet: Packet) -> None:
             # messages may come right behind it
-            self.dialogue = dialogue
+            self.channel = channel
             self.id = number(packet, "JMQConsumerID")
             granted = number(packet, "JMQSize")
             self._size = granted if granted > 0 else self.subscription.prefetch
-            dialogue.inboxes[self.id] = self
+            channel.inboxes[self.id] = self
 
-        await dialogue.request(PacketType.ADD_CONSUMER, properties, then=added)
+        await channel.request(PacketType.ADD_CONSUMER, properties, then=added)
 
-    async def end(self, dialogue: Dialogue) -> None:
+    async def end(self, channel: RequestChannel) -> None:
         """Take leave of the broker, which learns what was handed over last. Raises ClientError."""
-        dialogue.inboxes.pop(self.id, None)
+        channel.inboxes.pop(self.id, None)
         properties: dict[str, object] = {"JMQConsumerID": Long(self.id), "JMQBlock": True}
         if self._last:
             properties["JMQBodyType"] = BodyType.SYSMESSAGEID
@@ -249,7 +249,7 @@ class Consumer(AsyncClient):
         else:
             properties["JMQBodyType"] = BodyType.NONE
             properties["JMQRedeliverAll"] = True
-        await dialogue.request(
+        await channel.request(
             PacketType.DELETE_CONSUMER,
             properties,
             self._last,
@@ -257,9 +257,9 @@ class Consumer(AsyncClient):
         )
 
     def put(self, packet: Packet) -> None:
-        """See dialogue.Inbox."""
+        """See request_channel.Inbox."""
         self._packets.append(packet)
-        self.dialogue.held(1)
+        self.channel.held(1)
         if packet.flags & packets.C:
             self._paused = True
         self.go_on()
@@ -281,7 +281,7 @@ class Consumer(AsyncClient):
         if self._session.ack_mode != AckMode.AUTO:
             self._back.clear()
         if self._packets:
-            self.dialogue.held(-len(self._packets))
+            self.channel.held(-len(self._packets))
             self._packets.clear()
 
     def go_on(self) -> None:

@@ -10,12 +10,11 @@ from itertools import count
 from typing import Any, Final, Protocol, Self
 
 from sluicemq.model.errors import ConnectionLost, ProtocolError
-from sluicemq.protocols.dialing import AsyncClient
+from sluicemq.protocols.client_transport import AsyncClient
 from sluicemq.protocols.java import Long
 from sluicemq.protocols.jmq import packets
 from sluicemq.protocols.jmq.client.confirmations import Confirmations
 from sluicemq.protocols.jmq.client.destinations import Destination, named
-from sluicemq.protocols.jmq.client.dialogue import Credit, Dialogue, number
 from sluicemq.protocols.jmq.client.messages import (
     COMPRESS,
     Message,
@@ -25,6 +24,7 @@ from sluicemq.protocols.jmq.client.messages import (
     encode_body,
     now_ms,
 )
+from sluicemq.protocols.jmq.client.request_channel import Credit, RequestChannel, number
 from sluicemq.protocols.jmq.header import encode_header
 from sluicemq.protocols.jmq.ids import encode_sysid, sysid_text
 from sluicemq.protocols.jmq.packets import PacketType, Status
@@ -47,7 +47,7 @@ class Sending(Protocol):
     transaction: int
     confirmations: Confirmations
 
-    async def ready(self) -> Dialogue:
+    async def ready(self) -> RequestChannel:
         """The connection. Raises ConnectionLost, RequestTimeout."""
 
     def touch(self) -> None:
@@ -65,14 +65,14 @@ class _Route:
 
     __slots__ = ("credit", "destination", "header", "id", "origin", "transaction")
 
-    def __init__(self, destination: Destination, dialogue: Dialogue, reply: Packet) -> None:
+    def __init__(self, destination: Destination, channel: RequestChannel, reply: Packet) -> None:
         self.destination = destination
         self.id = number(reply, "JMQProducerID")
         self.credit = Credit(number(reply, "JMQSize", -1))
-        self.origin = _origin(*dialogue.local())
+        self.origin = _origin(*channel.local())
         self.header = b""
         self.transaction = -1
-        dialogue.producers[self.id] = self.credit
+        channel.producers[self.id] = self.credit
 
     def plain_header(self, transaction: int) -> bytes:
         """The variable header of a message that has nothing special."""
@@ -171,13 +171,13 @@ class Producer(AsyncClient):
         except ProtocolError as error:
             raise MessageFormatError(str(error)) from None
         session = self._session
-        dialogue = await session.ready()
-        route = await self._route(dialogue, to)
+        channel = await session.ready()
+        route = await self._route(channel, to)
         await session.confirmations.room(self._outstanding, self._timeout)
-        while not (route.credit.is_open and dialogue.credit.is_open):
+        while not (route.credit.is_open and channel.credit.is_open):
             await route.credit.wait(self._timeout)
-            await dialogue.credit.wait(self._timeout)
-        dialogue.check()
+            await channel.credit.wait(self._timeout)
+        channel.check()
         now = now_ms()
         if correlation_id or reply_to or type or options.delay:
             header = route.full_header(
@@ -189,14 +189,14 @@ class Producer(AsyncClient):
             )
         else:
             header = route.plain_header(session.transaction)
-        flags = (packets.Z if compress else 0) | _last(route.credit, dialogue.credit)
+        flags = (packets.Z if compress else 0) | _last(route.credit, channel.credit)
         if route.destination.is_queue:
             flags |= packets.Q
         if options.persistent:
             flags |= packets.P | packets.A
         sysid = _sysid(now, route.origin)
         waiting = Confirmations() if wait else session.confirmations
-        identity = dialogue.expect(waiting) if options.persistent else 0
+        identity = channel.expect(waiting) if options.persistent else 0
         head = encode_head(
             kind,
             flags,
@@ -210,16 +210,16 @@ class Producer(AsyncClient):
         )
         session.touch()
         if not options.persistent:
-            await dialogue.send(head + content)
+            await channel.send(head + content)
             return sysid_text(sysid)
         waiting.begin()
         try:
-            await dialogue.send(head + content)
+            await channel.send(head + content)
             if wait:
                 await waiting.settled(self._timeout)
         finally:
             if wait:
-                dialogue.forget(identity)
+                channel.forget(identity)
         return sysid_text(sysid)
 
     async def send_all(self, bodies: Iterable[object], **options: Any) -> int:
@@ -250,33 +250,33 @@ class Producer(AsyncClient):
             await self.confirm()
         finally:
             with suppress(ConnectionLost):  # then there is nothing to close
-                dialogue = await self._session.ready()
-                await self.end(dialogue)
+                channel = await self._session.ready()
+                await self.end(channel)
 
-    async def end(self, dialogue: Dialogue) -> None:
+    async def end(self, channel: RequestChannel) -> None:
         """Take leave of the broker. Raises ClientError."""
         for route in self._routes.values():
-            dialogue.producers.pop(route.id, None)
-            await dialogue.request(
+            channel.producers.pop(route.id, None)
+            await channel.request(
                 PacketType.DELETE_PRODUCER,
                 {"JMQProducerID": Long(route.id)},
                 accepted=(Status.OK, Status.NOT_FOUND),
             )
         self._routes.clear()
 
-    async def begin(self, dialogue: Dialogue) -> None:
+    async def begin(self, channel: RequestChannel) -> None:
         """Make it known to the broker, also a new one. Raises ClientError."""
         destinations = [*self._routes] or ([self.destination] if self.destination else [])
         for destination in destinations:
-            await self._add(dialogue, destination)
+            await self._add(channel, destination)
 
-    async def _add(self, dialogue: Dialogue, destination: Destination) -> _Route:
-        await declare(dialogue, destination)
+    async def _add(self, channel: RequestChannel, destination: Destination) -> _Route:
+        await declare(channel, destination)
 
         def added(packet: Packet) -> None:
-            self._routes[destination] = _Route(destination, dialogue, packet)
+            self._routes[destination] = _Route(destination, channel, packet)
 
-        await dialogue.request(
+        await channel.request(
             PacketType.ADD_PRODUCER,
             {
                 "JMQDestination": destination.name,
@@ -287,7 +287,7 @@ class Producer(AsyncClient):
         )
         return self._routes[destination]
 
-    async def _route(self, dialogue: Dialogue, to: str | Destination | None) -> _Route:
+    async def _route(self, channel: RequestChannel, to: str | Destination | None) -> _Route:
         if self._closed:
             raise ConnectionLost("the producer is closed")
         if (to is None) == (self.destination is None):
@@ -298,17 +298,17 @@ class Producer(AsyncClient):
             )
         destination = self.destination if to is None else named(to)
         assert destination is not None
-        return self._routes.get(destination) or await self._add(dialogue, destination)
+        return self._routes.get(destination) or await self._add(channel, destination)
 
     async def __aenter__(self) -> Self:
         return self
 
 
-async def declare(dialogue: Dialogue, destination: Destination) -> None:
+async def declare(channel: RequestChannel, destination: Destination) -> None:
     """CREATE_DESTINATION, as before anything else is said of one; it may exist already. Another
     connection's temporary destination is not this one's to create. Raises ClientError."""
     if not destination.is_temporary:
-        await dialogue.request(
+        await channel.request(
             PacketType.CREATE_DESTINATION,
             {"JMQDestination": destination.name, "JMQDestType": destination.type},
             accepted=(Status.OK, Status.CONFLICT),

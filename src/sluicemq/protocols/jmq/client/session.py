@@ -8,7 +8,7 @@ from contextlib import asynccontextmanager, suppress
 from typing import Final, Protocol, TypeVar
 
 from sluicemq.model.errors import ClientError, ConnectionLost
-from sluicemq.protocols.dialing import AsyncClient
+from sluicemq.protocols.client_transport import AsyncClient
 from sluicemq.protocols.java import Long
 from sluicemq.protocols.jmq import packets
 from sluicemq.protocols.jmq.client.browser import Browser
@@ -22,9 +22,9 @@ from sluicemq.protocols.jmq.client.destinations import (
     named,
     temporary_name,
 )
-from sluicemq.protocols.jmq.client.dialogue import Dialogue, number
 from sluicemq.protocols.jmq.client.messages import Options
 from sluicemq.protocols.jmq.client.producer import Producer
+from sluicemq.protocols.jmq.client.request_channel import RequestChannel, number
 from sluicemq.protocols.jmq.client.xa import XaResource
 from sluicemq.protocols.jmq.header import encode_header
 from sluicemq.protocols.jmq.packets import (
@@ -57,7 +57,7 @@ class Owner(Protocol):
     outstanding: int
     share_client_id: bool
 
-    async def ready(self) -> Dialogue:
+    async def ready(self) -> RequestChannel:
         """The connection. Raises ConnectionLost, RequestTimeout."""
 
     def leave(self, session: Session) -> None:
@@ -87,7 +87,7 @@ class Session(AsyncClient):
         """No message is handed over: they are on their way back."""
         self._owner = owner
         self._turn = asyncio.Lock()
-        self._dialogue: Dialogue | None = None
+        self._channel: RequestChannel | None = None
         self._consumers: list[Consumer] = []
         self._producers: list[Producer] = []
         self._temporaries: list[Destination] = []
@@ -121,9 +121,9 @@ class Session(AsyncClient):
         options = ANY.changed(persistent, priority, ttl, delay)
         where = None if destination is None else named(destination)
         producer = Producer(self, where, options, self._owner.outstanding, self._owner.timeout)
-        dialogue = await self.ready()
-        await producer.begin(dialogue)
-        dialogue.check()  # from now on a new connection gets it too
+        channel = await self.ready()
+        await producer.begin(channel)
+        channel.check()  # from now on a new connection gets it too
         self._producers.append(producer)
         return producer
 
@@ -159,9 +159,9 @@ class Session(AsyncClient):
             where, selector, no_local, name, durable, shared, prefetch or self._owner.prefetch
         )
         consumer = Consumer(self, subscription)
-        dialogue = await self.ready()
-        await consumer.begin(dialogue)
-        dialogue.check()
+        channel = await self.ready()
+        await consumer.begin(channel)
+        channel.check()
         self._consumers.append(consumer)
         return consumer
 
@@ -182,8 +182,8 @@ class Session(AsyncClient):
 
         Raises Refused, ConnectionLost, RequestTimeout.
         """
-        dialogue = await self.ready()
-        await dialogue.request(
+        channel = await self.ready()
+        await channel.request(
             PacketType.DESTROY_DESTINATION,
             {"JMQDestination": temporary.name, "JMQDestType": temporary.type},
         )
@@ -195,8 +195,8 @@ class Session(AsyncClient):
 
         Raises Refused (404, 409), ConnectionLost, RequestTimeout.
         """
-        dialogue = await self.ready()
-        await dialogue.request(PacketType.DELETE_CONSUMER, {"JMQDurableName": name})
+        channel = await self.ready()
+        await channel.request(PacketType.DELETE_CONSUMER, {"JMQDurableName": name})
 
     async def reply(
         self,
@@ -229,14 +229,14 @@ class Session(AsyncClient):
         """What JmqMessage.acknowledge does."""
         if self.ack_mode != AckMode.CLIENT:
             return
-        dialogue = message.dialogue
-        dialogue.check()
+        channel = message.channel
+        channel.check()
         if self.transaction:
             return  # it was acknowledged with the others of the transaction
         wanted = [message.block] if only else [*self._unsettled]
         blocks = [block for block in wanted if block in self._unsettled]
         if blocks:
-            await dialogue.request(PacketType.ACKNOWLEDGE, body=b"".join(blocks))
+            await channel.request(PacketType.ACKNOWLEDGE, body=b"".join(blocks))
             for block in blocks:
                 self._unsettled.pop(block, None)
 
@@ -245,40 +245,40 @@ class Session(AsyncClient):
 
         Raises Refused, ConnectionLost, RequestTimeout.
         """
-        dialogue = consumer.dialogue
+        channel = consumer.channel
         if self.transaction:
             await self.confirmations.room(self._owner.outstanding, self._owner.timeout)
             if self.transacted:
                 self._unsettled[block] = None
             header = encode_header(transaction_id=self.transaction)
-            dialogue.ask(PacketType.ACKNOWLEDGE, self.confirmations, block, header)
+            channel.ask(PacketType.ACKNOWLEDGE, self.confirmations, block, header)
             self.confirmations.begin()
         elif self.ack_mode == AckMode.CLIENT:
             self._unsettled[block] = None
         elif self.ack_mode == AckMode.DUPS_OK:
             self._lazy.append(block)
             if len(self._lazy) >= LAZY_BLOCKS:
-                self._flush(dialogue)
+                self._flush(channel)
             elif self._timer is None:
                 loop = asyncio.get_running_loop()
-                self._timer = loop.call_later(LAZY_SECONDS, self._flush, dialogue)
+                self._timer = loop.call_later(LAZY_SECONDS, self._flush, channel)
         elif self.ack_mode == AckMode.AUTO:
             if not packet.flags & packets.P and consumer.is_volatile:
-                dialogue.tell(PacketType.ACKNOWLEDGE, body=block)
+                channel.tell(PacketType.ACKNOWLEDGE, body=block)
             else:
-                await dialogue.request(PacketType.ACKNOWLEDGE, body=block)
+                await channel.request(PacketType.ACKNOWLEDGE, body=block)
 
-    def expired(self, dialogue: Dialogue, block: bytes) -> None:
+    def expired(self, channel: RequestChannel, block: bytes) -> None:
         """A message that came too late to be handed over is a dead one."""
         header = encode_header(transaction_id=self.transaction)
-        dialogue.tell(
+        channel.tell(
             PacketType.ACKNOWLEDGE,
             {"JMQAckType": AckType.DEAD, "JMQDeadReason": DeadReason.EXPIRED},
             block,
             header=header,
         )
 
-    def _flush(self, dialogue: Dialogue) -> None:
+    def _flush(self, channel: RequestChannel) -> None:
         """Send the acknowledgements that were kept back."""
         if self._timer is not None:
             self._timer.cancel()
@@ -286,7 +286,7 @@ class Session(AsyncClient):
         blocks, self._lazy = self._lazy, []
         if blocks:
             with suppress(ConnectionLost):  # they come again: duplicates are all right
-                dialogue.tell(PacketType.ACKNOWLEDGE, body=b"".join(blocks))
+                channel.tell(PacketType.ACKNOWLEDGE, body=b"".join(blocks))
 
     async def recover(self) -> None:
         """Give back what has been received and not acknowledged: it comes again, marked as
@@ -296,38 +296,38 @@ class Session(AsyncClient):
         """
         if self.transacted:
             raise ValueError("a transacted session rolls back")
-        async with self._turning() as dialogue:
-            await dialogue.request(PacketType.STOP, {"JMQSessionID": Long(self.id)})
-            self._give_back(dialogue, 0)
-            dialogue.tell(PacketType.START, {"JMQSessionID": Long(self.id)})
+        async with self._turning() as channel:
+            await channel.request(PacketType.STOP, {"JMQSessionID": Long(self.id)})
+            self._give_back(channel, 0)
+            channel.tell(PacketType.START, {"JMQSessionID": Long(self.id)})
 
     @asynccontextmanager
-    async def _turning(self) -> AsyncIterator[Dialogue]:
+    async def _turning(self) -> AsyncIterator[RequestChannel]:
         """While messages are on their way back nobody gets one."""
         async with self._turn:
-            dialogue = await self.ready()
-            self._flush(dialogue)
+            channel = await self.ready()
+            self._flush(channel)
             self.halted = True
             try:
-                yield dialogue
+                yield channel
             finally:
                 self.halted = False
                 for consumer in self._consumers:
                     consumer.go_on()
 
-    def _give_back(self, dialogue: Dialogue, transaction: int) -> None:
+    def _give_back(self, channel: RequestChannel, transaction: int) -> None:
         """REDELIVER what has not been handed over, then what has (section 7.4)."""
         unseen = b"".join(consumer.give_back() for consumer in self._consumers)
         seen = b"".join(self._unsettled)
         self._unsettled.clear()
         if unseen:
-            dialogue.tell(PacketType.REDELIVER, {"JMQSetRedelivered": False}, unseen)
+            channel.tell(PacketType.REDELIVER, {"JMQSetRedelivered": False}, unseen)
         if seen:
             properties: dict[str, object] = {"JMQSetRedelivered": True}
             if transaction:
                 properties["JMQTransactionID"] = Long(transaction)
             header = encode_header(transaction_id=transaction)
-            dialogue.tell(PacketType.REDELIVER, properties, seen, header=header)
+            channel.tell(PacketType.REDELIVER, properties, seen, header=header)
 
     # --- transactions
 
@@ -341,18 +341,18 @@ class Session(AsyncClient):
         """
         self._check_transacted()
         async with self._turn:
-            dialogue = await self.ready()
+            channel = await self.ready()
             self._tell_lost_work()
             await self.confirmations.settled(self._owner.timeout)
             properties: dict[str, object] = {"JMQTransactionID": Long(self.transaction)}
-            if dialogue.level >= Level.MQ_4_5:
+            if channel.level >= Level.MQ_4_5:
                 properties["JMQStartNextTransaction"] = True
-            reply = await dialogue.request(PacketType.COMMIT_TRANSACTION, properties)
+            reply = await channel.request(PacketType.COMMIT_TRANSACTION, properties)
             self._unsettled.clear()
             self._touched = False
             self.transaction = number(reply, "JMQNextTransactionID")
             if not self.transaction:
-                await self._start(dialogue)
+                await self._start(channel)
 
     async def rollback(self) -> None:
         """Undo all that was sent and received since the last commit or rollback. What was received
@@ -361,17 +361,17 @@ class Session(AsyncClient):
         Raises Refused, ConnectionLost, RequestTimeout; ValueError if the session is not transacted.
         """
         self._check_transacted()
-        async with self._turning() as dialogue:
+        async with self._turning() as channel:
             self._lost_work = False
             with suppress(ClientError):
                 await self.confirmations.settled(self._owner.timeout)
-            dialogue.check()
+            channel.check()
             transaction = self.transaction
-            await dialogue.request(PacketType.STOP, {"JMQSessionID": Long(self.id)})
-            self._give_back(dialogue, transaction)
-            dialogue.tell(PacketType.START, {"JMQSessionID": Long(self.id)})
-            dialogue.tell(PacketType.ROLLBACK_TRANSACTION, {"JMQTransactionID": Long(transaction)})
-            await self._start(dialogue)
+            await channel.request(PacketType.STOP, {"JMQSessionID": Long(self.id)})
+            self._give_back(channel, transaction)
+            channel.tell(PacketType.START, {"JMQSessionID": Long(self.id)})
+            channel.tell(PacketType.ROLLBACK_TRANSACTION, {"JMQTransactionID": Long(transaction)})
+            await self._start(channel)
 
     def _check_transacted(self) -> None:
         if not self.transacted:
@@ -383,13 +383,11 @@ class Session(AsyncClient):
             self._touched = False
             raise TransactionLost("the connection broke within the transaction")
 
-    async def _start(self, dialogue: Dialogue) -> None:
+    async def _start(self, channel: RequestChannel) -> None:
         """The next transaction of a transacted session."""
         self._touched = False
         self.transaction = 0
-        reply = await dialogue.request(
-            PacketType.START_TRANSACTION, {"JMQSessionID": Long(self.id)}
-        )
+        reply = await channel.request(PacketType.START_TRANSACTION, {"JMQSessionID": Long(self.id)})
         self.transaction = number(reply, "JMQTransactionID")
 
     def touch(self) -> None:
@@ -407,20 +405,20 @@ class Session(AsyncClient):
 
     # --- life
 
-    async def ready(self) -> Dialogue:
+    async def ready(self) -> RequestChannel:
         """The connection. Raises ConnectionLost, RequestTimeout."""
         if self._closed:
             raise ConnectionLost("the session is closed")
         return await self._owner.ready()
 
-    async def begin(self, dialogue: Dialogue) -> None:
+    async def begin(self, channel: RequestChannel) -> None:
         """Make it known to the broker. Raises ClientError."""
-        self._dialogue = dialogue
+        self._channel = channel
         properties = None if self.transacted else {"JMQAckMode": self.ack_mode}
-        reply = await dialogue.request(PacketType.CREATE_SESSION, properties)
+        reply = await channel.request(PacketType.CREATE_SESSION, properties)
         self.id = number(reply, "JMQSessionID", -1)
         if self.transacted:
-            await self._start(dialogue)
+            await self._start(channel)
 
     def forget(self) -> None:
         """The connection is lost, and with it what is here."""
@@ -437,20 +435,20 @@ class Session(AsyncClient):
             self.transaction = 0
         self.xa.forget()
 
-    async def begin_temporaries(self, dialogue: Dialogue) -> None:
+    async def begin_temporaries(self, channel: RequestChannel) -> None:
         """Make them again, on a new connection. Raises ClientError."""
         for temporary in self._temporaries:
-            await self._create(dialogue, temporary)
+            await self._create(channel, temporary)
 
-    async def begin_consumers(self, dialogue: Dialogue) -> None:
+    async def begin_consumers(self, channel: RequestChannel) -> None:
         """The same."""
         for consumer in self._consumers:
-            await consumer.begin(dialogue)
+            await consumer.begin(channel)
 
-    async def begin_producers(self, dialogue: Dialogue) -> None:
+    async def begin_producers(self, channel: RequestChannel) -> None:
         """The same."""
         for producer in self._producers:
-            await producer.begin(dialogue)
+            await producer.begin(channel)
 
     async def close(self) -> None:
         """Give back what was received and not acknowledged or not committed.
@@ -461,29 +459,29 @@ class Session(AsyncClient):
             return
         self._closed = True
         self._owner.leave(self)
-        dialogue = self._dialogue
+        channel = self._channel
         try:
-            if dialogue is not None and dialogue.lost is None:
+            if channel is not None and channel.lost is None:
                 with suppress(ConnectionLost):
-                    await self._end(dialogue)
+                    await self._end(channel)
         finally:
             self.finish(ConnectionLost("the session is closed"))
 
-    async def _end(self, dialogue: Dialogue) -> None:
-        self._flush(dialogue)
+    async def _end(self, channel: RequestChannel) -> None:
+        self._flush(channel)
         try:
             await self.confirmations.settled(self._owner.timeout)
         finally:
             if self.transaction:
-                dialogue.tell(
+                channel.tell(
                     PacketType.ROLLBACK_TRANSACTION,
                     {"JMQTransactionID": Long(self.transaction), "JMQUpdateConsumed": True},
                 )
             for consumer in self._consumers:
-                await consumer.end(dialogue)
+                await consumer.end(channel)
             for producer in self._producers:
-                await producer.end(dialogue)
-            await dialogue.request(PacketType.DESTROY_SESSION, {"JMQSessionID": Long(self.id)})
+                await producer.end(channel)
+            await channel.request(PacketType.DESTROY_SESSION, {"JMQSessionID": Long(self.id)})
 
     def finish(self, reason: ClientError) -> None:
         """There will be nothing more."""
@@ -505,17 +503,17 @@ class Session(AsyncClient):
         return self._owner.share_client_id
 
     async def _temporary(self, kind: Callable[[str], TemporaryT]) -> TemporaryT:
-        dialogue = await self.ready()
+        channel = await self.ready()
         origin = self._owner.temporary_origin()
-        name = temporary_name(kind is TemporaryQueue, origin, dialogue.local()[1])
+        name = temporary_name(kind is TemporaryQueue, origin, channel.local()[1])
         temporary = kind(name)
-        await self._create(dialogue, temporary)
-        dialogue.check()
+        await self._create(channel, temporary)
+        channel.check()
         self._temporaries.append(temporary)
         return temporary
 
-    async def _create(self, dialogue: Dialogue, temporary: Destination) -> None:
-        await dialogue.request(
+    async def _create(self, channel: RequestChannel, temporary: Destination) -> None:
+        await channel.request(
             PacketType.CREATE_DESTINATION,
             {"JMQDestination": temporary.name, "JMQDestType": temporary.type},
             accepted=(Status.OK, Status.CONFLICT),

@@ -14,7 +14,7 @@ from typing import Protocol
 
 from sluicemq.protocols.java import Long
 from sluicemq.protocols.jmq.client.confirmations import Confirmations
-from sluicemq.protocols.jmq.client.dialogue import Dialogue, number
+from sluicemq.protocols.jmq.client.request_channel import RequestChannel, number
 from sluicemq.protocols.jmq.ids import XID_SIZE, Xid, decode_xid, encode_xid
 from sluicemq.protocols.jmq.packets import PacketType, XaFlag
 from sluicemq.protocols.jmq.wire import Packet
@@ -27,7 +27,7 @@ class Branching(Protocol):
     transaction: int
     confirmations: Confirmations
 
-    async def ready(self) -> Dialogue:
+    async def ready(self) -> RequestChannel:
         """The connection. Raises ConnectionLost, RequestTimeout."""
 
     def enter(self, transaction: int) -> None:
@@ -64,9 +64,9 @@ class XaResource:
         """What the session does from now on does not belong to `xid` any more. Flags: SUSPEND,
         FAIL. Raises Refused for what was sent without waiting and refused, too."""
         session = self._session
-        dialogue = await session.ready()
+        channel = await session.ready()
         try:
-            await session.confirmations.settled(dialogue.timeout)
+            await session.confirmations.settled(channel.timeout)
         finally:
             if session.transaction == self._started.get(xid, 0):
                 session.enter(0)
@@ -95,8 +95,8 @@ class XaResource:
 
     async def recover(self) -> list[Xid]:
         """Those that are prepared and wait to be completed."""
-        dialogue = await self._session.ready()
-        reply = await dialogue.request(
+        channel = await self._session.ready()
+        reply = await channel.request(
             PacketType.RECOVER_TRANSACTION, {"JMQXAFlags": XaFlag.STARTRSCAN}
         )
         body = reply.body
@@ -117,5 +117,5 @@ class XaResource:
         known = self._started.get(xid)
         if known and kind not in (PacketType.START_TRANSACTION, PacketType.END_TRANSACTION):
             properties["JMQTransactionID"] = Long(known)
-        dialogue = await self._session.ready()
-        return await dialogue.request(kind, properties, body)
+        channel = await self._session.ready()
+        return await channel.request(kind, properties, body)

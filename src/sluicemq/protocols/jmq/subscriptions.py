@@ -89,7 +89,7 @@ class Terms(NamedTuple):
         return self.sort in _OTHER_SORT
 
 
-class QueueInterest:
+class QueueSubscription:
     """A queue, or the one that takes its place when it is removed."""
 
     __slots__ = ("_address", "_broker", "_connection", "_selector")
@@ -130,7 +130,7 @@ class QueueInterest:
         """A consumer has left these: the queue stays."""
 
 
-class TopicInterest:
+class TopicSubscription:
     """One topic, or with a wildcard all that it matches."""
 
     __slots__ = ("_broker", "_connection", "_consumer", "_durables", "_pattern", "_terms", "_topic")
@@ -179,7 +179,7 @@ class TopicInterest:
             claim_subscription(self._broker, identity, subscription)
         for other in subscription.consumers:
             sink = other.sink
-            if not (terms.sharing and isinstance(sink, JmsConsumer) and sink.interest.sharing):
+            if not (terms.sharing and isinstance(sink, JmsConsumer) and sink.subscription.sharing):
                 raise SubscriptionInUse(f"{terms.name} of {topic.address} has its consumer already")
         if terms.durable:
             self._durables.add(terms.name, subscription)

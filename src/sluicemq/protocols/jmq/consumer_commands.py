@@ -17,7 +17,7 @@ from sluicemq.protocols.jmq.connection import (
     text,
     truth,
 )
-from sluicemq.protocols.jmq.consumers import Interest, JmsConsumer
+from sluicemq.protocols.jmq.consumers import JmqSubscription, JmsConsumer
 from sluicemq.protocols.jmq.destinations import (
     address_of,
     find_or_create,
@@ -25,29 +25,29 @@ from sluicemq.protocols.jmq.destinations import (
 )
 from sluicemq.protocols.jmq.flow import UNLIMITED, ByteCredit
 from sluicemq.protocols.jmq.ids import SYSID_SIZE
-from sluicemq.protocols.jmq.interests import (
+from sluicemq.protocols.jmq.packets import Status
+from sluicemq.protocols.jmq.session_registry import SessionRegistry
+from sluicemq.protocols.jmq.statuses import Refused
+from sluicemq.protocols.jmq.subscriptions import (
     ALONE,
     DURABLE,
     GROUP,
     SHARED,
     SHARED_DURABLE,
-    QueueInterest,
+    QueueSubscription,
     Terms,
-    TopicInterest,
+    TopicSubscription,
     subscription_name,
 )
-from sluicemq.protocols.jmq.packets import Status
-from sluicemq.protocols.jmq.sessions import Sessions
-from sluicemq.protocols.jmq.statuses import Refused
 from sluicemq.protocols.jmq.wire import Packet
 
 
-class Consuming:
+class ConsumerCommands:
     """See the module."""
 
     __slots__ = ("_broker", "_connection", "_sessions")
 
-    def __init__(self, connection: Connection, sessions: Sessions) -> None:
+    def __init__(self, connection: Connection, sessions: SessionRegistry) -> None:
         self._connection = connection
         self._broker = connection.broker
         self._sessions = sessions
@@ -65,12 +65,12 @@ class Consuming:
             raise Refused(Status.CONFLICT, f"{len(connection.consumers)} consumers are enough")
         consumer_id = connection.coordinator.uid()
         if address.kind is Kind.QUEUE:
-            interest: Interest = self._queue(packet, address, selector)
+            subscription: JmqSubscription = self._queue(packet, address, selector)
         else:
             terms = self._terms(packet, address, selector, consumer_id)
-            interest = TopicInterest(connection, address, terms)
+            subscription = TopicSubscription(connection, address, terms)
         options = connection.options
-        shared = address.kind is Kind.TOPIC and interest.sharing
+        shared = address.kind is Kind.TOPIC and subscription.sharing
         prefetch = options.shared_prefetch if shared else options.prefetch
         properties: dict[str, object] = {"JMQConsumerID": Long(consumer_id)}
         if "JMQSize" in packet.properties:
@@ -84,7 +84,7 @@ class Consuming:
         if byte_credit.limited:
             properties["JMQBytes"] = Long(byte_credit.limit)
         consumer = JmsConsumer(
-            connection, session, consumer_id, credit, prefetch, interest, byte_credit
+            connection, session, consumer_id, credit, prefetch, subscription, byte_credit
         )
         consumer.attach()
         connection.consumers[consumer_id] = consumer
@@ -110,12 +110,14 @@ class Consuming:
         elif not owns(connection, self._broker.find(address)):
             connection.demand(Operation.CONSUME, address.name.replace(">", "*"))
 
-    def _queue(self, packet: Packet, address: Address, selector: Selector | None) -> QueueInterest:
+    def _queue(
+        self, packet: Packet, address: Address, selector: Selector | None
+    ) -> QueueSubscription:
         if truth(packet, "JMQNoLocal"):
             raise Refused(Status.ERROR, "JMQNoLocal is for topics")
         if text(packet, "JMQDurableName"):
             raise Refused(Status.ERROR, "durable subscriptions are for topics")
-        return QueueInterest(self._connection, address, selector)
+        return QueueSubscription(self._connection, address, selector)
 
     def _terms(
         self, packet: Packet, address: Address, selector: Selector | None, consumer_id: int
@@ -181,7 +183,7 @@ class Consuming:
             del connection.consumers[chosen]
             del consumer.session.consumers[chosen]
         properties: dict[str, object] = {"JMQConsumerID": Long(chosen)}
-        if not consumer.interest.exists:
+        if not consumer.subscription.exists:
             why = "the consumer is closed, but its destination no longer exists"
             raise Refused(Status.PRECONDITION_FAILED, why, properties)
         if durable:
@@ -231,14 +233,14 @@ class Consuming:
                 size = number(packet, name)
                 break
         limit = byte_limit(packet) if packet.block else None
-        outlet = self._connection.outlet
+        outbound = self._connection.outbound
         if packet.block:
-            outlet.limit_packets(max_packet(packet))
+            outbound.limit_packets(max_packet(packet))
         if packet.block and "JMQConsumerID" in packet.properties:
             consumer = self._connection.consumers.get(number(packet, "JMQConsumerID"))
             if consumer is not None and not consumer.closed:
                 consumer.resume(-1 if size is None else size, limit)
         elif self._connection.options.connection_flow:
-            outlet.resume(size, limit)
+            outbound.resume(size, limit)
         else:
-            outlet.resume(None, None)
+            outbound.resume(None, None)

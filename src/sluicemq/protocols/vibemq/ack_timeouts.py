@@ -34,8 +34,8 @@ from typing import TYPE_CHECKING, Final
 if TYPE_CHECKING:
     from sluicemq.broker import Broker, Delivery
     from sluicemq.protocols.transport import Timer, Transport
-    from sluicemq.protocols.vibemq.held import Held
     from sluicemq.protocols.vibemq.subscriber import Subscriber
+    from sluicemq.protocols.vibemq.unacked import UnackedDeliveries
 
 MOST_COPIES: Final = 4096
 """Of which track is kept for one connection. A client that never acknowledges gets a few more
@@ -75,7 +75,7 @@ class Copy:
         self.passed = passed
 
 
-class AckWatch:
+class AckTimeouts:
     """See the module.
 
     copies  of which track is kept, in the order in which they were sent; None = there is no need
@@ -88,18 +88,18 @@ class AckWatch:
         "_alarm",
         "_broker",
         "_due",
-        "_held",
         "_transport",
+        "_unacked",
         "copies",
         "heard",
         "passed",
         "silent",
     )
 
-    def __init__(self, transport: Transport, broker: Broker, held: Held) -> None:
+    def __init__(self, transport: Transport, broker: Broker, unacked: UnackedDeliveries) -> None:
         self._transport = transport
         self._broker = broker
-        self._held = held
+        self._unacked = unacked
         self._alarm: Timer | None = None
         self._due = 0
         self.copies: list[Copy] | None = None
@@ -136,8 +136,8 @@ class AckWatch:
         done = self._answer(self.copies, identity)
         if self.silent:
             self.silent = False
-            done.update(self._held.mine.values())
-        if all(self._is_held(copy) for copy in self.copies) and not self._has_doubles():
+            done.update(self._unacked.mine.values())
+        if all(self._is_unacked(copy) for copy in self.copies) and not self._has_doubles():
             self.copies = None
         taken = self._taken_back()
         for subscriber in done:
@@ -150,13 +150,17 @@ class AckWatch:
         if place < 0:
             return done
         answered = copies[place]
-        if not self._is_held(answered):
+        if not self._is_unacked(answered):
             answered.subscriber.settle_taken_back(answered.delivery.sequence)
         behind = copies[place + 1 :]
         later = {copy.delivery.sequence for copy in behind}
         kept: list[Copy] = []
         for copy in copies[: place + 1]:
-            if copy is not answered and self._is_held(copy) and copy.delivery.sequence not in later:
+            if (
+                copy is not answered
+                and self._is_unacked(copy)
+                and copy.delivery.sequence not in later
+            ):
                 copy.passed = True
                 kept.append(copy)
             else:
@@ -175,7 +179,7 @@ class AckWatch:
         return {
             copy.delivery.sequence
             for copy, role in _roles(self._sent())
-            if role is not Role.QUEUED and self._is_held(copy)
+            if role is not Role.QUEUED and self._is_unacked(copy)
         }
 
     # --- copies ------------------------------------------------------------------------------
@@ -186,11 +190,11 @@ class AckWatch:
             return self.copies
         by_subscription = {
             consumer.subscription: subscriber
-            for consumer, subscriber in self._held.mine.items()
+            for consumer, subscriber in self._unacked.mine.items()
             if consumer is not None
         }
         copies: list[Copy] = []
-        for identity, delivery in self._held.sent():
+        for identity, delivery in self._unacked.sent():
             # of what has ended in another way, too: the client does not know
             subscriber = by_subscription.get(delivery.subscription)
             if subscriber is not None:
@@ -198,8 +202,8 @@ class AckWatch:
                 copies.append(Copy(identity, delivery, subscriber, passed))
         return copies
 
-    def _is_held(self, copy: Copy) -> bool:
-        return self._held.holder(copy.delivery) is copy.subscriber
+    def _is_unacked(self, copy: Copy) -> bool:
+        return self._unacked.holder(copy.delivery) is copy.subscriber
 
     def _has_doubles(self) -> bool:
         """Return whether there are several copies of a message."""
@@ -208,7 +212,7 @@ class AckWatch:
 
     def _taken_back(self) -> Counter[Subscriber]:
         """Count the copies that the client has and its subscriptions do not hold."""
-        return Counter(c.subscriber for c in self.copies or () if not self._is_held(c))
+        return Counter(c.subscriber for c in self.copies or () if not self._is_unacked(c))
 
     # --- time --------------------------------------------------------------------------------
 
@@ -218,7 +222,7 @@ class AckWatch:
         if role is Role.QUEUED or not timeout:
             return 0
         if role is Role.PASSED:
-            return copy.at + timeout if self._is_held(copy) else 0
+            return copy.at + timeout if self._is_unacked(copy) else 0
         return max(copy.at, self.heard) + timeout
 
     def _ring(self) -> None:
@@ -233,14 +237,14 @@ class AckWatch:
             deadline = self._deadline(copy, role)
             if not deadline or deadline > now:
                 continue
-            held = self._is_held(copy)
-            if held:
+            unacked = self._is_unacked(copy)
+            if unacked:
                 late.setdefault(copy.subscriber, []).append(copy.delivery.sequence)
             if role is Role.PASSED:
                 done.append(copy)
             else:
                 silent = True
-                copy.passed = not held  # it stays, as it may still be acknowledged
+                copy.passed = not unacked  # it stays, as it may still be acknowledged
         if late or silent:
             self.copies = [copy for copy in sent if copy not in done][-MOST_COPIES:]
             self.heard = now if silent else self.heard
@@ -248,9 +252,9 @@ class AckWatch:
                 subscriber.time_out(sequences)
         if silent:
             self.silent = True
-            for subscriber in list(self._held.mine.values()):
+            for subscriber in list(self._unacked.mine.values()):
                 subscriber.narrow()
-        for subscriber in list(self._held.mine.values()):
+        for subscriber in list(self._unacked.mine.values()):
             subscriber.measure()
         deadlines = [self._deadline(copy, role) for copy, role in _roles(self._sent())]
         if any(deadlines):

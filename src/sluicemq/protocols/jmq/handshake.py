@@ -45,7 +45,7 @@ DESTINATION_PROVIDER: Final = "GLASSFISH_MQ"
 """JMQDestinationProvider of clients that want Open MQ's own destinations."""
 
 
-def greet(connection: Connection, packet: Packet) -> Status:
+def answer_hello(connection: Connection, packet: Packet) -> Status:
     """Answer HELLO and return the status: OK and NOT_FOUND let the client log in."""
     options = connection.options
     coordinator = connection.coordinator
@@ -76,12 +76,12 @@ def greet(connection: Connection, packet: Packet) -> Status:
     if store:
         status = Status.NOT_FOUND
         properties["JMQReason"] = f"store session {store} is not here"
-    outlet = connection.outlet
-    outlet.safe = truth(packet, "JMQSafeMode")
-    outlet.limit_packets(max_packet(packet))
+    outbound = connection.outbound
+    outbound.safe = truth(packet, "JMQSafeMode")
+    outbound.limit_packets(max_packet(packet))
     if options.connection_flow:
         size = number(packet, "JMQSize", number(packet, "JMQRBufferSize", 0))
-        outlet.resume(size, byte_limit(packet))
+        outbound.resume(size, byte_limit(packet))
     properties |= {
         "JMQConnectionID": Long(connection.number),
         "JMQMaxMsgBytes": Long(options.packet),

@@ -19,7 +19,7 @@ CONSUMERS: Final = 3
 _OPERATING: Final = 1
 
 
-def inform(connection: Connection, packet: Packet) -> None:
+def reply_info(connection: Connection, packet: Packet) -> None:
     """Answer with INFO. Raises Refused."""
     wanted = number(packet, "JMQRequestType")
     properties: dict[str, object] = {"JMQRequestType": wanted}

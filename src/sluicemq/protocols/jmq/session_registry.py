@@ -56,7 +56,7 @@ class JmsSession:
             consumer.level()
 
 
-class Sessions:
+class SessionRegistry:
     """The requests that are about sessions."""
 
     __slots__ = ("_connection", "_delay")
@@ -128,9 +128,9 @@ class Sessions:
 
     def _begin(self) -> None:
         self._delay = None
-        outlet = self._connection.outlet
-        outlet.started = True
-        outlet.measure()
+        outbound = self._connection.outbound
+        outbound.started = True
+        outbound.measure()
 
     def stop(self, packet: Packet) -> None:
         """STOP: after its reply nothing is delivered until START."""
@@ -147,6 +147,6 @@ class Sessions:
         if self._delay is not None:
             self._delay.cancel()
             self._delay = None
-        outlet = self._connection.outlet
-        outlet.started = False
-        outlet.measure()
+        outbound = self._connection.outbound
+        outbound.started = False
+        outbound.measure()

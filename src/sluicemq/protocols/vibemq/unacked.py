@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import TYPE_CHECKING, Final
 
-from sluicemq.protocols.vibemq.ackwatch import AckWatch
+from sluicemq.protocols.vibemq.ack_timeouts import AckTimeouts
 
 if TYPE_CHECKING:
     from sluicemq.broker import Broker, Consumer, Delivery
@@ -21,19 +21,19 @@ _LIMIT: Final = 1024
 """Ids held before those that have gone are looked for."""
 
 
-class Held:
+class UnackedDeliveries:
     """See the module.
 
     mine   the connection's consumers, kept by their subscribers
     first  by id, the oldest delivery. Whoever adds one under an id that is there already passes it
            to `add_again`, and calls `trim` after a batch
-    watch  the time for acknowledgements
+    timeouts  the time for acknowledgements
     """
 
-    __slots__ = ("_limit", "_others", "first", "mine", "watch")
+    __slots__ = ("_limit", "_others", "first", "mine", "timeouts")
 
     def __init__(self, transport: Transport, broker: Broker) -> None:
-        self.watch = AckWatch(transport, broker, self)
+        self.timeouts = AckTimeouts(transport, broker, self)
         self.first: dict[str, Delivery] = {}
         self._others: dict[str, list[Delivery]] = {}
         """Younger ones of the same id."""
@@ -43,7 +43,7 @@ class Held:
     def release(self) -> None:
         """Let go of what refers back here, after the end of the connection, so that both are freed
         at once."""
-        del self.watch
+        del self.timeouts
 
     def add_again(self, identity: str, delivery: Delivery) -> None:
         """A delivery has been sent under an id that is in `first`."""
@@ -53,7 +53,7 @@ class Held:
         """The client has done with the oldest delivery of that id that one of `mine` holds."""
         delivery = self.first.pop(identity, None)
         if delivery is None:
-            self.watch.hear(identity)
+            self.timeouts.hear(identity)
             return
         if self._others:
             delivery = self._next(identity, delivery)
@@ -61,9 +61,9 @@ class Held:
         subscriber = self.mine.get(consumer)
         if subscriber is not None and consumer is not None:
             subscriber.acknowledge(consumer, delivery)
-            if self.watch.copies is None:
+            if self.timeouts.copies is None:
                 return
-        self.watch.hear(identity)
+        self.timeouts.hear(identity)
 
     def _next(self, identity: str, delivery: Delivery) -> Delivery:
         """Move up those behind a delivery that has been taken out; if that is held no more, the

@@ -34,7 +34,7 @@ _REPLY: Final = PacketType.ACKNOWLEDGE_REPLY.value
 _OK: Final = Status.OK.value
 
 
-class Acknowledging:
+class AckCommands:
     """See the module."""
 
     __slots__ = ("_broker", "_connection", "_consumers", "_pending")

@@ -1,4 +1,4 @@
-"""What the broker says on one connection, deliveries excepted."""
+"""The responses of the broker on one connection, except deliveries."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from sluicemq.model.errors import (
 from sluicemq.protocols.vibemq.wire import ERROR, Frame, compressed, encode
 
 if TYPE_CHECKING:
-    from sluicemq.protocols.vibemq.subscriber import Shared
+    from sluicemq.protocols.vibemq.subscriber import ConnectionContext
 
 MOST_UNREAD: Final = 1 << 20
 """Bytes of answers to a client that does not read, at which nothing more is read from it."""
@@ -37,17 +37,17 @@ def error_code(error: BrokerError) -> str:
     return "SERVER_ERROR"
 
 
-class Answers:
+class ResponseWriter:
     """See the module. After `closed` has been set nothing is said any more.
 
     unread   bytes of answers since the client stopped reading
     pressed  called when they have become more
     """
 
-    __slots__ = ("_shared", "closed", "pressed", "unread")
+    __slots__ = ("_context", "closed", "pressed", "unread")
 
-    def __init__(self, shared: Shared, pressed: Callable[[], None]) -> None:
-        self._shared = shared
+    def __init__(self, context: ConnectionContext, pressed: Callable[[], None]) -> None:
+        self._context = context
         self.pressed = pressed
         self.unread = 0
         self.closed = False
@@ -59,9 +59,9 @@ class Answers:
         except FrameTooLarge as error:
             self.refuse(frame.id, "SERVER_ERROR", str(error))
             return
-        shared = self._shared
-        if shared.compression:
-            data = compressed(data, shared.compression, shared.terms.threshold)
+        context = self._context
+        if context.compression:
+            data = compressed(data, context.compression, context.terms.threshold)
         self.write([data])
 
     def refuse(self, identity: str, code: str, why: str) -> None:
@@ -73,13 +73,13 @@ class Answers:
         """Let go of the session, after its end."""
         self.pressed = _nothing
 
-    def write(self, answers: list[bytes]) -> None:
+    def write(self, responses: list[bytes]) -> None:
         """Frames as they are."""
         if self.closed:
             return
-        self._shared.transport.write(answers)
-        if self._shared.congested:
-            self.unread += sum(map(len, answers))
+        self._context.transport.write(responses)
+        if self._context.congested:
+            self.unread += sum(map(len, responses))
             self.pressed()
 
 

@@ -14,7 +14,7 @@ from sluicemq.model.errors import (
     RequestRefused,
     RequestTimeout,
 )
-from sluicemq.protocols.dialing import Connection
+from sluicemq.protocols.client_transport import Connection
 from sluicemq.protocols.jmq import packets
 from sluicemq.protocols.jmq.packets import PacketType, Status
 from sluicemq.protocols.jmq.wire import (
@@ -149,7 +149,7 @@ class Credit:
             raise RequestTimeout(f"the broker wants no message since {timeout} s") from None
 
 
-class Dialogue(Connection["Packet | Oversized"]):
+class RequestChannel(Connection["Packet | Oversized"]):
     """A connection, from its first packet to its last.
 
     inboxes    by consumer id
@@ -166,7 +166,7 @@ class Dialogue(Connection["Packet | Oversized"]):
         limits: Limits,
         timeout: float,
         flow: int,
-        lost: Callable[[Dialogue, ClientError], None],
+        lost: Callable[[RequestChannel, ClientError], None],
     ) -> None:
         """`flow` is how many messages the broker sends until RESUME_FLOW; 0 = any number."""
         super().__init__(Decoder(limits), timeout)
