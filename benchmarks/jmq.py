@@ -27,9 +27,7 @@ def transactions(server: Server, *, messages: int, size: int, each: int) -> Run:
         consumer.greet()
         channel = RequestChannel(producer)
         session = channel.ask(PacketType.CREATE_SESSION).properties["JMQSessionID"]
-        reply = channel.ask(
-            PacketType.START_TRANSACTION, {"JMQSessionID": Long(int(session or 0))}
-        )
+        reply = channel.ask(PacketType.START_TRANSACTION, {"JMQSessionID": Long(int(session or 0))})
         transaction = int(reply.properties["JMQTransactionID"] or 0)
         sample = [speech.message(number, bytes(size), transaction=1) for number in range(each)]
         block, stride = bytearray(b"".join(sample)), len(sample[0])

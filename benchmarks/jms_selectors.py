@@ -20,7 +20,7 @@ import msgspec
 
 from sluicemq.broker import compile_selector
 from sluicemq.cli.bench import machine
-from sluicemq.cli.bench.jmq import Dialogue, Jmq
+from sluicemq.cli.bench.jmq import Jmq, RequestChannel
 from sluicemq.cli.bench.meter import Meter
 from sluicemq.cli.bench.result import Run
 from sluicemq.cli.bench.server import Server, fresh
@@ -83,7 +83,7 @@ def distinct(messages: int, selectors: int, text: Callable[[int], str]) -> Run:
         subscribers: list[socket.socket] = []
         for number in range(selectors):
             subscribers.append(stack.enter_context(server.target.connect()))
-            speech.consume(Dialogue(subscribers[-1]), text(number))
+            speech.consume(RequestChannel(subscribers[-1]), text(number))
         feed = Feed(server, speech, stack)
         blocks = [
             encode_properties({"a": f"{number:04}", "b": number + 4}) for number in range(selectors)

@@ -14,11 +14,11 @@ from random import SystemRandom
 from typing import Final, NamedTuple
 
 import pytest
+from sluicemq.pipeline.remote import Target
 
 from sluicemq.cli.api import Api
 from sluicemq.cli.local import LocalBroker
 from sluicemq.journal.inspect import check
-from sluicemq.pipeline.remote import Target
 from tests.fuzz import corpus
 from tests.fuzz import jmq as jmq_corpus
 from tests.fuzz.campaign import Campaign, flood_case, mutated_case, noise_case
